@@ -18,7 +18,8 @@ type Request interface {
 
 // Doubt is what is not known of an accelerator after an operation that could
 // not be undone. It decides what takes the accelerator out of its error; see
-// "Remedies" in docs/data.md. It is empty where a provision or a retire does.
+// "Remedies" in docs/data.md. It is empty for a kind after which a provision or
+// a retire does that.
 type Doubt string
 
 // The doubts.

@@ -149,9 +149,9 @@ func (o *operation) compensate(ctx workflow.Context) []string {
 }
 
 // step does one step: a call to the host's agent, with its undo; undoStep may
-// be nil. The undo is kept before the call, because a call whose answer is lost
-// may have changed something. It is dropped again where it is certain that the
-// agent touched nothing.
+// be nil. The undo is registered before the call, because a call whose answer
+// is lost may have changed something. It is dropped again where it is certain
+// that the agent touched nothing.
 func (o *operation) step(ctx workflow.Context, name string, call call, undoStep func(ctx workflow.Context) error) error {
 	o.note(ctx, name, cyborg.StepRunning, "")
 	if undoStep != nil {

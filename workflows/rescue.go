@@ -81,7 +81,7 @@ func RescueInstances(ctx workflow.Context, in OperationInput) (OperationResult, 
 // its earlier run requested is not known here.
 func rescue(ctx workflow.Context, o *operation) error {
 	if o.in.Abandoned {
-		return cyborg.Errorf(cyborg.ErrCancelled, "the run was terminated from outside; whom Nova was asked to reboot is rebooted")
+		return cyborg.Errorf(cyborg.ErrCancelled, "the run was terminated from outside; Nova still reboots the instances that it was asked to")
 	}
 
 	deadline := workflow.Now(ctx).Add(o.work.Within)
@@ -145,7 +145,7 @@ func rescueError(rescued []cyborg.RescuedInstance) error {
 
 	return cyborg.Errorf(cyborg.ErrChanged, "%d of %d instances may still be without their accelerators; the first is %s (%s): %s",
 		failed, len(rescued), first.Instance, first.Outcome, first.Detail).
-		WithHint("The operation's result says why, for each. Mend that, and rescue the host again.")
+		WithHint("The operation's result says why, for each. Fix that, and rescue the host again.")
 }
 
 // rescueOne rescues one instance, as a step of its own, and returns the

@@ -9,12 +9,12 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Cancel records that the operation shall be cancelled and tells its run to
-// undo what it has done. The operation may still be running afterwards. An
-// error of kind ErrUnavailable says that the wish is recorded and Temporal did
-// not take it; the same call may be made again.
+// Cancel records the request to cancel an operation, and tells the operation's
+// run to undo what it has done. The operation may still be running afterwards.
+// Where Temporal does not take the request, it stays recorded, and the error is
+// of kind ErrUnavailable; the same call may be made again.
 func (r *Runner) Cancel(ctx context.Context, operation uuid.UUID, actor cyborg.Actor) (cyborg.Operation, error) {
-	// Once the wish to cancel is recorded, the run must hear of it even if the
+	// Once the request to cancel is recorded, the run must hear of it even if the
 	// caller has disconnected, hence the detached context.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), admitLimit)
 	defer cancel()
@@ -27,7 +27,7 @@ func (r *Runner) Cancel(ctx context.Context, operation uuid.UUID, actor cyborg.A
 	if err := r.engine.Cancel(ctx, op); err != nil {
 		r.log.WarnContext(ctx, "the cancellation is recorded, but Temporal did not take it",
 			slog.String("operation_id", op.ID.String()), slog.String("error", err.Error()))
-		return op, cyborg.Errorf(cyborg.ErrUnavailable, "the wish to cancel is recorded, but Temporal does not answer").
+		return op, cyborg.Errorf(cyborg.ErrUnavailable, "the request to cancel is recorded, but Temporal does not answer").
 			WithHint("Send the same request again after the time in Retry-After.").WithOperation(op.ID)
 	}
 

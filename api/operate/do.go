@@ -47,7 +47,8 @@ const (
 	// Refused: the operation was not admitted. Outcome.Operation is set only if it
 	// was recorded as failed at its admission.
 	Refused Result = iota
-	// NothingToDo: what was asked for is so already, and no operation was recorded.
+	// NothingToDo: the records are already as requested, so no operation was
+	// recorded.
 	NothingToDo
 	// StartPending: the operation is recorded, but Temporal did not take it yet.
 	// Reconcile starts it when Temporal answers again.
@@ -144,10 +145,10 @@ func (r *Runner) admitAndStart(ctx context.Context, admission db.Admission) (sta
 	return started{admitted: admitted, run: run}, nil
 }
 
-// settle waits for the end of an operation that is recorded, as far as the
-// caller does, and returns its outcome. It owns release, which gives back the
-// operation's place in flight: when the wait is over, or, for a caller that
-// does not wait, when holdInFlight is over.
+// settle waits for the end of a recorded operation, for as long as the caller
+// does, and returns its outcome. It calls release, which gives back the
+// operation's place in flight, when the wait is over. For a caller that does
+// not wait, holdInFlight calls it.
 func (r *Runner) settle(ctx context.Context, request Request, s started, release func()) (Outcome, error) {
 	if s.admitted.Repeated {
 		r.count(request, "repeated")
@@ -185,10 +186,10 @@ func (r *Runner) settle(ctx context.Context, request Request, s started, release
 	return Outcome{Result: Succeeded, Operation: op}, nil
 }
 
-// holdInFlight keeps the place of an operation whose caller does not wait until
-// the operation ends. Without it, asynchronous callers could start any number
-// of operations. The place is taken back by itself after InFlightHold, so
-// waiting longer has no use.
+// holdInFlight keeps the place in flight of an operation until it has ended,
+// although its caller does not wait. Without it, asynchronous callers could
+// start any number of operations. The place is taken back by itself after
+// InFlightHold, so waiting longer has no use.
 func (r *Runner) holdInFlight(ctx context.Context, run workflows.Run, release func()) {
 	defer release()
 

@@ -1,8 +1,8 @@
-// Package operate has operations run for callers of the API: it admits an
-// operation, starts its run, waits for its end, and says what came of it. How
-// the caller asked and how the answer is written, it does not know: /v1 and /v2
-// read their own headers and bodies, and encode its outcome each in its own
-// format. It must import neither of them, and nothing of HTTP.
+// Package operate runs operations for callers of the API: it admits an
+// operation, starts its run, waits for its end, and says what came of it. It
+// does not know how the caller asked, nor how the answer is written: /v1 and
+// /v2 read their own headers and bodies, and each encodes the outcome in its
+// own format. It must import neither of them, and nothing of HTTP.
 package operate
 
 import (

@@ -18,7 +18,7 @@ CREATE TABLE operations (
     host                 text NOT NULL,
     first_subject        int NOT NULL DEFAULT 0 CHECK (first_subject = 0), -- for operations_have_a_subject
     input                jsonb NOT NULL,
-    before               jsonb NOT NULL DEFAULT '{}', -- what an undo brings back: names, fences
+    before               jsonb NOT NULL DEFAULT '{}', -- what the undo and the last change need to know
     steps                jsonb NOT NULL DEFAULT '[]',
     result               jsonb,
     error                jsonb,
@@ -31,8 +31,8 @@ CREATE TABLE operations (
     fingerprint          text,                        -- of the request that carried the key
     retry_of             uuid REFERENCES operations ON DELETE SET NULL,
     cancel_at            timestamptz,
-    -- Nova waits for what becomes of a bind, and has not been told. It is set with the admission,
-    -- so that it is known of every bind however its run ended; whoever has told Nova takes it back.
+    -- Nova waits for the result of a bind, and has not been notified of it yet. It is set at the
+    -- admission, so that it does not depend on how the run ends; whoever has notified Nova clears it.
     notification_pending boolean NOT NULL DEFAULT false,
     admitted_at          timestamptz NOT NULL DEFAULT clock_timestamp(),
     started_at           timestamptz,
@@ -51,7 +51,7 @@ CREATE INDEX operations_idempotent ON operations (admitted_at) WHERE idempotency
 -- Lists have the newest first, of all operations or of a host.
 CREATE INDEX operations_newest ON operations (admitted_at DESC, id DESC);
 CREATE INDEX operations_by_host ON operations (host, admitted_at DESC, id DESC);
--- These find the few, of all operations that ever were, that are so.
+-- Each of these has only the few operations that are in such a state now, among all that are kept.
 CREATE INDEX operations_open ON operations (admitted_at) WHERE open;
 CREATE INDEX operations_in_need ON operations (admitted_at DESC, id DESC) WHERE state = 'needs_operator';
 CREATE INDEX operations_to_notify ON operations (admitted_at, id) WHERE notification_pending AND NOT open;
@@ -73,9 +73,9 @@ CREATE INDEX operation_subjects_by_subject ON operation_subjects (kind, subject_
 ALTER TABLE operations ADD CONSTRAINT operations_have_a_subject
     FOREIGN KEY (id, first_subject) REFERENCES operation_subjects (operation_id, position) DEFERRABLE INITIALLY DEFERRED;
 
--- The claim is the lock. One per deployable, and none of an operation that has ended: the generated
--- column "open" of the operation turns false with its terminal state, and this reference then
--- refuses the update while a claim is left.
+-- The claim is the lock. A deployable has at most one, and an operation that has ended has none:
+-- its terminal state turns its generated column "open" false, which the reference below refuses
+-- while a claim is left.
 CREATE TABLE claims (
     deployable_uuid uuid PRIMARY KEY REFERENCES deployables,
     operation_id    uuid NOT NULL,
@@ -86,7 +86,8 @@ CREATE TABLE claims (
 -- An operation releases its claims when it ends.
 CREATE INDEX claims_by_operation ON claims (operation_id);
 
--- A handover would pass by the primary key, which decides who gets a claim, and by the events.
+-- An UPDATE could hand a claim to another operation. It would evade the primary key, which decides
+-- who gets the claim, and would write no event.
 -- +goose StatementBegin
 CREATE FUNCTION refuse_handover() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -95,9 +96,9 @@ END $$;
 -- +goose StatementEnd
 CREATE TRIGGER refuse_handover BEFORE UPDATE ON claims FOR EACH STATEMENT EXECUTE FUNCTION refuse_handover();
 
--- One-time URLs of images in Glance: what the holder of the secret, of which only the hash is here,
--- may fetch for an operation that runs. Every conductor serves them. Rows go when their host has
--- the image, else when they are over.
+-- One-time URLs of images in Glance. Whoever has the secret may fetch the image while the operation
+-- runs; only the hash of the secret is here. Every conductor serves them. A row is deleted when its
+-- host has the image, or else after it has expired.
 CREATE TABLE image_urls (
     operation_id    uuid NOT NULL REFERENCES operations ON DELETE CASCADE,
     deployable_uuid uuid NOT NULL,

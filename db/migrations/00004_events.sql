@@ -4,9 +4,9 @@
 -- can be without one.
 
 -- Commit order is not id order, so a reader's place is (transaction, id), and it reads only below
--- pg_snapshot_xmin(pg_current_snapshot()): everything there is committed or gone. Who does what, on
--- whose behalf and in which operation, the store says with set_config(..., is_local => true); each
--- event takes it from there.
+-- pg_snapshot_xmin(pg_current_snapshot()): everything there is committed or rolled back. The store
+-- says with set_config(..., is_local => true) who acts, by which request and in which operation;
+-- the defaults of these columns read that.
 CREATE TABLE events (
     transaction  xid8 NOT NULL DEFAULT pg_current_xact_id(),
     id           bigint GENERATED ALWAYS AS IDENTITY,
@@ -45,11 +45,11 @@ CREATE TRIGGER wake_readers AFTER INSERT ON events
     REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION wake_readers();
 
 -- The triggers run once per statement, so that a thousand new devices cost one insert into the
--- feed. One function serves insert and delete where both say the same, from nothing and to nothing;
--- the table is rows_changed there.
+-- feed. Where an insert and a delete have the same event, except that its values come from nothing
+-- or go to nothing, one function serves both, and calls the rows rows_changed.
 
--- Hosts. Per row and for this column only: a heartbeat updates every host and none of their boot
--- ids.
+-- Hosts. This trigger runs per row, and only for updates of boot_id: heartbeats update all hosts,
+-- but no boot id.
 -- +goose StatementBegin
 CREATE FUNCTION hosts_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
@@ -310,7 +310,7 @@ CREATE TRIGGER device_profiles_deleted AFTER DELETE ON device_profiles
     REFERENCING OLD TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION device_profiles_added_or_removed();
 
 -- Accelerator requests: their states, why one failed, who has it, and that it may have been lost.
--- The latter is said of its handle, too, and so belongs to the history of the accelerator.
+-- The loss is also an event of the handle, and so belongs to the history of the accelerator.
 -- +goose StatementBegin
 CREATE FUNCTION arqs_inserted() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -368,8 +368,9 @@ CREATE TRIGGER arqs_deleted AFTER DELETE ON arqs
 -- Drift. The value of the axis is the difference in words, and empty while there is none.
 -- +goose StatementBegin
 
--- What was found and repaired at once differed all the same: that is two events. What is over by
--- itself was not found when it ended.
+-- A difference that was repaired as soon as it was found is two events: its beginning and its end.
+-- It counts as repaired only if the comparison that found it repaired it as well; otherwise it
+-- ended by itself.
 CREATE FUNCTION placement_drift_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     about    jsonb := jsonb_build_object('provider', NEW.provider_uuid, 'name', NEW.provider_name);
@@ -392,7 +393,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- It is told of each accelerator of the instance; of the host where there is none.
+-- There is one event for each accelerator of the instance, or one for the host where it has none.
 CREATE FUNCTION instance_drift_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     was    text := '';

@@ -154,7 +154,7 @@ func TestAcceleratorNamesAndUUIDPrefixes(t *testing.T) {
 	require.Equal(t, result{0, gpu.String() + "\n", ""}, show(gpu.String()))
 	require.Equal(t, result{0, gpu.String() + "\n", ""}, show("0A1B2C3E"))
 	require.Equal(t, result{0, gpu.String() + "\n", ""}, show("0a1b2c3e-0000"))
-	require.Equal(t, result{3, "", "Error: there is no accelerator \"0a1b2c3\"\nSee `cyborg accelerator list`. The beginning of a UUID is enough from 8 characters on.\n"}, show("0a1b2c3"))
+	require.Equal(t, result{3, "", "Error: there is no accelerator \"0a1b2c3\"\nSee `cyborg accelerator list`. Give at least 8 characters of a UUID.\n"}, show("0a1b2c3"))
 	require.Equal(t, 3, show("nobody").code)
 	require.Equal(t, 3, show(uuid.NewString()).code)
 

@@ -36,7 +36,7 @@ func (s *shell) history(cmd *cobra.Command, find func(ctx context.Context, clien
 
 	p := s.printer(cmd)
 	page.addFlags(cmd, 0)
-	cmd.Flags().BoolVar(&raw, "events", false, "the events themselves, a row each, as all formats but table have them")
+	cmd.Flags().BoolVar(&raw, "events", false, "print the events themselves, one in each row, as the formats for programs do")
 	cmd.Long = cmd.Short + ", in sentences: who did what, when and why,\n" +
 		"and what came of it. All changes that one operation made are one sentence. --limit and --marker count events."
 

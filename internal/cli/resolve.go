@@ -11,8 +11,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// shortestPrefix is how many characters of a UUID identify it at least, where
-// no other UUID begins so.
+// shortestPrefix is the least number of characters by which a UUID can be
+// named, where no other UUID begins with them.
 const shortestPrefix = 8
 
 // fullUUID parses a UUID in its usual form of 36 characters.
@@ -75,7 +75,7 @@ func byPrefix[T any](what, listing, named string, begin func(prefix string) iter
 
 	if !looksLikePrefix(named) {
 		if len(named) < shortestPrefix && looksLikePrefix(named+strings.Repeat("0", shortestPrefix-len(named))) {
-			none = none.WithHint("See `cyborg %s`. The beginning of a UUID is enough from %d characters on.", listing, shortestPrefix)
+			none = none.WithHint("See `cyborg %s`. Give at least %d characters of a UUID.", listing, shortestPrefix)
 		}
 		return uuid.UUID{}, none
 	}

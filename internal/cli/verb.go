@@ -69,9 +69,9 @@ type call struct {
 	id uuid.UUID
 }
 
-// run makes a command one that talks to the API: it connects, finds what the
-// arguments name, and acts. Mistakes in the flags are found earlier; see
-// before.
+// run gives a command its action, which uses the API: the command then
+// connects, finds what the arguments name, and calls act. Mistakes in the flags
+// are found earlier; see before.
 func (s *shell) run(cmd *cobra.Command, act func(ctx context.Context, c call) error) {
 	finders := map[string]func(context.Context, *apiclient.Client, string) (uuid.UUID, error){
 		"ACCELERATOR": s.accelerator, "DEVICE": s.device, "OPERATION": s.operation,

@@ -67,10 +67,10 @@ func clauseOf(c change) string {
 	return ""
 }
 
-// unsaid is of axes whose events need no words.
+// unsaid is the clause of axes whose events need no words.
 func unsaid(change) string { return "" }
 
-// acceleratorClause is of a handle that another accelerator has now.
+// acceleratorClause describes a handle that has moved to another accelerator.
 func acceleratorClause(c change) string {
 	return fmt.Sprintf("moved from %s to %s", c.narrator.accelerator(c.From), c.narrator.accelerator(c.To))
 }
@@ -81,7 +81,7 @@ func acceleratorClause(c change) string {
 func administrationClause(c change) string {
 	switch {
 	case c.From == "" && c.To == string(cyborg.AdministrationMaintaining):
-		return "began in maintenance, with all else of the device: " + c.text("reason")
+		return "began in maintenance, like the rest of the device: " + c.text("reason")
 	case c.To == string(cyborg.AdministrationMaintaining):
 		return "put " + subjectPlaceholder + " into maintenance" + untilText(c.text("until")) + ": " + c.text("reason")
 	case c.From == "":
@@ -103,8 +103,8 @@ func untilText(until string) string {
 	return " until " + at.UTC().Format(time.RFC3339)
 }
 
-// backendClause is of a device: one backend shows it, and another may take it
-// over.
+// backendClause describes which backend shows a device; another one may take
+// the device over.
 func backendClause(c change) string {
 	if c.From == "" {
 		return "came with backend " + c.To
@@ -112,8 +112,8 @@ func backendClause(c change) string {
 	return fmt.Sprintf("moved from backend %s to %s", c.From, c.To)
 }
 
-// bitstreamClause describes an image that a report brought. That of an
-// accelerator that has just appeared is nothing new.
+// bitstreamClause describes an image that a report has shown. The first image
+// of an accelerator that has just appeared needs no words.
 func bitstreamClause(c change) string {
 	if c.From == "" && hasPresenceOf(c.Subject.ID, c.group) {
 		return ""
@@ -133,8 +133,8 @@ func bootClause(c change) string {
 	return "rebooted"
 }
 
-// deviceClause is of an accelerator that its driver shows on another device
-// now.
+// deviceClause describes an accelerator that its driver now shows on another
+// device.
 func deviceClause(c change) string {
 	return fmt.Sprintf("moved from device %s to %s", short(c.From), short(c.To))
 }
@@ -156,8 +156,9 @@ func fenceClause(c change) string {
 	return "closed to new work: " + c.To
 }
 
-// healthClause describes what was lost when the host booted. Of an accelerator
-// request the event of its handle says it, with the instance.
+// healthClause describes what was lost when the host booted. The event of an
+// accelerator request needs no words: that of its handle says the same, with
+// the instance.
 func healthClause(c change) string {
 	switch {
 	case c.Subject.Kind == cyborg.SubjectAccelerator && c.To != "":
@@ -259,7 +260,8 @@ func hasPresenceOf(id string, group []cyborg.Event) bool {
 	})
 }
 
-// protectedClause is of an accelerator that the host itself depends on.
+// protectedClause describes an accelerator that the host itself depends on, or
+// no longer depends on.
 func protectedClause(c change) string {
 	if c.To == "" {
 		return "lost its protection"
@@ -310,9 +312,9 @@ func driftClause(c change, class cyborg.DriftClass) string {
 	switch {
 	case c.Subject.Kind == cyborg.SubjectHost && class == cyborg.DriftNovaWhitelist:
 		if c.To != "" {
-			return "differed from what was written: " + c.To
+			return "differed from the whitelist that was written for Nova: " + c.To
 		}
-		return "has the file of its Nova's whitelist as it was written"
+		return "differed from the whitelist that was written for Nova no longer"
 	case c.To != "":
 		return fmt.Sprintf("differed in Placement (%s): %s", words, c.To)
 	case repaired:

@@ -164,8 +164,8 @@ func TestDriftIsASentence(t *testing.T) {
 		"Resource provider south_x differed in Placement (orphan provider): vm has an allocation.",
 		"Resource provider south_x differed in Placement no longer (orphan provider).",
 		"Accelerator " + all.Accelerator[0].Name + " differed from its instance vm (instance elsewhere): it is on h9.",
-		"It differed from what was written: its file is gone.",
-		"It has the file of its Nova's whitelist as it was written.",
+		"It differed from the whitelist that was written for Nova: its file is gone.",
+		"It differed from the whitelist that was written for Nova no longer.",
 		"Accelerator " + all.Accelerator[0].Name + " differed from its instance vm no longer (instance elsewhere).",
 	} {
 		require.Contains(t, got, "  "+sentence+"\n")
@@ -182,7 +182,7 @@ func TestNewInMaintenanceIsASentence(t *testing.T) {
 		{Subject: accelerator, Host: "south", Axis: cyborg.AxisAdministration, To: "maintaining", Actor: "agent", Data: map[string]any{"reason": "cleaning"}},
 	}}
 	got := appeared.told()
-	require.Contains(t, got, " appeared on south and began in maintenance, with all else of the device: cleaning.\n")
+	require.Contains(t, got, " appeared on south and began in maintenance, like the rest of the device: cleaning.\n")
 }
 
 // TestEventsOfSeveralDevicesShareASentence: what two devices have in common is

@@ -10,9 +10,10 @@ import (
 	"github.com/cyborg-project/cyborg/internal/english"
 )
 
-// describe says what an operation does to the thing called it, once in the past
-// tense ("attached it to …") and once as an infinitive ("attach it to …"). The
-// events are those that the operation caused, as far as the history shows them.
+// describe says what an operation does to a thing, of which the parameter it is
+// the name, once in the past tense ("attached it to …") and once as an
+// infinitive ("attach it to …"). The events are those that the operation
+// caused, as far as the history shows them.
 type describe func(it string, o cyborg.Operation, events []cyborg.Event) (did, do string)
 
 // operationKindTable has a line for each kind of operation.
@@ -38,8 +39,8 @@ func phrases(it string, o cyborg.Operation, events []cyborg.Event) (did, do stri
 	return run(it, o, events)
 }
 
-// verb is for a kind of which there is no more to say than its verb; the format
-// is for the thing called it.
+// verb describes a kind for which a verb is enough. The format places the name
+// of the thing behind the verb.
 func verb(past, infinitive, format string) describe {
 	return func(it string, _ cyborg.Operation, _ []cyborg.Event) (did, do string) {
 		return both(past, infinitive, format, it)
@@ -52,7 +53,7 @@ func both(past, infinitive, format string, args ...any) (did, do string) {
 	return past + " " + rest, infinitive + " " + rest
 }
 
-// run is for what nobody has better words for.
+// run describes an operation for which this table has no words of its own.
 func run(it string, o cyborg.Operation, _ []cyborg.Event) (did, do string) {
 	return both("ran", "run", "%s on %s", o.Kind, it)
 }
@@ -66,7 +67,7 @@ func provision(it string, o cyborg.Operation, _ []cyborg.Event) (did, do string)
 	return both("took", "take", "%s into service%s", it, as)
 }
 
-// program names the image before only where the events have one.
+// program names the previous image only where the events have one.
 func program(it string, o cyborg.Operation, events []cyborg.Event) (did, do string) {
 	image := inputOf[cyborg.ProgramRequest](o).Image
 	rest := it + " with " + image.Source

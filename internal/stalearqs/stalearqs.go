@@ -1,6 +1,7 @@
-// Package stalearqs deletes the accelerator requests (ARQs) of instances that
-// need them no longer. Nova deletes them itself, so these are left where its
-// DELETE did not reach this service. What Nova says about the instance decides:
+// Package stalearqs deletes accelerator requests (ARQs) that their instances no
+// longer need. Normally Nova deletes them; those that are left are the ones
+// whose DELETE did not reach this service. What Nova says about the instance
+// decides:
 //
 //   - There is no such instance: each of its requests is stale (Gone).
 //   - It is on no host, and Nova either has given up to place it, or is looking
@@ -10,15 +11,16 @@
 // Anything else, or no answer, leaves the requests alone: no accelerator is
 // taken from a running instance.
 //
-// Who asks Nova, and when, differs. Reconcile (activities/conductor) asks about
-// every instance in turn. An instance on no host keeps its requests for
-// arqs.forget_unbound_after then, and for as long as it has an allocation of
-// their accelerators in Placement. A bind (api/v2) that finds all handles held
-// asks about their holders at once, and does not wait: Placement has already
-// given the accelerators to another instance. It also asks about its own
-// instance where that has requests of an earlier attempt.
+// There are two callers. Reconcile (activities/conductor) asks Nova about every
+// instance in turn. It lets an instance on no host keep its requests until
+// nobody has changed them for arqs.forget_unbound_after, and for as long as the
+// instance has an allocation of their accelerators in Placement. A bind
+// (api/v2) that finds all handles held asks about their holders at once, and
+// does not wait: Placement has already given the accelerators to another
+// instance. It also asks about its own instance where that has requests of an
+// earlier attempt.
 //
-// Requests that were never bound need no answer of Nova; see
+// Requests without an instance need no answer from Nova; see
 // db.Store.CollectUnbound.
 package stalearqs
 
@@ -56,7 +58,7 @@ func Gone(ctx context.Context, store Store, log *slog.Logger, instance uuid.UUID
 func OnNoHost(ctx context.Context, store Store, log *slog.Logger, instance uuid.UUID, arqs []uuid.UUID) ([]cyborg.Operation, error) {
 	deleted, err := store.DeleteARQs(ctx, db.ARQDeletion{UUIDs: arqs, AllowBound: true}, actor())
 	if err == nil {
-		log.WarnContext(ctx, "deleted the accelerator requests that an instance had which is on no host", slog.String("instance", instance.String()))
+		log.WarnContext(ctx, "deleted accelerator requests of an instance that is on no host", slog.String("instance", instance.String()))
 	}
 	return deleted.Pending, err
 }

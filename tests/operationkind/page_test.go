@@ -1,5 +1,7 @@
-// Package operationkind_test holds the test that docs/workflows.md is enough to add a kind of operation. It is a directory of its own,
-// because a kind lies in several packages: the test builds them all anew, with the files and lines of the page.
+// Package operationkind_test holds the test that docs/workflows.md is enough to
+// add a kind of operation. It is a directory of its own, because the code of a
+// kind is spread over several packages: the test builds all of them again, with
+// the files and lines of the page.
 package operationkind_test
 
 import (
@@ -33,8 +35,11 @@ var block = regexp.MustCompile("(?s)<!-- (file|line): (\\S+) -->\n```go\n(.*?)``
 // built is set in the environment of a build with the kind of the page.
 const built = "CYBORG_TEST_KIND_OF_THE_PAGE"
 
-// TestKindOfThePage runs itself again in a build with the kind of the page. The build is an overlay: nothing is written into the tree, and
-// Cyborg needs no way to register a kind while it runs. The lines of the API and of the history are held against the list of kinds; a survey needs all others.
+// TestKindOfThePage runs itself again in a build with the kind of the page. The
+// build is an overlay: nothing is written into the tree, and Cyborg needs no
+// way to register a kind while it runs. TestEveryKind of the API and of the
+// history says whether their lines are there; the survey needs all other lines
+// to run.
 func TestKindOfThePage(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(built) != "" {

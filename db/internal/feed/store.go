@@ -1,7 +1,8 @@
 // Package feed reads the events that the triggers of the database have written,
 // in the order of their commits, and tells readers when there may be new ones.
 //
-// It imports no room but records: an event is about any of them.
+// It imports no room but records, because events are about the subjects of all
+// rooms.
 package feed
 
 import "github.com/cyborg-project/cyborg/db/internal/records"

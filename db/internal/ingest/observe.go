@@ -74,6 +74,6 @@ func Observe(ctx context.Context, d *records.DB, tx pgx.Tx, host string, observa
 	return superseded, nil
 }
 
-// observed is the Base of the reports that observe makes of observations. It
+// observed is the Base of the reports that Observe makes of observations. It
 // makes loadInventories load only what the observation shows.
 const observed = "observed"

@@ -123,7 +123,7 @@ func (a *Accelerator) remedy() string {
 // held handle.
 func (a *Accelerator) Unheld() error { return a.UnheldExcept(uuid.Nil) }
 
-// UnheldExcept refuses as unheld does, except that handles which the given
+// UnheldExcept refuses like Unheld, except that handles which the given
 // operation took are no obstacle.
 func (a *Accelerator) UnheldExcept(operation uuid.UUID) error {
 	if err := a.NotWhitelisted(); err != nil {

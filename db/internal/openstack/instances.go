@@ -91,7 +91,7 @@ type InstanceDrift struct {
 
 // RecordSeenInstances records what Nova has said about instances that exist:
 // new differences, and the end of differences and losses that are over. An
-// instance with Again becomes unseen that much sooner than the others.
+// instance with RecheckSoon counts as unseen that much sooner than the others.
 func (s *Store) RecordSeenInstances(ctx context.Context, seen []SeenInstance, sooner time.Duration) error {
 	var (
 		confirmed, again, instances, differing []uuid.UUID

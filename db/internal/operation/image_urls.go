@@ -62,7 +62,8 @@ func (s *Store) UseImage(ctx context.Context, operation uuid.UUID, secret string
 		RETURNING u.deployable_uuid, u.host, u.image, u.size, u.valid`, operation, hash[:]).
 		Scan(&url.Accelerator, &url.Host, &url.Image, &url.Size, &url.Valid)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return url, cyborg.Errorf(cyborg.ErrChanged, "the URL of an image for operation %s is used up, or over, or never was one", operation).
+		return url, cyborg.Errorf(cyborg.ErrChanged,
+			"the URL of an image for operation %s is not valid: it was given back or replaced, has expired or never existed, or the operation has ended", operation).
 			WithHint("Retry the operation: it makes another URL.")
 	}
 

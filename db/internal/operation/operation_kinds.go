@@ -85,8 +85,8 @@ type operationHandler interface {
 	end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error
 }
 
-// The following interfaces are for handlers of which the general code has to
-// ask more.
+// The following interfaces are optional. A handler has them only where the
+// general code has to know more about it.
 
 // searching is a handler whose choose searches by conditions that differ from
 // request to request. PostgreSQL then has to plan the query for their values; a

@@ -2,6 +2,6 @@
 // transactions that are tried again when they collide, locks, the kinds of the
 // errors, and the parts that queries are made of.
 //
-// It knows no subject: where a row or an error is here, several rooms need it
-// that must not import each other. So it imports no other room.
+// It belongs to no subject, and imports no other room. A row or an error is
+// here only where several rooms need it that must not import each other.
 package records

@@ -10,8 +10,8 @@ import (
 )
 
 // Pool has the connections of a store. Each statement outside a transaction
-// goes through it, and each transaction through Store.transact: these two wait
-// for the turn of the call, see WithTurn.
+// goes through it, and each transaction through DB.transact: these two wait for
+// the turn of the call; see WithTurn.
 type Pool struct{ Connections *pgxpool.Pool }
 
 // Query sends a statement. Its turn lasts until the rows are closed.

@@ -44,10 +44,11 @@ func (d *DB) Change(ctx context.Context, actor cyborg.Actor, operation uuid.UUID
 }
 
 // ChangeByKey is like DB.Change, for transactions whose statements find a few
-// rows by their keys, however they are called. It makes PostgreSQL plan such a
-// statement once for each connection. By default PostgreSQL plans a statement
-// with a list of keys anew at every call, because it assumes lists that are
-// longer than ours are, and planning costs more than the statement itself.
+// rows by their keys, whatever their parameters are. It makes PostgreSQL plan
+// such a statement once for each connection. By default PostgreSQL plans a
+// statement with a list of keys anew at every call, because it assumes lists
+// that are longer than ours are, and planning costs more than the statement
+// itself.
 func (d *DB) ChangeByKey(ctx context.Context, actor cyborg.Actor, operation uuid.UUID, body func(tx pgx.Tx) error) error {
 	return d.transact(ctx, beginAs(actor, operation, ", set_config('plan_cache_mode', 'force_generic_plan', true)"), body)
 }

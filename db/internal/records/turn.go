@@ -10,16 +10,17 @@ type Turn func(ctx context.Context) (release func(), err error)
 type turnKey struct{}
 
 // WithTurn returns a context whose calls of the store wait for their turn
-// before they use a connection. So whoever makes many calls can be kept to a
-// part of the connections. Calls without a turn in their context, such as those
-// of workers, wait only for a free connection; so do Ping and Notify.
+// before they use a connection. Callers that make many calls can so be limited
+// to a part of the connections; api/limiter decides whose turn it is. Calls
+// without a turn in their context, such as those of workers, wait only for a
+// free connection; so do Ping and Notify.
 func WithTurn(ctx context.Context, turn Turn) context.Context {
 	return context.WithValue(ctx, turnKey{}, turn)
 }
 
 // TakeTurn waits for the turn of ctx. The returned context has no turn any
-// more: what is called with it happens within this one. To wait for a second
-// turn while having the first could wait for ever.
+// more: what is called with it happens within this one. Waiting for a second
+// turn while holding the first could last for ever.
 func TakeTurn(ctx context.Context) (within context.Context, release func(), err error) {
 	turn, _ := ctx.Value(turnKey{}).(Turn)
 	if turn == nil {
@@ -34,8 +35,8 @@ func TakeTurn(ctx context.Context) (within context.Context, release func(), err 
 	return WithTurn(ctx, nil), release, nil
 }
 
-// noTurn is the error of a Turn. It says nothing about the database, so that
-// failure returns it as it was.
+// noTurn is the error of a Turn. It says nothing about the database, so
+// DB.Failure returns it unchanged.
 type noTurn struct{ error }
 
 func (e *noTurn) Unwrap() error { return e.error }
