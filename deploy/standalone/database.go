@@ -44,7 +44,7 @@ func (s *standalone) database(ctx context.Context) (records, error) {
 
 	s.later(pg.Stop)
 	how := "started"
-	if pg.Adopted() {
+	if pg.TookOver() {
 		how = "taken over from a process that was killed"
 	}
 	s.say("PostgreSQL is ready (%s, %s).", how, since(began))

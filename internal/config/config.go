@@ -235,8 +235,8 @@ type Admission string
 
 // The ways to admit new hardware.
 const (
-	AdmitManually      Admission = "manual"
-	AdmitAutomatically Admission = "auto"
+	AdmissionManual Admission = "manual"
+	AdmissionAuto   Admission = "auto"
 )
 
 // Inventory configures what is done with hardware that appears and disappears.

@@ -314,7 +314,7 @@ func driftClause(c change, class cyborg.DriftClass) string {
 		if c.To != "" {
 			return "differed from the whitelist that was written for Nova: " + c.To
 		}
-		return "differed from the whitelist that was written for Nova no longer"
+		return "no longer differed from the whitelist that was written for Nova"
 	case c.To != "":
 		return fmt.Sprintf("differed in Placement (%s): %s", words, c.To)
 	case repaired:

@@ -165,7 +165,7 @@ func TestDriftIsASentence(t *testing.T) {
 		"Resource provider south_x differed in Placement no longer (orphan provider).",
 		"Accelerator " + all.Accelerator[0].Name + " differed from its instance vm (instance elsewhere): it is on h9.",
 		"It differed from the whitelist that was written for Nova: its file is gone.",
-		"It differed from the whitelist that was written for Nova no longer.",
+		"It no longer differed from the whitelist that was written for Nova.",
 		"Accelerator " + all.Accelerator[0].Name + " differed from its instance vm no longer (instance elsewhere).",
 	} {
 		require.Contains(t, got, "  "+sentence+"\n")

@@ -55,7 +55,7 @@ func (n *Narrator) operation(id uuid.UUID, events []cyborg.Event) string {
 	case cyborg.OperationNeedsOperator:
 		text = fmt.Sprintf("%s tried to %s, which failed after %s%s. It could not be undone and needs an operator", who, do, took, why)
 	default:
-		text = fmt.Sprintf("%s began to %s, which is not over yet", who, do)
+		text = fmt.Sprintf("%s began to %s, which goes on", who, do)
 	}
 
 	if also := n.sideEffects(events); also != "" {

@@ -115,7 +115,7 @@ func TestDirectoryWithAnOddName(t *testing.T) {
 	require.Equal(t, "cyborg", ask[string](t, server.URL("postgres"), "SHOW cluster_name"))
 	stop(t, server)
 	orphan(t, cfg)
-	require.True(t, start(t, cfg).Adopted())
+	require.True(t, start(t, cfg).TookOver())
 }
 
 // The name of a socket is limited to 107 bytes, and directories are not.

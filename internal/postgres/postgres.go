@@ -91,7 +91,7 @@ type Server struct {
 	layout   layout
 	endpoint endpoint
 	proc     *postmaster
-	adopted  bool // whether Start took over a running server
+	tookOver bool // whether Start took over a running server
 
 	stopping atomic.Bool    // Stop was called, so the end of the server is no error
 	stopped  sync.WaitGroup // the goroutine of watch
@@ -138,7 +138,7 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Server, error) {
 
 	s.watch(log)
 	log.InfoContext(ctx, "PostgreSQL is ready", slog.String("version", inst.version), slog.Int("pid", s.proc.pid),
-		slog.Bool("taken_over", s.adopted), slog.String("user", acct.name), slog.Duration("took", time.Since(began)))
+		slog.Bool("taken_over", s.tookOver), slog.String("user", acct.name), slog.Duration("took", time.Since(began)))
 
 	return s, nil
 }
@@ -151,8 +151,8 @@ func (s *Server) URL(database string) string { return s.endpoint.socketURL(datab
 // password in it. It is empty without Config.TCP.
 func (s *Server) TCPURL(database string) string { return s.endpoint.tcpURL(database) }
 
-// Adopted reports whether Start took over a server that was already running.
-func (s *Server) Adopted() bool { return s.adopted }
+// TookOver reports whether Start took over a server that was already running.
+func (s *Server) TookOver() bool { return s.tookOver }
 
 // PID returns the process id of the server's first process, the postmaster.
 func (s *Server) PID() int { return s.proc.pid }

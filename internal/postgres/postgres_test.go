@@ -21,7 +21,7 @@ func TestServerKeepsItsDataOverARestart(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
 	server := start(t, cfg)
-	require.False(t, server.Adopted())
+	require.False(t, server.TookOver())
 	require.NoError(t, server.CreateDatabase(t.Context(), `odd "name"`))
 	require.NoError(t, server.CreateDatabase(t.Context(), `odd "name"`), "an existing one is no error")
 	exec1(t, server.URL(`odd "name"`), "CREATE TABLE kept AS SELECT 42 AS answer")
@@ -33,7 +33,7 @@ func TestServerKeepsItsDataOverARestart(t *testing.T) {
 	stop(t, server) // twice is no error
 
 	server = start(t, cfg)
-	require.False(t, server.Adopted())
+	require.False(t, server.TookOver())
 	require.Equal(t, 42, ask[int](t, server.URL(`odd "name"`), "SELECT answer FROM kept"))
 }
 
@@ -146,7 +146,7 @@ func TestUnexpectedExitIsReported(t *testing.T) {
 	// Its children may still be at work on the data, which PostgreSQL refuses to
 	// share.
 	again := start(t, cfg)
-	require.False(t, again.Adopted())
+	require.False(t, again.TookOver())
 }
 
 func TestInterruptedStartLeavesNothingRunning(t *testing.T) {

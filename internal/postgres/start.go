@@ -143,7 +143,7 @@ func (s *Server) takeOver(ctx context.Context, running *postmaster, fingerprint 
 		return false
 	}
 
-	s.proc, s.adopted = running, true
+	s.proc, s.tookOver = running, true
 	log.InfoContext(ctx, "took over the PostgreSQL that an earlier process of ours left running")
 	return true
 }

@@ -35,7 +35,7 @@ func TestOrphanIsTakenOverAndStopped(t *testing.T) {
 			require.True(t, ours(pid, cfg.Dir), "it outlives its parent")
 
 			server := start(t, cfg)
-			require.True(t, server.Adopted())
+			require.True(t, server.TookOver())
 			require.Equal(t, pid, server.PID())
 			require.Equal(t, "cyborg", ask[string](t, server.URL("postgres"), "SHOW cluster_name"))
 			if tcp {
@@ -83,7 +83,7 @@ func TestOrphanIsReplaced(t *testing.T) {
 			change(t, &cfg, pid)
 
 			server := start(t, cfg)
-			require.False(t, server.Adopted())
+			require.False(t, server.TookOver())
 			require.NotEqual(t, pid, server.PID())
 			require.False(t, ours(pid, cfg.Dir))
 			require.Equal(t, "cyborg", ask[string](t, server.URL("postgres"), "SHOW cluster_name"))
@@ -111,7 +111,7 @@ func TestStalePIDFile(t *testing.T) {
 		t.Log("a pid file " + name)
 		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 		server := start(t, cfg)
-		require.False(t, server.Adopted())
+		require.False(t, server.TookOver())
 		stop(t, server)
 	}
 	for _, untouched := range []int{other, another} {

@@ -23,11 +23,11 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 			Name: "cyborg_db_statements_total", Help: "Statements sent to the records' database.",
 		}),
 		batches: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "cyborg_intake_batch_size", Help: "Of how many hosts reports or heartbeats were written together.",
+			Name: "cyborg_ingest_batch_size", Help: "Of how many hosts reports or heartbeats were written together.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 11),
 		}, []string{"of"}),
 		flushes: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "cyborg_intake_flush_seconds", Help: "How long writing them took.",
+			Name: "cyborg_ingest_flush_seconds", Help: "How long writing them took.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10},
 		}, []string{"of"}),
 	}

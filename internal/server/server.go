@@ -150,7 +150,7 @@ func (s *server) newActivities() *activities.Activities {
 
 	return activities.New(s.store, s.Temporal, activities.Policy{
 		ForgetMissing: s.config.Inventory.ForgetMissingAfter,
-		AutoAdmit:     s.config.Inventory.Admission == config.AdmitAutomatically,
+		AutoAdmit:     s.config.Inventory.Admission == config.AdmissionAuto,
 		ReloadLost:    s.config.Inventory.ReloadLostImages,
 		Retention: db.Retention{
 			Events:      s.config.Retention.Events,
@@ -219,7 +219,7 @@ func (s *server) conductor() ([]Part, error) {
 		{Name: "schedules", Run: func(ctx context.Context) error { return s.schedules(ctx, prepared) }},
 	}
 
-	if s.config.Inventory.Admission == config.AdmitAutomatically {
+	if s.config.Inventory.Admission == config.AdmissionAuto {
 		parts = append(parts, s.admission(prepared))
 	}
 

@@ -88,7 +88,7 @@ func BenchmarkHosts(b *testing.B) {
 		report(float64(counts.Heartbeats), "heartbeats")
 		report(float64(counts.Failed+counts.Refused), "heartbeats-lost")
 
-		flushes := after.since(before, `cyborg_intake_batch_size_count{of="heartbeats"}`)
+		flushes := after.since(before, `cyborg_ingest_batch_size_count{of="heartbeats"}`)
 		report(flushes, "flushes")
 		report(after.since(before, "cyborg_db_statements_total"), "statements") // including those of other work
 
