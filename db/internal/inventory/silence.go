@@ -1,0 +1,65 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/records"
+)
+
+// A host is silent when its agent was last heard longer ago than
+// Options.SilentAfter, by the clock of the database. That is computed where it
+// is asked, with the condition of SilentSince, and stored nowhere: a host falls
+// silent without anybody writing it. Placement alone records it, see
+// RecordSilentHosts, because a host that falls silent must change its providers.
+
+// SilentHosts lists the hosts that are silent, the longest silent first.
+func (s *Store) SilentHosts(ctx context.Context, limit int) ([]cyborg.Host, error) {
+	found, err := s.readHosts(ctx, " WHERE h.last_seen < clock_timestamp() - $1::interval ORDER BY h.last_seen, h.name LIMIT $2", records.Limit(limit))
+	return found, s.db.Failure(ctx, err)
+}
+
+// SilentSince returns when a silent host was last heard, or the zero time for a
+// host that is not silent.
+func SilentSince(ctx context.Context, q records.Querier, silentAfter time.Duration, host string) (time.Time, error) {
+	var (
+		seen   time.Time
+		silent bool
+	)
+
+	err := q.QueryRow(ctx, "SELECT last_seen, last_seen < clock_timestamp() - $2::interval FROM hosts WHERE name = $1",
+		host, silentAfter).Scan(&seen, &silent)
+	if err != nil || !silent {
+		return time.Time{}, err
+	}
+
+	return seen, nil
+}
+
+// LastSeen says when an agent was last heard, and whether it could take more
+// work.
+type LastSeen struct {
+	At time.Time // time of its last message; zero where there was none
+	// Busy is set where the agent is not silent and had no free slot for another
+	// step when it was last heard.
+	Busy bool
+}
+
+// LastSeen returns when a host's agent was last heard. The error is of kind
+// ErrNotFound where there is no such host.
+func (s *Store) LastSeen(ctx context.Context, host string) (LastSeen, error) {
+	var h LastSeen
+	err := s.db.Pool.QueryRow(ctx, `
+		SELECT nullif(last_seen, 'epoch'), busy AND last_seen >= clock_timestamp() - $2::interval FROM hosts WHERE name = $1`,
+		host, s.db.Options.SilentAfter).Scan((*zeronull.Timestamptz)(&h.At), &h.Busy)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return h, records.NoHost(host)
+	}
+
+	return h, s.db.Failure(ctx, err)
+}
