@@ -22,6 +22,9 @@ type conductor struct {
 	// trouble, where set, answers in its place.
 	trouble func(w http.ResponseWriter, r *http.Request) (answered bool)
 	wants   bool // a report, with the next heartbeat
+	// compares heartbeats with the reports, as the real conductor does. It is for
+	// tests in which all reports are in reports.
+	compares bool
 }
 
 func newConductor(t *testing.T) *conductor {
@@ -64,11 +67,21 @@ func (c *conductor) serve(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		c.beats = append(c.beats, beat)
-		encode(w, agentapi.HeartbeatReply{Report: c.wants})
+		encode(w, agentapi.HeartbeatReply{Report: c.wants || c.compares && c.differs(beat)})
 		c.wants = false
 	default:
 		w.WriteHeader(http.StatusNotFound)
 	}
+}
+
+// differs says that the records are not those of the report that the agent
+// takes for the last one, as after a kill between an acknowledgement and the
+// moment at which the agent saves it. The real conductor asks for a report then.
+func (c *conductor) differs(beat agentapi.Heartbeat) bool {
+	if len(c.reports) == 0 {
+		return false
+	}
+	return beat.Digest != c.reports[len(c.reports)-1].Digest || beat.Generation != int64(len(c.reports))
 }
 
 // hang does not answer before the client goes away; the server notices that only once the request is read.

@@ -61,6 +61,7 @@ func TestAgentKilledAtManyMoments(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	conductor, temporal := newConductor(t), newTemporal(t)
+	conductor.compares = true
 	temporal.start()
 	bench := fake.NewBench(filepath.Join(dir, "park"))
 	start := func() *exec.Cmd {
