@@ -13,3 +13,13 @@ type AttachRequest struct {
 
 // Kind returns OperationAttach.
 func (AttachRequest) Kind() OperationKind { return OperationAttach }
+
+// AttachmentState is the state of an attachment in the agent's journal.
+type AttachmentState string
+
+// The attachment states.
+const (
+	AttachmentDone    AttachmentState = "attached"
+	AttachmentInDoubt AttachmentState = "in_doubt" // the agent stopped in the middle of attach or detach
+	AttachmentLost    AttachmentState = "lost"     // attached before the host's last boot, which undid it
+)
