@@ -421,8 +421,11 @@ func TestCertificates(t *testing.T) {
 		"longer than it":   {signer.sign("h1.example.org"), false},
 	} {
 		agent := h.as(test.certificate)
-		for _, path := range []string{agents.ReportsPath, agents.HeartbeatsPath} {
-			response, body := agent.post(path, report("h1", 1))
+		for path, message := range map[string]any{
+			agents.ReportsPath:    report("h1", 1),
+			agents.HeartbeatsPath: agentapi.Heartbeat{Host: "h1", BootID: "boot", Instance: "agent", AgentVersion: "test", SentAt: time.Now()},
+		} {
+			response, body := agent.post(path, message)
 			if test.ok {
 				require.Equal(t, http.StatusOK, response.StatusCode, "%s: %s", name, body)
 			} else {

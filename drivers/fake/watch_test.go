@@ -30,6 +30,11 @@ func TestWatchReportsWhatDiscoverFinds(t *testing.T) {
 		go func() { done <- driver.Watch(ctx, func() { calls.Add(1) }) }()
 		synctest.Wait()
 		require.EqualValues(t, 1, calls.Load(), "what changed before it began to look")
+
+		// Watch looks every half second. Each change below is made between two looks: a
+		// look in the middle of a change would make two of it.
+		<-time.After(250 * time.Millisecond)
+
 		edit := func(change func(card *fake.Card)) {
 			require.NoError(t, p.bench.Edit(t.Context(), target.Device.Identity, change))
 		}
