@@ -13,8 +13,9 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// A cloud of any size can be adopted, although PostgreSQL has no room for a lock for each of very many hosts. During the adoption
-// nobody else changes anything on a host.
+// A cloud of any size can be adopted, although PostgreSQL has no room for a
+// lock for each of very many hosts. During the adoption nobody else changes
+// anything on a host.
 func TestAdoptVeryManyHosts(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

@@ -29,8 +29,11 @@ func (r *records) request(t testing.TB, profile string) []cyborg.ARQ {
 	return made
 }
 
+// one is a profile group that asks for one FPGA.
 func one() map[string]string { return map[string]string{"resources:FPGA": "1"} }
 
+// toBind is the admission of a bind that places all these requests on one
+// provider.
 func toBind(host string, holder cyborg.Holder, provider uuid.UUID, arqs ...cyborg.ARQ) db.Admission {
 	a := admission()
 	request := cyborg.BindRequest{Host: host, Holder: holder, Within: time.Minute}
@@ -41,6 +44,7 @@ func toBind(host string, holder cyborg.Holder, provider uuid.UUID, arqs ...cybor
 	return a
 }
 
+// toUnbind is the admission of an unbind of these requests.
 func toUnbind(arqs ...cyborg.ARQ) db.Admission {
 	a := admission()
 	request := cyborg.UnbindRequest{}
@@ -51,6 +55,7 @@ func toUnbind(arqs ...cyborg.ARQ) db.Admission {
 	return a
 }
 
+// arq reads an accelerator request, which must exist.
 func (r *records) arq(t testing.TB, id uuid.UUID) cyborg.ARQ {
 	t.Helper()
 	a, err := r.ARQ(t.Context(), id)
@@ -58,6 +63,7 @@ func (r *records) arq(t testing.TB, id uuid.UUID) cyborg.ARQ {
 	return a
 }
 
+// vm is a holder that is a new instance.
 func vm() cyborg.Holder { return instance(uuid.NewString()) }
 
 // requireAgreed asserts that handles and requests agree about who holds what,
@@ -82,6 +88,7 @@ func TestCreateARQs(t *testing.T) {
 	r.profile(t, "mixed", map[string]string{"resources:FPGA": "2", "trait:CUSTOM_X": "required"},
 		map[string]string{"resources:CUSTOM_NIC": "1"}, map[string]string{"trait:CUSTOM_Y": "required"},
 		map[string]string{"resources:FPGA": "1", "trait:CUSTOM_FPGA_XILINX": "required"})
+
 	made := r.request(t, "mixed")
 	var groups []int
 	for _, a := range made {
@@ -95,11 +102,14 @@ func TestCreateARQs(t *testing.T) {
 
 	_, err := r.CreateARQs(t.Context(), "nosuch", alice())
 	requireKind(t, cyborg.ErrNotFound, err, "nosuch")
+
 	r.profile(t, "nothing", map[string]string{"trait:CUSTOM_Y": "required"})
 	require.Empty(t, r.request(t, "nothing"))
+
 	r.profile(t, "much", one(), map[string]string{"resources:FPGA": "99999999999"})
 	_, err = r.CreateARQs(t.Context(), "much", alice())
 	requireKind(t, cyborg.ErrInvalid, err)
+
 	r.profile(t, "less", map[string]string{"resources:FPGA": "-1"})
 	_, err = r.CreateARQs(t.Context(), "less", alice())
 	requireKind(t, cyborg.ErrInvalid, err, `resources:FPGA="-1"`)
@@ -109,17 +119,20 @@ func TestCreateARQs(t *testing.T) {
 	require.Equal(t, made[0].Group, r.arq(t, made[0].UUID).Group, "it keeps its own copy")
 }
 
-// TestBind: all requests of an instance get a handle each, in one operation,
-// and are listed with it.
+// TestBind: a bind gives each request of an instance a handle of its own, in
+// one operation. The same bind again finds nothing to do, and what a request
+// holds cannot be detached or programmed.
 func TestBind(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 2).ready(t, "card0")
 	r.profile(t, "two", map[string]string{"resources:FPGA": "2"})
 	arqs, who := r.request(t, "two"), vm()
+
 	op := r.admit(t, toBind("h1", who, a.ProviderUUID, arqs...))
 	require.Equal(t, cyborg.Subject{Kind: cyborg.SubjectARQ, ID: arqs[0].UUID.String()}, op.Subjects[0])
 	require.Contains(t, op.Subjects, cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: a.UUID.String()})
+
 	for _, arq := range arqs {
 		started := r.arq(t, arq.UUID)
 		require.Equal(t, cyborg.ARQBindStarted, started.State)
@@ -127,11 +140,13 @@ func TestBind(t *testing.T) {
 		require.Equal(t, op.ID, started.Claim)
 	}
 	require.Nil(t, r.accelerator(t, a.UUID).Claim, "others may use the accelerator meanwhile")
+
 	work, err := r.Begin(t.Context(), op.ID)
 	require.NoError(t, err)
 	require.Empty(t, work.Loads)
 	require.Equal(t, []uuid.UUID{arqs[0].UUID, arqs[1].UUID}, work.Notify)
 	r.end(t, work, cyborg.OperationSucceeded)
+
 	handles := map[uuid.UUID]bool{}
 	for _, arq := range arqs {
 		bound := r.arq(t, arq.UUID)
@@ -142,6 +157,7 @@ func TestBind(t *testing.T) {
 		handles[bound.Handle.UUID] = true
 	}
 	require.Len(t, handles, 2)
+
 	for _, h := range r.accelerator(t, a.UUID).Handles {
 		require.Equal(t, &who, h.Holder)
 		require.Equal(t, op.ID, h.Operation)
@@ -153,6 +169,7 @@ func TestBind(t *testing.T) {
 	again, err := r.Admit(t.Context(), toBind("h1", who, a.ProviderUUID, arqs...))
 	require.NoError(t, err)
 	require.True(t, again.NothingToDo, "the same request again finds it done")
+
 	_, err = r.Admit(t.Context(), toBind("h1", vm(), a.ProviderUUID, arqs...))
 	requireKind(t, cyborg.ErrChanged, err, "is Bound")
 	_, err = r.Admit(t.Context(), toDetach(a.UUID, nil))
@@ -163,10 +180,10 @@ func TestBind(t *testing.T) {
 	requireKind(t, cyborg.ErrInUse, err)
 }
 
-// TestL11BindRefused: what is known at once fails the whole bind. Where the
-// request itself is wrong nothing changes; where the accelerator is in the way,
-// the requests are BindFailed and say why, and so does an operation. (L11: none
-// stays bound.)
+// TestL11BindRefused: a bind that cannot work is refused as a whole, and no
+// request stays bound (L11). Where the request itself is wrong, nothing
+// changes. Where the accelerator prevents it, the requests become BindFailed
+// with the reason, and a failed operation records it.
 func TestL11BindRefused(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -174,14 +191,18 @@ func TestL11BindRefused(t *testing.T) {
 	other := r.addHost(t, "h2", 1).ready(t, "card0")
 	good, inactive := h.ready(t, "card0"), h.accelerator(t, "card5")
 	maintained, missing, full := h.ready(t, "card1"), h.ready(t, "card2"), h.ready(t, "card3")
+
 	_, err := r.Maintain(t.Context(), maintained.UUID, cyborg.Maintenance{Reason: "cleaning", By: "bob"}, alice())
 	require.NoError(t, err)
+
 	for range 2 {
 		r.do(t, toAttach(full.UUID, vm()), cyborg.OperationSucceeded)
 	}
+
 	devices := h.content.Backends[0].Devices
 	h.content.Backends[0].Devices = append(append([]cyborg.DeviceReport{}, devices[:2]...), devices[3:]...)
 	h.report(t)
+
 	r.profile(t, "one", one())
 	taken, takenBy := r.request(t, "one")[0], vm()
 	r.do(t, toBind("h1", takenBy, good.ProviderUUID, taken), cyborg.OperationSucceeded)
@@ -210,6 +231,7 @@ func TestL11BindRefused(t *testing.T) {
 		if holder.ID == "" {
 			holder = vm()
 		}
+
 		request := toBind("h1", holder, good.ProviderUUID, arqs...)
 		if test.provider != uuid.Nil {
 			edit(&request, func(r *cyborg.BindRequest) { r.ARQs[1].Provider = test.provider })
@@ -217,8 +239,10 @@ func TestL11BindRefused(t *testing.T) {
 		if test.arq != nil {
 			edit(&request, func(r *cyborg.BindRequest) { r.ARQs[1].UUID = test.arq.UUID })
 		}
+
 		_, err := r.Admit(t.Context(), request)
 		requireKind(t, test.kind, err, test.says)
+
 		for _, arq := range arqs {
 			now := r.arq(t, arq.UUID)
 			if !test.recorded {
@@ -234,14 +258,15 @@ func TestL11BindRefused(t *testing.T) {
 			require.Equal(t, cyborg.OperationFailed, op.State, name)
 		}
 	}
+
 	r.exec(t, "UPDATE attach_handles SET holder_kind = NULL, holder_id = NULL, operation_id = NULL, attached_at = NULL WHERE deployable_uuid = $1", full.UUID)
 	r.requireAgreed(t)
 	require.Equal(t, 1, scalar[int](t, r, "SELECT count(*) FROM attach_handles WHERE holder_kind IS NOT NULL"), "none leaked")
 }
 
-// TestBindWaitsForAHandle: a bind may wait for a handle that an operation is
-// about to free. Otherwise, where the caller wants to check the holders first,
-// the bind is refused and nothing is recorded.
+// TestBindWaitsForAHandle: a bind that finds no free handle is told to wait for
+// the operation that is about to free one. A caller that wants to check the
+// holders first (RefuseIfHeld) is refused, and nothing is recorded.
 func TestBindWaitsForAHandle(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -250,6 +275,7 @@ func TestBindWaitsForAHandle(t *testing.T) {
 	r.profile(t, "two", map[string]string{"resources:FPGA": "2"})
 	held := r.request(t, "two")
 	r.do(t, toBind("h1", vm(), a.ProviderUUID, held...), cyborg.OperationSucceeded)
+
 	arq := r.request(t, "one")[0]
 	looks := toBind("h1", vm(), a.ProviderUUID, arq)
 	edit(&looks, func(r *cyborg.BindRequest) { r.RefuseIfHeld = true })
@@ -263,6 +289,7 @@ func TestBindWaitsForAHandle(t *testing.T) {
 	requireKind(t, cyborg.ErrClaimed, err, unbind.Operation.String())
 	require.Equal(t, unbind.Operation, cyborg.AsError(err).Operation)
 	require.Equal(t, cyborg.ARQInitial, r.arq(t, arq.UUID).State)
+
 	r.end(t, unbind, cyborg.OperationSucceeded)
 	r.do(t, toBind("h1", vm(), a.ProviderUUID, arq), cyborg.OperationSucceeded)
 	r.requireAgreed(t)
@@ -276,6 +303,7 @@ func TestBindFails(t *testing.T) {
 		a := r.addHost(t, "h1", 1).ready(t, "card0")
 		r.profile(t, "one", one())
 		arq := r.request(t, "one")[0]
+
 		r.do(t, toBind("h1", vm(), a.ProviderUUID, arq), state)
 		failed := r.arq(t, arq.UUID)
 		require.Equal(t, cyborg.ARQBindFailed, failed.State)
@@ -311,6 +339,7 @@ func TestL3BindPastItsDeadline(t *testing.T) {
 	r.profile(t, "one", one())
 	request := toBind("h1", vm(), a.ProviderUUID, r.request(t, "one")[0])
 	edit(&request, func(r *cyborg.BindRequest) { r.Within = time.Nanosecond })
+
 	op := r.admit(t, request)
 	_, err := r.Begin(t.Context(), op.ID)
 	requireKind(t, cyborg.ErrCancelled, err, "within 1ns")
@@ -318,14 +347,15 @@ func TestL3BindPastItsDeadline(t *testing.T) {
 	requireKind(t, cyborg.ErrCancelled, err, "within 1ns")
 }
 
-// TestCompleteBind: a bind without an image has ended when it has begun, in one
-// transaction, and returns again whom to notify.
+// TestCompleteBind: Complete begins and ends a bind without an image in one
+// transaction. A repeated call returns the same requests to notify.
 func TestCompleteBind(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 2).ready(t, "card0")
 	r.profile(t, "two", map[string]string{"resources:FPGA": "2"})
 	arqs, who := r.request(t, "two"), vm()
+
 	op := r.admit(t, toBind("h1", who, a.ProviderUUID, arqs...))
 	for range 2 {
 		work, err := r.Complete(t.Context(), op.ID)
@@ -334,11 +364,13 @@ func TestCompleteBind(t *testing.T) {
 			Operation: op.ID, Kind: cyborg.OperationBind, Host: "h1", Ended: cyborg.OperationSucceeded, Notify: []uuid.UUID{arqs[0].UUID, arqs[1].UUID},
 		}, work)
 	}
+
 	for _, arq := range arqs {
 		require.Equal(t, cyborg.ARQBound, r.arq(t, arq.UUID).State)
 		require.False(t, r.arq(t, arq.UUID).Handle.AttachedAt.IsZero())
 	}
 	r.requireAgreed(t)
+
 	done, err := r.Operation(t.Context(), op.ID)
 	require.NoError(t, err)
 	require.Equal(t, cyborg.OperationSucceeded, done.State)
@@ -363,9 +395,11 @@ func TestCompleteCancelledBind(t *testing.T) {
 	a := r.addHost(t, "h1", 1).ready(t, "card0")
 	r.profile(t, "one", one())
 	arq := r.request(t, "one")[0]
+
 	op := r.admit(t, toBind("h1", vm(), a.ProviderUUID, arq))
 	_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arq.UUID}, AllowBound: true}, alice())
 	require.NoError(t, err)
+
 	_, err = r.Complete(t.Context(), op.ID)
 	requireKind(t, cyborg.ErrCancelled, err)
 	r.end(t, cyborg.Work{Operation: op.ID}, cyborg.OperationCancelled)
@@ -374,14 +408,15 @@ func TestCompleteCancelledBind(t *testing.T) {
 	r.requireAgreed(t)
 }
 
-// TestL3BindDeadlineCountsFromAdmission: the time for an image counts from the
-// bind's admission. Where Temporal was away after that, what is left is less,
-// and nothing where the beginning is asked for again after it.
+// TestL3BindDeadlineCountsFromAdmission: the time limit of a bind with an image
+// counts from its admission. A bind that begins late, because Temporal was
+// away, has less time left, and none where it begins again after the limit.
 func TestL3BindDeadlineCountsFromAdmission(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 1).ready(t, "card0")
 	r.profile(t, "image", map[string]string{"resources:FPGA": "1", "accel:bitstream_id": uuid.NewString()})
+
 	request := toBind("h1", vm(), a.ProviderUUID, r.request(t, "image")[0])
 	edit(&request, func(r *cyborg.BindRequest) { r.Within = time.Hour })
 	op := r.admit(t, request)
@@ -391,14 +426,16 @@ func TestL3BindDeadlineCountsFromAdmission(t *testing.T) {
 	require.Len(t, work.Loads, 1)
 	require.LessOrEqual(t, work.Within, 10*time.Minute)
 	require.Positive(t, work.Within)
+
 	r.exec(t, "UPDATE operations SET admitted_at = admitted_at - interval '20 minutes' WHERE id = $1", op.ID)
 	work, err = r.Begin(t.Context(), op.ID)
 	require.NoError(t, err)
 	require.Zero(t, work.Within)
 }
 
-// TestBindWithImage: what the image disturbs is claimed and fenced while it is
-// loaded, and what is loaded already is not loaded again.
+// TestBindWithImage: while a bind loads an image, the accelerators that the
+// load disturbs are claimed and fenced. An image that is loaded already is not
+// loaded again.
 func TestBindWithImage(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -409,6 +446,7 @@ func TestBindWithImage(t *testing.T) {
 	}
 	h.report(t)
 	a, sibling := h.ready(t, "card0"), h.ready(t, "sibling")
+
 	image := uuid.NewString()
 	r.profile(t, "image", map[string]string{"resources:FPGA": "1", "accel:bitstream_id": image})
 	r.profile(t, "another", map[string]string{"resources:FPGA": "1", "accel:bitstream_id": uuid.NewString()})
@@ -423,10 +461,12 @@ func TestBindWithImage(t *testing.T) {
 		require.NotNil(t, r.accelerator(t, id).Fence)
 		require.Equal(t, cyborg.StatusProgramming, r.accelerator(t, id).Status())
 	}
+
 	r.profile(t, "one", one())
 	waiting := toBind("h1", vm(), a.ProviderUUID, r.request(t, "one")[0])
 	_, err := r.Admit(t.Context(), waiting)
 	requireKind(t, cyborg.ErrClaimed, err, work.Operation.String())
+
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationSucceeded, Bitstreams: map[uuid.UUID]string{a.UUID: image},
 	}))
@@ -436,35 +476,41 @@ func TestBindWithImage(t *testing.T) {
 
 	second := r.request(t, "image")[0]
 	require.Empty(t, r.do(t, toBind("h1", vm(), a.ProviderUUID, second), cyborg.OperationSucceeded).Loads, "it is loaded")
+
 	third := r.request(t, "another")[0]
 	_, err = r.Admit(t.Context(), toBind("h1", vm(), sibling.ProviderUUID, third))
 	requireKind(t, cyborg.ErrInUse, err) // L24: somebody uses what the image would disturb
 	require.Equal(t, cyborg.ARQBindFailed, r.arq(t, third.UUID).State)
+
 	_, err = r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arq.UUID, second.UUID, third.UUID}, AllowBound: true}, alice())
 	require.NoError(t, err)
 
 	_, err = r.Admit(t.Context(), toBind("h1", vm(), a.ProviderUUID, r.request(t, "both")[0]))
 	requireKind(t, cyborg.ErrInvalid, err, "accel:bitstream_id and accel:function_id")
+
 	work = r.begin(t, toBind("h1", vm(), a.ProviderUUID, r.request(t, "function")[0]))
 	require.Equal(t, []cyborg.ImageLoad{{Accelerator: a.UUID, Image: cyborg.GlanceFunction("crypto")}}, work.Loads)
 	r.end(t, work, cyborg.OperationNeedsOperator)
 	require.Equal(t, cyborg.StatusError, r.accelerator(t, a.UUID).Status())
 	require.NotNil(t, r.accelerator(t, a.UUID).Fence)
+
 	_, err = r.Admit(t.Context(), toAttach(a.UUID, vm()))
 	requireKind(t, cyborg.ErrChanged, err, "is in error")
 	require.Equal(t, "Program it with an image that works, or make it ready again.", cyborg.AsError(err).Hint)
 	r.requireAgreed(t)
+
 	r.do(t, toProgram(a.UUID), cyborg.OperationSucceeded)
 	require.Equal(t, cyborg.StatusReady, r.accelerator(t, a.UUID).Status(), "an image that works cures it")
 }
 
-// TestBindWithImageOnASharedCard: a request that asks for no image is served
-// beside one that does; one whose image is there already keeps others from
-// being loaded over it.
+// TestBindWithImageOnASharedCard: on a shared card, a request without an image
+// binds beside one that asks for an image. Two requests whose images would
+// replace each other are refused.
 func TestBindWithImageOnASharedCard(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
+
 	parts := []cyborg.DeployableReport{deployable("card0", 2), deployable("sibling", 2)}
 	loaded, image := uuid.NewString(), uuid.NewString()
 	for i := range parts {
@@ -473,9 +519,11 @@ func TestBindWithImageOnASharedCard(t *testing.T) {
 	h.content.Backends[0].Devices[0].Deployables = parts
 	h.report(t)
 	a, sibling := h.ready(t, "card0"), h.ready(t, "sibling")
+
 	wants := func(image string) map[string]string {
 		return map[string]string{"resources:FPGA": "1", "accel:bitstream_id": image}
 	}
+
 	for i, groups := range [][]map[string]string{{one(), wants(image)}, {wants(image), one()}} {
 		name := string(rune('a' + i))
 		r.profile(t, name, groups...)
@@ -483,6 +531,7 @@ func TestBindWithImageOnASharedCard(t *testing.T) {
 		require.Equal(t, []cyborg.ImageLoad{{Accelerator: a.UUID, Image: cyborg.GlanceImage(uuid.MustParse(image))}}, work.Loads)
 		r.end(t, work, cyborg.OperationFailed)
 	}
+
 	for i, test := range []struct {
 		groups []map[string]string
 		second *cyborg.Accelerator
@@ -495,17 +544,20 @@ func TestBindWithImageOnASharedCard(t *testing.T) {
 		name := string(rune('p' + i))
 		r.profile(t, name, test.groups...)
 		arqs := r.request(t, name)
+
 		request := toBind("h1", vm(), a.ProviderUUID, arqs...)
 		edit(&request, func(r *cyborg.BindRequest) { r.ARQs[1].Provider = test.second.ProviderUUID })
 		_, err := r.Admit(t.Context(), request)
 		requireKind(t, cyborg.ErrInvalid, err, test.says)
 		require.Equal(t, cyborg.ARQBindFailed, r.arq(t, arqs[0].UUID).State)
 	}
+
 	r.requireAgreed(t)
 }
 
-// TestHandleVanishedDuringABind: a card that goes away after its image was
-// loaded for a bind, and before the bind's end, is fenced then.
+// TestHandleVanishedDuringABind: where a card vanishes during a bind, the end
+// of the bind fences its accelerator if the bind succeeded, because an instance
+// now uses what is gone. A bind that failed leaves no fence.
 func TestHandleVanishedDuringABind(t *testing.T) {
 	t.Parallel()
 	for _, end := range []cyborg.OperationState{cyborg.OperationSucceeded, cyborg.OperationFailed} {
@@ -515,23 +567,26 @@ func TestHandleVanishedDuringABind(t *testing.T) {
 		r.profile(t, "image", map[string]string{"resources:FPGA": "1", "accel:bitstream_id": uuid.NewString()})
 		arq := r.request(t, "image")[0]
 		work := r.begin(t, toBind("h1", vm(), a.ProviderUUID, arq))
+
 		devices := h.content.Backends[0].Devices
 		h.content.Backends[0].Devices = devices[1:]
 		h.report(t)
+
 		r.end(t, work, end)
 		if now := r.accelerator(t, a.UUID); end == cyborg.OperationSucceeded {
 			require.Equal(t, &cyborg.Fence{Reason: "vanished while in use"}, now.Fence)
 		} else {
 			require.Nil(t, now.Fence)
 		}
+
 		_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arq.UUID}, AllowBound: true}, alice())
 		require.NoError(t, err)
 		require.Nil(t, r.accelerator(t, a.UUID).Fence)
 	}
 }
 
-// TestL10Unbind: a person's unbind asks the host, and a failure of the host's
-// is recorded (L10). Nothing is freed before.
+// TestL10Unbind: an unbind detaches on the host, and a failure of the host is
+// recorded (L10). No handle is free before the unbind succeeded.
 func TestL10Unbind(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -544,8 +599,10 @@ func TestL10Unbind(t *testing.T) {
 	require.Len(t, work.Handles, 2)
 	require.Equal(t, a.UUID, work.Handles[0].Accelerator)
 	require.Equal(t, cyborg.StatusDetaching, r.accelerator(t, a.UUID).Status())
+
 	_, err := r.Admit(t.Context(), toUnbind(arqs[0]))
 	requireKind(t, cyborg.ErrClaimed, err)
+
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrInUse, "qemu has it"),
 	}))
@@ -566,6 +623,7 @@ func TestL10Unbind(t *testing.T) {
 		require.Equal(t, "p", free.Project)
 	}
 	r.requireAgreed(t)
+
 	nothing, err := r.Admit(t.Context(), toUnbind(arqs...))
 	require.NoError(t, err)
 	require.True(t, nothing.NothingToDo)
@@ -573,9 +631,9 @@ func TestL10Unbind(t *testing.T) {
 	r.requireAgreed(t)
 }
 
-// TestL37Delete: what exists goes, and its handles are free at once, also where
-// the host is silent; what does not exist is listed as missing (L37); a request
-// that somebody holds needs the permission for that.
+// TestL37Delete: a deletion removes the requests that exist and frees their
+// handles at once, even while their host is silent. It lists those that do not
+// exist as missing (L37), and needs a permission for those that are bound.
 func TestL37Delete(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -591,6 +649,7 @@ func TestL37Delete(t *testing.T) {
 	_, err := r.DeleteARQs(t.Context(), all, alice())
 	requireKind(t, cyborg.ErrForbidden, err, "requires a service token", bound.UUID.String())
 	require.Equal(t, cyborg.ARQInitial, r.arq(t, initial.UUID).State, "nothing is half-done")
+
 	all.AllowBound = true
 	all.Projects = []string{"another"}
 	gone, err := r.DeleteARQs(t.Context(), all, alice())
@@ -615,7 +674,7 @@ func TestL37Delete(t *testing.T) {
 }
 
 // TestL9DeleteDuringBind: a deletion during a bind cancels the bind, and the
-// request is deleted at its end, whatever the result.
+// end of the bind deletes the request, whatever the result.
 func TestL9DeleteDuringBind(t *testing.T) {
 	t.Parallel()
 	for _, state := range []cyborg.OperationState{cyborg.OperationSucceeded, cyborg.OperationCancelled, cyborg.OperationFailed} {
@@ -624,12 +683,14 @@ func TestL9DeleteDuringBind(t *testing.T) {
 		r.profile(t, "two", map[string]string{"resources:FPGA": "2"})
 		arqs := r.request(t, "two")
 		work := r.begin(t, toBind("h1", vm(), a.ProviderUUID, arqs...))
+
 		gone, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arqs[0].UUID}, AllowBound: true}, alice())
 		require.NoError(t, err)
 		require.Len(t, gone.Pending, 1)
 		require.Equal(t, work.Operation, gone.Pending[0].ID)
 		require.False(t, gone.Pending[0].CancelAt.IsZero())
 		require.Equal(t, cyborg.ARQDeleting, r.arq(t, arqs[0].UUID).State)
+
 		r.end(t, work, state)
 		_, err = r.ARQ(t.Context(), arqs[0].UUID)
 		requireKind(t, cyborg.ErrNotFound, err)
@@ -642,14 +703,15 @@ func TestL9DeleteDuringBind(t *testing.T) {
 	}
 }
 
-// TestServiceHolder: infrastructure may have an accelerator, too, and several
-// requests one after the other.
+// TestServiceHolder: a service holds accelerators as an instance does, and may
+// bind several requests one after the other.
 func TestServiceHolder(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 1).ready(t, "card0")
 	r.profile(t, "one", one())
 	target := cyborg.Holder{Kind: cyborg.HolderService, ID: "spdk-target"}
+
 	for range 2 {
 		arq := r.request(t, "one")[0]
 		work := r.do(t, toBind("h1", target, a.ProviderUUID, arq), cyborg.OperationSucceeded)
@@ -657,10 +719,11 @@ func TestServiceHolder(t *testing.T) {
 		bound := r.arq(t, arq.UUID)
 		require.Equal(t, target, bound.Holder())
 	}
+
 	r.requireAgreed(t)
 }
 
-// TestARQLists: filters, and pages.
+// TestARQLists: lists of requests are filtered and come in pages.
 func TestARQLists(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -668,8 +731,10 @@ func TestARQLists(t *testing.T) {
 	r.profile(t, "one", one())
 	r.profile(t, "other", one())
 	who := uuid.New()
+
 	first, second, third := r.request(t, "one")[0], r.request(t, "other")[0], r.request(t, "one")[0]
 	r.do(t, toBind("h1", instance(who.String()), a.ProviderUUID, second), cyborg.OperationSucceeded)
+
 	list := func(f db.ARQFilter, page db.Listing) []uuid.UUID {
 		found, err := r.ARQs(t.Context(), f, page)
 		require.NoError(t, err)
@@ -679,6 +744,7 @@ func TestARQLists(t *testing.T) {
 		}
 		return out
 	}
+
 	require.Equal(t, []uuid.UUID{first.UUID, second.UUID, third.UUID}, list(db.ARQFilter{}, db.Listing{}))
 	require.Equal(t, []uuid.UUID{second.UUID}, list(db.ARQFilter{}, db.Listing{Limit: 1, Marker: first.UUID}))
 	require.Equal(t, []uuid.UUID{second.UUID}, list(db.ARQFilter{Instances: []uuid.UUID{who, uuid.New()}}, db.Listing{}))
@@ -686,12 +752,13 @@ func TestARQLists(t *testing.T) {
 	require.Equal(t, []uuid.UUID{first.UUID, third.UUID}, list(db.ARQFilter{Profiles: []string{"one"}}, db.Listing{}))
 	require.Equal(t, []uuid.UUID{second.UUID}, list(db.ARQFilter{States: []cyborg.ARQState{cyborg.ARQBound}}, db.Listing{}))
 	require.Empty(t, list(db.ARQFilter{Projects: []string{"q"}}, db.Listing{}))
+
 	_, err := r.ARQs(t.Context(), db.ARQFilter{}, db.Listing{Marker: uuid.New()})
 	requireKind(t, cyborg.ErrInvalid, err)
 }
 
-// TestPhysicalNetwork: the info of a network function's handle says what it is
-// connected to, where its driver knows.
+// TestPhysicalNetwork: the handle of a network function says which physical
+// network it is connected to, where its driver reports one.
 func TestPhysicalNetwork(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -700,14 +767,16 @@ func TestPhysicalNetwork(t *testing.T) {
 	d.Attributes = append(d.Attributes, cyborg.Attribute{Key: "physical_network", Value: "physnet1"})
 	h.report(t)
 	a := h.ready(t, "card0")
+
 	r.profile(t, "one", one())
 	arq := r.request(t, "one")[0]
 	r.do(t, toBind("h1", vm(), a.ProviderUUID, arq), cyborg.OperationSucceeded)
 	require.Equal(t, map[string]string{"function": "0", "physical_network": "physnet1"}, r.arq(t, arq.UUID).Handle.Info)
 }
 
-// TestL46StaleARQs: requests that were never bound are deleted after their
-// time, and Nova is to be asked about instances that were not seen for long.
+// TestL46StaleARQs: requests that were never bound are deleted after a time
+// limit. Instances that were not seen for long are listed, so that Nova is
+// asked about them.
 func TestL46StaleARQs(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -716,10 +785,13 @@ func TestL46StaleARQs(t *testing.T) {
 	old, fresh, bound := r.request(t, "one")[0], r.request(t, "one")[0], r.request(t, "one")[0]
 	who := uuid.New()
 	r.do(t, toBind("h1", instance(who.String()), a.ProviderUUID, bound), cyborg.OperationSucceeded)
+
 	r.exec(t, "UPDATE arqs SET created_at = now() - interval '2 hours' WHERE uuid = $1", old.UUID)
+
 	adopted := r.request(t, "one")[0] // its bind had failed before it had an instance
 	r.exec(t, "UPDATE arqs SET state = 'BindFailed', reason = 'it failed' WHERE uuid = $1", adopted.UUID)
 	r.exec(t, "UPDATE arqs SET updated_at = now() - interval '2 hours' WHERE uuid = $1", adopted.UUID)
+
 	service := cyborg.Holder{Kind: cyborg.HolderService, ID: "infrastructure"}
 	infrastructure, held, recent := r.request(t, "one")[0], r.request(t, "one")[0], r.request(t, "one")[0]
 	r.do(t, toBind("h1", service, a.ProviderUUID, held), cyborg.OperationSucceeded)
@@ -729,6 +801,7 @@ func TestL46StaleARQs(t *testing.T) {
 		failed := r.arq(t, arq.UUID)
 		require.Equal(t, service, failed.Holder())
 	}
+
 	r.exec(t, "UPDATE arqs SET updated_at = now() - interval '2 hours' WHERE uuid = ANY($1)", []uuid.UUID{infrastructure.UUID, held.UUID})
 	n, err := r.CollectUnbound(t.Context(), time.Hour, 100)
 	require.NoError(t, err)
@@ -749,6 +822,7 @@ func TestL46StaleARQs(t *testing.T) {
 			require.Greater(t, held.Untouched, time.Hour)
 			require.Less(t, held.Untouched, 3*time.Hour)
 			held.Untouched = 0
+
 			require.Equal(t, db.HeldInstance{
 				UUID: held.UUID, Host: "h1", Bound: true, ARQs: []uuid.UUID{bound.UUID}, Providers: []uuid.UUID{a.ProviderUUID},
 			}, held)
@@ -757,27 +831,31 @@ func TestL46StaleARQs(t *testing.T) {
 		return ids
 	}
 	require.Empty(t, unseen())
+
 	r.exec(t, "UPDATE arqs SET seen_at = now() - interval '2 hours', updated_at = now() - interval '2 hours'")
 	require.Equal(t, []uuid.UUID{who}, unseen())
 	require.NoError(t, r.RecordSeenInstances(t.Context(), []db.SeenInstance{{UUID: who, Host: "h1"}}, 0))
 	require.Empty(t, unseen())
 }
 
-// TestARQPlans: a bind and unbind by Nova, and a search for stale requests,
+// TestARQPlans: Nova's binds and unbinds, and the search for stale requests,
 // cost the same however many requests there are.
 func TestARQPlans(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 1).ready(t, "card0")
 	r.profile(t, "one", one())
+
 	r.exec(t, `
 		INSERT INTO arqs (project, profile_uuid, profile_name, group_index, profile_group, state, host, provider_uuid, instance_uuid, reason)
 		SELECT 'p' || n % 1000, p.uuid, p.name, 0, '{}', 'BindFailed', 'h' || n % 100, gen_random_uuid(), gen_random_uuid(), 'x'
 		FROM device_profiles p, generate_series(1, 30000) AS n`)
 	r.exec(t, "ANALYZE")
+
 	store, plans := explaining(t, r.url)
 	past := &records{Store: store, url: r.url, sql: r.sql}
 	who := uuid.New()
+
 	arq := past.request(t, "one")[0]
 	past.do(t, toBind("h1", instance(who.String()), a.ProviderUUID, arq), cyborg.OperationSucceeded)
 	_, err := store.ARQs(t.Context(), db.ARQFilter{Instances: []uuid.UUID{who}}, db.Listing{})
@@ -785,12 +863,14 @@ func TestARQPlans(t *testing.T) {
 	past.arq(t, arq.UUID)
 	_, err = store.ARQs(t.Context(), db.ARQFilter{Projects: []string{"p7"}}, db.Listing{})
 	require.NoError(t, err)
+
 	past.do(t, toUnbind(arq), cyborg.OperationSucceeded)
 	past.do(t, toBind("h1", instance(who.String()), a.ProviderUUID, arq), cyborg.OperationSucceeded)
 	_, err = store.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, AllowBound: true}, alice())
 	require.NoError(t, err)
 	_, err = store.CollectUnbound(t.Context(), time.Hour, 100)
 	require.NoError(t, err)
+
 	scan := regexp.MustCompile(`Seq Scan on arqs\b`)
 	for _, plan := range plans() {
 		require.NotRegexp(t, scan, plan)

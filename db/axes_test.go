@@ -13,9 +13,10 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// TestTheTriggersWriteTheAxes: what the triggers of the migrated database can write as a subject and an axis is what the table in
-// docs/data.md has, and the axes are the constants of the root package. It reads the triggers and not events, because events
-// show only what a test has caused.
+// TestTheTriggersWriteTheAxes: what the triggers of the migrated database can
+// write as a subject and an axis is what the table in docs/data.md has, and the
+// axes are the constants of the root package. It reads the triggers and not
+// events, because events show only what a test has caused.
 func TestTheTriggersWriteTheAxes(t *testing.T) {
 	t.Parallel()
 	written := newRecords(t).writtenByTriggers(t)
@@ -27,7 +28,8 @@ func TestTheTriggersWriteTheAxes(t *testing.T) {
 		axes = append(axes, cyborg.EventAxis(axis))
 	}
 	slices.Sort(axes)
-	// Instead of an axis for each class of drift, the triggers and the page have the pattern.
+	// Instead of an axis for each class of drift, the triggers and the page have
+	// the pattern.
 	constants := append(cyborg.EventAxes(), cyborg.DriftClass("CLASS").Axis())
 	slices.Sort(constants)
 	require.Equal(t, constants, slices.Compact(axes))
@@ -56,7 +58,8 @@ func documentedAxes(t *testing.T) []string {
 	return out
 }
 
-// writtenByTriggers lists what the functions of the schema can write into the events: "SUBJECT AXIS", sorted.
+// writtenByTriggers lists what the functions of the schema can write into the
+// events: "SUBJECT AXIS", sorted.
 func (r *records) writtenByTriggers(t *testing.T) []string {
 	t.Helper()
 	rows, err := r.sql.Query(t.Context(), "SELECT prosrc FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prosrc ~* 'into\\s+events'")
@@ -79,8 +82,10 @@ func (r *records) writtenByTriggers(t *testing.T) []string {
 	return slices.Compact(out)
 }
 
-// writtenBy lists what one query inserts into these columns of the events. It knows the queries that the triggers have: their
-// subject and axis are literals, or columns of rows of literals called e. It fails the test at any other.
+// writtenBy lists what one query inserts into these columns of the events. It
+// knows the queries that the triggers have: their subject and axis are
+// literals, or columns of rows of literals called e. It fails the test at any
+// other.
 func writtenBy(t *testing.T, columns []string, query string) []string {
 	t.Helper()
 	values := query
@@ -139,8 +144,8 @@ func axisIn(t *testing.T, expression string) string {
 	return string(axis)
 }
 
-// sqlList splits a list of SQL expressions at its commas. The list ends with the text, with the parenthesis that it is in, or
-// before a FROM.
+// sqlList splits a list of SQL expressions at its commas. The list ends with
+// the text, with the parenthesis that it is in, or before a FROM.
 func sqlList(text string) []string {
 	var out []string
 	begin, depth, quoted := 0, 0, false

@@ -79,8 +79,9 @@ func TestConfigure(t *testing.T) {
 	require.Equal(t, cyborg.StatusMissing, r.accelerator(t, a.UUID).Status())
 }
 
-// TestConfigureAfterAReport: the result of the operation may be older than a report that arrived meanwhile. So the host is asked for a
-// full report, and a report of differences does not suffice.
+// TestConfigureAfterAReport: the result of the operation may be older than a
+// report that arrived meanwhile. So the host is asked for a full report, and a
+// report of differences does not suffice.
 func TestConfigureAfterAReport(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

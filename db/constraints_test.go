@@ -10,7 +10,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// TestIllegalStatesAreRefused writes each one directly, past all guards of the store.
+// TestIllegalStatesAreRefused writes each one directly, past all guards of the
+// store.
 func TestIllegalStatesAreRefused(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -76,7 +77,8 @@ func TestIllegalStatesAreRefused(t *testing.T) {
 	}
 }
 
-// TestStatesOfTheSchema compares the values that the schema allows with those of the transition tables.
+// TestStatesOfTheSchema compares the values that the schema allows with those
+// of the transition tables.
 func TestStatesOfTheSchema(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -107,7 +109,8 @@ func requireStates[S ~string](t *testing.T, r *records, table, column string, ma
 	require.ElementsMatch(t, states, allowedValues(t, r, table, column))
 }
 
-// allowedValues reads the list of the CHECK constraint that PostgreSQL names after the column.
+// allowedValues reads the list of the CHECK constraint that PostgreSQL names
+// after the column.
 func allowedValues(t *testing.T, r *records, table, column string) []string {
 	t.Helper()
 	return scalar[[]string](t, r, `

@@ -14,7 +14,8 @@ import (
 
 const dataPage = "../docs/data.md"
 
-// TestDiagrams: the state diagrams of docs/data.md are drawn from the transition tables. After a change of those, run
+// TestDiagrams: the state diagrams of docs/data.md are drawn from the
+// transition tables. After a change of those, run
 //
 //	go test ./db -run TestDiagrams -update
 func TestDiagrams(t *testing.T) {
@@ -43,7 +44,8 @@ func TestDiagrams(t *testing.T) {
 	require.Equal(t, want, string(page), "the transition tables changed; run go test ./db -run TestDiagrams -update")
 }
 
-// draw starts from the state that the first transition leaves, as the tables do.
+// draw starts from the state that the first transition leaves, as the tables
+// do.
 func draw[S ~string](machine []cyborg.Transition[S]) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "```mermaid\nstateDiagram-v2\n    [*] --> %s\n", machine[0].From)

@@ -15,8 +15,9 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// explainer plans every statement of a store again, on a connection of its own, in both ways in which PostgreSQL may
-// plan one that is prepared: for the values at hand, and for any.
+// explainer plans every statement of a store again, on a connection of its own,
+// in both ways in which PostgreSQL may plan one that is prepared: for the
+// values at hand, and for any.
 type explainer struct {
 	t    testing.TB
 	pool *pgxpool.Pool
@@ -25,7 +26,8 @@ type explainer struct {
 	plans []string
 }
 
-// explaining opens a store, and returns with it what gives the plans of the statements since the last call.
+// explaining opens a store, and returns with it what gives the plans of the
+// statements since the last call.
 func explaining(t testing.TB, url string) (*db.Store, func() []string) {
 	t.Helper()
 	e := &explainer{t: t, pool: newPool(t, url)}

@@ -58,7 +58,8 @@ func TestForgetHost(t *testing.T) {
 		cyborg.SubjectHost: 1, cyborg.SubjectBackend: 2, cyborg.SubjectDevice: 2, cyborg.SubjectAccelerator: 2, cyborg.SubjectHandle: 4,
 	}, ends)
 
-	// Its next heartbeat is that of an unknown host, and its next report that of a new one.
+	// Its next heartbeat is that of an unknown host, and its next report that of a
+	// new one.
 	replies, err := r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{h.beat()})
 	require.NoError(t, err)
 	require.True(t, replies[0].Report)
@@ -69,7 +70,8 @@ func TestForgetHost(t *testing.T) {
 	require.Nil(t, again.Fence)
 }
 
-// TestForgottenHostComesBackWithAnAttachment: a handle that is still attached there is given to nobody until the host has settled it.
+// TestForgottenHostComesBackWithAnAttachment: a handle that is still attached
+// there is given to nobody until the host has settled it.
 func TestForgottenHostComesBackWithAnAttachment(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

@@ -16,6 +16,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
+// record reads the host as it is recorded.
 func (h *host) record(t *testing.T) cyborg.Host {
 	t.Helper()
 	found, err := h.records.Host(t.Context(), h.name)
@@ -23,22 +24,28 @@ func (h *host) record(t *testing.T) cyborg.Host {
 	return found
 }
 
+// devices are those of the next report, which a test may change.
 func (h *host) devices() []cyborg.DeviceReport { return h.content.Backends[0].Devices }
 
+// newestEvent is the id of the newest event, zero where there is none.
 func (h *host) newestEvent(t *testing.T) int64 {
 	t.Helper()
 	return scalar[int64](t, h.records, "SELECT coalesce(max(id), 0) FROM events")
 }
 
+// TestFirstReport: the first report of a host records all that it says about
+// backends, devices and handles.
 func TestFirstReport(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := &host{records: r, name: "h1", boot: "b", content: content(2)}
+
 	node := 1
 	h.devices()[0].NUMANode = &node
 	h.devices()[0].BoardInfo = cyborg.JSONObject{"serial": "s", "nested": map[string]any{"a": 1.5}}
 	h.content.Backends[0].Options = map[string]any{"spec": "x"}
 	require.Equal(t, agentapi.ReportReply{Generation: 1, Accepted: true}, h.report(t))
+
 	found := h.record(t)
 	require.Equal(t, 2, found.Devices)
 	require.False(t, found.Silent)
@@ -46,6 +53,7 @@ func TestFirstReport(t *testing.T) {
 		Host: "h1", Name: "fake", Driver: "fake", Options: map[string]any{"spec": "x"}, State: cyborg.BackendOK,
 		Services: []string{"discover", "attach"},
 	}}, found.Backends)
+
 	list, err := r.Devices(t.Context(), db.DeviceFilter{}, db.Page{})
 	require.NoError(t, err)
 	one, err := r.Device(t.Context(), list[0].UUID)
@@ -55,6 +63,7 @@ func TestFirstReport(t *testing.T) {
 	require.Equal(t, h.devices()[0].BoardInfo, one.BoardInfo)
 	require.Equal(t, h.devices()[0].ControlPath, one.ControlPath)
 	require.Len(t, one.Deployables, 1)
+
 	a := one.Deployables[0]
 	require.Equal(t, h.devices()[0].Deployables[0].Specs, a.Specs)
 	require.Equal(t, []cyborg.Attribute{{Key: "rc", Value: "FPGA"}}, a.Attributes)
@@ -64,24 +73,31 @@ func TestFirstReport(t *testing.T) {
 	require.Equal(t, map[string]string{"function": "0"}, a.Handles[0].Info)
 }
 
+// TestRepeatedAndUnchangedReports: a report that is repeated or says nothing
+// new leaves no event and no new generation, and an older one is refused with
+// the sequence to exceed.
 func TestRepeatedAndUnchangedReports(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)
 	event, generation := h.newestEvent(t), h.record(t).Generation
+
 	last := h.next()
 	for range 3 { // the acknowledgement was lost
 		replies, err := r.MergeReports(t.Context(), []agentapi.Report{last})
 		require.NoError(t, err)
 		require.Equal(t, agentapi.ReportReply{Generation: generation, Accepted: true}, replies[0])
 	}
+
 	require.True(t, h.report(t).Accepted)
 	require.Equal(t, generation, h.record(t).Generation)
 	require.Equal(t, event, h.newestEvent(t), "nothing changed")
+
 	replies, err := r.MergeReports(t.Context(), []agentapi.Report{last})
 	require.NoError(t, err)
 	require.False(t, replies[0].Accepted, "older than the last")
 	require.Equal(t, h.sequence, replies[0].Exceed)
+
 	r.exec(t, "UPDATE devices SET observed_seq = $1 WHERE host = 'h1' AND identity = 'card1'", h.sequence+7)
 	replies, err = r.MergeReports(t.Context(), []agentapi.Report{last})
 	require.NoError(t, err)
@@ -94,25 +110,28 @@ func TestRepeatedAndUnchangedReports(t *testing.T) {
 	require.Equal(t, "boot-2", h.record(t).BootID)
 }
 
-// TestReportsAlternateBetweenConductors is A→B→A through different conductors,
-// with B repeated late.
+// TestReportsAlternateBetweenConductors: reports A, B and A again go to
+// different conductors, and a late copy of B changes nothing.
 func TestReportsAlternateBetweenConductors(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	other := openStore(t, r.url, defaults())
 	h := r.addHost(t, "h1", 1)
 	beatOfA := h.beat()
+
 	send := func(store *db.Store, report agentapi.Report) agentapi.ReportReply {
 		replies, err := store.MergeReports(t.Context(), []agentapi.Report{report})
 		require.NoError(t, err)
 		return replies[0]
 	}
+
 	h.devices()[0].Deployables[0].BitstreamID = "b"
 	b := h.next()
 	b.Content = content(1)
 	b.Content.Backends[0].Devices[0].Deployables[0].BitstreamID = "b"
 	require.True(t, send(other, b).Accepted)
 	require.Equal(t, "b", h.accelerator(t, "card0").BitstreamID)
+
 	h.devices()[0].Deployables[0].BitstreamID = ""
 	a := h.next()
 	reply := send(r.Store, a)
@@ -124,14 +143,15 @@ func TestReportsAlternateBetweenConductors(t *testing.T) {
 	replies, err := other.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{beatOfA})
 	require.NoError(t, err)
 	require.True(t, replies[0].Report, "the digest is the same, but what was acknowledged with it is not what is recorded")
+
 	h.reply = reply
 	replies, err = other.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{h.beat()})
 	require.NoError(t, err)
 	require.False(t, replies[0].Report)
 }
 
-// TestReportsOfOneHostTogether: of several reports of one host in one batch the
-// newest counts.
+// TestReportsOfOneHostTogether: of several reports of one host in one batch,
+// only the newest counts.
 func TestReportsOfOneHostTogether(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -139,6 +159,7 @@ func TestReportsOfOneHostTogether(t *testing.T) {
 	older := h.next()
 	h.content = content(3)
 	newer := h.next()
+
 	replies, err := r.MergeReports(t.Context(), []agentapi.Report{newer, older})
 	require.NoError(t, err)
 	require.True(t, replies[0].Accepted)
@@ -146,14 +167,15 @@ func TestReportsOfOneHostTogether(t *testing.T) {
 	require.Len(t, h.accelerators(t), 3)
 }
 
-// TestL12ConcurrentReports: whichever conductors receive the reports of one
-// host, in whatever order, each card is recorded once, and the newest report
-// decides what there is.
+// TestL12ConcurrentReports: whichever conductors receive the reports of a host,
+// in whatever order, each card is recorded once, and the newest report decides
+// which cards are present.
 func TestL12ConcurrentReports(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	stores := []*db.Store{r.Store, openStore(t, r.url, defaults())}
 	h := &host{records: r, name: "h1", boot: "b"}
+
 	var work errgroup.Group
 	for i := range 8 {
 		h.content = content(8 - i%4)
@@ -164,6 +186,7 @@ func TestL12ConcurrentReports(t *testing.T) {
 		})
 	}
 	require.NoError(t, work.Wait())
+
 	shown := 0
 	for local, a := range h.accelerators(t) {
 		require.Len(t, a.Handles, 2, local)
@@ -174,16 +197,21 @@ func TestL12ConcurrentReports(t *testing.T) {
 	require.Equal(t, len(h.content.Backends[0].Devices), shown)
 }
 
+// TestVanishingAndReturning: a card or handle that a report no longer shows is
+// missing, and fenced where somebody holds it. When it returns it is what it
+// was.
 func TestVanishingAndReturning(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 3)
 	held := h.ready(t, "card0")
 	r.do(t, toAttach(held.UUID, onHost("h1")), cyborg.OperationSucceeded)
+
 	all := h.devices()
 	h.content.Backends[0].Devices = all[1:2]
 	h.report(t)
 	require.Equal(t, 1, h.record(t).Devices)
+
 	a := h.accelerator(t, "card0")
 	require.Equal(t, cyborg.StatusMissing, a.Status())
 	require.NotZero(t, a.MissingAt)
@@ -209,14 +237,19 @@ func TestVanishingAndReturning(t *testing.T) {
 	require.Equal(t, cyborg.PresencePresent, a.Presence)
 	require.Equal(t, "vanished while in use", a.Fence.Reason)
 	require.Equal(t, cyborg.PresenceMissing, a.Handles[0].Presence)
+
 	_, err := r.Admit(t.Context(), toAttach(a.UUID, instance("vm")))
 	requireKind(t, cyborg.ErrChanged, err, "vanished while in use")
+
 	r.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
 	require.Nil(t, h.accelerator(t, "card0").Fence)
 	work := r.begin(t, toAttach(a.UUID, instance("vm")))
 	require.Equal(t, "card0.1", work.Handles[0].Identity, "not the one that is missing")
 }
 
+// TestBackendsThatFailOrGo: what a failed backend had stays as it is recorded,
+// because the backend does not know. What a disabled or removed backend had is
+// missing.
 func TestBackendsThatFailOrGo(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -247,22 +280,25 @@ func TestBackendsThatFailOrGo(t *testing.T) {
 	h.report(t)
 	require.Equal(t, cyborg.StatusMissing, status("other"))
 	require.Equal(t, cyborg.BackendDisabled, h.record(t).Backends[1].State)
+
 	forgotten, err := r.Forget(t.Context(), 0)
 	require.NoError(t, err)
 	require.Equal(t, 4, forgotten)
 	require.Len(t, h.record(t).Backends, 1)
 }
 
-// TestInvalidPartsOfAReportAreSkipped reports what drivers must not report, and
-// checks that everything that is right is recorded.
+// TestInvalidPartsOfAReportAreSkipped: a report may contain what drivers must
+// not report. Its valid parts are recorded, and its backends name the rest as
+// errors.
 func TestInvalidPartsOfAReportAreSkipped(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	r.addHost(t, "a", 1)
 	h := &host{records: r, name: "h1", boot: "b", content: content(3)}
+
 	devices := h.devices()
-	devices[1].Deployables[0].Handles[1].Identity = "card0.0"       // of another
-	devices[2].Deployables[0].Handles[1].Identity = "card2.0"       // its own, again
+	devices[1].Deployables[0].Handles[1].Identity = "card0.0"       // belongs to card0
+	devices[2].Deployables[0].Handles[1].Identity = "card2.0"       // its own, twice
 	devices = append(devices, device(""), device("card1"))          // no identity; twice
 	devices = append(devices, cyborg.DeviceReport{Identity: "odd"}) // nothing but a name
 	devices[5].Deployables = []cyborg.DeployableReport{deployable("card0", 1), deployable("", 1)}
@@ -271,12 +307,14 @@ func TestInvalidPartsOfAReportAreSkipped(t *testing.T) {
 		Name: "late", Driver: "generic", State: cyborg.BackendOK, Devices: []cyborg.DeviceReport{device("card0"), device("mine")},
 	})
 	h.report(t)
+
 	found := h.accelerators(t)
 	require.Len(t, found, 4)
 	require.Len(t, found["card0"].Handles, 2)
 	require.Len(t, found["card1"].Handles, 1)
 	require.Len(t, found["card2"].Handles, 1)
 	require.Equal(t, "late", found["mine"].Backend)
+
 	backends := h.record(t).Backends
 	require.Equal(t, cyborg.BackendOK, backends[0].State)
 	for _, text := range []string{"card0.0 is shown twice", "card2.0 is shown twice", "without identity", "card1 is shown twice", `"card0" of device odd is shown twice`, "without name"} {
@@ -284,16 +322,18 @@ func TestInvalidPartsOfAReportAreSkipped(t *testing.T) {
 	}
 	require.Contains(t, backends[1].Error, "card0 is shown twice")
 
-	// Two hosts, each of whose deployables would get the same name: also within one
-	// merge.
+	// The accelerators of two hosts would get the same name, first within one
+	// merge, then in two.
 	x := &host{records: r, name: "x", boot: "b", content: content(0)}
 	x.content.Backends[0].Devices = []cyborg.DeviceReport{{Identity: "i", Deployables: []cyborg.DeployableReport{deployable("y_z", 1)}}}
 	xy := &host{records: r, name: "x_y", boot: "b", content: content(0)}
 	xy.content.Backends[0].Devices = []cyborg.DeviceReport{{Identity: "i", Deployables: []cyborg.DeployableReport{deployable("z", 1)}}}
+
 	_, err := r.MergeReports(t.Context(), []agentapi.Report{x.next(), xy.next()})
 	require.NoError(t, err)
 	require.Len(t, x.accelerators(t), 1)
 	require.Empty(t, xy.accelerators(t))
+
 	clash := &host{records: r, name: "a_b", boot: "b", content: content(1)}
 	clash.devices()[0].Deployables = []cyborg.DeployableReport{deployable("c", 1)}
 	clash.report(t)
@@ -315,6 +355,7 @@ func TestL7VanishedHandle(t *testing.T) {
 	reported := &h.devices()[0].Deployables[0]
 	*reported = deployable("card0", 3)
 	h.report(t)
+
 	byIdentity := func() map[string]uuid.UUID {
 		out := map[string]uuid.UUID{}
 		for _, handle := range h.accelerator(t, "card0").Handles {
@@ -324,8 +365,10 @@ func TestL7VanishedHandle(t *testing.T) {
 		}
 		return out
 	}
+
 	left := byIdentity()
 	require.Len(t, left, 3)
+
 	gone := reported.Handles[0].Identity
 	reported.Handles = reported.Handles[1:]
 	h.report(t)
@@ -352,6 +395,7 @@ func TestHandleThatMoves(t *testing.T) {
 	require.Len(t, h.accelerator(t, "card1").Handles, 2, "it is held where it was")
 	require.Equal(t, "vanished while in use", h.accelerator(t, "card0").Fence.Reason)
 	require.Contains(t, h.record(t).Backends[0].Error, "held by host h1")
+
 	beat, err := r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{h.beat()})
 	require.NoError(t, err)
 	require.True(t, beat[0].Report, "the agent is asked until it can be recorded")
@@ -363,23 +407,28 @@ func TestHandleThatMoves(t *testing.T) {
 	require.Len(t, found, 3)
 	require.Contains(t, []uuid.UUID{found[0].UUID, found[1].UUID, found[2].UUID}, id)
 	require.Empty(t, h.record(t).Backends[0].Error)
+
 	beat, err = r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{h.beat()})
 	require.NoError(t, err)
 	require.False(t, beat[0].Report)
 }
 
+// TestDeviceThatMoves: a device moves to another backend or gets another
+// identity with its accelerators, but not while somebody holds one of them.
 func TestDeviceThatMoves(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	a := h.ready(t, "card0")
 	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationSucceeded)
+
 	shown := h.devices()
 	h.content.Backends[0] = agentapi.BackendReport{Name: "fake", Driver: "fake", State: cyborg.BackendFailed, Error: "no"}
 	h.content.Backends = append(h.content.Backends, agentapi.BackendReport{Name: "new", Driver: "generic", State: cyborg.BackendOK, Devices: shown})
 	h.report(t)
 	require.Equal(t, "fake", h.accelerator(t, "card0").Backend)
 	require.Contains(t, h.record(t).Backends[1].Error, "card0 stays with backend fake")
+
 	r.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
 	h.report(t)
 	require.Equal(t, "new", h.accelerator(t, "card0").Backend)
@@ -408,6 +457,7 @@ func TestNewOnADisabledDevice(t *testing.T) {
 			cleaning := cyborg.Maintenance{Reason: "cleaning", By: "bob", For: time.Hour}
 			_, err := r.MaintainDevice(t.Context(), a.DeviceUUID, cleaning, alice())
 			require.NoError(t, err)
+
 			split := func(names ...string) {
 				before := h.next()
 				devices := h.devices()
@@ -425,6 +475,7 @@ func TestNewOnADisabledDevice(t *testing.T) {
 				}
 				require.True(t, h.tell(t, now).Accepted)
 			}
+
 			split("-a", "-b")
 			was := h.accelerator(t, "card0").Maintenance
 			require.NotZero(t, was.Until)
@@ -434,6 +485,7 @@ func TestNewOnADisabledDevice(t *testing.T) {
 					WHERE subject_id = $1 AND axis = 'administration'`, h.accelerator(t, name).UUID.String()))
 			}
 			require.Nil(t, h.accelerator(t, "card1-a").Maintenance)
+
 			_, err = r.Enable(t.Context(), h.accelerator(t, "card0-a").UUID, alice())
 			require.NoError(t, err)
 			split("-c")
@@ -442,8 +494,8 @@ func TestNewOnADisabledDevice(t *testing.T) {
 	}
 }
 
-// TestNameOfNewAcceleratorIsTaken: a device appears under whose name another
-// accelerator is in service.
+// TestNameOfNewAcceleratorIsTaken: a new accelerator gets a suffix where
+// another one has its name already.
 func TestNameOfNewAcceleratorIsTaken(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -454,16 +506,20 @@ func TestNameOfNewAcceleratorIsTaken(t *testing.T) {
 	require.Contains(t, late.Name, "h2_card0~")
 }
 
+// TestBadReportDoesNotBlockItsBatch: an invalid report fails alone, and the
+// valid one beside it is recorded.
 func TestBadReportDoesNotBlockItsBatch(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	fine := &host{records: r, name: "fine", boot: "b", content: content(1)}
+
 	bad := func(change func(*agentapi.Report)) agentapi.Report {
 		h := &host{records: r, name: "bad", boot: "b", content: content(1)}
 		report := h.next()
 		change(&report)
 		return report
 	}
+
 	for i, report := range []agentapi.Report{
 		bad(func(r *agentapi.Report) { r.Host = "" }),
 		bad(func(r *agentapi.Report) { r.Host = "bad\x00" }),
@@ -486,6 +542,7 @@ func TestBadReportDoesNotBlockItsBatch(t *testing.T) {
 		require.Equal(t, sequence+1, scalar[int64](t, r, "SELECT report_seq FROM hosts WHERE name = 'fine'"))
 	}
 	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM hosts WHERE name <> 'fine'"))
+
 	odd := bad(func(r *agentapi.Report) { r.Content.Backends[0].Devices[0].Vendor = `\u0000 "quoted" \` })
 	odd.Host = "odd"
 	_, err := r.MergeReports(t.Context(), []agentapi.Report{odd})
@@ -501,23 +558,29 @@ func unjoin(err error) error {
 	return fmt.Errorf("%w", joined.Unwrap()[0])
 }
 
+// TestSilentHosts: a host without heartbeats is silent until its next one, and
+// a heartbeat of an unknown host is answered with a request for a report.
 func TestSilentHosts(t *testing.T) {
 	t.Parallel()
 	r := newRecordsWith(t, db.Options{SilentAfter: 30 * time.Second})
 	a, b := r.addHost(t, "a", 1), r.addHost(t, "b", 0)
+
 	a.fall(t)
 	overdue, err := r.SilentHosts(t.Context(), 0)
 	require.NoError(t, err)
 	require.Len(t, overdue, 1)
 	require.Equal(t, "a", overdue[0].Name)
 	require.True(t, overdue[0].Silent)
+
 	services, err := r.Services(t.Context(), db.Page{})
 	require.NoError(t, err)
 	require.Equal(t, []bool{false, true}, []bool{services[0].Alive, services[1].Alive})
+
 	unknown := agentapi.Heartbeat{Host: "c"}
 	replies, err := r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{a.beat(), b.beat(), unknown, {Host: "\x00"}})
 	require.NoError(t, err)
 	require.Equal(t, []agentapi.HeartbeatReply{{}, {}, {Report: true}, {Report: true}}, replies)
+
 	overdue, err = r.SilentHosts(t.Context(), 0)
 	require.NoError(t, err)
 	require.Empty(t, overdue)
@@ -538,6 +601,7 @@ func TestSilentHosts(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, services, 3)
 	require.True(t, services[2].Alive)
+
 	require.NoError(t, r.DeleteService(t.Context(), services[2]))
 	services, err = r.Services(t.Context(), db.Page{})
 	require.NoError(t, err)

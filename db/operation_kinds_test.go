@@ -29,7 +29,8 @@ func TestAdmitNeedsARequest(t *testing.T) {
 	requireKind(t, cyborg.ErrInternal, err, "cyborg.RetireRequest, not a *cyborg.RetireRequest")
 }
 
-// A new kind comes without a migration: Migrate records it, and until then the binary that needs it does not start.
+// A new kind comes without a migration: Migrate records it, and until then the
+// binary that needs it does not start.
 func TestMigrateRecordsKinds(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -48,7 +49,8 @@ func TestMigrateRecordsKinds(t *testing.T) {
 	require.Equal(t, len(cyborg.OperationKinds())+1, scalar[int](t, r, "SELECT count(*) FROM operation_kinds"))
 }
 
-// The role of the server may be another one than that of Migrate, and needs no more than doctor asks for.
+// The role of the server may be another one than that of Migrate, and needs no
+// more than doctor asks for.
 func TestRoleOfTheServerAdmits(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

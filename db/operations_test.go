@@ -10,6 +10,8 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
+// TestAcceleratorLifecycle: an accelerator is provisioned, attached, detached
+// and programmed, and the records show each step.
 func TestAcceleratorLifecycle(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -25,14 +27,17 @@ func TestAcceleratorLifecycle(t *testing.T) {
 	require.Equal(t, "h1", work.Host)
 	require.Equal(t, []cyborg.Target{{Accelerator: a.UUID, Backend: "fake", Device: "card0", Deployable: "card0", ProgramSet: "card0"}}, work.Targets)
 	require.Zero(t, work.HostSilentSince)
+
 	a = h.accelerator(t, "card0")
 	require.Equal(t, "fast", a.Name)
 	require.Equal(t, cyborg.StatusInstalling, a.Status())
+
 	again, err := r.Begin(t.Context(), work.Operation)
 	require.NoError(t, err)
 	require.Equal(t, work, again)
 	r.end(t, work, cyborg.OperationSucceeded)
 	require.Equal(t, cyborg.StatusReady, h.accelerator(t, "card0").Status())
+
 	ended, err := r.Begin(t.Context(), work.Operation)
 	require.NoError(t, err)
 	require.Equal(t, cyborg.OperationSucceeded, ended.Ended)
@@ -44,6 +49,7 @@ func TestAcceleratorLifecycle(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, work, again)
 	r.end(t, work, cyborg.OperationSucceeded)
+
 	a = h.accelerator(t, "card0")
 	require.Equal(t, cyborg.StatusReady, a.Status(), "one of two handles is free")
 	require.Equal(t, []cyborg.Holder{instance("vm1")}, a.Holders())
@@ -56,6 +62,7 @@ func TestAcceleratorLifecycle(t *testing.T) {
 	require.Equal(t, []cyborg.Holder{onHost("h1")}, h.accelerator(t, "card0").Holders())
 	r.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
 	require.Empty(t, h.accelerator(t, "card0").Holders())
+
 	out, err := r.Admit(t.Context(), toDetach(a.UUID, nil))
 	require.NoError(t, err)
 	require.True(t, out.NothingToDo)
@@ -70,6 +77,7 @@ func TestAcceleratorLifecycle(t *testing.T) {
 		Steps:  []cyborg.Step{{Name: "program", State: cyborg.StepDone}},
 		Result: cyborg.JSONObject{"bitstream_id": "image-1"},
 	}))
+
 	a = h.accelerator(t, "card0")
 	require.Nil(t, a.Fence)
 	require.Equal(t, "image-1", a.BitstreamID)
@@ -92,14 +100,15 @@ func TestAcceleratorLifecycle(t *testing.T) {
 	require.Equal(t, cyborg.StatusInactive, h.accelerator(t, "card1").Status(), "nobody touched it")
 }
 
-// TestUnsuccessfulOperationsAreReversed ends each kind of operation in each way
-// of not succeeding, before and after it began, and checks what remains.
+// TestUnsuccessfulOperationsAreReversed: an operation that fails or is
+// cancelled leaves everything as it was, before and after it began. One that
+// needs an operator leaves an error that a later operation can remove.
 func TestUnsuccessfulOperationsAreReversed(t *testing.T) {
 	t.Parallel()
 	for _, state := range []cyborg.OperationState{cyborg.OperationFailed, cyborg.OperationCancelled, cyborg.OperationNeedsOperator} {
 		for _, began := range []bool{false, true} {
 			if !began && state == cyborg.OperationNeedsOperator {
-				continue // the machine does not go there
+				continue // only a running operation may need an operator
 			}
 			t.Run(string(state)+map[bool]string{true: " running", false: " admitted"}[began], func(t *testing.T) {
 				t.Parallel()
@@ -109,6 +118,7 @@ func TestUnsuccessfulOperationsAreReversed(t *testing.T) {
 	}
 }
 
+// undone ends an operation of each kind in this state and checks what remains.
 func undone(t *testing.T, state cyborg.OperationState, began bool) {
 	t.Helper()
 	r := newRecords(t)
@@ -119,6 +129,7 @@ func undone(t *testing.T, state cyborg.OperationState, began bool) {
 	r.do(t, toAttach(held.UUID, onHost("h1")), cyborg.OperationSucceeded)
 	held = h.accelerator(t, "card2")
 	programmed := h.ready(t, "card3")
+
 	ended := func(a db.Admission) uuid.UUID {
 		op := r.admit(t, a)
 		if began {
@@ -129,12 +140,14 @@ func undone(t *testing.T, state cyborg.OperationState, began bool) {
 		require.NoError(t, r.End(t.Context(), outcome))
 		outcome.State = cyborg.OperationSucceeded
 		require.NoError(t, r.End(t.Context(), outcome), "of an ended one it changes nothing")
+
 		after, err := r.Operation(t.Context(), op.ID)
 		require.NoError(t, err)
 		require.Equal(t, state, after.State)
 		require.Equal(t, cyborg.ErrHardware, after.Error.Kind)
 		return op.ID
 	}
+
 	broken := func(before *cyborg.Accelerator, op uuid.UUID) *cyborg.Accelerator {
 		after := r.accelerator(t, before.UUID)
 		require.Equal(t, cyborg.StatusError, after.Status())
@@ -142,6 +155,7 @@ func undone(t *testing.T, state cyborg.OperationState, began bool) {
 		require.Contains(t, after.Reason, "it smoked")
 		return after
 	}
+
 	same := func(before *cyborg.Accelerator) {
 		after := r.accelerator(t, before.UUID)
 		before.UpdatedAt = after.UpdatedAt
@@ -153,6 +167,7 @@ func undone(t *testing.T, state cyborg.OperationState, began bool) {
 	detach := ended(toDetach(held.UUID, nil))
 	program := ended(toProgram(programmed.UUID))
 	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM claims"))
+
 	if state != cyborg.OperationNeedsOperator {
 		same(fresh)
 		same(ready)
@@ -160,6 +175,7 @@ func undone(t *testing.T, state cyborg.OperationState, began bool) {
 		same(programmed)
 		return
 	}
+
 	require.Equal(t, "other", broken(fresh, provision).Name)
 	after := broken(ready, attach)
 	require.Equal(t, []cyborg.Holder{onHost("h1")}, after.Holders(), "who may have it keeps it")
@@ -177,24 +193,30 @@ func undone(t *testing.T, state cyborg.OperationState, began bool) {
 		require.Equal(t, cyborg.StatusReady, r.accelerator(t, a.UUID).Status(), "nothing is in doubt any more")
 		require.Empty(t, r.accelerator(t, a.UUID).Holders())
 	}
+
 	failed := r.do(t, toProgram(programmed.UUID), cyborg.OperationFailed)
 	after = r.accelerator(t, programmed.UUID)
 	require.Equal(t, program, after.Fence.Operation, "the fence from before %s is back", failed.Operation)
 	require.Equal(t, cyborg.StatusError, after.Status())
+
 	r.do(t, toProgram(programmed.UUID), cyborg.OperationSucceeded)
 	after = r.accelerator(t, programmed.UUID)
 	require.Equal(t, cyborg.StatusReady, after.Status())
 	require.Nil(t, after.Fence)
 }
 
+// TestNameOfAFailedProvision: a failed provision returns the accelerator to its
+// former name. It keeps the new one where somebody took the former meanwhile.
 func TestNameOfAFailedProvision(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 3)
 	first, second := h.accelerator(t, "card0"), h.accelerator(t, "card1")
+
 	op := r.begin(t, toProvision(cyborg.ProvisionRequest{Accelerator: first.UUID, Name: "mine"}))
 	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: second.UUID, Name: "mine"}))
 	requireKind(t, cyborg.ErrNameTaken, err, "mine")
+
 	// Somebody takes the name that the first one had before.
 	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: second.UUID, Name: "h1_card0"}), cyborg.OperationSucceeded)
 	r.end(t, op, cyborg.OperationFailed)
@@ -207,6 +229,8 @@ func TestNameOfAFailedProvision(t *testing.T) {
 	r.do(t, toProvision(cyborg.ProvisionRequest{Name: "short"}), cyborg.OperationSucceeded)
 }
 
+// TestAdmissionGuards: an operation that its accelerator does not allow is
+// refused, and leaves no record.
 func TestAdmissionGuards(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -214,6 +238,7 @@ func TestAdmissionGuards(t *testing.T) {
 	h.content.Backends[0].Devices[2].Deployables[0].Protected = "a mounted disk"
 	h.report(t)
 	inactive, protected := h.accelerator(t, "card0"), h.accelerator(t, "card2")
+
 	refused := func(kind cyborg.ErrorKind, a db.Admission, text ...string) {
 		t.Helper()
 		_, err := r.Admit(t.Context(), a)
@@ -239,6 +264,7 @@ func TestAdmissionGuards(t *testing.T) {
 	refused(cyborg.ErrNameTaken, toProvision(cyborg.ProvisionRequest{Name: ready.Name}), ready.Name)
 	refused(cyborg.ErrNameTaken, toProvision(cyborg.ProvisionRequest{Accelerator: inactive.UUID, Name: ready.Name}), ready.Name)
 	refused(cyborg.ErrInvalid, toAttach(ready.UUID, onHost("h2")), "h2", "remotable")
+
 	remotable := true
 	_, err := r.UpdateSpecs(t.Context(), ready.UUID, cyborg.SpecsPatch{Remotable: &remotable}, 0, alice())
 	require.NoError(t, err)
@@ -263,6 +289,7 @@ func TestAdmissionGuards(t *testing.T) {
 	require.NoError(t, err)
 	refused(cyborg.ErrChanged, toAttach(ready.UUID, instance("vm1")), "maintenance", "new fan")
 	r.do(t, toProgram(ready.UUID), cyborg.OperationSucceeded)
+
 	_, err = r.Maintain(t.Context(), inactive.UUID, cyborg.Maintenance{Reason: "new fan"}, alice())
 	require.NoError(t, err)
 	refused(cyborg.ErrChanged, toProvision(cyborg.ProvisionRequest{Accelerator: inactive.UUID}), "maintenance")
@@ -278,10 +305,13 @@ func TestAdmissionGuards(t *testing.T) {
 		refused(cyborg.ErrChanged, a, "missing")
 	}
 	require.Equal(t, "vanished while in use", r.accelerator(t, ready.UUID).Fence.Reason)
+
 	r.do(t, toDetach(ready.UUID, nil), cyborg.OperationSucceeded)
 	require.Nil(t, r.accelerator(t, ready.UUID).Fence)
 }
 
+// TestGuardsApplyAtBegin: the guards apply again when an operation begins,
+// because its accelerator may have changed since its admission.
 func TestGuardsApplyAtBegin(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -290,17 +320,21 @@ func TestGuardsApplyAtBegin(t *testing.T) {
 	op := r.admit(t, toAttach(a.UUID, onHost("h1")))
 	h.content.Backends[0].Devices = nil
 	h.report(t)
+
 	_, err := r.Begin(t.Context(), op.ID)
 	requireKind(t, cyborg.ErrChanged, err, "missing")
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationFailed, Error: cyborg.AsError(err)}))
 	require.Nil(t, r.accelerator(t, a.UUID).Claim)
 }
 
+// TestCancel: an operation that is cancelled before it began does not begin. A
+// running one can still ask for its work, because it must know what to undo.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)
 	a, b := h.ready(t, "card0"), h.ready(t, "card1")
+
 	op := r.admit(t, toProgram(a.UUID))
 	asked, err := r.RequestCancel(t.Context(), op.ID, alice())
 	require.NoError(t, err)
@@ -308,6 +342,7 @@ func TestCancel(t *testing.T) {
 	again, err := r.RequestCancel(t.Context(), op.ID, alice())
 	require.NoError(t, err)
 	require.Equal(t, asked.CancelAt, again.CancelAt)
+
 	_, err = r.Begin(t.Context(), op.ID)
 	requireKind(t, cyborg.ErrCancelled, err)
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationCancelled, Error: cyborg.AsError(err)}))
@@ -320,6 +355,7 @@ func TestCancel(t *testing.T) {
 	again2, err := r.Begin(t.Context(), work.Operation)
 	require.NoError(t, err, "what runs must be told what to undo")
 	require.Equal(t, work, again2)
+
 	_, err = r.RequestCancel(t.Context(), uuid.New(), alice())
 	requireKind(t, cyborg.ErrNotFound, err)
 }
@@ -329,6 +365,7 @@ func TestIllegalEndsAreRefused(t *testing.T) {
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 1).accelerator(t, "card0")
 	op := r.admit(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}))
+
 	for _, state := range []cyborg.OperationState{cyborg.OperationSucceeded, cyborg.OperationNeedsOperator} {
 		requireKind(t, cyborg.ErrChanged, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: state}), "admitted")
 	}
@@ -338,22 +375,27 @@ func TestIllegalEndsAreRefused(t *testing.T) {
 	requireKind(t, cyborg.ErrNotFound, r.End(t.Context(), cyborg.Outcome{Operation: uuid.New(), State: cyborg.OperationFailed}))
 	_, err := r.Begin(t.Context(), uuid.New())
 	requireKind(t, cyborg.ErrNotFound, err)
+
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationFailed}))
 	ended, err := r.Operation(t.Context(), op.ID)
 	require.NoError(t, err)
 	require.Equal(t, cyborg.ErrInternal, ended.Error.Kind, "a failure always says something")
 }
 
+// TestRecordSteps: the recorded steps of an operation stay, whatever its end
+// and later records leave out.
 func TestRecordSteps(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 1).ready(t, "card0")
 	work := r.begin(t, toProgram(a.UUID))
+
 	steps := []cyborg.Step{{Name: "stage", State: cyborg.StepDone, Note: "4 MiB"}}
 	require.NoError(t, r.Record(t.Context(), work.Operation, steps))
 	op, err := r.Operation(t.Context(), work.Operation)
 	require.NoError(t, err)
 	require.Equal(t, steps, op.Steps)
+
 	r.end(t, work, cyborg.OperationSucceeded)
 	require.NoError(t, r.Record(t.Context(), work.Operation, nil))
 	op, err = r.Operation(t.Context(), work.Operation)
@@ -361,6 +403,8 @@ func TestRecordSteps(t *testing.T) {
 	require.Equal(t, steps, op.Steps, "an end without steps, and a late record, leave them")
 }
 
+// TestIdempotency: a request that is repeated with its key or its id finds its
+// operation. A key belongs to one actor and to one request.
 func TestIdempotency(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -370,6 +414,7 @@ func TestIdempotency(t *testing.T) {
 		a.Actor, a.IdempotencyKey, a.Fingerprint = actor, "key", fingerprint
 		return a
 	}
+
 	request := keyed(alice(), "card0", "f")
 	op := r.admit(t, request)
 	for range 2 {
@@ -379,11 +424,13 @@ func TestIdempotency(t *testing.T) {
 		require.Equal(t, op.ID, again.Operation.ID)
 		require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationFailed}))
 	}
+
 	_, err := r.Admit(t.Context(), keyed(alice(), "card0", "another"))
 	requireKind(t, cyborg.ErrInvalid, err, "key")
 	same, err := r.Admit(t.Context(), request)
 	require.NoError(t, err)
 	require.True(t, same.Repeated, "the same id, sent again")
+
 	other, err := r.Admit(t.Context(), keyed(cyborg.Actor{Name: "bob"}, "card1", "f"))
 	require.NoError(t, err)
 	require.False(t, other.Repeated, "keys are each actor's own")
@@ -392,6 +439,8 @@ func TestIdempotency(t *testing.T) {
 	require.False(t, namesake.Repeated, "another of that name, known by its id")
 }
 
+// TestSilentHostIsNamed: work on a silent host says since when the host is
+// silent.
 func TestSilentHostIsNamed(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

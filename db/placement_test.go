@@ -18,7 +18,8 @@ import (
 
 const aWhile = time.Hour
 
-// due takes the hosts that are due.
+// due takes the hosts that are due, as a process that brings them into step
+// does.
 func (r *records) due(t testing.TB) []string {
 	t.Helper()
 	hosts, err := r.TakeDuePlacement(t.Context(), 100, aWhile)
@@ -26,7 +27,7 @@ func (r *records) due(t testing.TB) []string {
 	return hosts
 }
 
-// inStep records that a host is in step.
+// inStep records that a host and Placement agree.
 func (r *records) inStep(t testing.TB, host string) {
 	t.Helper()
 	h, err := r.Placement(t.Context(), host)
@@ -34,14 +35,16 @@ func (r *records) inStep(t testing.TB, host string) {
 	require.NoError(t, r.RecordPlacement(t.Context(), db.PlacementOutcome{Host: host, Version: h.Version, Marks: []byte("{}")}))
 }
 
-// Taking hosts writes many rows at once while other changes write the same rows
-// in another order.
+// TestPlacementTakeAndReturnDuringChanges: returning or starting hosts writes
+// many rows at once, while other changes write the same rows in another order.
+// Where PostgreSQL ends such a deadlock, the call succeeds all the same.
 func TestPlacementTakeAndReturnDuringChanges(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, time.Hour))
 	r.addHost(t, "h1", 1)
 	r.addHost(t, "h2", 1)
+
 	const change = "UPDATE placement_sync SET wanted = wanted + 1 WHERE host = $1"
 	for name, write := range map[string]func() error{
 		"return": func() error { return r.ReturnPlacement(t.Context(), []string{"h1", "h2"}) },
@@ -53,17 +56,20 @@ func TestPlacementTakeAndReturnDuringChanges(t *testing.T) {
 			r.exec(t, "UPDATE placement_sync SET asked = done, try_at = NULL")
 			_, err := r.TakeDuePlacement(t.Context(), 10, time.Microsecond)
 			require.NoError(t, err)
+
 			tx, err := r.sql.Begin(t.Context())
 			require.NoError(t, err)
 			defer func() { _ = tx.Rollback(t.Context()) }()
 			_, err = tx.Exec(t.Context(), change, "h2")
 			require.NoError(t, err)
+
 			var work errgroup.Group
 			work.Go(write)
 			require.Eventually(t, func() bool {
 				return scalar[int](t, r, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
 			}, 30*time.Second, time.Millisecond)
-			_, err = tx.Exec(t.Context(), change, "h1") // each waits for the other now; PostgreSQL ends one of them
+
+			_, err = tx.Exec(t.Context(), change, "h1") // each waits for the other now, so that PostgreSQL ends one of them
 			collided = err == nil
 			require.NoError(t, tx.Rollback(t.Context()))
 			require.NoError(t, work.Wait(), name)
@@ -71,20 +77,22 @@ func TestPlacementTakeAndReturnDuringChanges(t *testing.T) {
 	}
 }
 
-// TestPlacementTakenHostsReturnAfterTheLease: hosts of a process that died
-// before it started them are soon given to another one. Started hosts are left
-// alone, and a host that could not be brought into step is tried again when
-// that was asked for.
+// TestPlacementTakenHostsReturnAfterTheLease: hosts whose process died before
+// it started them are soon given to another one. Started hosts are left alone
+// for a longer time. A host that could not be brought into step is tried again
+// when its outcome asked for that, even where its start is recorded later.
 func TestPlacementTakenHostsReturnAfterTheLease(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	r.addHost(t, "h1", 1)
 	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, aWhile))
+
 	take := func(lease time.Duration) []string {
 		hosts, err := r.TakeDuePlacement(t.Context(), 100, lease)
 		require.NoError(t, err)
 		return hosts
 	}
+
 	require.Equal(t, []string{"h1"}, take(time.Microsecond))
 	require.Equal(t, []string{"h1"}, take(time.Microsecond), "who had taken it died")
 	require.NoError(t, r.MarkPlacementStarted(t.Context(), []string{"h1"}, time.Microsecond, aWhile))
@@ -99,8 +107,9 @@ func TestPlacementTakenHostsReturnAfterTheLease(t *testing.T) {
 	require.Equal(t, []string{"h1"}, take(aWhile), "it was tried before that was noted")
 }
 
-// A host whose comparison was interrupted is given to another process within
-// about a minute, which compares it.
+// TestPlacementInterruptedComparisonIsRepeated: a host whose comparison was
+// interrupted is given to another process within about a minute, and is still
+// to be compared.
 func TestPlacementInterruptedComparisonIsRepeated(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -109,10 +118,12 @@ func TestPlacementInterruptedComparisonIsRepeated(t *testing.T) {
 	for _, host := range r.due(t) {
 		r.inStep(t, host)
 	}
+
 	host, err := r.TakePlacementComparison(t.Context(), time.Microsecond, nil)
 	require.NoError(t, err)
 	require.Equal(t, "h1", host)
 	require.Empty(t, r.due(t), "it is being compared")
+
 	r.exec(t, "UPDATE placement_sync SET asked_at = asked_at - interval '1 minute', try_at = try_at - interval '1 minute'")
 	require.Equal(t, []string{"h1"}, r.due(t))
 	got, err := r.Placement(t.Context(), "h1")
@@ -125,23 +136,26 @@ func TestPlacementInterruptedComparisonIsRepeated(t *testing.T) {
 func TestPlacementSeesHostRecordedDuringEnable(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
+
 	tx, err := r.sql.Begin(t.Context())
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 	_, err = tx.Exec(t.Context(), "INSERT INTO hosts (name, boot_id, agent_version, report_seq, digest) VALUES ('h1', 'b', '1', 1, 'd')")
 	require.NoError(t, err)
+
 	switched := make(chan error, 1)
 	go func() { switched <- r.SetPlacementFollowing(context.WithoutCancel(t.Context()), true, aWhile) }()
 	require.Eventually(t, func() bool {
 		return scalar[bool](t, r, "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'hosts'::regclass AND NOT granted)") || len(switched) > 0
 	}, 5*time.Minute, 5*time.Millisecond)
+
 	require.NoError(t, tx.Commit(t.Context()))
 	require.NoError(t, <-switched)
 	require.Equal(t, []string{"h1"}, r.due(t))
 }
 
-// TestPlacementSeesChangeDuringEnable: a change that is made while Placement is
-// switched on is in what Placement gets.
+// TestPlacementSeesChangeDuringEnable: switching Placement on waits for open
+// changes, so that no host becomes due without them.
 func TestPlacementSeesChangeDuringEnable(t *testing.T) {
 	t.Parallel()
 	for table, sql := range map[string]string{
@@ -153,11 +167,13 @@ func TestPlacementSeesChangeDuringEnable(t *testing.T) {
 			t.Parallel()
 			r := newRecords(t)
 			r.addHost(t, "h1", 1)
+
 			tx, err := r.sql.Begin(t.Context())
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 			_, err = tx.Exec(t.Context(), sql)
 			require.NoError(t, err)
+
 			switched := make(chan error, 1)
 			go func() { switched <- r.SetPlacementFollowing(context.WithoutCancel(t.Context()), true, aWhile) }()
 			var early []string // due before the change is committed
@@ -165,6 +181,7 @@ func TestPlacementSeesChangeDuringEnable(t *testing.T) {
 				early = append(early, r.due(t)...)
 				return len(early) > 0 || scalar[bool](t, r, "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = $1::regclass AND NOT granted)", table)
 			}, 5*time.Minute, 5*time.Millisecond)
+
 			require.NoError(t, tx.Commit(t.Context()))
 			require.NoError(t, <-switched)
 			require.Empty(t, early)
@@ -180,17 +197,20 @@ func TestPlacementIsDueAfterRelevantChanges(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	r.addHost(t, "h2", 1)
+
 	require.Empty(t, r.due(t), "nothing is kept where there is no Placement")
 	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, aWhile))
 	require.ElementsMatch(t, []string{"h1", "h2"}, r.due(t))
 	require.Empty(t, r.due(t), "somebody has them")
 	require.NoError(t, r.ReturnPlacement(t.Context(), []string{"h2"}))
 	require.Equal(t, []string{"h2"}, r.due(t))
+
 	r.inStep(t, "h1")
 	r.inStep(t, "h2")
 	a := h.accelerator(t, "card0")
 	var work cyborg.Work
 	vm := instance(uuid.NewString())
+
 	for _, step := range []struct {
 		name    string
 		matters bool
@@ -232,16 +252,19 @@ func TestPlacementIsDueAfterRelevantChanges(t *testing.T) {
 			require.Empty(t, r.due(t), step.name)
 		}
 	}
+
 	r.addHost(t, "h3", 1)
 	require.Equal(t, []string{"h3"}, r.due(t), "from its first report on")
 	require.True(t, scalar[bool](t, r, "SELECT compared_at BETWEEN now() - interval '1 hour' AND now() FROM placement_sync WHERE host = 'h3'"))
+
 	require.NoError(t, r.SetPlacementFollowing(t.Context(), false, 0))
 	r.addHost(t, "h4", 1)
 	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM placement_sync"))
 }
 
-// TestPlacementCountsHandlesTakenOutsideNova: handles that Nova did not give
-// away are counted, those of its requests are not.
+// TestPlacementCountsHandlesTakenOutsideNova: handles that somebody got without
+// Nova are counted, because Placement has no allocation for them. Those of
+// Nova's requests are not.
 func TestPlacementCountsHandlesTakenOutsideNova(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -249,6 +272,7 @@ func TestPlacementCountsHandlesTakenOutsideNova(t *testing.T) {
 	a := h.ready(t, "card0")
 	vm := instance(uuid.NewString())
 	r.do(t, toAttach(a.UUID, vm), cyborg.OperationSucceeded)
+
 	got, err := r.Placement(t.Context(), "h1")
 	require.NoError(t, err)
 	require.Len(t, got.Deployables, 1)
@@ -259,8 +283,8 @@ func TestPlacementCountsHandlesTakenOutsideNova(t *testing.T) {
 
 	r.profile(t, "one", one())
 
-	// What Nova gives away, Placement knows; what a service gets in the same way,
-	// it does not.
+	// Placement knows what Nova gives to an instance. It does not know what a
+	// service gets in the same way.
 	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, aWhile))
 	r.due(t)
 	r.inStep(t, "h1")
@@ -275,14 +299,15 @@ func TestPlacementCountsHandlesTakenOutsideNova(t *testing.T) {
 		require.Equal(t, test.outside, got.Deployables[0].HeldOutsideNova)
 		require.Len(t, r.due(t), test.outside)
 		r.inStep(t, "h1")
+
 		r.do(t, toUnbind(arqs...), cyborg.OperationSucceeded)
 		require.Len(t, r.due(t), test.outside)
 		r.inStep(t, "h1")
 	}
 }
 
-// Marks of a plan from old records are not saved, and an outdated version
-// leaves its host due.
+// TestPlacementIgnoresOutdatedPlans: marks of a plan from old records are not
+// saved, and an outcome of an old version leaves its host due.
 func TestPlacementIgnoresOutdatedPlans(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -290,11 +315,13 @@ func TestPlacementIgnoresOutdatedPlans(t *testing.T) {
 	a := h.ready(t, "card0")
 	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, aWhile))
 	r.due(t)
+
 	before, err := r.Placement(t.Context(), "h1")
 	require.NoError(t, err)
 	ok, err := r.SavePlacementMarks(t.Context(), "h1", before.Version, []byte(`{"x": {}}`))
 	require.NoError(t, err)
 	require.True(t, ok)
+
 	_, err = r.Maintain(t.Context(), a.UUID, cyborg.Maintenance{Reason: "x"}, alice())
 	require.NoError(t, err)
 	ok, err = r.SavePlacementMarks(t.Context(), "h1", before.Version, []byte(`{}`))
@@ -302,13 +329,14 @@ func TestPlacementIgnoresOutdatedPlans(t *testing.T) {
 	require.False(t, ok)
 	require.NoError(t, r.RecordPlacement(t.Context(), db.PlacementOutcome{Host: "h1", Version: before.Version, Marks: []byte(`{"x": {}}`)}))
 	require.Equal(t, []string{"h1"}, r.due(t))
+
 	after, err := r.Placement(t.Context(), "h1")
 	require.NoError(t, err)
 	require.JSONEq(t, `{"x": {}}`, string(after.Marks))
 }
 
-// What could not be done is tried again after its time, or at once when the
-// records change.
+// TestPlacementRetries: what could not be done is tried again after its time,
+// or at once when the records change.
 func TestPlacementRetries(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -316,6 +344,7 @@ func TestPlacementRetries(t *testing.T) {
 	a := h.ready(t, "card0")
 	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, aWhile))
 	require.Equal(t, []string{"h1"}, r.due(t))
+
 	got, err := r.Placement(t.Context(), "h1")
 	require.NoError(t, err)
 	waits := db.PlacementOutcome{
@@ -324,13 +353,16 @@ func TestPlacementRetries(t *testing.T) {
 	}
 	require.NoError(t, r.RecordPlacement(t.Context(), waits))
 	require.Empty(t, r.due(t))
+
 	open, err := r.Drift(t.Context(), db.DriftFilter{}, db.Page{})
 	require.NoError(t, err)
 	require.Len(t, open, 1)
 	require.Zero(t, open[0].RepairedAt)
+
 	_, err = r.Maintain(t.Context(), a.UUID, cyborg.Maintenance{Reason: "x"}, alice())
 	require.NoError(t, err)
 	require.Equal(t, []string{"h1"}, r.due(t))
+
 	waits.TryIn = 0
 	require.NoError(t, r.RecordPlacement(t.Context(), waits))
 	require.Equal(t, []string{"h1"}, r.due(t))
@@ -340,6 +372,8 @@ func TestPlacementRetries(t *testing.T) {
 	require.NotZero(t, open[0].RepairedAt)
 }
 
+// TestPlacementSilentHosts: a host that falls silent becomes due, and each
+// change between silent and alive is recorded once.
 func TestPlacementSilentHosts(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -347,6 +381,7 @@ func TestPlacementSilentHosts(t *testing.T) {
 	h := r.addHost(t, "h2", 1)
 	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, aWhile))
 	r.due(t)
+
 	r.exec(t, "UPDATE hosts SET last_seen = now() - interval '5 minutes' WHERE name = 'h2'")
 	changed, err := r.RecordSilentHosts(t.Context(), time.Minute)
 	require.NoError(t, err)
@@ -355,6 +390,7 @@ func TestPlacementSilentHosts(t *testing.T) {
 	got, err := r.Placement(t.Context(), "h2")
 	require.NoError(t, err)
 	require.True(t, got.Silent)
+
 	_, err = r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{h.beat()})
 	require.NoError(t, err)
 	changed, err = r.RecordSilentHosts(t.Context(), time.Minute)
@@ -365,8 +401,8 @@ func TestPlacementSilentHosts(t *testing.T) {
 	require.Zero(t, changed)
 }
 
-// Hosts are compared in turn, and drift is listed until a comparison no longer
-// finds it.
+// TestPlacementComparesHostsInTurn: the host whose comparison is oldest is
+// compared first, and drift stays listed until a comparison no longer finds it.
 func TestPlacementComparesHostsInTurn(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -377,20 +413,24 @@ func TestPlacementComparesHostsInTurn(t *testing.T) {
 	for _, host := range r.due(t) {
 		r.inStep(t, host)
 	}
+
 	r.exec(t, "UPDATE placement_sync SET compared_at = now() - interval '1 minute' WHERE host = 'h2'")
 	take := func(before ...string) string {
 		host, err := r.TakePlacementComparison(t.Context(), time.Microsecond, before)
 		require.NoError(t, err)
 		return host
 	}
+
 	require.Equal(t, "h2", take())
 	require.NoError(t, r.ReturnPlacementComparison(t.Context(), "h2"))
 	require.Empty(t, r.due(t), "it is as much in step as it was")
 	require.Empty(t, take("h1", "h2", "h3"))
 	require.Equal(t, "h2", take("h1"))
+
 	got, err := r.Placement(t.Context(), "h2")
 	require.NoError(t, err)
 	require.True(t, got.Compare)
+
 	provider := uuid.New()
 	found := db.PlacementOutcome{Host: "h2", Version: got.Version, Compared: true, Marks: []byte("{}"), Drift: []cyborg.Drift{
 		{Class: cyborg.DriftOrphanProvider, Provider: provider, Name: "x", Detail: "in use"},
@@ -398,6 +438,7 @@ func TestPlacementComparesHostsInTurn(t *testing.T) {
 		{Class: cyborg.DriftUnknownAllocation, Provider: provider, Name: "x", Detail: "vm"},
 	}}
 	require.NoError(t, r.RecordPlacement(t.Context(), found))
+
 	list := func(open *bool, page db.Page) []cyborg.DriftClass {
 		listed, err := r.Drift(t.Context(), db.DriftFilter{Open: open}, page)
 		require.NoError(t, err)
@@ -407,28 +448,32 @@ func TestPlacementComparesHostsInTurn(t *testing.T) {
 		}
 		return classes
 	}
+
 	yes := true
 	require.Equal(t, []cyborg.DriftClass{cyborg.DriftOrphanProvider, cyborg.DriftTraits}, list(nil, db.Page{}))
 	require.Equal(t, []cyborg.DriftClass{cyborg.DriftOrphanProvider}, list(&yes, db.Page{}))
 	require.NoError(t, r.RecordPlacement(t.Context(), found))
 	require.Len(t, list(nil, db.Page{}), 3, "an allocation that stays unknown is told")
 	require.Len(t, list(nil, db.Page{Marker: cyborg.Drift{Host: "h2", Class: cyborg.DriftOrphanProvider, Provider: provider}.Key()}), 2)
+
 	state, err := r.PlacementState(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, db.PlacementState{Open: map[cyborg.DriftClass]int{
 		cyborg.DriftOrphanProvider: 1, cyborg.DriftUnknownAllocation: 1,
 	}}, state)
+
 	found.Drift = nil
 	require.NoError(t, r.RecordPlacement(t.Context(), found))
 	require.Empty(t, list(&yes, db.Page{}))
+
 	pruned, err := r.Prune(t.Context(), db.Retention{Events: time.Nanosecond})
 	require.NoError(t, err)
 	require.Equal(t, 3, pruned.Drift)
 }
 
-// Drift that appears, ends or is repaired is an event of its subject, once
-// each. Drift that may exist for a moment only becomes one when it is found
-// again.
+// TestPlacementDriftEvents: drift that appears, ends or is repaired is an event
+// of its subject, once each. An allocation may be missing for a moment, so that
+// it becomes an event only when it is found again.
 func TestPlacementDriftEvents(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -436,6 +481,7 @@ func TestPlacementDriftEvents(t *testing.T) {
 	a := h.ready(t, "card0")
 	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, aWhile))
 	r.due(t)
+
 	nobodys, at := uuid.New(), r.endOfFeed(t)
 	driftEvents := func(drift ...cyborg.Drift) []string {
 		t.Helper()
@@ -444,6 +490,7 @@ func TestPlacementDriftEvents(t *testing.T) {
 		require.NoError(t, r.RecordPlacement(t.Context(), db.PlacementOutcome{
 			Host: "h1", Version: got.Version, Compared: true, Marks: []byte("{}"), Drift: drift,
 		}))
+
 		r.endOfFeed(t)
 		events, err := r.Events(t.Context(), db.EventFilter{}, at, 0)
 		require.NoError(t, err)
@@ -457,6 +504,7 @@ func TestPlacementDriftEvents(t *testing.T) {
 		}
 		return out
 	}
+
 	reserved := cyborg.Drift{Class: cyborg.DriftReserved, Provider: a.ProviderUUID, Name: "p", Detail: "0 are", RepairedAt: time.Now()}
 	repaired := []string{
 		`accelerator card0 drift_reserved "" "0 are" <nil>`, `accelerator card0 drift_reserved "0 are" "" true`,
@@ -487,8 +535,8 @@ func TestPlacementDriftEvents(t *testing.T) {
 	require.Equal(t, []string{`accelerator card0 drift_missing_allocation "vm" "" false`}, driftEvents())
 }
 
-// A forgotten host is deleted from placement_sync when Placement has nothing of
-// it any more.
+// TestPlacementForgetsHosts: the row of a forgotten host in placement_sync is
+// deleted when nothing of the host is left in Placement.
 func TestPlacementForgetsHosts(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -497,12 +545,14 @@ func TestPlacementForgetsHosts(t *testing.T) {
 	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, aWhile))
 	r.due(t)
 	r.inStep(t, "h1")
+
 	h.fall(t)
 	require.NoError(t, r.ForgetHost(t.Context(), "h1", alice()))
 	require.Equal(t, []string{"h1"}, r.due(t))
 	got, err := r.Placement(t.Context(), "h1")
 	require.NoError(t, err)
 	require.Empty(t, got.Deployables)
+
 	still := db.PlacementOutcome{Host: "h1", Version: got.Version, Marks: []byte(`{"x": {}}`)}
 	require.NoError(t, r.RecordPlacement(t.Context(), still))
 	require.Equal(t, 1, scalar[int](t, r, "SELECT count(*) FROM placement_sync"))

@@ -13,7 +13,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
-// TestPlans: what is done often costs what it is about, however much is recorded, because indexes lead to it.
+// TestPlans: what is done often costs what it is about, however much is
+// recorded, because indexes lead to it.
 func TestPlans(t *testing.T) {
 	t.Parallel()
 	r := cloud(t, 16_000)
@@ -171,7 +172,8 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// TestOperationPlans: what runs, and what needs an operator, is found however many operations there have been.
+// TestOperationPlans: what runs, and what needs an operator, is found however
+// many operations there have been.
 func TestOperationPlans(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -208,8 +210,9 @@ func TestOperationPlans(t *testing.T) {
 	require.Len(t, found, 14)
 }
 
-// follow has Placement told of all hosts: nearly all of them are in step, with what was written of them, and differed once;
-// and each accelerator was once asked for.
+// follow has Placement told of all hosts: nearly all of them are in step, with
+// what was written of them, and differed once; and each accelerator was once
+// asked for.
 func (r *records) follow(t *testing.T) {
 	t.Helper()
 	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, time.Hour))

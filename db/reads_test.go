@@ -33,6 +33,8 @@ func pages[T any](t *testing.T, limit int, read func(db.Page) ([]T, error), mark
 	}
 }
 
+// TestPages: pages of any size together give each item of a list once and in
+// order, and an unknown marker is refused.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -42,38 +44,46 @@ func TestPages(t *testing.T) {
 			h.ready(t, fmt.Sprintf("card%d", c))
 		}
 	}
+
 	for _, service := range []cyborg.Service{
 		{Role: "api", Host: "m", Instance: "1"}, {Role: "api", Host: "m", Instance: "2"}, {Role: "conductor", Host: "m", Instance: "1"},
 	} {
 		service.StartedAt = time.Now()
 		require.NoError(t, r.RecordService(t.Context(), service))
 	}
+
 	for _, limit := range []int{1, 4, 7, 21, 1000} {
 		accelerators := pages(t, limit, func(p db.Page) ([]cyborg.Accelerator, error) {
 			return r.Accelerators(t.Context(), db.AcceleratorFilter{}, p)
 		}, func(a cyborg.Accelerator) string { return a.UUID.String() })
 		require.Len(t, accelerators, 21)
 		require.True(t, slices.IsSortedFunc(accelerators, func(a, b cyborg.Accelerator) int { return int(a.ID - b.ID) }))
+
 		devices := pages(t, limit, func(p db.Page) ([]cyborg.Device, error) {
 			return r.Devices(t.Context(), db.DeviceFilter{}, p)
 		}, func(d cyborg.Device) string { return d.UUID.String() })
 		require.Len(t, devices, 21)
+
 		hosts := pages(t, limit, func(p db.Page) ([]cyborg.Host, error) { return r.Hosts(t.Context(), p) },
 			func(h cyborg.Host) string { return h.Name })
 		require.Len(t, hosts, 7)
+
 		backends := pages(t, limit, func(p db.Page) ([]cyborg.Backend, error) {
 			return r.BackendsOf(t.Context(), []string{"h1", "h3", "h5", "h6", "h2"}, p)
 		}, cyborg.Backend.Key)
 		require.Len(t, backends, 5)
+
 		services := pages(t, limit, func(p db.Page) ([]cyborg.Service, error) { return r.Services(t.Context(), p) }, cyborg.Service.Key)
 		require.Len(t, services, 7+3)
 		require.True(t, slices.IsSortedFunc(services, func(a, b cyborg.Service) int { return strings.Compare(a.Key(), b.Key()) }))
+
 		operations := pages(t, limit, func(p db.Page) ([]cyborg.Operation, error) {
 			return r.Operations(t.Context(), db.OperationFilter{}, p)
 		}, func(o cyborg.Operation) string { return o.ID.String() })
 		require.Len(t, operations, 21)
 		require.True(t, slices.IsSortedFunc(operations, func(a, b cyborg.Operation) int { return b.CreatedAt.Compare(a.CreatedAt) }))
 	}
+
 	for _, marker := range []string{"nonsense", uuid.NewString()} {
 		page := db.Page{Marker: marker}
 		_, err := r.BackendsOf(t.Context(), nil, page)
@@ -91,19 +101,24 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// TestFilters: each filter of a list finds what it describes and nothing else,
+// and what does not exist is an error.
 func TestFilters(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h1, h2 := r.addHost(t, "h1", 2), r.addHost(t, "h2", 1)
+
 	gpu := device("gpu0")
 	gpu.Type, gpu.VendorID = cyborg.DeviceTypeGPU, "10de"
 	h2.content.Backends = append(h2.content.Backends, agentapi.BackendReport{
 		Name: "gpus", Driver: "generic", State: cyborg.BackendOK, Devices: []cyborg.DeviceReport{gpu},
 	})
 	h2.report(t)
+
 	a, b := h1.ready(t, "card0"), h2.accelerator(t, "gpu0")
 	r.do(t, toAttach(a.UUID, instance("vm")), cyborg.OperationSucceeded)
 	vm, nobody := instance("vm"), instance("nobody")
+
 	for name, test := range map[string]struct {
 		filter db.AcceleratorFilter
 		want   []string
@@ -131,9 +146,11 @@ func TestFilters(t *testing.T) {
 		}
 		require.Equal(t, test.want, names, name)
 	}
+
 	devices, err := r.Devices(t.Context(), db.DeviceFilter{Hosts: []string{"h2"}, Types: []cyborg.DeviceType{cyborg.DeviceTypeGPU}, Vendors: []string{"10de"}}, db.Page{})
 	require.NoError(t, err)
 	require.Len(t, devices, 1)
+
 	_, err = r.Device(t.Context(), uuid.New())
 	requireKind(t, cyborg.ErrNotFound, err)
 	_, err = r.Accelerator(t.Context(), uuid.New())
@@ -142,6 +159,7 @@ func TestFilters(t *testing.T) {
 	requireKind(t, cyborg.ErrNotFound, err, "h9")
 	_, err = r.Backends(t.Context(), "h9")
 	requireKind(t, cyborg.ErrNotFound, err, "h9")
+
 	backends, err := r.BackendsOf(t.Context(), nil, db.Page{})
 	require.NoError(t, err)
 	require.Len(t, backends, 3)
@@ -165,8 +183,8 @@ func TestFilters(t *testing.T) {
 	require.Equal(t, running.Operation, newest[0].ID)
 }
 
-// TestStatusInSQL puts accelerators into random states and compares the filter
-// of the store with Accelerator.Status.
+// TestStatusInSQL: the filter of the store agrees with Accelerator.Status in
+// every state that an accelerator may have. The states are random.
 func TestStatusInSQL(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -174,17 +192,20 @@ func TestStatusInSQL(t *testing.T) {
 	h.content.Backends[0].Devices[0].Deployables[0].Handles = nil
 	h.report(t)
 	all := h.accelerators(t)
+
 	rapid.Check(t, func(rt *rapid.T) {
 		pick := func(label string, values ...string) string { return rapid.SampledFrom(values).Draw(rt, label) }
 		tx, err := r.sql.Begin(t.Context())
 		require.NoError(rt, err)
-		defer tx.Rollback(t.Context()) //nolint:errcheck // no error once it is over
+		defer tx.Rollback(t.Context()) //nolint:errcheck // fails only after the commit
 		exec := func(sql string, args ...any) {
 			_, err := tx.Exec(t.Context(), sql, args...)
 			require.NoError(rt, err)
 		}
+
 		exec("DELETE FROM claims")
 		exec("DELETE FROM operations")
+
 		for local, a := range all {
 			lifecycle := pick(local+" lifecycle", "inactive", "installing", "ready", "ready", "error")
 			admin := pick(local+" administration", "enabled", "enabled", "maintaining")
@@ -196,6 +217,7 @@ func TestStatusInSQL(t *testing.T) {
 			    maintain_until = CASE WHEN $3 = 'maintaining' THEN $5::timestamptz END, fence_reason = nullif($6, ''),
 			    presence = $4, missing_since = CASE WHEN $4 = 'missing' THEN now() END WHERE uuid = $1`,
 				a.UUID, lifecycle, admin, presence, until, fence)
+
 			for _, handle := range a.Handles {
 				holder, left := pick(local+" holder", "", "vm"), pick(local+" left", "", "vm")
 				if holder != "" {
@@ -208,6 +230,7 @@ func TestStatusInSQL(t *testing.T) {
 				    unconfirmed_operation = CASE WHEN $4 <> '' THEN $1::uuid END,
 				    operation_id = CASE WHEN $3 <> '' THEN $1::uuid END, attached_at = NULL WHERE uuid = $1`, handle.UUID, there, holder, left)
 			}
+
 			if kind := pick(local+" claim", "", "", "provision", "program", "attach", "detach", "configure"); kind != "" {
 				id := uuid.New()
 				exec("INSERT INTO operations (id, kind, host, input, actor) VALUES ($1, $2, 'h1', '{}', 'x')", id, kind)
@@ -216,6 +239,7 @@ func TestStatusInSQL(t *testing.T) {
 			}
 		}
 		require.NoError(rt, tx.Commit(t.Context()))
+
 		byStatus := map[cyborg.Status][]uuid.UUID{}
 		found, err := r.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{})
 		require.NoError(rt, err)
@@ -223,6 +247,7 @@ func TestStatusInSQL(t *testing.T) {
 		for _, a := range found {
 			byStatus[a.Status()] = append(byStatus[a.Status()], a.UUID)
 		}
+
 		ask := func(statuses ...cyborg.Status) {
 			var want, got []uuid.UUID
 			for _, status := range statuses {
@@ -235,6 +260,7 @@ func TestStatusInSQL(t *testing.T) {
 			}
 			require.ElementsMatch(rt, want, got, "%v", statuses)
 		}
+
 		for _, status := range cyborg.Statuses() {
 			ask(status)
 		}
@@ -242,16 +268,21 @@ func TestStatusInSQL(t *testing.T) {
 	})
 }
 
+// TestUpdateSpecs: an operator's specs are added to those set before, unless
+// they were read from an outdated version, and they hide what the hardware
+// reports.
 func TestUpdateSpecs(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	a := h.accelerator(t, "card0")
+
 	crypto, yes := "crypto", true
 	changed, err := r.UpdateSpecs(t.Context(), a.UUID, cyborg.SpecsPatch{Type: &crypto, Num: &a.Specs.Num}, a.SpecVersion, alice())
 	require.NoError(t, err)
 	require.Equal(t, "crypto", changed.Specs.Type)
 	require.Equal(t, a.SpecVersion+1, changed.SpecVersion)
+
 	_, err = r.UpdateSpecs(t.Context(), a.UUID, cyborg.SpecsPatch{Remotable: &yes}, a.SpecVersion, alice())
 	requireKind(t, cyborg.ErrChanged, err)
 	changed, err = r.UpdateSpecs(t.Context(), a.UUID, cyborg.SpecsPatch{Remotable: &yes, Capability: cyborg.JSONObject{}}, 0, alice())
@@ -259,12 +290,13 @@ func TestUpdateSpecs(t *testing.T) {
 	require.Equal(t, "crypto", changed.Specs.Type, "what was set before stays")
 	require.True(t, changed.Specs.Remotable)
 	require.Equal(t, cyborg.JSONObject{}, changed.Specs.Capability)
+
 	_, err = r.UpdateSpecs(t.Context(), a.UUID, cyborg.SpecsPatch{Num: new(9)}, 0, alice())
 	requireKind(t, cyborg.ErrInvalid, err, "num")
 	_, err = r.UpdateSpecs(t.Context(), uuid.New(), cyborg.SpecsPatch{}, 0, alice())
 	requireKind(t, cyborg.ErrNotFound, err)
 
-	// What the hardware says goes on to count, below what the operator set.
+	// What the hardware reports still counts where the operator set nothing.
 	h.content.Backends[0].Devices[0].Deployables[0].Specs = cyborg.Specs{Num: 5, DeviceType: cyborg.DeviceTypeGPU, Type: "other", Remote: true}
 	h.report(t)
 	found := h.accelerator(t, "card0")
@@ -273,8 +305,8 @@ func TestUpdateSpecs(t *testing.T) {
 	}, found.Specs)
 }
 
-// TestMaintenanceOfADevice is that of all its accelerators, however many they
-// are.
+// TestMaintenanceOfADevice: maintenance of a device applies to all its
+// accelerators, however many they are, even none.
 func TestMaintenanceOfADevice(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -283,15 +315,18 @@ func TestMaintenanceOfADevice(t *testing.T) {
 	devices[0].Deployables = append(devices[0].Deployables, deployable("second", 1))
 	devices[1].Deployables = nil
 	h.report(t)
+
 	found, err := r.Devices(t.Context(), db.DeviceFilter{}, db.Page{})
 	require.NoError(t, err)
 	now, err := r.Now(t.Context())
 	require.NoError(t, err)
+
 	over := cyborg.Maintenance{Reason: "dust", Until: now.Add(-time.Minute)}
 	for _, d := range found {
 		_, err := r.MaintainDevice(t.Context(), d.UUID, over, alice())
 		requireKind(t, cyborg.ErrInvalid, err, "would be over already")
 	}
+
 	ahead := cyborg.Maintenance{Reason: "dust", Until: now.Add(time.Hour)}
 	two, err := r.MaintainDevice(t.Context(), found[0].UUID, ahead, alice())
 	require.NoError(t, err)
@@ -300,11 +335,13 @@ func TestMaintenanceOfADevice(t *testing.T) {
 		require.Equal(t, cyborg.StatusMaintaining, a.Status())
 		require.True(t, ahead.Until.Equal(a.Maintenance.Until))
 	}
+
 	two, err = r.EnableDevice(t.Context(), found[0].UUID, alice())
 	require.NoError(t, err)
 	for _, a := range two.Deployables {
 		require.Equal(t, cyborg.AdministrationEnabled, a.Admin)
 	}
+
 	_, err = r.Forget(t.Context(), 0)
 	require.NoError(t, err)
 	none, err := r.MaintainDevice(t.Context(), found[1].UUID, ahead, alice())
@@ -314,22 +351,27 @@ func TestMaintenanceOfADevice(t *testing.T) {
 	requireKind(t, cyborg.ErrInvalid, err, "would be over already")
 }
 
+// TestMaintenance: maintenance needs a reason, may be changed, and ends by
+// command or when its time is over.
 func TestMaintenance(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 3)
 	a, b, c := h.ready(t, "card0"), h.accelerator(t, "card1"), h.accelerator(t, "card2")
+
 	_, err := r.Maintain(t.Context(), a.UUID, cyborg.Maintenance{}, alice())
 	requireKind(t, cyborg.ErrInvalid, err, "reason")
 	_, err = r.Maintain(t.Context(), a.UUID, cyborg.Maintenance{Reason: "x", Until: time.Now().Add(-time.Hour)}, alice())
 	requireKind(t, cyborg.ErrInvalid, err, "over already")
 	_, err = r.Maintain(t.Context(), uuid.New(), cyborg.Maintenance{Reason: "x"}, alice())
 	requireKind(t, cyborg.ErrNotFound, err)
+
 	until := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
 	found, err := r.Maintain(t.Context(), a.UUID, cyborg.Maintenance{Reason: "fan", Until: until}, alice())
 	require.NoError(t, err)
 	require.Equal(t, &cyborg.Maintenance{Reason: "fan", By: "alice", Until: until}, found.Maintenance)
 	require.Equal(t, cyborg.StatusMaintaining, found.Status())
+
 	earlier, err := r.Now(t.Context())
 	require.NoError(t, err)
 	found, err = r.Maintain(t.Context(), a.UUID, cyborg.Maintenance{Reason: "fan", For: 2 * time.Hour}, alice())
@@ -337,15 +379,18 @@ func TestMaintenance(t *testing.T) {
 	later, err := r.Now(t.Context())
 	require.NoError(t, err)
 	require.WithinRange(t, found.Maintenance.Until, earlier.Add(2*time.Hour), later.Add(2*time.Hour), "by the records' clock")
+
 	found, err = r.Maintain(t.Context(), a.UUID, cyborg.Maintenance{Reason: "fans", By: "bob"}, alice())
 	require.NoError(t, err)
 	require.Equal(t, &cyborg.Maintenance{Reason: "fans", By: "bob"}, found.Maintenance)
+
 	for range 2 {
 		found, err = r.Enable(t.Context(), a.UUID, alice())
 		require.NoError(t, err)
 		require.Equal(t, cyborg.StatusReady, found.Status())
 		require.Nil(t, found.Maintenance)
 	}
+
 	_, err = r.Enable(t.Context(), uuid.New(), alice())
 	requireKind(t, cyborg.ErrNotFound, err)
 
@@ -356,12 +401,14 @@ func TestMaintenance(t *testing.T) {
 	enabled, err := r.EnableExpired(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, enabled)
+
 	r.exec(t, "UPDATE deployables SET maintain_until = now() - interval '1 second' WHERE uuid = $1", b.UUID)
 	over := r.accelerator(t, b.UUID)
 	require.Equal(t, cyborg.StatusInactive, over.Status(), "its time is over, whatever Reconcile does")
 	require.Nil(t, over.Maintenance)
 	r.do(t, toProvision(cyborg.ProvisionRequest{Specs: cyborg.SpecsPatch{}, Name: "fits"}), cyborg.OperationSucceeded)
 	require.Equal(t, "fits", r.accelerator(t, b.UUID).Name)
+
 	enabled, err = r.EnableExpired(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 1, enabled)
@@ -369,47 +416,55 @@ func TestMaintenance(t *testing.T) {
 	require.Equal(t, cyborg.StatusMaintaining, r.accelerator(t, c.UUID).Status())
 }
 
-// TestMaintenanceOfManyHostsEnds: however many hosts it is over on, no
-// transaction locks more of them than there is room for.
+// TestMaintenanceOfManyHostsEnds: where maintenance is over on very many hosts,
+// no transaction locks more than 500 of them, because the lock table has
+// limited room.
 func TestMaintenanceOfManyHostsEnds(t *testing.T) {
 	t.Parallel()
 	r := cloud(t, 8*510)
 	r.exec(t, "UPDATE deployables SET administration = 'maintaining', maintain_reason = 'power', maintain_until = now() - interval '1 s'")
 	before := scalar[int64](t, r, "SELECT max(id) FROM events")
+
 	enabled, err := r.EnableExpired(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 8*510, enabled)
 	require.Equal(t, 500, scalar[int](t, r, `
 		SELECT max(count) FROM (SELECT count(DISTINCT host) FROM events WHERE id > $1 AND axis = 'administration' GROUP BY transaction) AS changes`, before))
+
 	enabled, err = r.EnableExpired(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, enabled)
 }
 
-// TestBackendsOfManyHosts: however many hosts are asked for, it is asked once.
+// TestBackendsOfManyHosts: the backends of many hosts cost the same number of
+// statements as those of one.
 func TestBackendsOfManyHosts(t *testing.T) {
 	t.Parallel()
 	count := &counter{}
 	r := newRecordsWith(t, db.Options{Tracer: count})
+
 	var hosts []string
 	for i := range 30 {
 		hosts = append(hosts, r.addHost(t, fmt.Sprintf("h%02d", i), 1).name)
 	}
+
 	before := count.statements.Load()
 	found, err := r.BackendsOf(t.Context(), hosts, db.Page{})
 	require.NoError(t, err)
 	require.Len(t, found, 30)
 	require.Equal(t, int64(2), count.statements.Load()-before)
+
 	_, err = r.BackendsOf(t.Context(), append(hosts, "nowhere", "h00"), db.Page{})
 	requireKind(t, cyborg.ErrNotFound, err, `"nowhere"`)
 }
 
-// TestServiceKeepsItsStartTime: whichever way a sign of life takes, the process
-// started once; its successor under the same name started anew.
+// TestServiceKeepsItsStartTime: the start time of a process stays the same with
+// each sign of life. Its successor under the same name has a new one.
 func TestServiceKeepsItsStartTime(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	process := cyborg.Service{Role: "api", Host: "m", Instance: "1", StartedAt: time.Now().Add(-time.Hour)}
+
 	touched := func() time.Time {
 		require.NoError(t, r.RecordService(t.Context(), process))
 		all, err := r.Services(t.Context(), db.Page{})
@@ -417,9 +472,11 @@ func TestServiceKeepsItsStartTime(t *testing.T) {
 		require.Len(t, all, 1)
 		return all[0].StartedAt
 	}
+
 	first := touched()
 	require.WithinDuration(t, process.StartedAt, first, time.Minute)
 	require.Equal(t, first, touched())
+
 	process.StartedAt = time.Now()
 	require.True(t, touched().After(first.Add(time.Minute)))
 }

@@ -31,7 +31,8 @@ func rescuable(t *testing.T) (r *records, h *host, instances []uuid.UUID) {
 	return r, h, instances
 }
 
-// TestRescue: an operation takes the instances of a host, each once; those that are well when it ends no longer count as lost.
+// TestRescue: an operation takes the instances of a host, each once; those that
+// are well when it ends no longer count as lost.
 func TestRescue(t *testing.T) {
 	t.Parallel()
 	r, _, instances := rescuable(t)
@@ -79,7 +80,8 @@ func TestRescue(t *testing.T) {
 	requireKind(t, cyborg.ErrNotFound, err, "h9")
 }
 
-// TestRescueOfAnEarlierBoot: a host that boots again after an instance was rebooted may have lost its accelerators again.
+// TestRescueOfAnEarlierBoot: a host that boots again after an instance was
+// rebooted may have lost its accelerators again.
 func TestRescueOfAnEarlierBoot(t *testing.T) {
 	t.Parallel()
 	r, h, _ := rescuable(t)
@@ -118,8 +120,9 @@ func TestRescueOnce(t *testing.T) {
 	require.Equal(t, 2, scalar[int](t, r, "SELECT count(*) FROM rescues"))
 }
 
-// TestRescuesAreForgotten: rescues are pruned like operations, but not while the instance may still be without its accelerators: it
-// would be rebooted a second time.
+// TestRescuesAreForgotten: rescues are pruned like operations, but not while
+// the instance may still be without its accelerators: it would be rebooted a
+// second time.
 func TestRescuesAreForgotten(t *testing.T) {
 	t.Parallel()
 	r, _, _ := rescuable(t)

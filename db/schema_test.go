@@ -12,9 +12,10 @@ import (
 
 const schemaFile = "schema.sql"
 
-// The listing is made from the catalogs and not by pg_dump, whose output differs from one PostgreSQL to the next. Each row is one
-// statement. Newer releases of PostgreSQL list NOT NULL as constraints and leave out table names that a view does not need: neither
-// is in the listing.
+// The listing is made from the catalogs and not by pg_dump, whose output
+// differs from one PostgreSQL to the next. Each row is one statement. Newer
+// releases of PostgreSQL list NOT NULL as constraints and leave out table names
+// that a view does not need: neither is in the listing.
 const selectSchema = `
 	SELECT statement FROM (
 		SELECT 1 AS part, c.relname AS name, '' AS detail, format(E'\nCREATE TABLE %s (\n    %s\n)%s', c.relname, array_to_string(
@@ -46,7 +47,8 @@ const selectSchema = `
 		FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace) AS all_statements
 	WHERE name <> 'goose_db_version' ORDER BY part, name, detail COLLATE "C"`
 
-// TestSchema: schema.sql is what the migrations make, each table once. After a new migration, run
+// TestSchema: schema.sql is what the migrations make, each table once. After a
+// new migration, run
 //
 //	go test ./db -run TestSchema -update
 func TestSchema(t *testing.T) {

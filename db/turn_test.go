@@ -28,7 +28,8 @@ func (c *turns) take(context.Context) (release func(), err error) {
 	}, nil
 }
 
-// Whatever a call does, it has one turn at a time, and none is left when it has returned, with or without an error.
+// Whatever a call does, it has one turn at a time, and none is left when it has
+// returned, with or without an error.
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -69,7 +70,8 @@ func TestTurns(t *testing.T) {
 	require.False(t, count.held)
 }
 
-// An admission has all its statements in one turn: it is admitted, refused or shed, and never shed after its refusal.
+// An admission has all its statements in one turn: it is admitted, refused or
+// shed, and never shed after its refusal.
 func TestAnAdmissionHasOneTurn(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -90,7 +92,8 @@ func TestAnAdmissionHasOneTurn(t *testing.T) {
 	require.False(t, count.held)
 }
 
-// The error of a turn is the caller's own business: it comes back as it was, from reads and changes alike.
+// The error of a turn is the caller's own business: it comes back as it was,
+// from reads and changes alike.
 func TestNoTurn(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
