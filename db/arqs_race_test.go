@@ -27,11 +27,13 @@ func TestL2OneBindWins(t *testing.T) {
 	other := openStore(t, r.url, defaults())
 	r.profile(t, "two", map[string]string{"resources:FPGA": "2"})
 	arqs, same := r.request(t, "two"), vm()
+
 	const asked = 100
 	var (
 		wg  sync.WaitGroup
 		won atomic.Int32
 	)
+
 	for i := range asked {
 		wg.Go(func() {
 			store, provider, who := r.Store, a.ProviderUUID, same
@@ -41,6 +43,7 @@ func TestL2OneBindWins(t *testing.T) {
 			if i%3 == 0 {
 				who = vm()
 			}
+
 			_, err := store.Admit(t.Context(), toBind("h1", who, provider, arqs...))
 			switch cyborg.ErrorKindOf(err) {
 			case "":
@@ -51,6 +54,7 @@ func TestL2OneBindWins(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 	require.EqualValues(t, 1, won.Load())
 	require.Equal(t, 2, scalar[int](t, r, "SELECT count(*) FROM attach_handles WHERE holder_kind IS NOT NULL"))
@@ -65,15 +69,18 @@ func TestL2OneBindOfAnInstance(t *testing.T) {
 	first, second := r.addHost(t, "h1", 1).ready(t, "card0"), r.addHost(t, "h2", 1).ready(t, "card0")
 	r.profile(t, "one", one())
 	who := vm()
+
 	var (
 		wg  sync.WaitGroup
 		won atomic.Int32
 	)
+
 	for i := range 40 {
 		arq, host, provider := r.request(t, "one")[0], "h1", first.ProviderUUID
 		if i%2 == 1 {
 			host, provider = "h2", second.ProviderUUID
 		}
+
 		wg.Go(func() {
 			_, err := r.Admit(t.Context(), toBind(host, who, provider, arq))
 			switch cyborg.ErrorKindOf(err) {
@@ -85,31 +92,36 @@ func TestL2OneBindOfAnInstance(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 	require.EqualValues(t, 1, won.Load())
 }
 
 // TestConcurrentARQOperations lets hundreds of instances bind, unbind and be
-// deleted at once on few handles, through several processes, some of them
-// deleted in the middle of a bind: no handle leaks, none has two holders, and
-// requests and handles agree.
+// deleted at once on few handles, through several processes, some of them in
+// the middle of a bind. No handle leaks or has two holders, and requests and
+// handles agree.
 func TestConcurrentARQOperations(t *testing.T) {
 	t.Parallel()
 	const instances = 240
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 3)
+
 	var accelerators []*cyborg.Accelerator
 	for _, name := range []string{"card0", "card1", "card2"} {
 		accelerators = append(accelerators, h.ready(t, name))
 	}
+
 	r.profile(t, "one", one())
 	r.profile(t, "two", map[string]string{"resources:FPGA": "2"})
 	stores := []*db.Store{r.Store, openStore(t, r.url, defaults()), openStore(t, r.url, defaults())}
 	limit := make(chan struct{}, 24) // more would only wait for connections
+
 	var (
 		wg    sync.WaitGroup
 		bound atomic.Int32
 	)
+
 	for i := range instances {
 		wg.Go(func() {
 			limit <- struct{}{}
@@ -119,17 +131,20 @@ func TestConcurrentARQOperations(t *testing.T) {
 			if live.holder = instance(live.instance.String()); i%5 == 0 {
 				live.holder.Kind = cyborg.HolderService
 			}
+
 			if live.run() {
 				bound.Add(1)
 			}
 		})
 	}
+
 	wg.Go(func() { // an operation that locks the whole host runs among them
 		for i := range 30 {
 			h.content.Backends[0].Devices[0].Model = fmt.Sprint("F", i)
 			h.report(t)
 		}
 	})
+
 	wg.Wait()
 	require.Positive(t, bound.Load())
 	r.requireAgreed(t)
@@ -137,12 +152,13 @@ func TestConcurrentARQOperations(t *testing.T) {
 	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM attach_handles WHERE holder_kind IS NOT NULL"))
 }
 
+// heldBy counts the handles that a holder has.
 func (r *records) heldBy(t *testing.T, holder uuid.UUID) int {
 	t.Helper()
 	return scalar[int](t, r, "SELECT count(*) FROM attach_handles WHERE holder_id = $1", holder.String())
 }
 
-// life is the life of one instance.
+// life is the life of one instance, or of a service under its name.
 type life struct {
 	t        *testing.T
 	store    *db.Store
@@ -162,6 +178,7 @@ func (l life) run() bool {
 		l.t.Error(err)
 		return false
 	}
+
 	bound := l.bind(arqs)
 	if bound && l.held(l.t, l.instance) != len(arqs) {
 		l.t.Errorf("%s is bound to %d handles, not %d", l.instance, l.held(l.t, l.instance), len(arqs))
@@ -169,6 +186,7 @@ func (l life) run() bool {
 	if bound && rand.N(3) == 0 {
 		l.unbind(arqs)
 	}
+
 	d := db.ARQDeletion{AllowBound: true}
 	for _, a := range arqs {
 		d.UUIDs = append(d.UUIDs, a.UUID)
@@ -179,6 +197,8 @@ func (l life) run() bool {
 	return bound
 }
 
+// bind binds the requests, now and then with a deletion in between. It reports
+// whether they stay bound.
 func (l life) bind(arqs []cyborg.ARQ) bool {
 	out, err := l.store.Admit(l.t.Context(), toBind(l.on.Host, l.holder, l.on.ProviderUUID, arqs...))
 	switch cyborg.ErrorKindOf(err) {
@@ -189,12 +209,14 @@ func (l life) bind(arqs []cyborg.ARQ) bool {
 		l.t.Error(err)
 		return false
 	}
+
 	deleted := rand.N(4) == 0
 	if deleted {
 		if _, err := l.store.DeleteARQs(l.t.Context(), db.ARQDeletion{Instance: l.instance, AllowBound: true}, alice()); err != nil {
 			l.t.Error(err)
 		}
 	}
+
 	state := cyborg.OperationSucceeded
 	work, err := []func(context.Context, uuid.UUID) (cyborg.Work, error){l.store.Begin, l.store.Complete}[rand.N(2)](l.t.Context(), out.Operation.ID)
 	if err != nil {
@@ -206,11 +228,13 @@ func (l life) bind(arqs []cyborg.ARQ) bool {
 	return state == cyborg.OperationSucceeded && (!deleted || l.holder.Kind == cyborg.HolderService) // the deletion is by instance, and does not reach a service
 }
 
+// unbind unbinds the requests, unless another operation has claimed their card.
 func (l life) unbind(arqs []cyborg.ARQ) {
 	out, err := l.store.Admit(l.t.Context(), toUnbind(arqs...))
 	if cyborg.ErrorKindOf(err) == cyborg.ErrClaimed { // another instance is being unbound from the same card
 		return
 	}
+
 	if err == nil {
 		_, err = l.store.Begin(l.t.Context(), out.Operation.ID)
 	}
@@ -221,6 +245,7 @@ func (l life) unbind(arqs []cyborg.ARQ) {
 	l.end(out.Operation.ID, cyborg.OperationSucceeded)
 }
 
+// end ends an operation.
 func (l life) end(operation uuid.UUID, state cyborg.OperationState) {
 	outcome := cyborg.Outcome{Operation: operation, State: state}
 	if state != cyborg.OperationSucceeded {
@@ -232,8 +257,9 @@ func (l life) end(operation uuid.UUID, state cyborg.OperationState) {
 }
 
 // TestBindsOfOneHostRunConcurrently: a bind, unbind or deletion on one
-// accelerator does not wait for those on another accelerator of the host. On
-// the same accelerator it does, and it waits for operations on the whole host.
+// accelerator does not wait for those on another accelerator of the host. It
+// does wait for those on the same accelerator and for operations on the whole
+// host.
 func TestBindsOfOneHostRunConcurrently(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -250,6 +276,7 @@ func TestBindsOfOneHostRunConcurrently(t *testing.T) {
 		SELECT pg_advisory_xact_lock_shared(hashtextextended('h1', 0)), pg_advisory_xact_lock(hashtextextended('provider/' || $1, 0))`,
 		busy.ProviderUUID.String())
 	require.NoError(t, err)
+
 	arq, who := r.request(t, "one")[0], uuid.New()
 	op := r.admit(t, toBind("h1", instance(who.String()), other.ProviderUUID, arq))
 	_, err = r.Complete(t.Context(), op.ID)
@@ -264,6 +291,7 @@ func TestBindsOfOneHostRunConcurrently(t *testing.T) {
 		toBind("h1", vm(), other.ProviderUUID, r.request(t, "image")[0]),
 		toAttach(other.UUID, onHost("h1")),
 	}
+
 	ended := make(chan error, len(waiting)+1)
 	for _, a := range waiting {
 		go func() {
@@ -275,12 +303,14 @@ func TestBindsOfOneHostRunConcurrently(t *testing.T) {
 		_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{bound.UUID}, AllowBound: true}, alice())
 		ended <- err
 	}()
+
 	require.Eventually(t, func() bool {
 		return scalar[int](t, r, `
 			SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
 			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == len(waiting)+1
 	}, 5*time.Minute, 10*time.Millisecond)
 	require.Empty(t, ended)
+
 	require.NoError(t, tx.Rollback(t.Context()))
 	for range len(waiting) + 1 {
 		switch err := <-ended; cyborg.ErrorKindOf(err) {
@@ -291,9 +321,9 @@ func TestBindsOfOneHostRunConcurrently(t *testing.T) {
 	}
 }
 
-// TestBindLocksItsRequestsFirst: the end of a bind waits for the lock of its
-// request, which a transaction about another host may hold, before it locks a
-// row.
+// TestBindLocksItsRequestsFirst: the end of a bind locks its request before it
+// locks a row, because a transaction about another host may hold the request's
+// lock.
 func TestBindLocksItsRequestsFirst(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -301,16 +331,19 @@ func TestBindLocksItsRequestsFirst(t *testing.T) {
 	r.profile(t, "one", one())
 	arq := r.request(t, "one")[0]
 	op := r.admit(t, toBind("h1", cyborg.Holder{Kind: cyborg.HolderService, ID: "infrastructure"}, accelerator.ProviderUUID, arq))
+
 	tx, err := r.sql.Begin(t.Context())
 	require.NoError(t, err)
 	defer func() { _ = tx.Rollback(t.Context()) }()
 	_, err = tx.Exec(t.Context(), "SELECT pg_advisory_xact_lock(hashtextextended('arq/' || $1, 0))", arq.UUID.String())
 	require.NoError(t, err)
+
 	ended := make(chan error, 1)
 	go func() {
 		_, err := r.Complete(t.Context(), op.ID)
 		ended <- err
 	}()
+
 	require.Eventually(t, func() bool {
 		return len(ended) > 0 || scalar[int](t, r, `
 			SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted

@@ -13,8 +13,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
-// cloud makes hosts of eight devices each, as their reports would, and half of
-// their accelerators ready.
+// cloud records hosts of eight devices each, as their reports would, and makes
+// half of their accelerators ready.
 func cloud(t testing.TB, accelerators int) *records {
 	t.Helper()
 	const each = 8
@@ -40,13 +40,16 @@ func cloud(t testing.TB, accelerators int) *records {
 		FROM deployables, generate_series(0, 1) AS n
 		WHERE uuid NOT IN (SELECT deployable_uuid FROM attach_handles) ORDER BY id, n`)
 	r.exec(t, `UPDATE deployables SET lifecycle = 'ready', untouched = false WHERE id % 2 = 0`)
+
 	require.Equal(t, accelerators, scalar[int](t, r, "SELECT count(*) FROM deployables"))
 	require.Equal(t, 2*accelerators, scalar[int](t, r, "SELECT count(*) FROM attach_handles"))
 	require.Len(t, h.accelerators(t), each)
+
 	r.exec(t, "VACUUM ANALYZE")
 	return r
 }
 
+// sizes runs a benchmark on a small and on a large cloud.
 func sizes(b *testing.B, body func(b *testing.B, r *records)) {
 	b.Helper()
 	for _, size := range []int{1_000, 80_000} { // accelerators
@@ -59,10 +62,12 @@ func sizes(b *testing.B, body func(b *testing.B, r *records)) {
 	}
 }
 
+// BenchmarkAccelerators lists accelerators with the usual filters.
 func BenchmarkAccelerators(b *testing.B) {
 	sizes(b, func(b *testing.B, r *records) {
 		b.Helper()
 		middle := scalar[uuid.UUID](b, r, "SELECT uuid FROM deployables ORDER BY id OFFSET (SELECT count(*) / 2 FROM deployables) LIMIT 1")
+
 		for name, test := range map[string]struct {
 			filter db.AcceleratorFilter
 			page   db.Page
@@ -85,6 +90,7 @@ func BenchmarkAccelerators(b *testing.B) {
 	})
 }
 
+// BenchmarkAccelerator reads one accelerator.
 func BenchmarkAccelerator(b *testing.B) {
 	sizes(b, func(b *testing.B, r *records) {
 		b.Helper()
@@ -98,11 +104,12 @@ func BenchmarkAccelerator(b *testing.B) {
 	})
 }
 
-// BenchmarkOperation is an attach and a detach, from admission to end.
+// BenchmarkOperation takes operations from admission to end.
 func BenchmarkOperation(b *testing.B) {
 	sizes(b, func(b *testing.B, r *records) {
 		b.Helper()
 		ids := scalar[[]uuid.UUID](b, r, "SELECT array_agg(uuid) FROM (SELECT uuid FROM deployables WHERE lifecycle = 'ready' LIMIT 400) AS part")
+
 		b.Run("attach and detach", func(b *testing.B) {
 			i := 0
 			for b.Loop() {
@@ -112,6 +119,7 @@ func BenchmarkOperation(b *testing.B) {
 				r.do(b, toDetach(id, nil), cyborg.OperationSucceeded)
 			}
 		})
+
 		b.Run("attach and detach, 16 at once", func(b *testing.B) {
 			var (
 				wg   sync.WaitGroup
@@ -131,6 +139,7 @@ func BenchmarkOperation(b *testing.B) {
 			close(next)
 			wg.Wait()
 		})
+
 		b.Run("provision what fits", func(b *testing.B) {
 			for b.Loop() {
 				out, err := r.Admit(b.Context(), toProvision(cyborg.ProvisionRequest{Specs: cyborg.SpecsPatch{Num: new(2)}}))
@@ -138,6 +147,7 @@ func BenchmarkOperation(b *testing.B) {
 				require.NoError(b, r.End(b.Context(), cyborg.Outcome{Operation: out.Operation.ID, State: cyborg.OperationFailed}))
 			}
 		})
+
 		b.Run("nothing fits", func(b *testing.B) {
 			for b.Loop() {
 				_, err := r.Admit(b.Context(), toProvision(cyborg.ProvisionRequest{Specs: cyborg.SpecsPatch{Num: new(200)}}))
@@ -147,16 +157,18 @@ func BenchmarkOperation(b *testing.B) {
 	})
 }
 
-// BenchmarkHeartbeat is the heartbeats of a thousand hosts in one flush.
+// BenchmarkHeartbeat records the heartbeats of all hosts in one flush.
 func BenchmarkHeartbeat(b *testing.B) {
 	sizes(b, func(b *testing.B, r *records) {
 		b.Helper()
 		hosts, err := r.Hosts(b.Context(), db.Page{})
 		require.NoError(b, err)
+
 		beats := make([]agentapi.Heartbeat, len(hosts))
 		for i, h := range hosts {
 			beats[i] = agentapi.Heartbeat{Host: h.Name, BootID: h.BootID, Generation: h.Generation}
 		}
+
 		b.Run(fmt.Sprint(len(beats)), func(b *testing.B) {
 			for b.Loop() {
 				_, err := r.RecordHeartbeats(b.Context(), beats)
@@ -166,9 +178,9 @@ func BenchmarkHeartbeat(b *testing.B) {
 	})
 }
 
-// BenchmarkReconcile is what each round of Reconcile asks of the records, on a
-// cloud where all is well and half of the accelerators are attached to their
-// hosts.
+// BenchmarkReconcile is what each round of Reconcile reads, on a cloud where
+// the records agree with the hosts and half of the accelerators are attached to
+// theirs.
 func BenchmarkReconcile(b *testing.B) {
 	sizes(b, func(b *testing.B, r *records) {
 		b.Helper()
@@ -182,6 +194,7 @@ func BenchmarkReconcile(b *testing.B) {
 				FROM attach_handles a JOIN deployables d ON d.uuid = a.deployable_uuid
 				WHERE a.host = h.name AND a.holder_kind IS NOT NULL), last_seen = now() + interval '1 hour'`)
 		r.exec(b, "ANALYZE")
+
 		b.Run("disagreements", func(b *testing.B) {
 			for b.Loop() {
 				found, err := r.Disagreements(b.Context(), db.AttachmentPlace{}, "", 100)
@@ -189,6 +202,7 @@ func BenchmarkReconcile(b *testing.B) {
 				require.Empty(b, found)
 			}
 		})
+
 		b.Run("disagreements of a round", func(b *testing.B) {
 			for b.Loop() {
 				upTo, err := r.LastOfHosts(b.Context(), "h00010", 2500)
@@ -198,6 +212,7 @@ func BenchmarkReconcile(b *testing.B) {
 				require.Empty(b, found)
 			}
 		})
+
 		b.Run("forget", func(b *testing.B) {
 			for b.Loop() {
 				_, err := r.Forget(b.Context(), 0)
@@ -207,12 +222,14 @@ func BenchmarkReconcile(b *testing.B) {
 	})
 }
 
-// BenchmarkMerge is new hosts, then their reports with one change each.
+// BenchmarkMerge records new hosts, then reports of known hosts with one change
+// each.
 func BenchmarkMerge(b *testing.B) {
 	for _, hosts := range []int{1, 500} {
 		b.Run(fmt.Sprint(hosts), func(b *testing.B) {
 			r := newRecords(b)
 			round := 0
+
 			b.Run("new hosts", func(b *testing.B) {
 				for b.Loop() {
 					round++
@@ -226,12 +243,14 @@ func BenchmarkMerge(b *testing.B) {
 					require.NoError(b, err)
 				}
 			})
+
 			agents := make([]*host, hosts)
 			for i := range agents {
 				name := fmt.Sprintf("c%d", i)
 				agents[i] = &host{name: name, boot: "b", content: content(8)}
 			}
 			r.exec(b, "ANALYZE")
+
 			b.Run("one change each", func(b *testing.B) {
 				for b.Loop() {
 					round++

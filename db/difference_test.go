@@ -13,7 +13,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
-// since makes of a report one that tells what differs from an earlier one.
+// since turns a report into one that contains only what differs from an earlier
+// one, and the devices to be reported always.
 func since(base, now agentapi.Report, always ...string) agentapi.Report {
 	digests := func(r agentapi.Report) map[string]string {
 		out := map[string]string{}
@@ -22,14 +23,17 @@ func since(base, now agentapi.Report, always ...string) agentapi.Report {
 		}
 		return out
 	}
+
 	before, after := digests(base), digests(now)
 	out := now
 	out.Base = base.Digest
+
 	backend := now.Content.Backends[0]
 	backend.Devices = slices.DeleteFunc(slices.Clone(backend.Devices), func(d cyborg.DeviceReport) bool {
 		return before[d.Identity] == after[d.Identity] && !slices.Contains(always, d.Identity)
 	})
 	out.Content.Backends = []agentapi.BackendReport{backend}
+
 	for _, identity := range slices.Sorted(maps.Keys(before)) {
 		if _, there := after[identity]; !there {
 			out.Gone = append(out.Gone, identity)
@@ -38,6 +42,7 @@ func since(base, now agentapi.Report, always ...string) agentapi.Report {
 	return out
 }
 
+// tell sends a report and keeps its reply.
 func (h *host) tell(t *testing.T, report agentapi.Report) agentapi.ReportReply {
 	t.Helper()
 	replies, err := h.records.MergeReports(t.Context(), []agentapi.Report{report})
@@ -62,9 +67,9 @@ func (h *host) inventory(t *testing.T) string {
 			SELECT format('backend %s %s %s', name, state, error) FROM backends WHERE host = '`+h.name+`') AS lines`)
 }
 
-// TestDifferentialReportsMatchFullReports changes two equal hosts at random, in
-// steps; one reports everything each time, the other what differs, and
-// everything only where it is asked for it. In the end the records say the same
+// TestDifferentialReportsMatchFullReports changes two equal hosts at random,
+// step by step. One reports everything each time, the other only what differs,
+// unless it is asked for everything. After each step the records say the same
 // of both.
 func TestDifferentialReportsMatchFullReports(t *testing.T) {
 	t.Parallel()
@@ -76,10 +81,12 @@ func TestDifferentialReportsMatchFullReports(t *testing.T) {
 		parts := &host{records: r, name: fmt.Sprintf("parts%d", seed), boot: "boot-1", content: content(5)}
 		base := parts.next()
 		require.True(t, parts.tell(t, base).Accepted)
+
 		for step := range 25 {
 			next := change(random, whole.content)
 			whole.content, parts.content = next, next
 			whole.report(t)
+
 			now := parts.next()
 			if parts.tell(t, since(base, now)); parts.reply.Whole {
 				asked++
@@ -88,16 +95,19 @@ func TestDifferentialReportsMatchFullReports(t *testing.T) {
 				now = parts.next()
 				parts.tell(t, now)
 			}
+
 			require.True(t, parts.reply.Accepted)
 			require.Equal(t, whole.inventory(t), parts.inventory(t), "seed %d, step %d", seed, step)
 			require.Equal(t, whole.reply.Generation, parts.reply.Generation, "seed %d, step %d", seed, step)
 			replies, err := r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{whole.beat(), parts.beat()})
 			require.NoError(t, err)
 			require.Equal(t, replies[0].Report, replies[1].Report, "seed %d, step %d", seed, step)
+
 			base = now
 			taken++
 		}
 	}
+
 	require.Positive(t, taken)
 	require.Positive(t, asked)
 }
@@ -107,6 +117,7 @@ func TestDifferentialReportsMatchFullReports(t *testing.T) {
 func change(random *rand.Rand, before agentapi.Content) agentapi.Content {
 	devices := slices.Clone(before.Backends[0].Devices)
 	pick := func() int { return random.IntN(len(devices)) }
+
 	switch what := random.IntN(7); {
 	case len(devices) == 0 || what == 0:
 		name := fmt.Sprintf("card%d", random.IntN(8))
@@ -133,14 +144,16 @@ func change(random *rand.Rand, before agentapi.Content) agentapi.Content {
 		a.Deployables = slices.Clone(a.Deployables)
 		a.Deployables[0].Handles = append(slices.Clone(a.Deployables[0].Handles), b.Deployables[0].Handles...)
 	}
+
 	after := before
 	after.Backends = slices.Clone(before.Backends)
 	after.Backends[0].Devices = devices
 	return after
 }
 
-// TestDifferentialReportNeedsItsBase: the records must stand on the report from
-// which it tells the difference.
+// TestDifferentialReportNeedsItsBase: a report of differences is accepted only
+// where the records stand on the report from which it differs. Otherwise the
+// agent is asked for a whole one.
 func TestDifferentialReportNeedsItsBase(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -157,9 +170,11 @@ func TestDifferentialReportNeedsItsBase(t *testing.T) {
 	other := since(base, h.next())
 	other.Base = "of another report"
 	require.True(t, h.tell(t, other).Whole)
+
 	booted := since(base, h.next())
 	booted.BootID = "boot-2"
 	require.True(t, h.tell(t, booted).Whole)
+
 	late := since(base, h.next())
 	late.Sequence = base.Sequence - 1
 	require.Equal(t, agentapi.ReportReply{Generation: h.reply.Generation, Exceed: base.Sequence}, h.tell(t, late), "older than what is recorded")
@@ -175,14 +190,15 @@ func TestDifferentialReportNeedsItsBase(t *testing.T) {
 }
 
 // TestDifferentialReportAfterAnOperation: what an operation saw of a device is
-// newer than the base. A difference that says nothing of the device cannot mean
-// that it is as it was.
+// newer than the base, so that a report of differences which omits the device
+// does not say how the device is now.
 func TestDifferentialReportAfterAnOperation(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := &host{records: r, name: "h1", boot: "boot-1", content: content(2)}
 	base := h.next()
 	require.True(t, h.tell(t, base).Accepted)
+
 	a := h.ready(t, "card0")
 	work := r.begin(t, toProgram(a.UUID))
 	h.sequence++

@@ -18,12 +18,14 @@ type fakeAgent struct {
 	instance, address string
 }
 
+// by is an agent of the host, with its own boot, instance and address.
 func (h *host) by(boot, instance, address string) *fakeAgent {
 	other := *h
 	other.boot = boot
 	return &fakeAgent{&other, instance, address}
 }
 
+// sendReport sends the agent's next report.
 func (a *fakeAgent) sendReport(t testing.TB) (agentapi.ReportReply, error) {
 	t.Helper()
 	report := a.next()
@@ -33,18 +35,21 @@ func (a *fakeAgent) sendReport(t testing.TB) (agentapi.ReportReply, error) {
 	return a.reply, err
 }
 
+// heartbeat is the heartbeat that the agent would send now.
 func (a *fakeAgent) heartbeat() agentapi.Heartbeat {
 	beat := a.beat()
 	beat.Instance, beat.Address = a.instance, a.address
 	return beat
 }
 
+// sendHeartbeat sends a heartbeat.
 func (a *fakeAgent) sendHeartbeat(t testing.TB) (agentapi.HeartbeatReply, error) {
 	t.Helper()
 	replies, err := a.records.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{a.heartbeat()})
 	return replies[0], err
 }
 
+// requireRefused requires the error that a second agent of h1 gets.
 func requireRefused(t testing.TB, err error) {
 	t.Helper()
 	require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err), "%v", err)
@@ -64,18 +69,20 @@ func twoAgents(t testing.TB) (first, second *fakeAgent) {
 	t.Helper()
 	r := newRecordsWith(t, db.Options{SilentAfter: 25 * time.Minute}) // long, so that it does not matter how slow the machine is
 	bare := &host{records: r, name: "h1", content: content(2)}
+
 	first, second = bare.by("boot-1", "one", "10.0.0.1"), bare.by("boot-2", "two", "10.0.0.2")
 	_, err := first.sendReport(t)
 	require.NoError(t, err)
 	_, err = first.sendHeartbeat(t)
 	require.NoError(t, err)
+
 	second.content = content(1)
 	second.sequence = 1000
 	return first, second
 }
 
 // TestDuplicateAgentIsRefused: while the first agent is heard, a second one is
-// refused and nothing of its messages is recorded; every list of agents shows
+// refused and nothing of its messages is recorded. Every list of agents shows
 // it as refused.
 func TestDuplicateAgentIsRefused(t *testing.T) {
 	t.Parallel()
@@ -118,7 +125,7 @@ func TestDuplicateAgentIsRefused(t *testing.T) {
 	require.Len(t, health.DuplicateAgents, 1)
 	require.Equal(t, "h1", health.DuplicateAgents[0].Host)
 
-	// Once it is not heard any more, it is not listed any more.
+	// A duplicate that is no longer heard is no longer listed.
 	r.exec(t, "UPDATE duplicate_agents SET last_seen = last_seen - interval '1 hour'")
 	found, err = r.Host(t.Context(), "h1")
 	require.NoError(t, err)
@@ -137,6 +144,7 @@ func TestDuplicateAgentInTheSameBatch(t *testing.T) {
 	first.content = content(3)
 	one, two := first.next(), second.next()
 	one.Instance, one.Address, two.Instance, two.Address = first.instance, first.address, second.instance, second.address
+
 	replies, err := r.MergeReports(t.Context(), []agentapi.Report{two, one, two})
 	requireRefused(t, err)
 	require.False(t, replies[0].Accepted)
@@ -177,6 +185,7 @@ func TestReturningAgentKeepsItsHost(t *testing.T) {
 				_, err = back.sendHeartbeat(t)
 				require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err), "%v", err)
 			}
+
 			first.ago(t, 6*time.Minute)
 			reported, err := back.sendHeartbeat(t)
 			require.NoError(t, err)
@@ -184,6 +193,7 @@ func TestReturningAgentKeepsItsHost(t *testing.T) {
 			reply, err = back.sendReport(t)
 			require.NoError(t, err)
 			require.True(t, reply.Accepted)
+
 			found, err := first.records.Host(t.Context(), "h1")
 			require.NoError(t, err)
 			require.Equal(t, "three", found.Instance)
@@ -206,24 +216,27 @@ func TestAgentTakesOverASilentHost(t *testing.T) {
 	found, err := first.records.Host(t.Context(), "h1")
 	require.NoError(t, err)
 	require.True(t, found.Silent, "a heartbeat of another agent is no sign of life of the recorded one")
+
 	answer, err := second.sendReport(t)
 	require.NoError(t, err)
 	require.True(t, answer.Accepted)
 }
 
 // TestNoTakeoverAfterAServerOutage: after an outage of all servers the first
-// agent keeps its host, although it looks silent; a known duplicate must first
+// agent keeps its host, although it looks silent. A known duplicate must first
 // be heard for as long as an agent may be silent.
 func TestNoTakeoverAfterAServerOutage(t *testing.T) {
 	t.Parallel()
 	first, second := twoAgents(t)
 	_, err := second.sendHeartbeat(t)
 	requireRefused(t, err)
+
 	first.ago(t, time.Hour)
 	_, err = second.sendHeartbeat(t)
 	requireRefused(t, err)
 	_, err = second.sendReport(t)
 	requireRefused(t, err)
+
 	_, err = first.sendHeartbeat(t)
 	require.NoError(t, err)
 	_, err = second.sendHeartbeat(t)

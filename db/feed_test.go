@@ -25,6 +25,7 @@ func follow(ctx context.Context, store *db.Store, limit int) ([]cyborg.Event, er
 		cursor cyborg.Cursor
 		wake   = store.Notify(ctx)
 	)
+
 	for {
 		events, err := store.Events(ctx, db.EventFilter{}, cursor, limit)
 		if err != nil {
@@ -37,6 +38,7 @@ func follow(ctx context.Context, store *db.Store, limit int) ([]cyborg.Event, er
 				return seen, nil
 			}
 		}
+
 		if len(events) == limit {
 			continue
 		}
@@ -48,10 +50,10 @@ func follow(ctx context.Context, store *db.Store, limit int) ([]cyborg.Event, er
 	}
 }
 
-// TestFeedIsCompleteAndInOrder: many write at once, some of them slowly, some
-// in vain; several read from different stores while that goes on. All read the
-// same, nothing is missing, nothing comes twice, and what is told of each thing
-// is a story: each change starts from where the one before had ended.
+// TestFeedIsCompleteAndInOrder: many write at once, some of them slowly, and
+// some roll back. Several readers of different stores read meanwhile. All of
+// them read the same events, none missing or twice, and each change of a thing
+// starts where the one before had ended.
 func TestFeedIsCompleteAndInOrder(t *testing.T) {
 	t.Parallel()
 	const hosts, each, rounds, readers = 4, 3, 12, 4
@@ -63,6 +65,7 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 		accelerators []uuid.UUID
 		agents       []*host
 	)
+
 	for i := range hosts {
 		h := r.addHost(t, fmt.Sprintf("h%d", i), each)
 		agents = append(agents, h)
@@ -70,6 +73,7 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 			accelerators = append(accelerators, h.ready(t, fmt.Sprintf("card%d", c)).UUID)
 		}
 	}
+
 	read := make([][]cyborg.Event, readers)
 	var reading, writing sync.WaitGroup
 	for i := range readers {
@@ -94,6 +98,7 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 			})
 		}
 	}
+
 	pick := func(random *rand.Rand) (*records, uuid.UUID) {
 		store := r
 		if random.IntN(2) == 1 {
@@ -101,10 +106,12 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 		}
 		return store, accelerators[random.IntN(len(accelerators))]
 	}
+
 	write(6, func(random *rand.Rand) error { // operations, with all outcomes
 		store, id := pick(random)
 		a := []db.Admission{toAttach(id, instance(uuid.NewString())), toDetach(id, nil), toProgram(id)}[random.IntN(3)]
 		out, err := store.Admit(ctx, a)
+
 		switch cyborg.ErrorKindOf(err) {
 		case cyborg.ErrClaimed, cyborg.ErrInUse, cyborg.ErrChanged:
 			return nil
@@ -112,6 +119,7 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 		if err != nil || out.NothingToDo {
 			return err
 		}
+
 		outcome := cyborg.Outcome{
 			Operation: out.Operation.ID, State: cyborg.OperationSucceeded, BitstreamID: fmt.Sprint(random.IntN(1000)),
 		}
@@ -120,6 +128,7 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 		}
 		return store.End(ctx, outcome)
 	})
+
 	write(2, func(random *rand.Rand) error { // operators
 		store, id := pick(random)
 		if _, err := store.Maintain(ctx, id, cyborg.Maintenance{Reason: "r"}, alice()); err != nil {
@@ -133,6 +142,7 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 		_, err = store.Enable(ctx, id, alice())
 		return err
 	})
+
 	var reports sync.Mutex
 	write(2, func(random *rand.Rand) error { // agents, several in one transaction
 		reports.Lock()
@@ -150,7 +160,8 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 		_, err := r.MergeReports(ctx, batch)
 		return err
 	})
-	write(4, func(random *rand.Rand) error { // others, slow, half of them in vain
+
+	write(4, func(random *rand.Rand) error { // others, slow, half of which roll back
 		tx, err := r.sql.Begin(ctx)
 		if err != nil {
 			return err
@@ -167,6 +178,7 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 		}
 		return tx.Commit(ctx)
 	})
+
 	writing.Wait()
 	r.exec(t, `INSERT INTO events (subject_kind, subject_id, axis, from_value, to_value) VALUES ('last', 'x', 'a', '', '')`)
 	reading.Wait()
@@ -197,13 +209,15 @@ func requireStories(t *testing.T, events []cyborg.Event) {
 	told := 0
 	for _, e := range events {
 		switch e.Axis {
-		case cyborg.AxisSteps, cyborg.AxisReported, cyborg.AxisOptions, cyborg.AxisCancel, "a": // they tell of no state
+		case cyborg.AxisSteps, cyborg.AxisReported, cyborg.AxisOptions, cyborg.AxisCancel, "a": // these are not changes of a state
 			continue
 		}
+
 		thing := fmt.Sprint(e.Subject, e.Axis)
 		if e.Axis == cyborg.AxisHolder {
 			thing += fmt.Sprint(e.Data["handle"])
 		}
+
 		if before, ok := value[thing]; ok {
 			told++
 			require.Equal(t, before, e.From, "%s, event %s", thing, e.Cursor)
@@ -217,14 +231,15 @@ func requireStories(t *testing.T, events []cyborg.Event) {
 	require.Greater(t, told, 200)
 }
 
-// endOfFeed is the place of the last event. It waits until that can be read:
-// transactions of other tests run on the same server.
+// endOfFeed is the place of the last event. It waits until that event can be
+// read, because transactions of other tests on the same server hold it back.
 func (r *records) endOfFeed(t *testing.T) cyborg.Cursor {
 	t.Helper()
 	var end cyborg.Cursor
 	err := r.sql.QueryRow(t.Context(), "SELECT transaction, id FROM events ORDER BY transaction DESC, id DESC LIMIT 1").
 		Scan(&end.Transaction, &end.Event)
 	require.NoError(t, err)
+
 	require.Eventually(t, func() bool {
 		last, err := r.LastCursor(t.Context())
 		return err == nil && last == end
@@ -232,9 +247,9 @@ func (r *records) endOfFeed(t *testing.T) cyborg.Cursor {
 	return end
 }
 
-// TestFeedWaitsForOlderTransactions: what is committed behind a transaction
-// that still runs is not told yet, and is told soon after that one ends,
-// however it does, although nobody notifies of a rollback.
+// TestFeedWaitsForOlderTransactions: an event is held back while an older
+// transaction still runs. It appears soon after that one ends, also by a
+// rollback, of which PostgreSQL notifies nobody.
 func TestFeedWaitsForOlderTransactions(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"commit", "rollback"} {
@@ -244,19 +259,22 @@ func TestFeedWaitsForOlderTransactions(t *testing.T) {
 			a := r.addHost(t, "h1", 1).accelerator(t, "card0")
 			cursor := r.endOfFeed(t)
 			wake := r.Notify(t.Context())
+
 			old, err := r.sql.Begin(t.Context())
 			require.NoError(t, err)
-			defer old.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // no error once it is over
+			defer old.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // fails only where it has ended already
 			_, err = old.Exec(t.Context(), "INSERT INTO events (subject_kind, subject_id, axis, from_value, to_value) VALUES ('old', 'x', 'a', '', '')")
 			require.NoError(t, err)
 			_, err = r.Maintain(t.Context(), a.UUID, cyborg.Maintenance{Reason: "x"}, alice())
 			require.NoError(t, err)
-			for range 5 { // wakes all the time, and nothing to read
+
+			for range 5 { // readers are woken all the time, but have nothing to read
 				<-wake
 				events, err := r.Events(t.Context(), db.EventFilter{}, cursor, 0)
 				require.NoError(t, err)
 				require.Empty(t, events)
 			}
+
 			last, err := r.LastCursor(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, cursor, last)
@@ -268,6 +286,7 @@ func TestFeedWaitsForOlderTransactions(t *testing.T) {
 				require.NoError(t, old.Rollback(t.Context()))
 				want = want[1:]
 			}
+
 			var kinds []cyborg.SubjectKind
 			for len(kinds) < len(want) { // transactions of other databases may keep the second back for a moment
 				select {
@@ -287,6 +306,8 @@ func TestFeedWaitsForOlderTransactions(t *testing.T) {
 	}
 }
 
+// TestEventsNameActorAndOperation: an event names its actor, request,
+// operation, host and time, and the filters find it by them.
 func TestEventsNameActorAndOperation(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -297,11 +318,13 @@ func TestEventsNameActorAndOperation(t *testing.T) {
 	require.NoError(t, r.Record(t.Context(), work.Operation, []cyborg.Step{{Name: "attach"}}))
 	r.end(t, work, cyborg.OperationSucceeded)
 	r.endOfFeed(t)
+
 	list := func(f db.EventFilter) []cyborg.Event {
 		events, err := r.Events(t.Context(), f, cyborg.Cursor{}, 0)
 		require.NoError(t, err)
 		return events
 	}
+
 	var axes []string
 	for _, e := range list(db.EventFilter{Operation: work.Operation}) {
 		require.Equal(t, "alice", e.Actor)
@@ -315,12 +338,14 @@ func TestEventsNameActorAndOperation(t *testing.T) {
 		"state:admitted", "claim:" + work.Operation.String(), "holder:host:h1 (unconfirmed)", "state:running", "steps:",
 		"holder:host:h1", "claim:", "state:succeeded",
 	}, axes)
+
 	subject := cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: a.UUID.String()}
 	history := list(db.EventFilter{Subjects: []cyborg.Subject{subject}})
 	require.Equal(t, "agent", history[0].Actor)
 	for _, e := range history {
 		require.Equal(t, subject, e.Subject)
 	}
+
 	other := cyborg.Subject{Kind: cyborg.SubjectHost, ID: "h2"}
 	require.Len(t, list(db.EventFilter{Subjects: []cyborg.Subject{subject, other}}), len(history)+1)
 	require.Len(t, list(db.EventFilter{Subjects: []cyborg.Subject{other}, Operation: work.Operation}), len(axes)+1)
@@ -328,12 +353,13 @@ func TestEventsNameActorAndOperation(t *testing.T) {
 	for _, e := range list(db.EventFilter{Hosts: []string{"h2"}}) {
 		require.Equal(t, "h2", e.Host)
 	}
+
 	page, err := r.Events(t.Context(), db.EventFilter{}, history[0].Cursor, 1)
 	require.NoError(t, err)
 	require.Len(t, page, 1)
 }
 
-// TestNotifierRecoversFromALostConnection: who waits is woken again after the
+// TestNotifierRecoversFromALostConnection: readers are woken again after the
 // listening connection was killed.
 func TestNotifierRecoversFromALostConnection(t *testing.T) {
 	t.Parallel()
@@ -341,20 +367,24 @@ func TestNotifierRecoversFromALostConnection(t *testing.T) {
 	a := r.addHost(t, "h1", 1).accelerator(t, "card0")
 	wake := r.Notify(t.Context())
 	listeners := "FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%NOT transaction <%' AND pid <> pg_backend_pid()"
+
 	require.Eventually(t, func() bool { return scalar[int](t, r, "SELECT count(*) "+listeners) == 1 }, 5*time.Minute, 10*time.Millisecond)
 	r.exec(t, "SELECT pg_terminate_backend(pid) "+listeners)
 	require.Eventually(t, func() bool { return scalar[int](t, r, "SELECT count(*) "+listeners) == 1 }, 5*time.Minute, 10*time.Millisecond)
 	for len(wake) > 0 {
 		<-wake
 	}
+
 	cursor := r.endOfFeed(t)
 	_, err := r.Maintain(t.Context(), a.UUID, cyborg.Maintenance{Reason: "x"}, alice())
 	require.NoError(t, err)
+
 	require.Eventually(t, func() bool {
 		<-wake
 		events, err := r.Events(t.Context(), db.EventFilter{}, cursor, 0)
 		return err == nil && len(events) > 0
 	}, 5*time.Minute, time.Millisecond)
+
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.NotNil(t, r.Notify(gone))

@@ -17,7 +17,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
-// counter counts statements.
+// counter counts the statements of a store.
 type counter struct{ statements atomic.Int64 }
 
 func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
@@ -36,6 +36,7 @@ func (c *counter) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQuer
 
 func (c *counter) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
+// since returns the number of statements since the last call.
 func (c *counter) since(before *int64) int64 {
 	now := c.statements.Load()
 	n := now - *before
@@ -43,6 +44,7 @@ func (c *counter) since(before *int64) int64 {
 	return n
 }
 
+// startIngester runs an ingester until the test ends.
 func startIngester(t *testing.T, store *db.Store, opts db.IngesterOptions) *db.Ingester {
 	t.Helper()
 	ingester := db.NewIngester(store, opts, slog.New(slog.DiscardHandler))
@@ -53,13 +55,14 @@ func startIngester(t *testing.T, store *db.Store, opts db.IngesterOptions) *db.I
 	return ingester
 }
 
-// TestUnchangedHostsCostNoStatement: the heartbeats of a thousand hosts are one
-// statement.
+// TestUnchangedHostsCostNoStatement: the heartbeats of a thousand hosts take
+// one statement, and their reports hardly more than those of one host.
 func TestUnchangedHostsCostNoStatement(t *testing.T) {
 	t.Parallel()
 	const hosts = 1000
 	count := &counter{}
 	r := newRecordsWith(t, db.Options{Tracer: count})
+
 	agents := make([]*host, hosts)
 	batch := make([]agentapi.Report, hosts)
 	for i := range agents {
@@ -67,6 +70,7 @@ func TestUnchangedHostsCostNoStatement(t *testing.T) {
 		agents[i] = &host{records: r, name: name, boot: "b", content: content(1)}
 		batch[i] = agents[i].next()
 	}
+
 	before := count.statements.Load()
 	replies, err := r.MergeReports(t.Context(), batch)
 	require.NoError(t, err)
@@ -99,8 +103,8 @@ func TestUnchangedHostsCostNoStatement(t *testing.T) {
 }
 
 // TestUnchangedHostsCostTheSameAtAnySize: a host where nothing has changed
-// costs no statement of its own, however many devices it has: its sign of life
-// is in the one statement that writes all of them. A full report without
+// costs no statement of its own, however many devices it has, because one
+// statement writes the signs of life of all hosts. A full report without
 // changes costs the same whatever is in it.
 func TestUnchangedHostsCostTheSameAtAnySize(t *testing.T) {
 	t.Parallel()
@@ -114,6 +118,7 @@ func TestUnchangedHostsCostTheSameAtAnySize(t *testing.T) {
 		h := r.addHost(t, fmt.Sprintf("h%d", devices), devices)
 		agents, beats = append(agents, h), append(beats, h.beat())
 	}
+
 	before := count.statements.Load()
 	for n := range agents {
 		replies, err := r.RecordHeartbeats(t.Context(), beats[:n+1])
@@ -123,6 +128,7 @@ func TestUnchangedHostsCostTheSameAtAnySize(t *testing.T) {
 			require.False(t, reply.Report)
 		}
 	}
+
 	var whole []int64
 	for _, h := range agents {
 		replies, err := r.MergeReports(t.Context(), []agentapi.Report{h.next()})
@@ -130,19 +136,21 @@ func TestUnchangedHostsCostTheSameAtAnySize(t *testing.T) {
 		require.True(t, replies[0].Accepted)
 		whole = append(whole, count.since(&before))
 	}
+
 	require.Equal(t, []int64{whole[0], whole[0], whole[0]}, whole)
 }
 
 // TestIngesterBatchesCallers: heartbeats that come together are written
-// together; so are reports, behind the first. How many writes that makes
-// depends on how long the callers take to come: there is at most one in each
-// interval.
+// together, and so are the reports that come after the first. There is at most
+// one write in each interval, and how many intervals pass depends on how long
+// the callers take to come.
 func TestIngesterBatchesCallers(t *testing.T) {
 	t.Parallel()
 	const interval = 300 * time.Millisecond
 	count := &counter{}
 	r := newRecordsWith(t, db.Options{Tracer: count})
 	ingester := startIngester(t, r.Store, db.IngesterOptions{FlushInterval: interval})
+
 	var wg sync.WaitGroup
 	agents := make([]*host, 50)
 	began := time.Now()
@@ -158,6 +166,7 @@ func TestIngesterBatchesCallers(t *testing.T) {
 		})
 	}
 	wg.Wait()
+
 	intervals := int(time.Since(began) / interval)
 	hosts, err := r.Hosts(t.Context(), db.Page{})
 	require.NoError(t, err)
@@ -179,8 +188,8 @@ func TestIngesterBatchesCallers(t *testing.T) {
 	require.LessOrEqual(t, count.since(&before), int64(intervals))
 }
 
-// TestFewReportsOfManyDevices are recorded together: they would hold the locks
-// of their hosts for long.
+// TestFewReportsOfManyDevices: few reports with many devices are recorded
+// together, because they would hold the locks of their hosts for long.
 func TestFewReportsOfManyDevices(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -191,6 +200,7 @@ func TestFewReportsOfManyDevices(t *testing.T) {
 		defer mu.Unlock()
 		batches = append(batches, batch)
 	}})
+
 	const hosts, devices, together = 9, 400, 3 // the third report makes it 1,200 devices
 	var wg sync.WaitGroup
 	for i := range hosts {
@@ -205,9 +215,11 @@ func TestFewReportsOfManyDevices(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 	mu.Lock()
 	defer mu.Unlock()
+
 	recorded := 0
 	for _, batch := range batches {
 		require.LessOrEqual(t, batch, together, "%v", batches)
@@ -216,6 +228,8 @@ func TestFewReportsOfManyDevices(t *testing.T) {
 	require.GreaterOrEqual(t, recorded, hosts)
 }
 
+// TestLoneReportDoesNotWait: a report that comes alone is recorded at once, not
+// after the interval.
 func TestLoneReportDoesNotWait(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -226,13 +240,17 @@ func TestLoneReportDoesNotWait(t *testing.T) {
 	require.True(t, reply.Accepted)
 }
 
+// TestIngesterGivesEachCallerItsOwnError: callers in one batch do not get each
+// other's errors.
 func TestIngesterGivesEachCallerItsOwnError(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	ingester := startIngester(t, r.Store, db.IngesterOptions{FlushInterval: 200 * time.Millisecond})
+
 	fine := &host{records: r, name: "fine", boot: "b", content: content(1)}
 	bad := fine.next()
 	bad.Host = ""
+
 	var wg sync.WaitGroup
 	for range 5 {
 		wg.Go(func() {
@@ -241,6 +259,7 @@ func TestIngesterGivesEachCallerItsOwnError(t *testing.T) {
 			}
 		})
 	}
+
 	report := fine.next()
 	wg.Go(func() {
 		if reply, err := ingester.Report(t.Context(), report); err != nil || !reply.Accepted {
@@ -250,6 +269,8 @@ func TestIngesterGivesEachCallerItsOwnError(t *testing.T) {
 	wg.Wait()
 }
 
+// TestIngesterIsBounded: a full queue refuses further callers, and no caller
+// waits for ever when the ingester stops.
 func TestIngesterIsBounded(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

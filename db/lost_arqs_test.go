@@ -24,8 +24,8 @@ func (r *records) bound(t testing.TB, a *cyborg.Accelerator, who uuid.UUID) []cy
 	return arqs
 }
 
-// reboot makes the host report another boot, which began uptime ago; 0 where
-// the agent does not know.
+// reboot makes the host report another boot, which began uptime ago. An uptime
+// of 0 means that the agent does not know.
 func (h *host) reboot(t testing.TB, uptime time.Duration) {
 	t.Helper()
 	h.fall(t) // it was silent meanwhile
@@ -45,9 +45,9 @@ func (r *records) healthEvents(t testing.TB, kind cyborg.SubjectKind, id uuid.UU
 		WHERE subject_kind = $1 AND subject_id = $2 AND axis = 'health'`, string(kind), id.String())
 }
 
-// TestRequestsLostAtBoot: what an instance was given before its host booted may
-// be lost, and every way of reading shows that. What a service holds, what is
-// on another host and what was bound since are not lost.
+// TestRequestsLostAtBoot: what an instance got before its host booted may be
+// lost, and every way of reading shows that. What a service holds, what is on
+// another host and what was bound since the boot are not lost.
 func TestRequestsLostAtBoot(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -62,9 +62,11 @@ func TestRequestsLostAtBoot(t *testing.T) {
 
 	h.report(t) // again, from the same boot
 	require.Empty(t, r.arq(t, lost[0].UUID).Health)
+
 	h.reboot(t, 0)
 	later := r.bound(t, h.ready(t, "card2"), uuid.New())
 	h.report(t)
+
 	for _, arq := range lost {
 		now := r.arq(t, arq.UUID)
 		require.Equal(t, cyborg.HealthLostAtBoot, now.Health)
@@ -75,23 +77,27 @@ func TestRequestsLostAtBoot(t *testing.T) {
 			require.Equal(t, cyborg.HealthLostAtBoot, handle.Health)
 		}
 	}
+
 	require.Empty(t, h.accelerator(t, "card2").Handles[0].Health)
 	for _, arq := range append(later, append(elsewhere, service)...) {
 		require.Empty(t, r.arq(t, arq.UUID).Health)
 	}
+
 	drift, err := r.Drift(t.Context(), db.DriftFilter{Classes: []cyborg.DriftClass{cyborg.DriftLostAtBoot}}, db.Page{Limit: 10})
 	require.NoError(t, err)
 	require.Len(t, drift, 1)
 	require.Equal(t, who, drift[0].Instance)
 	require.Contains(t, drift[0].Detail, "2 of them")
+
 	next, err := r.Drift(t.Context(), db.DriftFilter{}, db.Page{Limit: 10, Marker: drift[0].Key()})
 	require.NoError(t, err)
 	require.Empty(t, next)
+
 	counted, err := r.DriftOfInstances(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1}, counted)
 
-	// It ends with the request, of which then nothing is left behind.
+	// The loss ends with its request and leaves nothing behind.
 	_, err = r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, AllowBound: true}, alice())
 	require.NoError(t, err)
 	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM arqs WHERE lost_at IS NOT NULL"))
@@ -100,7 +106,7 @@ func TestRequestsLostAtBoot(t *testing.T) {
 }
 
 // TestLossCoversEarlierBindsOnly: an agent that reports a boot late also
-// reports when it was.
+// reports when the boot was, so that only what was bound before it is lost.
 func TestLossCoversEarlierBindsOnly(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -108,8 +114,10 @@ func TestLossCoversEarlierBindsOnly(t *testing.T) {
 	r.profile(t, "one", one())
 	before := r.bound(t, h.ready(t, "card0"), uuid.New())
 	since := r.bound(t, h.ready(t, "card1"), uuid.New())
+
 	r.exec(t, "UPDATE attach_handles SET attached_at = now() - interval '2 hours' WHERE uuid IN (SELECT handle_uuid FROM arqs WHERE uuid = $1)", before[0].UUID)
 	h.reboot(t, time.Hour)
+
 	require.Equal(t, cyborg.HealthLostAtBoot, r.arq(t, before[0].UUID).Health)
 	require.WithinDuration(t, time.Now().Add(-time.Hour), r.arq(t, before[0].UUID).LostAt, time.Minute)
 	require.Empty(t, r.arq(t, before[1].UUID).Health)
@@ -129,8 +137,8 @@ func TestAdoptedHostHasNotBooted(t *testing.T) {
 	require.Empty(t, r.arq(t, arqs[0].UUID).Health)
 }
 
-// TestUnbindEndsALoss: whoever no longer has an accelerator cannot have lost
-// it.
+// TestUnbindEndsALoss: an unbound request is no longer lost, because its
+// instance no longer has the accelerator.
 func TestUnbindEndsALoss(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -139,6 +147,7 @@ func TestUnbindEndsALoss(t *testing.T) {
 	arq := r.bound(t, h.ready(t, "card0"), uuid.New())[0]
 	h.reboot(t, 0)
 	h.report(t)
+
 	r.do(t, toUnbind(arq), cyborg.OperationSucceeded)
 	require.Empty(t, r.arq(t, arq.UUID).Health)
 	require.Equal(t, []string{">lost_at_boot", "lost_at_boot>"}, r.healthEvents(t, cyborg.SubjectARQ, arq.UUID))
@@ -146,7 +155,7 @@ func TestUnbindEndsALoss(t *testing.T) {
 
 // TestInstanceDrift: what Nova said of an instance is drift until Nova says
 // otherwise or the instance's requests are gone. What may be true for a moment
-// only counts from the second time on.
+// counts only from the second time on.
 func TestInstanceDrift(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -175,29 +184,34 @@ func TestInstanceDrift(t *testing.T) {
 		require.NoError(t, err)
 		return len(held)
 	}
+
 	elsewhere := []db.InstanceDrift{{Class: cyborg.DriftInstanceElsewhere, Detail: "it is on h9"}, {Class: cyborg.DriftInstanceError, Detail: "it is in ERROR"}}
 	saw(db.SeenInstance{Drift: elsewhere, RecheckSoon: true})
 	require.Equal(t, 1, unseen(), "it is asked about again before its time")
 	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1, cyborg.DriftInstanceError: 1}, open())
 	saw(db.SeenInstance{Drift: elsewhere, RecheckSoon: true})
 	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1, cyborg.DriftInstanceError: 1, cyborg.DriftInstanceElsewhere: 1}, open())
+
 	saw(db.SeenInstance{Undetermined: true, RecheckSoon: true})
 	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1, cyborg.DriftInstanceError: 1, cyborg.DriftInstanceElsewhere: 1}, open())
+
 	saw(db.SeenInstance{Drift: elsewhere[:1], Recovered: held[0].Lost})
 	require.Zero(t, unseen())
 	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftInstanceElsewhere: 1}, open())
+
 	_, err = r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, AllowBound: true}, alice())
 	require.NoError(t, err)
 	require.NoError(t, r.EndInstanceDrift(t.Context()))
 	require.Empty(t, open())
+
 	all, err := r.Drift(t.Context(), db.DriftFilter{}, db.Page{Limit: 10})
 	require.NoError(t, err)
 	require.Len(t, all, 2, "what is over stays to be read")
 }
 
 // TestInstanceDriftEvents: beginning and end of an instance's drift are events
-// of its accelerators, in the same transaction, also where the instance has no
-// accelerator any more at the end.
+// of its accelerators, in the same transaction, even where the instance has no
+// accelerator left at the end.
 func TestInstanceDriftEvents(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -209,6 +223,7 @@ func TestInstanceDriftEvents(t *testing.T) {
 	r.bound(t, card0, who)
 	r.bound(t, card1, other)
 	at := r.endOfFeed(t)
+
 	history := func() []string {
 		t.Helper()
 		r.endOfFeed(t)
@@ -227,6 +242,7 @@ func TestInstanceDriftEvents(t *testing.T) {
 		}
 		return out
 	}
+
 	saw := func(drift ...db.InstanceDrift) []string {
 		t.Helper()
 		require.NoError(t, r.RecordSeenInstances(t.Context(), []db.SeenInstance{
@@ -234,17 +250,21 @@ func TestInstanceDriftEvents(t *testing.T) {
 		}, time.Hour))
 		return history()
 	}
+
 	broken := db.InstanceDrift{Class: cyborg.DriftInstanceError, Detail: "it is in ERROR"}
 	moved := db.InstanceDrift{Class: cyborg.DriftInstanceElsewhere, Detail: "it is on h9"}
+
 	require.Empty(t, saw())
 	require.Equal(t, []string{`accelerator card0 drift_instance_error "" "it is in ERROR" <nil>`}, saw(broken, moved), "the other does not count yet")
 	require.Equal(t, []string{`accelerator card0 drift_instance_elsewhere "" "it is on h9" <nil>`}, saw(broken, moved))
 	require.Empty(t, saw(broken, moved))
+
 	moved.Detail = "it is on h8"
 	require.Equal(t, []string{
 		`accelerator card0 drift_instance_elsewhere "it is on h9" "it is on h8" <nil>`,
 		`accelerator card0 drift_instance_error "it is in ERROR" "" false`,
 	}, saw(moved))
+
 	_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, AllowBound: true}, cyborg.Actor{Name: "cyborg"})
 	require.NoError(t, err)
 	require.Empty(t, history())

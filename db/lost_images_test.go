@@ -27,18 +27,21 @@ func (r *records) loads(t *testing.T, h *host, card int, a *cyborg.Accelerator, 
 	}))
 }
 
+// toLoad is the admission of a program with this image.
 func toLoad(a uuid.UUID, image cyborg.Image) db.Admission {
 	out := admission()
 	out.Request = cyborg.ProgramRequest{Accelerator: a, Image: image}
 	return out
 }
 
+// toReload is the admission of a program that loads a lost image again.
 func toReload(a uuid.UUID, image cyborg.Image) db.Admission {
 	out := toLoad(a, image)
 	edit(&out, func(r *cyborg.ProgramRequest) { r.Reload = true })
 	return out
 }
 
+// aes is an image for one accelerator.
 func aes() cyborg.Image { return cyborg.Image{Source: "aes.img", SHA256: "5f", ID: "aes"} }
 
 // TestLostImage: an image that was loaded and is missing after a boot of the
@@ -51,12 +54,14 @@ func TestLostImage(t *testing.T) {
 	a := h.ready(t, "card0")
 	h.ready(t, "card1")
 	r.loads(t, h, 0, a, aes())
+
 	lost := func() []cyborg.Accelerator {
 		t.Helper()
 		found, err := r.LostImages(t.Context(), 10)
 		require.NoError(t, err)
 		return found
 	}
+
 	h.reboot(t, 0)
 	require.Empty(t, lost(), "a boot alone costs nothing")
 	require.Nil(t, r.accelerator(t, a.UUID).LostImage)
@@ -69,6 +74,7 @@ func TestLostImage(t *testing.T) {
 	require.Equal(t, a.UUID, found[0].UUID)
 	require.Equal(t, aes(), found[0].LostImage.Image)
 	require.Equal(t, "aes", r.accelerator(t, a.UUID).LostImage.BitstreamID)
+
 	drift, err := r.Drift(t.Context(), db.DriftFilter{Classes: []cyborg.DriftClass{cyborg.DriftLostImage}}, db.Page{Limit: 10})
 	require.NoError(t, err)
 	require.Len(t, drift, 1)
@@ -83,51 +89,59 @@ func TestLostImage(t *testing.T) {
 	}))
 	require.NotNil(t, r.accelerator(t, a.UUID).LostImage, "it is as it was,")
 	require.Empty(t, lost(), "and nobody tries a second time on his own")
+
 	h.shows(t, 0, "aes")
 	h.report(t)
 	require.Nil(t, r.accelerator(t, a.UUID).LostImage)
 	require.Equal(t, []string{">lost_image", "lost_image>"}, r.healthEvents(t, cyborg.SubjectAccelerator, a.UUID))
+
 	_, err = r.Admit(t.Context(), toReload(a.UUID, aes()))
 	requireKind(t, cyborg.ErrChanged, err, "has not lost its image")
 	r.requireAgreed(t)
 }
 
-// TestImageChangedByHandIsNotLost: another image within the boot in which ours
-// was loaded was loaded on purpose, and no later boot makes ours lost.
+// TestImageChangedByHandIsNotLost: an image that is replaced during the boot in
+// which it was loaded was replaced on purpose, and no later boot makes it lost.
 func TestImageChangedByHandIsNotLost(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	a := h.ready(t, "card0")
 	r.loads(t, h, 0, a, aes())
+
 	h.shows(t, 0, "theirs")
 	h.report(t)
 	h.shows(t, 0, "")
 	h.reboot(t, 0)
+
 	require.Nil(t, r.accelerator(t, a.UUID).LostImage)
 	require.Empty(t, r.healthEvents(t, cyborg.SubjectAccelerator, a.UUID))
 }
 
-// TestReloadForAnInstance: the image of an accelerator that an instance holds
-// can be loaded again, or another one where that is gone, but only while it is
-// lost, and not where the host's own software holds the accelerator.
+// TestReloadForAnInstance: while an accelerator that an instance holds has lost
+// its image, that image or another one can be loaded. This is refused once it
+// is loaded, and where the host's own software holds the accelerator.
 func TestReloadForAnInstance(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)
 	held, own := h.ready(t, "card0"), h.ready(t, "card1")
+
 	r.loads(t, h, 0, held, aes())
 	r.loads(t, h, 1, own, aes())
 	r.profile(t, "one", one())
 	who := uuid.New()
 	r.bound(t, held, who)
 	r.do(t, toAttach(own.UUID, cyborg.Holder{Kind: cyborg.HolderHost, ID: "h1"}), cyborg.OperationSucceeded)
+
 	h.shows(t, 0, "")
 	h.shows(t, 1, "factory")
 	h.reboot(t, 0)
+
 	idle, err := r.LostImages(t.Context(), 10)
 	require.NoError(t, err)
 	require.Empty(t, idle)
+
 	mine, err := r.LostImagesOf(t.Context(), who, "h1")
 	require.NoError(t, err)
 	require.Len(t, mine, 1)
@@ -138,8 +152,10 @@ func TestReloadForAnInstance(t *testing.T) {
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
 		Operation: another.Operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrInUse, "qemu uses it"),
 	}))
+
 	_, err = r.Admit(t.Context(), toReload(own.UUID, aes()))
 	requireKind(t, cyborg.ErrInUse, err, "host h1")
+
 	work := r.begin(t, toReload(held.UUID, aes()))
 	require.Len(t, work.Handles, 2, "Placement may have it allocated to its holder")
 	require.Equal(t, who.String(), work.Handles[0].Holder.ID)
@@ -148,11 +164,13 @@ func TestReloadForAnInstance(t *testing.T) {
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationSucceeded, BitstreamID: "aes", Images: map[uuid.UUID]cyborg.Image{held.UUID: aes()},
 	}))
+
 	mine, err = r.LostImagesOf(t.Context(), who, "h1")
 	require.NoError(t, err)
 	require.Empty(t, mine)
 	require.Nil(t, r.accelerator(t, held.UUID).Fence)
 	require.Len(t, r.accelerator(t, held.UUID).Holders(), 1)
+
 	_, err = r.Admit(t.Context(), toLoad(held.UUID, aes()))
 	requireKind(t, cyborg.ErrInUse, err, who.String())
 }
@@ -174,6 +192,7 @@ func (h *host) have(t *testing.T, east, west string) {
 	parts[0].BitstreamID, parts[1].BitstreamID = east, west
 }
 
+// loaded ends the operation that loaded an image.
 func (r *records) loaded(t *testing.T, work cyborg.Work, a *cyborg.Accelerator, image cyborg.Image) {
 	t.Helper()
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
@@ -181,24 +200,27 @@ func (r *records) loaded(t *testing.T, work cyborg.Work, a *cyborg.Accelerator, 
 	}))
 }
 
+// shell is an image for a whole device.
 func shell() cyborg.Image {
 	return cyborg.Image{Source: "shell.img", SHA256: "6e", ID: "shell", WholeDevice: true}
 }
 
 // loseRegions loads an image for the whole device into the west and then one
-// into the east, and loses both at a boot; left is what the west shows after
-// it.
+// into the east, and loses both at a boot. After the boot, the east shows left.
 func (r *records) loseRegions(t *testing.T, h *host, left string) (east, west *cyborg.Accelerator) {
 	t.Helper()
 	east, west = h.regions(t)
+
 	work := r.begin(t, toLoad(west.UUID, shell()))
 	h.have(t, "empty", "shell")
 	h.report(t)
 	r.loaded(t, work, west, shell())
+
 	work = r.begin(t, toLoad(east.UUID, aes()))
 	h.have(t, "aes", "shell")
 	h.report(t)
 	r.loaded(t, work, east, aes())
+
 	h.have(t, left, "")
 	h.reboot(t, 0)
 	return east, west
@@ -211,6 +233,7 @@ func TestReloadOfTheWholeDevice(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	east, west := r.loseRegions(t, h, "")
+
 	lost := func() (names []uuid.UUID) {
 		t.Helper()
 		found, err := r.LostImages(t.Context(), 10)
@@ -220,6 +243,7 @@ func TestReloadOfTheWholeDevice(t *testing.T) {
 		}
 		return names
 	}
+
 	require.Equal(t, []uuid.UUID{west.UUID, east.UUID}, lost())
 	work := r.begin(t, toReload(west.UUID, shell()))
 	h.have(t, "empty", "shell")
@@ -228,6 +252,7 @@ func TestReloadOfTheWholeDevice(t *testing.T) {
 	require.Nil(t, r.accelerator(t, west.UUID).LostImage)
 	require.Equal(t, aes(), r.accelerator(t, east.UUID).LostImage.Image)
 	require.Equal(t, []uuid.UUID{east.UUID}, lost())
+
 	work = r.begin(t, toReload(east.UUID, aes()))
 	h.have(t, "aes", "shell")
 	h.report(t)
@@ -236,27 +261,30 @@ func TestReloadOfTheWholeDevice(t *testing.T) {
 	require.Nil(t, r.accelerator(t, east.UUID).LostImage)
 }
 
-// TestReloadKeepsLoadedImages: an instance keeps an image that is still loaded,
-// although another one of its card was lost.
+// TestReloadKeepsLoadedImages: an image of the whole device is not loaded again
+// while an instance uses an image of the card that is still loaded.
 func TestReloadKeepsLoadedImages(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	east, west := r.loseRegions(t, h, "aes")
 	who := uuid.New()
+
 	found, err := r.LostImages(t.Context(), 10)
 	require.NoError(t, err)
 	require.Len(t, found, 1)
+
 	r.do(t, toAttach(east.UUID, cyborg.Holder{Kind: cyborg.HolderInstance, ID: who.String()}), cyborg.OperationSucceeded)
 	found, err = r.LostImages(t.Context(), 10)
 	require.NoError(t, err)
 	require.Empty(t, found)
+
 	_, err = r.Admit(t.Context(), toReload(west.UUID, shell()))
 	requireKind(t, cyborg.ErrInUse, err, who.String())
 }
 
 // TestImageThatSurvivesABoot: an image that was still there after a boot and is
-// changed later is not lost.
+// replaced later is not lost.
 func TestImageThatSurvivesABoot(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -264,6 +292,7 @@ func TestImageThatSurvivesABoot(t *testing.T) {
 	a := h.ready(t, "card0")
 	r.loads(t, h, 0, a, aes())
 	h.reboot(t, 0)
+
 	h.shows(t, 0, "theirs")
 	h.report(t)
 	require.Nil(t, r.accelerator(t, a.UUID).LostImage)
@@ -278,19 +307,23 @@ func TestImageLostBeforeItsDeviceIsReported(t *testing.T) {
 	h := r.addHost(t, "h1", 1)
 	a := h.ready(t, "card0")
 	r.loads(t, h, 0, a, aes())
+
 	b := &h.content.Backends[0]
 	seen := b.Devices
 	b.State, b.Error, b.Devices = cyborg.BackendFailed, "it cannot be read", nil
 	h.reboot(t, 0)
 	_, err := r.Maintain(t.Context(), a.UUID, cyborg.Maintenance{Reason: "cleaning", By: "bob"}, alice())
 	require.NoError(t, err)
+
 	b.State, b.Error, b.Devices = cyborg.BackendOK, "", seen
 	h.shows(t, 0, "")
 	h.report(t)
 	require.NotNil(t, r.accelerator(t, a.UUID).LostImage)
+
 	found, err := r.LostImages(t.Context(), 10)
 	require.NoError(t, err)
 	require.Empty(t, found, "somebody works on it")
+
 	_, err = r.Enable(t.Context(), a.UUID, alice())
 	require.NoError(t, err)
 	found, err = r.LostImages(t.Context(), 10)
@@ -298,24 +331,28 @@ func TestImageLostBeforeItsDeviceIsReported(t *testing.T) {
 	require.Len(t, found, 1)
 }
 
-// TestImageReplacedDuringAnOperationIsNotRecorded: an image that a later report
-// no longer shows when its operation ends is not recorded.
+// TestImageReplacedDuringAnOperationIsNotRecorded: where a report shows another
+// image before the operation ends, the image of the operation is not recorded,
+// so that it cannot be lost.
 func TestImageReplacedDuringAnOperationIsNotRecorded(t *testing.T) {
 	t.Parallel()
 	for shown, lost := range map[string]bool{"theirs": false, "aes": true} {
 		r := newRecords(t)
 		h := r.addHost(t, "h1", 1)
 		a := h.ready(t, "card0")
+
 		work := r.begin(t, toLoad(a.UUID, aes()))
 		h.shows(t, 0, "aes")
 		saw := cyborg.Observation{Sequence: h.next().Sequence, Backend: "fake", Device: h.content.Backends[0].Devices[0]}
 		saw.Device.Deployables = []cyborg.DeployableReport{saw.Device.Deployables[0]}
+
 		h.shows(t, 0, shown)
 		h.report(t)
 		require.NoError(t, r.End(t.Context(), cyborg.Outcome{
 			Operation: work.Operation, State: cyborg.OperationSucceeded, BitstreamID: "aes", Images: map[uuid.UUID]cyborg.Image{a.UUID: aes()},
 			Observations: []cyborg.Observation{saw},
 		}))
+
 		h.shows(t, 0, "")
 		h.reboot(t, 0)
 		require.Equal(t, lost, r.accelerator(t, a.UUID).LostImage != nil, shown)

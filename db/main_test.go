@@ -27,13 +27,15 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(postgrestest.Runner(m))
 }
 
-// records is a store on a database of the test's own, and a way around it.
+// records is a store on a database of the test's own, with the address of the
+// database and a pool to reach it directly.
 type records struct {
 	*db.Store
 	url string
 	sql *pgxpool.Pool // what no caller of the store can do
 }
 
+// newRecords opens a store on a new database.
 func newRecords(t testing.TB) *records {
 	t.Helper()
 	return newRecordsWith(t, defaults())
@@ -41,6 +43,8 @@ func newRecords(t testing.TB) *records {
 
 func defaults() db.Options { return db.Options{} }
 
+// newRecordsWith opens a store with options on a new database, which is a copy
+// of a migrated one.
 func newRecordsWith(t testing.TB, opts db.Options) *records {
 	t.Helper()
 	url := postgrestest.NewFrom(t, "migrated", func(ctx context.Context, url string) error {
@@ -50,6 +54,7 @@ func newRecordsWith(t testing.TB, opts db.Options) *records {
 	return &records{Store: openStore(t, url, opts), url: url, sql: newPool(t, url)}
 }
 
+// newPool connects to a database without a store.
 func newPool(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), url)
@@ -67,12 +72,14 @@ func openStore(t testing.TB, url string, opts db.Options) *db.Store {
 	return store
 }
 
+// exec runs SQL that no caller of the store could run.
 func (r *records) exec(t testing.TB, sql string, args ...any) {
 	t.Helper()
 	_, err := r.sql.Exec(t.Context(), sql, args...)
 	require.NoError(t, err)
 }
 
+// scalar reads the one value that a query returns.
 func scalar[T any](t testing.TB, r *records, sql string, args ...any) T {
 	t.Helper()
 	var out T
@@ -98,6 +105,7 @@ func (r *records) addHost(t testing.TB, name string, devices int) *host {
 	return h
 }
 
+// content is what a host with this many devices on one backend reports.
 func content(devices int) agentapi.Content {
 	b := agentapi.BackendReport{Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{"discover", "attach"}}
 	for i := range devices {
@@ -115,12 +123,14 @@ func device(name string) cyborg.DeviceReport {
 	}
 }
 
+// deployable is a part of a card with this many handles.
 func deployable(name string, handles int) cyborg.DeployableReport {
 	d := cyborg.DeployableReport{
 		Name:       name,
 		Specs:      cyborg.Specs{Num: handles, DeviceType: cyborg.DeviceTypeFPGA, VendorID: "1234", ProductID: "0001"},
 		Attributes: []cyborg.Attribute{{Key: "rc", Value: "FPGA"}},
 	}
+
 	for i := range handles {
 		d.Handles = append(d.Handles, cyborg.HandleReport{
 			Kind: cyborg.HandleTestPCI, Identity: fmt.Sprintf("%s.%d", name, i), Info: map[string]string{"function": fmt.Sprint(i)},
@@ -137,6 +147,7 @@ func (h *host) next() agentapi.Report {
 	}
 }
 
+// report sends the agent's next report and keeps the reply for its heartbeats.
 func (h *host) report(t testing.TB) agentapi.ReportReply {
 	t.Helper()
 	replies, err := h.records.MergeReports(t.Context(), []agentapi.Report{h.next()})
@@ -145,6 +156,7 @@ func (h *host) report(t testing.TB) agentapi.ReportReply {
 	return h.reply
 }
 
+// beat is the heartbeat that the agent would send now.
 func (h *host) beat() agentapi.Heartbeat {
 	return agentapi.Heartbeat{
 		Host: h.name, BootID: h.boot, AgentVersion: "1", StartedAt: time.Unix(1, 0), Digest: h.content.Digest(),
@@ -152,13 +164,13 @@ func (h *host) beat() agentapi.Heartbeat {
 	}
 }
 
-// fall makes the host silent since a minute.
+// fall makes the host silent: it was heard last a minute ago.
 func (h *host) fall(t testing.TB) {
 	t.Helper()
 	h.records.exec(t, "UPDATE hosts SET last_seen = now() - interval '1 minute' WHERE name = $1", h.name)
 }
 
-// accelerators of a host by the driver's names.
+// accelerators are those of a host, by the driver's names.
 func (h *host) accelerators(t testing.TB) map[string]cyborg.Accelerator {
 	t.Helper()
 	found, err := h.records.Accelerators(t.Context(), db.AcceleratorFilter{Hosts: []string{h.name}}, db.Page{})
@@ -177,8 +189,10 @@ func (h *host) accelerator(t testing.TB, local string) *cyborg.Accelerator {
 	return &a
 }
 
+// alice is the actor of most tests.
 func alice() cyborg.Actor { return cyborg.Actor{Name: "alice", Project: "p", RequestID: "req-1"} }
 
+// admission is one without a request.
 func admission() db.Admission { return db.Admission{ID: uuid.New(), Actor: alice()} }
 
 // edit changes the request of an admission.
@@ -188,30 +202,36 @@ func edit[R cyborg.Request](a *db.Admission, change func(r *R)) {
 	a.Request = r
 }
 
+// toProvision is the admission of a provision.
 func toProvision(r cyborg.ProvisionRequest) db.Admission {
 	a := admission()
 	a.Request = r
 	return a
 }
 
+// toAttach is the admission of an attach.
 func toAttach(accelerator uuid.UUID, holder cyborg.Holder) db.Admission {
 	a := admission()
 	a.Request = cyborg.AttachRequest{Accelerator: accelerator, Holder: holder}
 	return a
 }
 
+// toDetach is the admission of a detach from this holder, or from all where it
+// is nil.
 func toDetach(accelerator uuid.UUID, holder *cyborg.Holder) db.Admission {
 	a := admission()
 	a.Request = cyborg.DetachRequest{Accelerator: accelerator, Holder: holder}
 	return a
 }
 
+// toProgram is the admission of a program with any image.
 func toProgram(accelerator uuid.UUID) db.Admission {
 	a := admission()
 	a.Request = cyborg.ProgramRequest{Accelerator: accelerator, Image: cyborg.Image{Source: "image.bin"}}
 	return a
 }
 
+// toConfigure is the admission of a change of a backend.
 func toConfigure(r cyborg.ConfigureRequest) db.Admission {
 	a := admission()
 	a.Request = r
@@ -222,6 +242,7 @@ func onHost(name string) cyborg.Holder { return cyborg.Holder{Kind: cyborg.Holde
 
 func instance(id string) cyborg.Holder { return cyborg.Holder{Kind: cyborg.HolderInstance, ID: id} }
 
+// admit admits an operation that has something to do.
 func (r *records) admit(t testing.TB, a db.Admission) cyborg.Operation {
 	t.Helper()
 	out, err := r.Admit(t.Context(), a)
@@ -230,6 +251,7 @@ func (r *records) admit(t testing.TB, a db.Admission) cyborg.Operation {
 	return out.Operation
 }
 
+// begin admits and begins an operation.
 func (r *records) begin(t testing.TB, a db.Admission) cyborg.Work {
 	t.Helper()
 	work, err := r.Begin(t.Context(), r.admit(t, a).ID)
@@ -237,6 +259,7 @@ func (r *records) begin(t testing.TB, a db.Admission) cyborg.Work {
 	return work
 }
 
+// end ends an operation, with an error unless it has succeeded.
 func (r *records) end(t testing.TB, work cyborg.Work, state cyborg.OperationState) {
 	t.Helper()
 	outcome := cyborg.Outcome{Operation: work.Operation, State: state}
@@ -269,6 +292,7 @@ func (r *records) accelerator(t testing.TB, id uuid.UUID) *cyborg.Accelerator {
 	return &a
 }
 
+// requireKind requires an error of this kind that contains each text.
 func requireKind(t testing.TB, kind cyborg.ErrorKind, err error, text ...string) {
 	t.Helper()
 	require.Error(t, err)

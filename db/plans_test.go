@@ -13,19 +13,22 @@ import (
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
-// TestPlans: what is done often costs what it is about, however much is
-// recorded, because indexes lead to it.
+// TestPlans: what is done often uses indexes, so that its cost does not grow
+// with the number of records.
 func TestPlans(t *testing.T) {
 	t.Parallel()
 	r := cloud(t, 16_000)
+
 	store, plans := explaining(t, r.url)
 	past := &records{Store: store, url: r.url, sql: r.sql}
 	past.profile(t, "asked", one())
 	r.exec(t, `INSERT INTO arqs (project, profile_uuid, profile_name, group_index, profile_group)
 		SELECT 'p', uuid, name, 0, groups -> 0 FROM device_profiles, generate_series(1, 20000)`)
 	r.exec(t, "ANALYZE arqs")
+
 	id := scalar[uuid.UUID](t, r, "SELECT uuid FROM deployables WHERE lifecycle = 'ready' ORDER BY id OFFSET 4000 LIMIT 1")
 	fresh := scalar[uuid.UUID](t, r, "SELECT uuid FROM deployables WHERE lifecycle = 'inactive' ORDER BY id OFFSET 4000 LIMIT 1")
+
 	filtered := func(filter db.AcceleratorFilter, page db.Page) func(t *testing.T) {
 		return func(t *testing.T) {
 			t.Helper()
@@ -36,9 +39,11 @@ func TestPlans(t *testing.T) {
 	status := func(status cyborg.Status) db.AcceleratorFilter {
 		return db.AcceleratorFilter{Statuses: []cyborg.Status{status}}
 	}
+
 	page := db.Page{Limit: 100}
 	h := &host{records: past, name: "h00500", boot: "b", sequence: 1, content: content(8)}
 	scan := regexp.MustCompile(`Seq Scan on (deployables|devices|attach_handles|events|arqs|placement_sync|placement_drift)\b`)
+
 	r.follow(t)
 	for _, test := range []struct {
 		name string
@@ -86,6 +91,7 @@ func TestPlans(t *testing.T) {
 			host := past.accelerator(t, id)
 			made, err := store.CreateARQs(t.Context(), "asked", alice())
 			require.NoError(t, err)
+
 			who := uuid.New()
 			op := past.admit(t, toBind(host.Host, instance(who.String()), host.ProviderUUID, made[0]))
 			_, err = store.Complete(t.Context(), op.ID)
@@ -172,8 +178,8 @@ func TestPlans(t *testing.T) {
 	}
 }
 
-// TestOperationPlans: what runs, and what needs an operator, is found however
-// many operations there have been.
+// TestOperationPlans: running operations and those that need an operator are
+// found by an index, however many operations there have been.
 func TestOperationPlans(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -187,8 +193,10 @@ func TestOperationPlans(t *testing.T) {
 			FROM generate_series(1, 8010) AS n RETURNING id)
 		INSERT INTO operation_subjects (operation_id, position, kind, subject_id) SELECT id, 0, 'host', 'h1' FROM made`)
 	r.exec(t, "ANALYZE operations")
+
 	store, plans := explaining(t, r.url)
-	plans() // of the beginning
+	plans() // drops those of opening the store
+
 	for _, test := range []struct {
 		states []cyborg.OperationState
 		index  string
@@ -205,28 +213,33 @@ func TestOperationPlans(t *testing.T) {
 			require.Contains(t, plan, test.index, "%v", test.states)
 		}
 	}
+
 	found, err := store.Operations(t.Context(), db.OperationFilter{States: []cyborg.OperationState{cyborg.OperationRunning, cyborg.OperationNeedsOperator}}, db.Page{})
 	require.NoError(t, err)
 	require.Len(t, found, 14)
 }
 
-// follow has Placement told of all hosts: nearly all of them are in step, with
-// what was written of them, and differed once; and each accelerator was once
-// asked for.
+// follow prepares what Placement would have left: nearly all hosts are in step
+// and have marks, each accelerator has drift that was repaired, and each was
+// requested once.
 func (r *records) follow(t *testing.T) {
 	t.Helper()
 	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, time.Hour))
+
 	r.exec(t, `
 		UPDATE placement_sync p SET done = wanted, asked = wanted, since = NULL, marks = (
 			SELECT jsonb_object_agg(d.provider_uuid, '{"classes": ["FPGA"], "traits": ["OWNER_CYBORG"]}'::jsonb)
 			FROM deployables d WHERE d.host = p.host)
 		WHERE host > 'h00005'`)
+
 	r.exec(t, `
 		INSERT INTO placement_drift (host, class, provider_uuid, detail, repaired_at)
 		SELECT host, 'reserved', provider_uuid, '0 are', now() FROM deployables`)
+
 	r.exec(t, "INSERT INTO device_profiles (name, groups) VALUES ('one', '[{}]')")
 	r.exec(t, `
 		INSERT INTO arqs (profile_uuid, profile_name, group_index, profile_group, state, reason, host, provider_uuid, instance_uuid)
 		SELECT p.uuid, p.name, 0, '{}', 'BindFailed', 'x', d.host, d.provider_uuid, gen_random_uuid() FROM deployables d, device_profiles p WHERE p.name = 'one'`)
+
 	r.exec(t, "VACUUM ANALYZE")
 }

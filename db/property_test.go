@@ -19,7 +19,7 @@ import (
 
 // requireEventsLead fails unless every change of an axis begins where the one
 // before it ended, and the last one ends where the records are. What a thing
-// belongs to at first is in the data of its first event, not an event of its
+// belongs to at first is in the data of its first event and has no event of its
 // own.
 func (r *records) requireEventsLead(t *rapid.T, hosts ...string) {
 	rows, err := r.sql.Query(t.Context(), `
@@ -38,6 +38,7 @@ func (r *records) requireEventsLead(t *rapid.T, hosts ...string) {
 		WHERE s.last AND s.subject_kind = 'accelerator' AND s.axis = e.axis AND s.to_value <> e.value`, hosts)
 	require.NoError(t, err)
 	defer rows.Close()
+
 	for rows.Next() {
 		var wrong string
 		require.NoError(t, rows.Scan(&wrong))
@@ -46,22 +47,25 @@ func (r *records) requireEventsLead(t *rapid.T, hosts ...string) {
 	require.NoError(t, rows.Err())
 }
 
-// shown draws what a host shows at one moment: cards on two backends, parts on
-// cards, handles on parts. From one moment to the next any of them may vanish,
-// come back, change, or move.
+// shown draws what a host reports at one moment: cards on two backends, parts
+// on cards, handles on parts. From one moment to the next any of them may
+// vanish, come back, change, or move.
 func shown(last bool) *rapid.Generator[agentapi.Content] {
 	return rapid.Custom(func(t *rapid.T) agentapi.Content {
 		states := []cyborg.BackendState{cyborg.BackendOK, cyborg.BackendOK, cyborg.BackendOK, cyborg.BackendDisabled, cyborg.BackendFailed}
-		if last { // what a backend that failed leaves as it was depends on the way there
+		if last { // what a failed backend leaves as it was depends on earlier reports
 			states = states[:4]
 		}
+
 		place := func(what string, places int) int { return rapid.IntRange(0, places).Draw(t, what) - 1 } // -1: nowhere
 		c := agentapi.Content{Attachments: []agentapi.Attachment{}}
+
 		for _, name := range []string{"x", "y"} {
 			c.Backends = append(c.Backends, agentapi.BackendReport{
 				Name: name, Driver: "fake", Services: []string{"attach"}, State: rapid.SampledFrom(states).Draw(t, "state"),
 			})
 		}
+
 		cards := [3]*cyborg.DeviceReport{}
 		for i := range cards {
 			cards[i] = &cyborg.DeviceReport{
@@ -69,6 +73,7 @@ func shown(last bool) *rapid.Generator[agentapi.Content] {
 				ControlPath: cyborg.ControlPath{Kind: "PCI", Info: map[string]string{}},
 			}
 		}
+
 		parts := map[int][]cyborg.DeployableReport{}
 		var held [3][]cyborg.HandleReport
 		for i := range 4 {
@@ -76,6 +81,7 @@ func shown(last bool) *rapid.Generator[agentapi.Content] {
 				held[on] = append(held[on], cyborg.HandleReport{Kind: cyborg.HandlePCI, Identity: fmt.Sprint("f", i), Info: map[string]string{}})
 			}
 		}
+
 		for i := range held {
 			if on := place("part", 3); on >= 0 {
 				parts[on] = append(parts[on], cyborg.DeployableReport{
@@ -84,6 +90,7 @@ func shown(last bool) *rapid.Generator[agentapi.Content] {
 				})
 			}
 		}
+
 		for i, card := range cards {
 			card.Deployables = parts[i]
 			if on := place("card", 2); on >= 0 && c.Backends[on].State == cyborg.BackendOK {
@@ -94,15 +101,17 @@ func shown(last bool) *rapid.Generator[agentapi.Content] {
 	})
 }
 
-// view is what the records say that is there, without what tells two hosts
-// apart.
+// view is what the records say is present on a host, without ids, so that two
+// hosts can be compared.
 func (r *records) view(t *rapid.T, host string) string {
 	found, err := r.Host(t.Context(), host)
 	require.NoError(t, err)
+
 	var lines []string
 	for _, b := range found.Backends {
 		lines = append(lines, fmt.Sprintf("backend %s %s %s", b.Name, b.State, b.Error))
 	}
+
 	devices, err := r.Devices(t.Context(), db.DeviceFilter{Hosts: []string{host}}, db.Page{})
 	require.NoError(t, err)
 	identities := map[uuid.UUID]string{}
@@ -112,6 +121,7 @@ func (r *records) view(t *rapid.T, host string) string {
 			lines = append(lines, fmt.Sprintf("device %s %s of %s", d.Identity, d.Model, d.Backend))
 		}
 	}
+
 	accelerators, err := r.Accelerators(t.Context(), db.AcceleratorFilter{Hosts: []string{host}}, db.Page{})
 	require.NoError(t, err)
 	for _, a := range accelerators {
@@ -125,6 +135,7 @@ func (r *records) view(t *rapid.T, host string) string {
 			}
 		}
 	}
+
 	slices.Sort(lines)
 	return fmt.Sprintln(lines)
 }
@@ -140,6 +151,7 @@ func (r *records) settleAsAgent(t *rapid.T, report agentapi.Report, generation i
 		if !replies[0].Report {
 			return
 		}
+
 		require.Less(t, try, 3, "the agent is asked for a report again and again")
 		report.Sequence++
 		merged, err := r.MergeReports(t.Context(), []agentapi.Report{report})
@@ -149,10 +161,10 @@ func (r *records) settleAsAgent(t *rapid.T, report agentapi.Report, generation i
 	}
 }
 
-// TestReportsInAnyOrder splits what two hosts say into batches for two
+// TestReportsInAnyOrder splits the reports of two hosts into batches for two
 // processes, in any order and with repeats. An older report never overwrites a
-// newer one, the events tell a story without gaps, and what is recorded in the
-// end is what one who sent the last report alone would have.
+// newer one, the events have no gaps, and the records end up as if the last
+// report were the only one.
 func TestReportsInAnyOrder(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -165,6 +177,7 @@ func TestReportsInAnyOrder(t *testing.T) {
 			newest     = map[string]agentapi.Report{}
 			hosts      []string
 		)
+
 		for n := range 2 {
 			host := fmt.Sprintf("h%d-%d", run, n)
 			hosts = append(hosts, host)
@@ -179,6 +192,7 @@ func TestReportsInAnyOrder(t *testing.T) {
 				}
 			}
 		}
+
 		deliveries = rapid.Permutation(deliveries).Draw(t, "order")
 		recorded, generation := map[string]int64{}, map[string]int64{}
 		for len(deliveries) > 0 {
@@ -187,6 +201,7 @@ func TestReportsInAnyOrder(t *testing.T) {
 			deliveries = deliveries[size:]
 			replies, err := stores[rapid.IntRange(0, 1).Draw(t, "process")].MergeReports(t.Context(), batch)
 			require.NoError(t, err)
+
 			for _, report := range batch {
 				recorded[report.Host] = max(recorded[report.Host], report.Sequence)
 			}
@@ -195,6 +210,7 @@ func TestReportsInAnyOrder(t *testing.T) {
 				generation[batch[i].Host] = max(generation[batch[i].Host], reply.Generation)
 			}
 		}
+
 		for _, host := range hosts {
 			r.settleAsAgent(t, newest[host], generation[host])
 			alone := newest[host]
@@ -209,9 +225,9 @@ func TestReportsInAnyOrder(t *testing.T) {
 }
 
 // TestGuardsAgreeWithTheTransitionTables admits, begins, ends, cancels,
-// maintains, enables and reports at random. What the tables of state.go do not
-// allow is refused and changes nothing, and no event tells of a step that is
-// not in them.
+// maintains, enables and reports at random. What the transition tables do not
+// allow is refused and changes nothing, and no event shows a change that is not
+// in them.
 func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -219,12 +235,14 @@ func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 	states := []cyborg.OperationState{
 		cyborg.OperationAdmitted, cyborg.OperationRunning, cyborg.OperationSucceeded, cyborg.OperationFailed, cyborg.OperationNeedsOperator, cyborg.OperationCancelled,
 	}
+
 	rapid.Check(t, func(rt *rapid.T) {
 		run++
 		h := r.addHost(t, fmt.Sprint("h", run), 2)
 		devices := h.content.Backends[0].Devices
 		targets := slices.Collect(maps.Values(h.accelerators(t)))
 		slices.SortFunc(targets, func(a, b cyborg.Accelerator) int { return cmp.Compare(a.LocalName, b.LocalName) })
+
 		var ops []uuid.UUID
 		now := map[uuid.UUID]cyborg.OperationState{}
 		target := func() uuid.UUID { return targets[rapid.IntRange(0, 1).Draw(rt, "target")].UUID }
@@ -234,6 +252,7 @@ func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 			}
 			return ops[rapid.IntRange(0, len(ops)-1).Draw(rt, "operation")]
 		}
+
 		rt.Repeat(map[string]func(*rapid.T){
 			"admit": func(rt *rapid.T) {
 				holder := instance(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "holder"))
@@ -293,18 +312,20 @@ func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 				h.report(t)
 			},
 		})
+
 		for _, id := range ops {
 			op, err := r.Operation(t.Context(), id)
 			require.NoError(rt, err)
 			require.Equal(rt, now[id], op.State)
 		}
+
 		r.requireEventsLead(rt, h.name)
 		r.requireWithinTables(rt, h.name)
 	})
 }
 
-// requireWithinTables fails where an event tells of a change of state that the
-// tables do not have.
+// requireWithinTables fails where an event shows a change of state that the
+// transition tables do not allow.
 func (r *records) requireWithinTables(t *rapid.T, host string) {
 	rows, err := r.sql.Query(t.Context(), `
 		SELECT DISTINCT axis, from_value, to_value FROM events
@@ -312,10 +333,12 @@ func (r *records) requireWithinTables(t *rapid.T, host string) {
 		AND (subject_kind, axis) IN (('accelerator', 'lifecycle'), ('accelerator', 'administration'), ('accelerator', 'presence'), ('operation', 'state'))`, host)
 	require.NoError(t, err)
 	defer rows.Close()
+
 	for rows.Next() {
 		var from, to string
 		var axis cyborg.EventAxis
 		require.NoError(t, rows.Scan(&axis, &from, &to))
+
 		allowed := map[cyborg.EventAxis]func() bool{
 			cyborg.AxisLifecycle: func() bool {
 				return cyborg.Allowed(cyborg.LifecycleTransitions(), cyborg.Lifecycle(from), cyborg.Lifecycle(to))
@@ -335,9 +358,9 @@ func (r *records) requireWithinTables(t *rapid.T, host string) {
 	require.NoError(t, rows.Err())
 }
 
-// TestFitChoosesLikeAPlainSearch compares the choice of what fits with a plain
-// search: of the live hosts before the silent ones, the accelerator that serves
-// the fewest consumers, and of those the oldest.
+// TestFitChoosesLikeAPlainSearch compares the choice of a fitting accelerator
+// with a plain search: live hosts come before silent ones, then the accelerator
+// that serves the fewest consumers, and of those the oldest.
 func TestFitChoosesLikeAPlainSearch(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -346,6 +369,7 @@ func TestFitChoosesLikeAPlainSearch(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		run++
 		r.exec(t, "UPDATE deployables SET administration = 'maintaining', maintain_reason = 'of an earlier run'")
+
 		silent := map[string]bool{}
 		for n := range rapid.IntRange(1, 3).Draw(rt, "hosts") {
 			h := &host{records: r, name: fmt.Sprintf("h%d-%d", run, n), boot: "b", content: content(rapid.IntRange(1, 3).Draw(rt, "cards"))}
@@ -357,14 +381,17 @@ func TestFitChoosesLikeAPlainSearch(t *testing.T) {
 					part.Protected = "the host lives on it"
 				}
 			}
+
 			h.report(t)
 			if silent[h.name] = rapid.IntRange(0, 3).Draw(rt, "silent") == 0; silent[h.name] {
 				h.fall(t)
 			}
 		}
+
 		all, err := r.Accelerators(t.Context(), db.AcceleratorFilter{Hosts: slices.Collect(maps.Keys(silent))}, db.Page{})
 		require.NoError(rt, err)
 		free := slices.DeleteFunc(all, func(a cyborg.Accelerator) bool { return a.Protected != "" })
+
 		for range 3 {
 			request := cyborg.ProvisionRequest{Name: uuid.NewString()}
 			if rapid.Bool().Draw(rt, "by type") {
@@ -376,6 +403,7 @@ func TestFitChoosesLikeAPlainSearch(t *testing.T) {
 			if rapid.Bool().Draw(rt, "by capability") {
 				request.Specs.Capability = cyborg.JSONObject{"gib": float64(rapid.IntRange(1, 3).Draw(rt, "wanted gib"))}
 			}
+
 			fitting := slices.DeleteFunc(slices.Clone(free), func(a cyborg.Accelerator) bool { return len(a.Specs.Mismatches(request.Specs)) > 0 })
 			out, err := r.Admit(t.Context(), toProvision(request))
 			if len(fitting) == 0 {
@@ -383,6 +411,7 @@ func TestFitChoosesLikeAPlainSearch(t *testing.T) {
 				continue
 			}
 			require.NoError(rt, err)
+
 			best := slices.MinFunc(fitting, func(a, b cyborg.Accelerator) int {
 				live := map[bool]int{true: 1}
 				return cmp.Or(cmp.Compare(live[silent[a.Host]], live[silent[b.Host]]), cmp.Compare(a.Specs.Num, b.Specs.Num), cmp.Compare(a.ID, b.ID))

@@ -15,7 +15,8 @@ import (
 )
 
 // TestConcurrentAdmissionsHaveOneWinner admits hundreds of operations on one
-// accelerator at once, from two processes.
+// accelerator at once, from two processes. One is admitted, and all others are
+// told that it has a claim.
 func TestConcurrentAdmissionsHaveOneWinner(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -36,6 +37,7 @@ func TestConcurrentAdmissionsHaveOneWinner(t *testing.T) {
 			if i%2 == 1 {
 				store = other
 			}
+
 			var request db.Admission
 			switch i % 3 {
 			case 0:
@@ -45,6 +47,7 @@ func TestConcurrentAdmissionsHaveOneWinner(t *testing.T) {
 			default: // through the sibling, claims a as well
 				request = toProgram(sibling.UUID)
 			}
+
 			_, err := store.Admit(t.Context(), request)
 			if err == nil {
 				won.Add(1)
@@ -53,25 +56,27 @@ func TestConcurrentAdmissionsHaveOneWinner(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 	require.EqualValues(t, 1, won.Load())
 	require.Equal(t, 1, scalar[int](t, r, "SELECT count(*) FROM operations WHERE open"))
 }
 
 // TestLastHandle lets many attach, detach and program in a loop, to the end of
-// each operation. At no time do more hold a handle than there are handles, and
-// nobody programs what somebody holds: the constraints would not let that pass
-// unseen, and each success is checked against what its operation was told.
+// each operation. There are never more holders than handles, and nobody
+// programs what somebody holds.
 func TestLastHandle(t *testing.T) {
 	t.Parallel()
 	const workers, rounds = 12, 8
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 1).ready(t, "card0")
+
 	var (
 		wg       sync.WaitGroup
 		held     atomic.Int32
 		attached atomic.Int32
 	)
+
 	for w := range workers {
 		wg.Go(func() {
 			vm := instance(fmt.Sprint("vm", w))
@@ -86,6 +91,7 @@ func TestLastHandle(t *testing.T) {
 					raceOne(t, r, toProgram(a.UUID))
 					continue
 				}
+
 				held.Add(-1)
 				for raceOne(t, r, toDetach(a.UUID, &vm)) != cyborg.OperationSucceeded {
 					if t.Failed() {
@@ -95,6 +101,7 @@ func TestLastHandle(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 	require.Positive(t, attached.Load())
 	require.Empty(t, r.accelerator(t, a.UUID).Holders())
@@ -102,8 +109,8 @@ func TestLastHandle(t *testing.T) {
 	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM operations WHERE open"))
 }
 
-// raceOne takes one operation to its end, and returns as what it ended, or ""
-// where it was not admitted.
+// raceOne takes one operation to its end. It returns the state in which the
+// operation ended, or "" where it was not admitted.
 func raceOne(t *testing.T, r *records, a db.Admission) cyborg.OperationState {
 	t.Helper()
 	out, err := r.Admit(t.Context(), a)
@@ -115,32 +122,37 @@ func raceOne(t *testing.T, r *records, a db.Admission) cyborg.OperationState {
 		t.Error(err)
 		return ""
 	}
+
 	work, err := r.Begin(t.Context(), out.Operation.ID)
 	if err != nil {
 		t.Error(err)
 		return ""
 	}
+
 	if work.Kind == cyborg.OperationAttach && (len(work.Handles) != 1 || work.Handles[0].Holder != a.Request.(cyborg.AttachRequest).Holder) {
 		t.Errorf("told to attach %v", work.Handles)
 	}
+
 	if err := r.End(t.Context(), cyborg.Outcome{Operation: out.Operation.ID, State: cyborg.OperationSucceeded}); err != nil {
 		t.Error(err)
 	}
 	return cyborg.OperationSucceeded
 }
 
-// TestConcurrentRequestsWithOneKey sends one request many times at once: one
-// operation, and everybody learns of it.
+// TestConcurrentRequestsWithOneKey sends one request many times at once. There
+// is one operation, and every caller gets it.
 func TestConcurrentRequestsWithOneKey(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	r.addHost(t, "h1", 8)
+
 	var (
 		wg    sync.WaitGroup
 		mu    sync.Mutex
 		ids   = map[string]int{}
 		fresh int
 	)
+
 	for range 20 {
 		wg.Go(func() {
 			a := toProvision(cyborg.ProvisionRequest{Name: "x"})
@@ -150,6 +162,7 @@ func TestConcurrentRequestsWithOneKey(t *testing.T) {
 				t.Error(err)
 				return
 			}
+
 			mu.Lock()
 			defer mu.Unlock()
 			ids[out.Operation.ID.String()]++
@@ -158,18 +171,21 @@ func TestConcurrentRequestsWithOneKey(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 	require.Len(t, ids, 1)
 	require.Equal(t, 1, fresh)
 }
 
-// TestConcurrentBeginAndEnd repeats them from several sides, as Temporal's
-// retries may.
+// TestConcurrentBeginAndEnd begins and ends an operation from several sides at
+// once, as Temporal's retries may. All get the same work, and the first end
+// counts.
 func TestConcurrentBeginAndEnd(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 1).ready(t, "card0")
 	op := r.admit(t, toAttach(a.UUID, onHost("h1")))
+
 	var wg sync.WaitGroup
 	handles := make([]cyborg.Work, 10)
 	for i := range handles {
@@ -184,6 +200,7 @@ func TestConcurrentBeginAndEnd(t *testing.T) {
 	for _, work := range handles {
 		require.Equal(t, handles[0], work)
 	}
+
 	states := []cyborg.OperationState{cyborg.OperationSucceeded, cyborg.OperationFailed}
 	for i := range 10 {
 		wg.Go(func() {
@@ -193,14 +210,15 @@ func TestConcurrentBeginAndEnd(t *testing.T) {
 		})
 	}
 	wg.Wait()
+
 	ended, err := r.Operation(t.Context(), op.ID)
 	require.NoError(t, err)
 	found := r.accelerator(t, a.UUID)
 	require.Equal(t, ended.State == cyborg.OperationSucceeded, len(found.Holders()) == 1)
 }
 
-// TestOneBackendManyInstalls: a backend that has no devices yet, whose claims
-// could keep others away, is configured by one at a time all the same.
+// TestOneBackendManyInstalls: a backend is configured by one operation at a
+// time, even while it has no devices whose claims could keep others away.
 func TestOneBackendManyInstalls(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -209,16 +227,19 @@ func TestOneBackendManyInstalls(t *testing.T) {
 	request := func(action cyborg.ConfigureAction) db.Admission {
 		return toConfigure(cyborg.ConfigureRequest{Host: "h1", Backend: "new", Driver: "fake", Action: action})
 	}
+
 	var (
 		wg       sync.WaitGroup
 		requests [20]db.Admission
 		errs     [20]error
 	)
+
 	for i := range requests {
 		requests[i] = request(cyborg.ConfigureInstall)
 		wg.Go(func() { _, errs[i] = stores[i%2].Admit(t.Context(), requests[i]) })
 	}
 	wg.Wait()
+
 	won := slices.Index(errs[:], nil)
 	require.GreaterOrEqual(t, won, 0)
 	for i, err := range errs {
@@ -227,6 +248,7 @@ func TestOneBackendManyInstalls(t *testing.T) {
 			require.Equal(t, requests[won].ID, cyborg.AsError(err).Operation)
 		}
 	}
+
 	configured := func(id uuid.UUID, state cyborg.BackendState) {
 		_, err := r.Begin(t.Context(), id)
 		require.NoError(t, err)
@@ -234,9 +256,11 @@ func TestOneBackendManyInstalls(t *testing.T) {
 			Operation: id, State: cyborg.OperationSucceeded, Result: cyborg.JSONObject{"state": string(state)},
 		}))
 	}
+
 	configured(requests[won].ID, cyborg.BackendOK)
 	uninstall := r.admit(t, request(cyborg.ConfigureUninstall))
 	configured(uninstall.ID, cyborg.BackendDisabled)
+
 	_, err := r.Admit(t.Context(), request(cyborg.ConfigureUninstall))
 	requireKind(t, cyborg.ErrChanged, err, "uninstalled already")
 	require.Equal(t, uninstall.ID, cyborg.AsError(err).Operation)

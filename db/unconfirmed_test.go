@@ -14,6 +14,7 @@ import (
 
 const unsettled = "its host may still have it attached, and has not settled that yet"
 
+// toForce is the admission of a detach by force.
 func toForce(accelerator uuid.UUID, holder *cyborg.Holder) db.Admission {
 	a := toDetach(accelerator, holder)
 	edit(&a, func(r *cyborg.DetachRequest) { r.Force = true })
@@ -34,18 +35,20 @@ func (r *records) requireUnsettled(t *testing.T, id uuid.UUID, by uuid.UUID) {
 	a := r.accelerator(t, id)
 	require.Empty(t, a.Holders())
 	require.Equal(t, &cyborg.Fence{Reason: unsettled, Operation: by}, a.Fence)
+
 	for name, request := range map[string]db.Admission{
 		"attach":    toAttach(id, instance("vm2")),
 		"program":   toProgram(id),
 		"provision": toProvision(cyborg.ProvisionRequest{Accelerator: id, Name: "other"}),
 	} {
 		if a.Lifecycle == cyborg.LifecycleReady && name == "provision" || a.Lifecycle == cyborg.LifecycleError && name != "provision" {
-			continue // refused for that already
+			continue // its lifecycle is the reason of the refusal
 		}
 		_, err := r.Admit(t.Context(), request)
 		requireKind(t, cyborg.ErrChanged, err, unsettled)
 		require.Contains(t, cyborg.AsError(err).Hint, "Reconcile asks host h1", name)
 	}
+
 	out, err := r.Admit(t.Context(), toForce(id, nil))
 	require.NoError(t, err)
 	require.True(t, out.NothingToDo, "there is nothing to force a second time")
@@ -61,12 +64,13 @@ func TestForceIsRefusedWhileNotNeeded(t *testing.T) {
 	out, err := r.Admit(t.Context(), toForce(a.UUID, nil))
 	require.NoError(t, err)
 	require.True(t, out.NothingToDo)
+
 	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationSucceeded)
 	_, err = r.Admit(t.Context(), toForce(a.UUID, nil))
 	requireKind(t, cyborg.ErrChanged, err, "can be detached without force", "h1 was heard at")
 	require.NotEmpty(t, cyborg.AsError(err).Hint)
 
-	// It is heard again between the admission and the first step.
+	// The host is heard again between the admission and the first step.
 	h.fall(t)
 	op := r.admit(t, toForce(a.UUID, nil))
 	h.hear(t)
@@ -77,8 +81,8 @@ func TestForceIsRefusedWhileNotNeeded(t *testing.T) {
 	require.Nil(t, r.accelerator(t, a.UUID).Fence)
 }
 
-// TestForceStuckHandles goes through all situations that need force, and checks
-// that the work mentions it.
+// TestForceStuckHandles: every situation that needs force allows it, and the
+// work says which one it is.
 func TestForceStuckHandles(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -108,12 +112,14 @@ func TestForceStuckHandles(t *testing.T) {
 		id := h.ready(t, "card0").UUID
 		r.do(t, toAttach(id, onHost(h.name)), cyborg.OperationSucceeded)
 		test.make(h, id)
+
 		work := r.begin(t, toForce(id, nil))
 		require.Contains(t, work.Forced, test.why)
 		again, err := r.Begin(t.Context(), work.Operation)
 		require.NoError(t, err)
 		require.Equal(t, work, again)
 		r.end(t, work, cyborg.OperationSucceeded)
+
 		a := r.accelerator(t, id)
 		require.Empty(t, a.Holders(), test.why)
 		require.Equal(t, &cyborg.Fence{Reason: unsettled, Operation: work.Operation}, a.Fence, test.why)
@@ -129,14 +135,17 @@ func TestForceAndTheHostComesBack(t *testing.T) {
 	on, vm := h.ready(t, "card0").UUID, h.ready(t, "card1").UUID
 	attached := r.do(t, toAttach(on, onHost("h1")), cyborg.OperationSucceeded)
 	r.do(t, toAttach(vm, instance("vm1")), cyborg.OperationSucceeded)
+
 	h.content.Attachments = []agentapi.Attachment{{
 		Backend: "fake", Deployable: "card0", Handle: "card0.0", Operation: attached.Operation, State: cyborg.AttachmentDone,
 	}}
 	h.report(t)
 	require.Empty(t, r.disagreements(t))
+
 	h.fall(t)
 	forced := r.do(t, toForce(on, nil), cyborg.OperationSucceeded)
 	r.requireUnsettled(t, on, forced.Operation)
+
 	of := instance("vm1")
 	taken := r.do(t, toForce(vm, &of), cyborg.OperationSucceeded)
 	r.requireUnsettled(t, vm, taken.Operation)
@@ -152,13 +161,14 @@ func TestForceAndTheHostComesBack(t *testing.T) {
 	require.Equal(t, onHost("h1"), found["card0"].Handle.Holder)
 	require.False(t, found["card0"].Attach)
 	require.Equal(t, instance("vm1"), found["card1"].Handle.Holder, "the host looks whether somebody still uses it")
+
 	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{found["card0"]}))
 	require.Nil(t, r.accelerator(t, on).Fence)
 	require.Equal(t, cyborg.StatusReady, r.accelerator(t, on).Status())
 	r.requireUnsettled(t, vm, taken.Operation)
 	r.do(t, toAttach(on, onHost("h1")), cyborg.OperationSucceeded)
 
-	// Told again, late, it changes nothing.
+	// A late repetition of the settlement changes nothing.
 	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{found["card0"]}))
 	require.Equal(t, []cyborg.Holder{onHost("h1")}, r.accelerator(t, on).Holders())
 
@@ -185,6 +195,7 @@ func TestForceInErrorState(t *testing.T) {
 	forced := r.do(t, toForce(id, nil), cyborg.OperationSucceeded)
 	require.Equal(t, cyborg.StatusError, r.accelerator(t, id).Status())
 	r.requireUnsettled(t, id, forced.Operation)
+
 	found := r.disagreements(t)
 	require.Len(t, found, 1)
 	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{found["card0"]}))
@@ -202,12 +213,15 @@ func TestForceKeepsOtherHolders(t *testing.T) {
 	one, two := instance("vm1"), instance("vm2")
 	r.do(t, toAttach(id, one), cyborg.OperationSucceeded)
 	r.do(t, toAttach(id, two), cyborg.OperationSucceeded)
+
 	h.fall(t)
 	forced := r.do(t, toForce(id, &one), cyborg.OperationSucceeded)
 	require.Equal(t, []cyborg.Holder{two}, r.accelerator(t, id).Holders())
+
 	h.content.Backends[0].Devices = nil
 	h.report(t)
 	require.Equal(t, &cyborg.Fence{Reason: unsettled, Operation: forced.Operation}, r.accelerator(t, id).Fence)
+
 	found := r.disagreements(t)
 	require.Len(t, found, 1)
 	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{found["card0"]}))
@@ -224,17 +238,21 @@ func TestForgetUnconfirmed(t *testing.T) {
 	for _, id := range []uuid.UUID{gone, part} {
 		r.do(t, toAttach(id, onHost("h1")), cyborg.OperationSucceeded)
 	}
+
 	h.content.Backends[0].Devices = h.content.Backends[0].Devices[1:]
 	h.content.Backends[0].Devices[0].Deployables = []cyborg.DeployableReport{deployable("card1", 0)}
 	h.report(t)
 	r.do(t, toDetach(part, nil), cyborg.OperationNeedsOperator)
+
 	for _, id := range []uuid.UUID{gone, part} {
 		r.do(t, toForce(id, nil), cyborg.OperationSucceeded)
 	}
+
 	forgotten, err := r.Forget(t.Context(), time.Hour)
 	require.NoError(t, err)
 	require.Zero(t, forgotten)
 	require.NotNil(t, r.accelerator(t, part).Fence)
+
 	_, err = r.Forget(t.Context(), 0)
 	require.NoError(t, err)
 	_, err = r.Accelerator(t.Context(), gone)
@@ -250,6 +268,7 @@ func TestSettlementOfEarlierAttachment(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	id := h.ready(t, "card0").UUID
+
 	leave := func() uuid.UUID {
 		r.do(t, toAttach(id, onHost("h1")), cyborg.OperationSucceeded)
 		h.fall(t)
@@ -257,9 +276,11 @@ func TestSettlementOfEarlierAttachment(t *testing.T) {
 		h.hear(t)
 		return forced.Operation
 	}
+
 	leave()
 	first := r.disagreements(t)["card0"]
 	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{first}))
+
 	again := leave()
 	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{first})) // its answer was lost, and it is repeated
 	r.requireUnsettled(t, id, again)
@@ -267,25 +288,30 @@ func TestSettlementOfEarlierAttachment(t *testing.T) {
 	require.Nil(t, r.accelerator(t, id).Fence)
 }
 
-// TestUnconfirmedHandleDuringAProgram: a host comes back with an attachment
-// while an image is loaded, however the program ends.
+// TestUnconfirmedHandleDuringAProgram: a host may come back with an attachment
+// while an image is loaded. Its handle stays unconfirmed, however the program
+// ends.
 func TestUnconfirmedHandleDuringAProgram(t *testing.T) {
 	t.Parallel()
 	for _, end := range []cyborg.OperationState{cyborg.OperationSucceeded, cyborg.OperationFailed, cyborg.OperationNeedsOperator} {
 		r := newRecords(t)
 		h := r.addHost(t, "h1", 1)
 		id := h.ready(t, "card0").UUID
+
 		show := func(handles int) {
 			h.content.Backends[0].Devices[0].Deployables = []cyborg.DeployableReport{deployable("card0", handles)}
 			h.report(t)
 		}
+
 		show(0)
 		_, err := r.Forget(t.Context(), 0)
 		require.NoError(t, err)
+
 		work := r.begin(t, toProgram(id))
 		h.journal("card0", cyborg.AttachmentDone)
 		show(1)
 		r.end(t, work, end)
+
 		var handles []cyborg.AttachHandle
 		for _, handle := range r.accelerator(t, id).Handles {
 			handle.Holder = nil
@@ -294,7 +320,8 @@ func TestUnconfirmedHandleDuringAProgram(t *testing.T) {
 		require.Len(t, handles, 1)
 		require.Equal(t, onHost("h1"), *handles[0].Unconfirmed)
 		require.Nil(t, (&cyborg.Accelerator{Handles: handles}).FreeHandle())
-		if end == cyborg.OperationNeedsOperator { // whose fence is another one
+
+		if end == cyborg.OperationNeedsOperator { // the fence is the program's own
 			for _, request := range []db.Admission{toProgram(id), toRetire(r.accelerator(t, id))} {
 				_, err := r.Admit(t.Context(), request)
 				requireKind(t, cyborg.ErrChanged, err, unsettled)
@@ -302,6 +329,7 @@ func TestUnconfirmedHandleDuringAProgram(t *testing.T) {
 		} else {
 			r.requireUnsettled(t, id, uuid.Nil)
 		}
+
 		require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{r.disagreements(t)["card0"]}))
 		if end == cyborg.OperationNeedsOperator {
 			r.do(t, toProgram(id), cyborg.OperationSucceeded)
