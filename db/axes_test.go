@@ -13,9 +13,9 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// TestTheTriggersWriteTheAxes: what the triggers of the migrated database can
-// write as a subject and an axis is what the table in docs/data.md has, and the
-// axes are the constants of the root package. It reads the triggers and not
+// TestTheTriggersWriteTheAxes: the table in docs/data.md has the subjects and
+// axes that the triggers of the migrated database can write, and the axes are
+// the constants of the root package. The test reads the triggers and not
 // events, because events show only what a test has caused.
 func TestTheTriggersWriteTheAxes(t *testing.T) {
 	t.Parallel()
@@ -43,6 +43,7 @@ func documentedAxes(t *testing.T) []string {
 	_, table, ok := strings.Cut(string(page), "| subject | axis |")
 	require.True(t, ok)
 	table, _, _ = strings.Cut(table, "\n\n")
+
 	word := regexp.MustCompile("`([^`]+)`")
 	var out []string
 	for row := range strings.SplitSeq(table, "\n") {
@@ -121,21 +122,26 @@ func writtenBy(t *testing.T, columns []string, query string) []string {
 	return out
 }
 
+// subjectsIn lists the kinds of subjects that an expression of a trigger can
+// have.
 func subjectsIn(t *testing.T, expression string) []string {
 	t.Helper()
-	if expression == "NEW.subject_kind" { // of a difference in Placement
+	if expression == "NEW.subject_kind" { // of drift in Placement
 		return []string{string(cyborg.SubjectAccelerator), string(cyborg.SubjectHost), string(cyborg.SubjectProvider)}
 	}
 	require.Regexp(t, `^'\w+'$`, expression)
 	return []string{strings.Trim(expression, "'")}
 }
 
+// axisIn is the axis that an expression of a trigger has, with CLASS in place
+// of a class of drift.
 func axisIn(t *testing.T, expression string) string {
 	t.Helper()
 	if prefix, ok := strings.CutSuffix(expression, " || NEW.class"); ok {
 		return strings.Trim(prefix, "'") + "CLASS"
 	}
 	require.Regexp(t, `^'\w+'$`, expression)
+
 	axis := cyborg.EventAxis(strings.Trim(expression, "'"))
 	if class, ok := axis.Drift(); ok {
 		require.Contains(t, cyborg.DriftClasses(), class)
@@ -163,6 +169,7 @@ func sqlList(text string) []string {
 			out = append(out, strings.TrimSpace(text[begin:i]))
 			begin = i + 1
 		}
+
 		if depth < 0 || depth == 0 && !quoted && strings.HasPrefix(strings.TrimSpace(text[i:]), "FROM ") {
 			end = i
 			break

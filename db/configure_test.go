@@ -9,6 +9,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
+// TestConfigure: a backend is installed, updated and uninstalled, and each
+// change is refused where the host, the backend or its holders do not allow it.
 func TestConfigure(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -22,6 +24,7 @@ func TestConfigure(t *testing.T) {
 		_, err := r.Admit(t.Context(), toConfigure(request))
 		requireKind(t, kind, err, text...)
 	}
+
 	refused(cyborg.ErrNotFound, cyborg.ConfigureRequest{Host: "h9", Backend: "b", Action: cyborg.ConfigureInstall, Driver: "d"}, "h9")
 	refused(cyborg.ErrInvalid, request(cyborg.ConfigureInstall, "", "fake"))
 	refused(cyborg.ErrInvalid, request("explode", "fake", ""), "explode")
@@ -33,9 +36,11 @@ func TestConfigure(t *testing.T) {
 	h.report(t)
 	again := request(cyborg.ConfigureInstall, "fake", "fake")
 	again.Options = cyborg.JSONObject{"park": "4xfpga"}
+
 	_, err := r.Admit(t.Context(), toConfigure(again))
 	requireKind(t, cyborg.ErrChanged, err, "with other options")
 	require.Contains(t, cyborg.AsError(err).Hint, "driver update")
+
 	for _, options := range []cyborg.JSONObject{nil, {"more": map[string]any{"a": 1}, "park": "2xfpga"}} {
 		again.Options = options
 		r.do(t, toConfigure(again), cyborg.OperationSucceeded)
@@ -47,10 +52,12 @@ func TestConfigure(t *testing.T) {
 	op, err := r.Operation(t.Context(), work.Operation)
 	require.NoError(t, err)
 	require.Equal(t, []cyborg.Subject{{Kind: cyborg.SubjectBackend, ID: "h1/new"}, {Kind: cyborg.SubjectHost, ID: "h1"}}, op.Subjects)
+
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationSucceeded,
 		Result: cyborg.JSONObject{"state": "failed", "error": "", "services": []string{"discover"}, "devices": 0},
 	}))
+
 	backends, err := r.Backends(t.Context(), "h1")
 	require.NoError(t, err)
 	require.Len(t, backends, 2)
@@ -73,6 +80,7 @@ func TestConfigure(t *testing.T) {
 	backends, err = r.Backends(t.Context(), "h1")
 	require.NoError(t, err)
 	require.Equal(t, cyborg.BackendDisabled, backends[0].State)
+
 	refused(cyborg.ErrChanged, request(cyborg.ConfigureUninstall, "fake", ""), "already")
 	h.content.Backends[0].State, h.content.Backends[0].Devices = cyborg.BackendDisabled, nil
 	h.report(t)
@@ -87,18 +95,23 @@ func TestConfigureAfterAReport(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)
 	work := r.begin(t, toConfigure(cyborg.ConfigureRequest{Host: "h1", Backend: "fake", Action: cyborg.ConfigureUpdate}))
+
 	h.content.Backends[0].Services = []string{"attach", "more"}
 	base := h.next()
 	require.True(t, h.tell(t, base).Accepted)
+
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationSucceeded, Result: cyborg.JSONObject{"state": "ok", "services": []string{"attach"}},
 	}))
+
 	replies, err := r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{h.beat()})
 	require.NoError(t, err)
 	require.True(t, replies[0].Report)
+
 	h.content.Backends[0].Devices = h.content.Backends[0].Devices[1:]
 	require.True(t, h.tell(t, since(base, h.next())).Whole)
 	require.True(t, h.report(t).Accepted)
+
 	backends, err := r.Backends(t.Context(), "h1")
 	require.NoError(t, err)
 	require.Equal(t, []string{"attach", "more"}, backends[0].Services)

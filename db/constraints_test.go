@@ -10,8 +10,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// TestIllegalStatesAreRefused writes each one directly, past all guards of the
-// store.
+// TestIllegalStatesAreRefused: the schema itself refuses illegal states. The
+// test writes each of them directly, past all guards of the store.
 func TestIllegalStatesAreRefused(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -21,6 +21,7 @@ func TestIllegalStatesAreRefused(t *testing.T) {
 	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationSucceeded)
 	open := r.begin(t, toProvision(cyborg.ProvisionRequest{Accelerator: b.UUID}))
 	ended := r.do(t, toAttach(a.UUID, instance("vm1")), cyborg.OperationFailed)
+
 	const check, unique, foreign, integrity = "23514", "23505", "23503", "23000"
 	held := r.accelerator(t, a.UUID).Handles[0].UUID
 
@@ -89,6 +90,7 @@ func TestStatesOfTheSchema(t *testing.T) {
 	requireStates(t, r, "attach_handles", "presence", cyborg.PresenceTransitions())
 	requireStates(t, r, "operations", "state", cyborg.OperationTransitions())
 	requireStates(t, r, "arqs", "state", cyborg.ARQTransitions())
+
 	var kinds []string
 	for _, kind := range cyborg.OperationKinds() {
 		kinds = append(kinds, string(kind))
@@ -96,6 +98,8 @@ func TestStatesOfTheSchema(t *testing.T) {
 	require.ElementsMatch(t, kinds, scalar[[]string](t, r, "SELECT array_agg(kind) FROM operation_kinds"))
 }
 
+// requireStates requires that a column allows the states of a transition table
+// and no others.
 func requireStates[S ~string](t *testing.T, r *records, table, column string, machine []cyborg.Transition[S]) {
 	t.Helper()
 	var states []string
@@ -106,6 +110,7 @@ func requireStates[S ~string](t *testing.T, r *records, table, column string, ma
 			}
 		}
 	}
+
 	require.ElementsMatch(t, states, allowedValues(t, r, table, column))
 }
 

@@ -23,6 +23,7 @@ func TestDiagrams(t *testing.T) {
 	page, err := os.ReadFile(dataPage)
 	require.NoError(t, err)
 	want := string(page)
+
 	for name, diagram := range map[string]string{
 		"lifecycle":           draw(cyborg.LifecycleTransitions()),
 		"administration":      draw(cyborg.AdministrationTransitions()),
@@ -33,10 +34,12 @@ func TestDiagrams(t *testing.T) {
 		begin, end := "<!-- diagram: "+name+" -->\n", "<!-- end of diagram: "+name+" -->"
 		before, rest, ok := strings.Cut(want, begin)
 		require.True(t, ok, "%s has no diagram of %s", dataPage, name)
+
 		_, after, ok := strings.Cut(rest, end)
 		require.True(t, ok, "the diagram of %s has no end", name)
 		want = before + begin + diagram + end + after
 	}
+
 	if flag.Lookup("update").Value.String() == "true" {
 		require.NoError(t, os.WriteFile(dataPage, []byte(want), 0o600))
 		return
@@ -44,8 +47,7 @@ func TestDiagrams(t *testing.T) {
 	require.Equal(t, want, string(page), "the transition tables changed; run go test ./db -run TestDiagrams -update")
 }
 
-// draw starts from the state that the first transition leaves, as the tables
-// do.
+// draw writes a state diagram that starts in the first state of the table.
 func draw[S ~string](machine []cyborg.Transition[S]) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "```mermaid\nstateDiagram-v2\n    [*] --> %s\n", machine[0].From)
@@ -56,7 +58,7 @@ func draw[S ~string](machine []cyborg.Transition[S]) string {
 	return text.String()
 }
 
-// TestTablesAreDocumented: the page names every table.
+// TestTablesAreDocumented: docs/data.md names every table.
 func TestTablesAreDocumented(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(dataPage)

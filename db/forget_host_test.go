@@ -11,6 +11,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
+// TestForgetHost: a silent host without open operations and holders is
+// forgotten with all it has, but its history stays.
 func TestForgetHost(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -18,14 +20,17 @@ func TestForgetHost(t *testing.T) {
 	other := r.addHost(t, "h2", 1)
 	requireKind(t, cyborg.ErrNotFound, r.ForgetHost(t.Context(), "h9", alice()))
 	requireKind(t, cyborg.ErrChanged, r.ForgetHost(t.Context(), "h1", alice()), "was heard at")
+
 	a := h.ready(t, "card0")
 	attached := r.do(t, toAttach(a.UUID, instance("vm1")), cyborg.OperationSucceeded)
 	h.fall(t)
+
 	open := r.admit(t, toProvision(cyborg.ProvisionRequest{Name: "h1_card1"}))
 	err := r.ForgetHost(t.Context(), "h1", alice())
 	requireKind(t, cyborg.ErrClaimed, err, open.ID.String())
 	require.Equal(t, open.ID, cyborg.AsError(err).Operation)
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: open.ID, State: cyborg.OperationFailed}))
+
 	requireKind(t, cyborg.ErrInUse, r.ForgetHost(t.Context(), "h1", alice()), "1 accelerators", "h1_card0 (instance vm1)")
 	r.do(t, toForce(a.UUID, nil), cyborg.OperationSucceeded)
 
@@ -33,6 +38,7 @@ func TestForgetHost(t *testing.T) {
 	h.hear(t)
 	requireKind(t, cyborg.ErrChanged, r.ForgetHost(t.Context(), "h1", alice()))
 	h.fall(t)
+
 	require.NoError(t, r.ForgetHost(t.Context(), "h1", alice()))
 	_, err = r.Host(t.Context(), "h1")
 	requireKind(t, cyborg.ErrNotFound, err)
@@ -64,6 +70,7 @@ func TestForgetHost(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, replies[0].Report)
 	require.True(t, h.report(t).Accepted)
+
 	again := h.accelerator(t, "card0")
 	require.NotEqual(t, a.UUID, again.UUID)
 	require.Equal(t, cyborg.StatusInactive, again.Status())
@@ -71,29 +78,34 @@ func TestForgetHost(t *testing.T) {
 }
 
 // TestForgottenHostComesBackWithAnAttachment: a handle that is still attached
-// there is given to nobody until the host has settled it.
+// on a forgotten host is given to nobody until the host has settled it.
 func TestForgottenHostComesBackWithAnAttachment(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)
 	h.fall(t)
 	require.NoError(t, r.ForgetHost(t.Context(), "h1", alice()))
+
 	h.journal("card0", cyborg.AttachmentDone)
 	h.journal("card1", cyborg.AttachmentLost)
 	require.True(t, h.report(t).Accepted)
+
 	for _, name := range []string{"card0", "card1"} {
 		a := h.accelerator(t, name)
 		require.Equal(t, &cyborg.Fence{Reason: unsettled}, a.Fence)
 		_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}))
 		requireKind(t, cyborg.ErrChanged, err, unsettled)
 	}
+
 	found := r.disagreements(t)
 	require.Len(t, found, 2)
 	require.Equal(t, "left", found["card0"].Recorded)
 	require.Equal(t, onHost("h1"), found["card0"].Handle.Holder)
 	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{found["card0"], found["card1"]}))
+
 	h.ready(t, "card0")
 	r.do(t, toAttach(h.accelerator(t, "card0").UUID, onHost("h1")), cyborg.OperationSucceeded)
+
 	h.report(t) // the report still has the journal's old entry
 	require.Nil(t, h.accelerator(t, "card0").Fence, "only what is new was left")
 }

@@ -188,8 +188,8 @@ func TestIngesterBatchesCallers(t *testing.T) {
 	require.LessOrEqual(t, count.since(&before), int64(intervals))
 }
 
-// TestFewReportsOfManyDevices: few reports with many devices are recorded
-// together, because they would hold the locks of their hosts for long.
+// TestFewReportsOfManyDevices: reports of many devices are recorded a few at a
+// time, because together they would hold the locks of their hosts for long.
 func TestFewReportsOfManyDevices(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// TestConflictNamesTheWinningOperation: whoever comes too late learns which
-// operation was faster, whatever it was faster at.
+// TestConflictNamesTheWinningOperation: a caller that comes too late learns
+// which operation was faster, whatever the conflict is about.
 func TestConflictNamesTheWinningOperation(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -62,7 +62,7 @@ func TestConflictNamesTheWinningOperation(t *testing.T) {
 	broken := r.do(t, toProgram(h.accelerator(t, "card4").UUID), cyborg.OperationNeedsOperator)
 	refused(t, toAttach(h.accelerator(t, "card4").UUID, onHost("h1")), cyborg.ErrChanged, broken.Operation)
 
-	// Nothing that fits is left: what came nearest went to somebody.
+	// Nothing that fits is left, because somebody has got what came nearest.
 	want := cyborg.DeviceType("GPU")
 	h.devices()[5].Type, h.devices()[5].Deployables[0].Specs.DeviceType = want, want
 	h.report(t)
@@ -73,13 +73,14 @@ func TestConflictNamesTheWinningOperation(t *testing.T) {
 	refused(t, another, cyborg.ErrNoFit, best.Operation)
 }
 
-// TestConcurrentUsesOfOneName: of many who give the same name to different
-// accelerators at once, one wins, and the others are told to whom they lost.
+// TestConcurrentUsesOfOneName: where many give the same name to different
+// accelerators at once, one wins, and the others learn which operation has won.
 func TestConcurrentUsesOfOneName(t *testing.T) {
 	t.Parallel()
 	const takers = 24
 	r := newRecords(t)
 	other := openStore(t, r.url, defaults())
+
 	requests := make([]db.Admission, takers)
 	for i := range requests {
 		h := r.addHost(t, "h"+string(rune('a'+i)), 1)
@@ -88,6 +89,7 @@ func TestConcurrentUsesOfOneName(t *testing.T) {
 			edit(&requests[i], func(r *cyborg.ProvisionRequest) { r.Accelerator = h.accelerator(t, "card0").UUID })
 		}
 	}
+
 	var wg sync.WaitGroup
 	errs := make([]error, takers)
 	for i := range requests {
@@ -97,6 +99,7 @@ func TestConcurrentUsesOfOneName(t *testing.T) {
 		})
 	}
 	wg.Wait()
+
 	winner := uuid.Nil
 	for i, err := range errs {
 		if err == nil {
@@ -104,6 +107,7 @@ func TestConcurrentUsesOfOneName(t *testing.T) {
 			winner = requests[i].ID
 		}
 	}
+
 	require.NotEqual(t, uuid.Nil, winner)
 	for i, err := range errs {
 		if err != nil {

@@ -41,6 +41,7 @@ func newRecords(t testing.TB) *records {
 	return newRecordsWith(t, defaults())
 }
 
+// defaults are the options of most tests.
 func defaults() db.Options { return db.Options{} }
 
 // newRecordsWith opens a store with options on a new database, which is a copy
@@ -182,6 +183,7 @@ func (h *host) accelerators(t testing.TB) map[string]cyborg.Accelerator {
 	return out
 }
 
+// accelerator is the one with this name of the driver, which must exist.
 func (h *host) accelerator(t testing.TB, local string) *cyborg.Accelerator {
 	t.Helper()
 	a, ok := h.accelerators(t)[local]
@@ -238,8 +240,10 @@ func toConfigure(r cyborg.ConfigureRequest) db.Admission {
 	return a
 }
 
+// onHost is a holder that is a host.
 func onHost(name string) cyborg.Holder { return cyborg.Holder{Kind: cyborg.HolderHost, ID: name} }
 
+// instance is a holder that is an instance.
 func instance(id string) cyborg.Holder { return cyborg.Holder{Kind: cyborg.HolderInstance, ID: id} }
 
 // admit admits an operation that has something to do.
@@ -285,6 +289,7 @@ func (h *host) ready(t testing.TB, local string) *cyborg.Accelerator {
 	return h.accelerator(t, local)
 }
 
+// accelerator reads an accelerator, which must exist.
 func (r *records) accelerator(t testing.TB, id uuid.UUID) *cyborg.Accelerator {
 	t.Helper()
 	a, err := r.Accelerator(t.Context(), id)

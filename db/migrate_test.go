@@ -13,7 +13,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
 )
 
-// TestMigrations migrates an empty database, and one that needs nothing.
+// TestMigrations: Migrate changes an empty database to the latest version, and
+// a second time changes nothing.
 func TestMigrations(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.New(t)
@@ -30,10 +31,11 @@ func TestMigrations(t *testing.T) {
 	require.Equal(t, []int64{status.Latest, status.Latest}, []int64{from, to})
 }
 
-// TestConcurrentMigrations migrates from several processes at once.
+// TestConcurrentMigrations: several processes may migrate at once.
 func TestConcurrentMigrations(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.New(t)
+
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
@@ -43,12 +45,16 @@ func TestConcurrentMigrations(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 	newStore(t, url).Close()
 }
 
+// newStore opens a store on a database that the test has migrated.
 func newStore(t *testing.T, url string) *db.Store { t.Helper(); return openStore(t, url, db.Options{}) }
 
+// TestOpenRefusesAnotherSchema: a store opens neither an older nor a newer
+// schema than its own.
 func TestOpenRefusesAnotherSchema(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.New(t)
@@ -59,9 +65,11 @@ func TestOpenRefusesAnotherSchema(t *testing.T) {
 		}
 		return err
 	}
+
 	err := open()
 	requireKind(t, cyborg.ErrInvalid, err, "version 0")
 	require.Contains(t, cyborg.AsError(err).Hint, "cyborg migrate")
+
 	_, latest, err := db.Migrate(t.Context(), url)
 	require.NoError(t, err)
 	require.NoError(t, open())
@@ -74,6 +82,8 @@ func TestOpenRefusesAnotherSchema(t *testing.T) {
 	requireKind(t, cyborg.ErrInvalid, err, "knows only")
 }
 
+// TestOpenWithoutDatabase: an unreachable database is unavailable, and the
+// error does not contain its password.
 func TestOpenWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	log := slog.New(slog.DiscardHandler)
@@ -81,25 +91,31 @@ func TestOpenWithoutDatabase(t *testing.T) {
 	_, err := db.Open(t.Context(), nobody, db.Options{}, log)
 	requireKind(t, cyborg.ErrUnavailable, err)
 	require.NotContains(t, err.Error(), "secret")
+
 	_, _, err = db.Migrate(t.Context(), nobody)
 	requireKind(t, cyborg.ErrUnavailable, err)
 	_, err = db.Open(t.Context(), "postgres://%", db.Options{}, log)
 	requireKind(t, cyborg.ErrInvalid, err)
 }
 
+// TestFailuresHaveErrorKinds: a cancelled, late or closed call fails with the
+// kind that says so.
 func TestFailuresHaveErrorKinds(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	require.NoError(t, r.Ping(t.Context()))
+
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := r.Services(gone, db.Page{})
 	requireKind(t, cyborg.ErrUnavailable, err)
 	require.ErrorIs(t, err, context.Canceled)
+
 	late, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
 	_, err = r.Services(late, db.Page{})
 	requireKind(t, cyborg.ErrTimeout, err)
+
 	r.Close()
 	requireKind(t, cyborg.ErrUnavailable, r.Ping(t.Context()))
 }

@@ -10,8 +10,9 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// L3: the failure of a bind is recorded before it is undone. Until then the
-// bind keeps its handle, and nobody else works on the request.
+// TestL3FailureIsRecordedBeforeTheUndo: the failure of a bind is recorded
+// before the bind is undone (L3). Until then the bind keeps its handle, and
+// nobody else works on the request.
 func TestL3FailureIsRecordedBeforeTheUndo(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -33,8 +34,10 @@ func TestL3FailureIsRecordedBeforeTheUndo(t *testing.T) {
 			require.NoError(t, err)
 			require.Len(t, gone.Pending, 1)
 			require.Equal(t, cyborg.ARQDeleting, r.arq(t, arq).State)
+
 			require.NoError(t, r.FailARQs(t.Context(), work.Operation, "again"))
 			require.Equal(t, cyborg.ARQDeleting, r.arq(t, arq).State)
+
 			r.end(t, work, cyborg.OperationCancelled)
 			_, err = r.ARQ(t.Context(), arq)
 			requireKind(t, cyborg.ErrNotFound, err)
@@ -49,22 +52,25 @@ func TestL3FailureIsRecordedBeforeTheUndo(t *testing.T) {
 		arq := r.request(t, "one")[0]
 		work := r.begin(t, toBind("h1", vm(), a.ProviderUUID, arq))
 		require.NoError(t, r.FailARQs(t.Context(), work.Operation, "it is late"))
+
 		failed := r.arq(t, arq.UUID)
 		require.Equal(t, cyborg.ARQBindFailed, failed.State, name)
 		require.Equal(t, "it is late", failed.Reason)
 		require.Equal(t, work.Operation, failed.Claim)
 		require.Nil(t, failed.Handle)
 		require.Len(t, r.accelerator(t, a.UUID).Holders(), 1, "it is not undone yet")
+
 		_, err := r.Admit(t.Context(), toUnbind(arq))
 		requireKind(t, cyborg.ErrClaimed, err)
+
 		end(t, work, arq.UUID)
 		require.Empty(t, r.accelerator(t, a.UUID).Holders(), name)
 		r.requireAgreed(t)
 	}
 }
 
-// L13: binds of which Nova has not been notified are recorded, whatever became
-// of their workflows.
+// TestL13UnnotifiedBinds: ended binds of which Nova has not been notified are
+// listed, whatever became of their workflows (L13).
 func TestL13UnnotifiedBinds(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

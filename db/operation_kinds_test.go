@@ -20,6 +20,8 @@ func TestEveryKind(t *testing.T) {
 	require.ElementsMatch(t, cyborg.OperationKinds(), db.HandledKinds())
 }
 
+// TestAdmitNeedsARequest: an admission without a request, or with one of an
+// unknown type, is refused.
 func TestAdmitNeedsARequest(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -29,8 +31,8 @@ func TestAdmitNeedsARequest(t *testing.T) {
 	requireKind(t, cyborg.ErrInternal, err, "cyborg.RetireRequest, not a *cyborg.RetireRequest")
 }
 
-// A new kind comes without a migration: Migrate records it, and until then the
-// binary that needs it does not start.
+// TestMigrateRecordsKinds: a new kind needs no migration of the schema. Migrate
+// records it, and until then the binary that needs it does not start.
 func TestMigrateRecordsKinds(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -49,12 +51,13 @@ func TestMigrateRecordsKinds(t *testing.T) {
 	require.Equal(t, len(cyborg.OperationKinds())+1, scalar[int](t, r, "SELECT count(*) FROM operation_kinds"))
 }
 
-// The role of the server may be another one than that of Migrate, and needs no
-// more than doctor asks for.
+// TestRoleOfTheServerAdmits: the server may have another role than Migrate,
+// with no more rights than doctor asks for.
 func TestRoleOfTheServerAdmits(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 1).ready(t, "card0")
+
 	role := "server_" + uuid.NewString()[:8]
 	r.exec(t, "CREATE ROLE "+role)
 	t.Cleanup(func() { // a role outlives the test's database
@@ -62,11 +65,13 @@ func TestRoleOfTheServerAdmits(t *testing.T) {
 		require.NoError(t, err)
 	})
 	r.exec(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO "+role)
+
 	other, err := url.Parse(r.url)
 	require.NoError(t, err)
 	query := other.Query()
 	query.Set("role", role)
 	other.RawQuery = query.Encode()
+
 	server := records{Store: openStore(t, other.String(), defaults())}
 	server.do(t, toAttach(a.UUID, instance("vm1")), cyborg.OperationSucceeded)
 	server.Close()

@@ -10,8 +10,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
-// TestProgramSets programs one of several deployables of a card, some of which
-// share a program set.
+// TestProgramSets: programming an accelerator also claims and fences those of
+// its program set, and an image for the whole device all of the device.
 func TestProgramSets(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -36,10 +36,12 @@ func TestProgramSets(t *testing.T) {
 	edit(&whole, func(r *cyborg.ProgramRequest) { r.Image.WholeDevice = true })
 	_, err := r.Admit(t.Context(), whole)
 	requireKind(t, cyborg.ErrClaimed, err, work.Operation.String())
+
 	r.end(t, work, cyborg.OperationSucceeded)
 	require.Nil(t, r.accelerator(t, r0.UUID).Fence)
 	_, err = r.Admit(t.Context(), whole)
 	requireKind(t, cyborg.ErrInUse, err, "host h1")
+
 	r.do(t, toDetach(r2.UUID, nil), cyborg.OperationSucceeded)
 	work = r.begin(t, whole)
 	require.Len(t, work.Targets, 4, "also card0, which was there before and may come back")
@@ -52,7 +54,7 @@ func TestProgramSets(t *testing.T) {
 
 // TestObservationIsNewerThanEarlierReports: what an agent observed after a
 // change is newer than a report that it had sent before, however late that
-// arrives.
+// report arrives.
 func TestObservationIsNewerThanEarlierReports(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -65,12 +67,14 @@ func TestObservationIsNewerThanEarlierReports(t *testing.T) {
 	setBitstream("driver-1")
 	h.sequence++
 	observed := cyborg.Observation{Sequence: h.sequence, Backend: "fake", Device: h.content.Backends[0].Devices[0]}
+
 	before, err := r.Host(t.Context(), "h1")
 	require.NoError(t, err)
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationSucceeded, BitstreamID: "image-1", Observations: []cyborg.Observation{observed},
 	}))
 	require.Equal(t, "image-1", r.accelerator(t, a.UUID).BitstreamID)
+
 	after, err := r.Host(t.Context(), "h1")
 	require.NoError(t, err)
 	require.Greater(t, after.Generation, before.Generation)
@@ -78,7 +82,7 @@ func TestObservationIsNewerThanEarlierReports(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, beat[0].Report, "the records are no longer what the agent had reported")
 
-	late.Content.Backends[0].Devices[0].Deployables[0].BitstreamID = "" // it shared the slices
+	late.Content.Backends[0].Devices[0].Deployables[0].BitstreamID = "" // it shares the slices with the host's content
 	replies, err := r.MergeReports(t.Context(), []agentapi.Report{late})
 	require.NoError(t, err)
 	require.True(t, replies[0].Accepted)
@@ -102,8 +106,10 @@ func TestObservationOlderThanAReport(t *testing.T) {
 	work := r.begin(t, toProgram(a.UUID))
 	h.sequence++
 	observed := cyborg.Observation{Sequence: h.sequence, Backend: "fake", Device: device("card0")}
+
 	h.content.Backends[0].Devices[0].Deployables[0].BitstreamID = "what is there now"
 	h.report(t)
+
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationSucceeded, BitstreamID: "image-1", Observations: []cyborg.Observation{observed},
 	}))
@@ -112,8 +118,8 @@ func TestObservationOlderThanAReport(t *testing.T) {
 }
 
 // TestFailedWholeDeviceProgram: everything that the image would have changed
-// stays fenced, in service or not, and each accelerator can be taken out of
-// that by itself.
+// stays fenced, in service or not. Each accelerator is released by an image of
+// its own that works.
 func TestFailedWholeDeviceProgram(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -125,6 +131,7 @@ func TestFailedWholeDeviceProgram(t *testing.T) {
 	h.content.Backends[0].Devices[0].Deployables = parts
 	h.report(t)
 	one, other := h.ready(t, "r0").UUID, h.accelerator(t, "r1").UUID
+
 	whole := toProgram(one)
 	edit(&whole, func(r *cyborg.ProgramRequest) { r.Image.WholeDevice = true })
 	failed := r.do(t, whole, cyborg.OperationNeedsOperator)

@@ -11,12 +11,15 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
+// TestProvisionByName: the name of an inactive accelerator chooses that one, if
+// it fits the request.
 func TestProvisionByName(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)
 	op := r.admit(t, toProvision(cyborg.ProvisionRequest{Name: "h1_card1"}))
 	require.Equal(t, h.accelerator(t, "card1").UUID.String(), op.Subjects[0].ID)
+
 	two := 2
 	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "h1_card0", Host: "h2"}))
 	requireKind(t, cyborg.ErrNoFit, err, "host is h1, not h2")
@@ -25,6 +28,9 @@ func TestProvisionByName(t *testing.T) {
 	r.admit(t, toProvision(cyborg.ProvisionRequest{Name: "h1_card0", Host: "h1", Specs: cyborg.SpecsPatch{Num: &two}}))
 }
 
+// TestProvisionByFit: without a name of an accelerator, the smallest one that
+// fits is chosen, on a live host before a silent one. Where none fits, the
+// error says why the nearest does not.
 func TestProvisionByFit(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -39,6 +45,7 @@ func TestProvisionByFit(t *testing.T) {
 	parts[2].Deployables[0].Specs.Capability = cyborg.JSONObject{"aes": map[string]any{"gbps": 40}, "mode": "gcm"}
 	h1.report(t)
 	silent.fall(t)
+
 	chosen := func(request cyborg.ProvisionRequest) string {
 		t.Helper()
 		op := r.admit(t, toProvision(request))
@@ -62,12 +69,13 @@ func TestProvisionByFit(t *testing.T) {
 
 	_, err = r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "x", Specs: tree(50)}))
 	requireKind(t, cyborg.ErrNoFit, err, "h1_card2", "gbps is 40, less than 50")
+
 	gpu := cyborg.DeviceTypeGPU
 	_, err = r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "x", Host: "h2", Specs: cyborg.SpecsPatch{DeviceType: &gpu}}))
 	requireKind(t, cyborg.ErrNoFit, err, "h2_card0", "device_type is FPGA, not GPU")
 	require.NotEmpty(t, cyborg.AsError(err).Hint)
 
-	// What an operator said of an accelerator counts as what it is.
+	// The specs that an operator set count like those that the host reports.
 	_, err = r.UpdateSpecs(t.Context(), h2.accelerator(t, "card0").UUID, cyborg.SpecsPatch{Type: &crypto}, 0, alice())
 	require.NoError(t, err)
 	require.Equal(t, "h2_card0", chosen(cyborg.ProvisionRequest{Host: "h2", Specs: cyborg.SpecsPatch{Type: &crypto}}))
@@ -77,8 +85,8 @@ func TestProvisionByFit(t *testing.T) {
 	requireKind(t, cyborg.ErrNoFit, err, "h2_card0", "ready already")
 }
 
-// TestNoFitSuggestsTheRequestedType, also where there are many others that
-// nobody uses.
+// TestNoFitSuggestsTheRequestedType: the error names an accelerator of the
+// requested type, even where there are many free ones of other types.
 func TestNoFitSuggestsTheRequestedType(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -91,8 +99,9 @@ func TestNoFitSuggestsTheRequestedType(t *testing.T) {
 	requireKind(t, cyborg.ErrNoFit, err, "h1_card29", "the boot display")
 }
 
-// TestConcurrentProvisionsTakeDifferentOnes asks for more accelerators than
-// there are, all at once and on several hosts.
+// TestConcurrentProvisionsTakeDifferentOnes: where more accelerators are
+// requested at once than there are, on several hosts, each is given once, and
+// the other requests find none.
 func TestConcurrentProvisionsTakeDifferentOnes(t *testing.T) {
 	t.Parallel()
 	const hosts, each, asked = 3, 8, 40
@@ -101,12 +110,14 @@ func TestConcurrentProvisionsTakeDifferentOnes(t *testing.T) {
 		r.addHost(t, fmt.Sprintf("h%d", i), each)
 	}
 	other := openStore(t, r.url, defaults())
+
 	var (
 		wg    sync.WaitGroup
 		mu    sync.Mutex
 		taken = map[string]int{}
 		noFit int
 	)
+
 	for i := range asked {
 		wg.Go(func() {
 			store := r.Store
@@ -114,6 +125,7 @@ func TestConcurrentProvisionsTakeDifferentOnes(t *testing.T) {
 				store = other
 			}
 			out, err := store.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: fmt.Sprintf("acc-%d", i)}))
+
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -126,6 +138,7 @@ func TestConcurrentProvisionsTakeDifferentOnes(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 	require.Len(t, taken, hosts*each)
 	require.Equal(t, asked-hosts*each, noFit)
@@ -134,22 +147,25 @@ func TestConcurrentProvisionsTakeDifferentOnes(t *testing.T) {
 	}
 }
 
-// TestConcurrentProvisionsOfOneName asks for one name from many sides at once:
-// one gets it.
+// TestConcurrentProvisionsOfOneName: of many requests for one name at once, one
+// gets it.
 func TestConcurrentProvisionsOfOneName(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	for i := range 4 {
 		r.addHost(t, fmt.Sprintf("h%d", i), 4)
 	}
+
 	var (
 		wg  sync.WaitGroup
 		mu  sync.Mutex
 		won int
 	)
+
 	for range 16 {
 		wg.Go(func() {
 			_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "the one"}))
+
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
@@ -159,26 +175,35 @@ func TestConcurrentProvisionsOfOneName(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 	require.Equal(t, 1, won)
 }
 
+// TestProvisionAfterFailureIsFree: after a failed provision, its accelerator
+// and name are free again. After one that needs an operator, only that name
+// reaches it.
 func TestProvisionAfterFailureIsFree(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	a := h.accelerator(t, "card0")
+
 	for range 3 {
 		r.do(t, toProvision(cyborg.ProvisionRequest{Name: "again"}), cyborg.OperationFailed)
 	}
 	require.Equal(t, a.Name, h.accelerator(t, "card0").Name)
+
 	r.do(t, toProvision(cyborg.ProvisionRequest{Name: "again"}), cyborg.OperationNeedsOperator)
 	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{}))
 	requireKind(t, cyborg.ErrNoFit, err, "in error")
+
 	r.do(t, toProvision(cyborg.ProvisionRequest{Name: "again"}), cyborg.OperationSucceeded)
 	require.Equal(t, cyborg.StatusReady, h.accelerator(t, "card0").Status())
 }
 
+// TestUnprovisioned: new hardware is listed for provision, but not while its
+// host is silent or it is protected, in maintenance or failed before.
 func TestUnprovisioned(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -187,15 +212,19 @@ func TestUnprovisioned(t *testing.T) {
 	h.content.Backends[0].Devices[3].Deployables[0].Protected = "the boot display"
 	h.report(t)
 	silent.fall(t)
+
 	list := func() []uuid.UUID {
 		found, err := r.Unprovisioned(t.Context(), 10)
 		require.NoError(t, err)
 		return found
 	}
+
 	a, b, c := h.accelerator(t, "card0"), h.accelerator(t, "card1"), h.accelerator(t, "card2")
 	require.Equal(t, []uuid.UUID{a.UUID, b.UUID, c.UUID}, list())
+
 	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}), cyborg.OperationFailed)
 	require.Equal(t, []uuid.UUID{b.UUID, c.UUID}, list(), "one that failed waits for somebody who knows why")
+
 	_, err := r.Maintain(t.Context(), b.UUID, cyborg.Maintenance{Reason: "x"}, alice())
 	require.NoError(t, err)
 	require.Equal(t, []uuid.UUID{c.UUID}, list())

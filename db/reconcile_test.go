@@ -14,13 +14,14 @@ import (
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
-// journal is an entry of the agent's journal.
+// journal adds an entry to the agent's journal.
 func (h *host) journal(local string, state cyborg.AttachmentState) {
 	h.content.Attachments = append(h.content.Attachments, agentapi.Attachment{
 		Backend: "fake", Deployable: local, Handle: local + ".0", Operation: uuid.New(), State: state,
 	})
 }
 
+// disagreements lists those of all hosts by the accelerators' local names.
 func (r *records) disagreements(t *testing.T) map[string]db.Disagreement {
 	t.Helper()
 	found, err := r.Disagreements(t.Context(), db.AttachmentPlace{}, "", 0)
@@ -33,13 +34,15 @@ func (r *records) disagreements(t *testing.T) map[string]db.Disagreement {
 	return out
 }
 
-// TestDisagreementsOfJournalAndRecords has one accelerator for each combination
-// of journal and records.
+// TestDisagreementsOfJournalAndRecords: each combination of journal and records
+// that contradicts itself is listed, and no other. There is one accelerator for
+// each.
 func TestDisagreementsOfJournalAndRecords(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 0)
 	add := func(name string) { h.content.Backends[0].Devices = append(h.content.Backends[0].Devices, device(name)) }
+
 	attached := []string{"agreed", "forgotten", "lost", "doubted", "broken", "instance", "gone"}
 	free := []string{"unrecorded", "unrecorded-doubt", "unrecorded-lost", "free", "claimed", "doubt", "doubt-journal"}
 	for _, name := range append(attached, free...) {
@@ -49,6 +52,7 @@ func TestDisagreementsOfJournalAndRecords(t *testing.T) {
 	for _, name := range append(attached, free...) {
 		h.ready(t, name)
 	}
+
 	for _, name := range attached {
 		holder := onHost("h1")
 		if name == "instance" {
@@ -56,11 +60,13 @@ func TestDisagreementsOfJournalAndRecords(t *testing.T) {
 		}
 		r.do(t, toAttach(h.accelerator(t, name).UUID, holder), cyborg.OperationSucceeded)
 	}
+
 	claimed := r.begin(t, toAttach(h.accelerator(t, "claimed").UUID, onHost("h1")))
 	for _, name := range []string{"doubt", "doubt-journal"} {
 		r.do(t, toAttach(h.accelerator(t, name).UUID, onHost("h1")), cyborg.OperationNeedsOperator)
 	}
 	r.do(t, toDetach(h.accelerator(t, "broken").UUID, nil), cyborg.OperationNeedsOperator)
+
 	for _, name := range []string{"agreed", "broken", "unrecorded", "instance", "doubt-journal", "claimed"} {
 		h.journal(name, cyborg.AttachmentDone)
 	}
@@ -69,6 +75,7 @@ func TestDisagreementsOfJournalAndRecords(t *testing.T) {
 	h.journal("lost", cyborg.AttachmentLost)
 	h.journal("unrecorded-lost", cyborg.AttachmentLost)
 	h.journal("never-heard-of", cyborg.AttachmentDone)
+
 	devices := h.content.Backends[0].Devices
 	for i, d := range devices {
 		if d.Identity == "gone" {
@@ -112,6 +119,7 @@ func TestDisagreementsOfJournalAndRecords(t *testing.T) {
 		}
 	}
 	require.Equal(t, want, got)
+
 	none, err := r.Disagreements(t.Context(), db.AttachmentPlace{Host: "h1"}, "h2", 0)
 	require.NoError(t, err)
 	require.Empty(t, none)
@@ -131,11 +139,13 @@ func TestDisagreementsOfJournalAndRecords(t *testing.T) {
 		require.Equal(t, cyborg.StatusReady, a.Status())
 		require.Empty(t, a.Holders())
 	}
+
 	for _, name := range []string{"broken", "forgotten", "lost", "doubted"} {
 		a := h.accelerator(t, name)
 		require.Equal(t, cyborg.StatusReady, a.Status(), name)
 		require.Equal(t, []cyborg.Holder{onHost("h1")}, a.Holders(), name)
 	}
+
 	h.content.Attachments = nil
 	for _, name := range []string{"agreed", "forgotten", "lost", "doubted", "broken", "claimed"} {
 		h.journal(name, cyborg.AttachmentDone)
@@ -144,6 +154,7 @@ func TestDisagreementsOfJournalAndRecords(t *testing.T) {
 	require.Empty(t, r.disagreements(t))
 	r.end(t, claimed, cyborg.OperationSucceeded)
 	require.Empty(t, r.disagreements(t))
+
 	h.content.Attachments = nil
 	h.report(t)
 	require.Len(t, r.disagreements(t), 6)
@@ -158,6 +169,7 @@ func TestJournalOlderThanTheRecords(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	a := h.ready(t, "card0")
+
 	work := r.begin(t, toAttach(a.UUID, onHost("h1")))
 	h.sequence++
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
@@ -165,13 +177,14 @@ func TestJournalOlderThanTheRecords(t *testing.T) {
 		Observations: []cyborg.Observation{{Sequence: h.sequence, Backend: "fake", Device: device("card0")}},
 	}))
 	require.Empty(t, r.disagreements(t))
+
 	h.content.Backends[0].Options = map[string]any{"something": "else"}
-	h.report(t) // the journal still lacks it: now that is a contradiction
+	h.report(t) // the journal still lacks it, which is a contradiction now
 	require.Len(t, r.disagreements(t), 1)
 }
 
-// TestSettleIgnoresOutdatedFindings: what has changed since Disagreements
-// listed it stays as it is.
+// TestSettleIgnoresOutdatedFindings: a settlement changes nothing that has
+// changed since Disagreements listed it.
 func TestSettleIgnoresOutdatedFindings(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -181,10 +194,12 @@ func TestSettleIgnoresOutdatedFindings(t *testing.T) {
 	found, err := r.Disagreements(t.Context(), db.AttachmentPlace{}, "h1", 0)
 	require.NoError(t, err)
 	require.Len(t, found, 1)
+
 	r.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
 	work := r.begin(t, toAttach(a.UUID, onHost("h1")))
 	require.NoError(t, r.RecordSettled(t.Context(), found))
 	require.Len(t, r.accelerator(t, a.UUID).Holders(), 1)
+
 	r.end(t, work, cyborg.OperationNeedsOperator)
 	require.NoError(t, r.RecordSettled(t.Context(), found))
 	require.Len(t, r.accelerator(t, a.UUID).Holders(), 1, "this doubt is another operation's")
@@ -202,6 +217,7 @@ func TestSettledDoubtKeepsOtherErrors(t *testing.T) {
 	r.do(t, toDetach(a.UUID, nil), cyborg.OperationNeedsOperator)
 	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}), cyborg.OperationNeedsOperator)
 	r.do(t, toDetach(a.UUID, nil), cyborg.OperationNeedsOperator)
+
 	require.Empty(t, r.disagreements(t))
 	r.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
 	require.Equal(t, cyborg.StatusError, r.accelerator(t, a.UUID).Status())
@@ -209,6 +225,8 @@ func TestSettledDoubtKeepsOtherErrors(t *testing.T) {
 	require.Equal(t, cyborg.StatusReady, r.accelerator(t, a.UUID).Status())
 }
 
+// TestOrphans: open operations of a state are listed once they are old enough,
+// the oldest first and in pages.
 func TestOrphans(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -216,11 +234,13 @@ func TestOrphans(t *testing.T) {
 	running := r.begin(t, toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card1").UUID}))
 	admitted := r.admit(t, toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card0").UUID}))
 	h.ready(t, "card2")
+
 	orphans := func(state cyborg.OperationState, olderThan time.Duration, after db.OperationPlace, limit int) []db.Orphan {
 		found, err := r.Orphans(t.Context(), state, olderThan, after, limit)
 		require.NoError(t, err)
 		return found
 	}
+
 	none := db.OperationPlace{}
 	require.Empty(t, orphans(cyborg.OperationAdmitted, time.Hour, none, 10))
 	found := orphans(cyborg.OperationAdmitted, 0, none, 10)
@@ -228,6 +248,7 @@ func TestOrphans(t *testing.T) {
 	require.Equal(t, admitted.ID, found[0].Operation)
 	require.Equal(t, cyborg.OperationAdmitted, found[0].State)
 	require.Equal(t, cyborg.OperationProvision, found[0].Kind)
+
 	found = orphans(cyborg.OperationRunning, 0, none, 10)
 	require.Len(t, found, 1)
 	require.Equal(t, running.Operation, found[0].Operation)
@@ -249,6 +270,7 @@ func TestDisagreementsByHost(t *testing.T) {
 		h.journal("card0", cyborg.AttachmentInDoubt)
 		h.report(t)
 	}
+
 	var seen []string
 	after := ""
 	for {
@@ -264,6 +286,7 @@ func TestDisagreementsByHost(t *testing.T) {
 			break
 		}
 	}
+
 	require.Equal(t, []string{"h0", "h1", "h2", "h3", "h4"}, seen)
 }
 
@@ -284,9 +307,11 @@ func TestDisagreementsOfOneHost(t *testing.T) {
 		}
 		h.report(t)
 	}
+
 	all, err := r.Disagreements(t.Context(), db.AttachmentPlace{}, "", 0)
 	require.NoError(t, err)
 	require.Len(t, all, 18)
+
 	var seen []db.Disagreement
 	var after db.AttachmentPlace
 	for {
@@ -302,6 +327,8 @@ func TestDisagreementsOfOneHost(t *testing.T) {
 	require.Equal(t, all, seen)
 }
 
+// TestForgetVanishedHardware: hardware that has been missing for long is
+// forgotten, but not while it is held or claimed. Its history stays.
 func TestForgetVanishedHardware(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -309,23 +336,28 @@ func TestForgetVanishedHardware(t *testing.T) {
 	held, claimed := h.ready(t, "card0"), h.ready(t, "card1")
 	r.do(t, toAttach(held.UUID, onHost("h1")), cyborg.OperationSucceeded)
 	r.admit(t, toAttach(claimed.UUID, onHost("h1")))
+
 	h.content.Backends[0].Devices = h.content.Backends[0].Devices[3:]
 	h.content.Backends[0].Devices[0].Deployables[0].Handles = nil
 	h.report(t)
+
 	forget := func(missingFor time.Duration) int {
 		n, err := r.Forget(t.Context(), missingFor)
 		require.NoError(t, err)
 		return n
 	}
+
 	require.Zero(t, forget(time.Hour))
-	// card2 with its device and handles; a free handle of card0; card3's handles.
-	// Not what is held, nor what is claimed.
+	// Forgotten are card2 with its device and handles, a free handle of card0, and
+	// card3's handles. What is held or claimed stays.
 	require.Equal(t, 4+1+2, forget(0))
 	require.Zero(t, forget(0))
+
 	found := h.accelerators(t)
 	require.Len(t, found, 3)
 	require.Len(t, found["card0"].Handles, 1)
 	require.Len(t, found["card1"].Handles, 2)
+
 	r.do(t, toDetach(held.UUID, nil), cyborg.OperationSucceeded)
 	require.Equal(t, 3, forget(0))
 	r.endOfFeed(t)
@@ -333,7 +365,7 @@ func TestForgetVanishedHardware(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, events, "its history stays")
 
-	// It comes back as something new.
+	// The hardware comes back as something new.
 	h.content = content(1)
 	h.report(t)
 	back := h.accelerator(t, "card0")
@@ -342,6 +374,8 @@ func TestForgetVanishedHardware(t *testing.T) {
 	require.Equal(t, cyborg.StatusInactive, back.Status())
 }
 
+// TestPrune: what is older than its retention is deleted. A retention of zero
+// keeps everything.
 func TestPrune(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -349,10 +383,12 @@ func TestPrune(t *testing.T) {
 	request := toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card0").UUID})
 	request.IdempotencyKey, request.Fingerprint = "k", "f"
 	old := r.do(t, request, cyborg.OperationSucceeded)
+
 	retry := toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card1").UUID})
 	retry.RetryOf = old.Operation
 	open := r.begin(t, retry)
 	require.NoError(t, r.RecordService(t.Context(), cyborg.Service{Role: "api", Host: "c", Instance: "1", StartedAt: time.Now()}))
+
 	r.exec(t, "UPDATE events SET at = at - interval '1 day'")
 	r.exec(t, "UPDATE operations SET admitted_at = admitted_at - interval '1 day', ended_at = ended_at - interval '1 day'")
 	r.exec(t, "UPDATE services SET last_seen = last_seen - interval '1 day'")
@@ -361,21 +397,26 @@ func TestPrune(t *testing.T) {
 	pruned, err := r.Prune(t.Context(), db.Retention{})
 	require.NoError(t, err)
 	require.Zero(t, pruned, "nothing is kept for ever by accident, or deleted")
+
 	week := 7 * 24 * time.Hour
 	pruned, err = r.Prune(t.Context(), db.Retention{Events: week, Operations: week, Services: week, Idempotency: week})
 	require.NoError(t, err)
 	require.Zero(t, pruned)
+
 	pruned, err = r.Prune(t.Context(), db.Retention{Events: time.Hour, Services: time.Hour, Idempotency: time.Hour})
 	require.NoError(t, err)
 	require.Equal(t, db.Pruned{Events: events, Services: 1, Keys: 1}, pruned)
+
 	request.ID = uuid.New()
 	_, err = r.Admit(t.Context(), request)
 	requireKind(t, cyborg.ErrChanged, err, "ready already")
+
 	pruned, err = r.Prune(t.Context(), db.Retention{Operations: time.Hour})
 	require.NoError(t, err)
 	require.Equal(t, db.Pruned{Operations: 1}, pruned)
 	_, err = r.Operation(t.Context(), old.Operation)
 	requireKind(t, cyborg.ErrNotFound, err)
+
 	left, err := r.Operation(t.Context(), open.Operation)
 	require.NoError(t, err)
 	require.Zero(t, left.RetryOf)

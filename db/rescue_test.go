@@ -12,6 +12,7 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
+// toRescue is the admission of a rescue of a host's instances.
 func toRescue(host string, once bool) db.Admission {
 	a := admission()
 	a.Request = cyborg.RescueRequest{Host: host, Once: once, Within: time.Minute}
@@ -31,14 +32,15 @@ func rescuable(t *testing.T) (r *records, h *host, instances []uuid.UUID) {
 	return r, h, instances
 }
 
-// TestRescue: an operation takes the instances of a host, each once; those that
-// are well when it ends no longer count as lost.
+// TestRescue: an operation takes each instance of a host once. The instances
+// that are rebooted when it ends no longer count as lost.
 func TestRescue(t *testing.T) {
 	t.Parallel()
 	r, _, instances := rescuable(t)
 	hosts, err := r.UnrescuedHosts(t.Context(), 10)
 	require.NoError(t, err)
 	require.Equal(t, []string{"h1"}, hosts)
+
 	work := r.begin(t, toRescue("h1", true))
 	require.Len(t, work.Rescues, 2)
 	require.Equal(t, instances[0], work.Rescues[0].Instance)
@@ -59,6 +61,7 @@ func TestRescue(t *testing.T) {
 			{Rescue: work.Rescues[0], Outcome: cyborg.RescueRebooted}, {Rescue: work.Rescues[1], Outcome: cyborg.RescueSkipped},
 		},
 	}))
+
 	counted, err := r.DriftOfInstances(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 1, counted[cyborg.DriftLostAtBoot])
@@ -73,9 +76,11 @@ func TestRescue(t *testing.T) {
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
 		Operation: second.Operation, State: cyborg.OperationSucceeded, Rescued: []cyborg.RescuedInstance{{Rescue: second.Rescues[0], Outcome: cyborg.RescueRebooted}},
 	}))
+
 	nothing, err := r.Admit(t.Context(), toRescue("h1", false))
 	require.NoError(t, err)
 	require.True(t, nothing.NothingToDo)
+
 	_, err = r.Admit(t.Context(), toRescue("h9", false))
 	requireKind(t, cyborg.ErrNotFound, err, "h9")
 }
@@ -93,7 +98,7 @@ func TestRescueOfAnEarlierBoot(t *testing.T) {
 	require.Len(t, r.begin(t, toRescue("h1", true)).Rescues, 2)
 }
 
-// TestRescueOnce: many conductors at once admit one operation.
+// TestRescueOnce: many conductors that ask at once admit one operation.
 func TestRescueOnce(t *testing.T) {
 	t.Parallel()
 	r, _, _ := rescuable(t)
@@ -102,11 +107,13 @@ func TestRescueOnce(t *testing.T) {
 		mu       sync.Mutex
 		admitted int
 	)
+
 	for range 16 {
 		group.Go(func() {
 			done, err := r.Admit(t.Context(), toRescue("h1", true))
 			mu.Lock()
 			defer mu.Unlock()
+
 			if err == nil && !done.NothingToDo {
 				admitted++
 			}
@@ -115,14 +122,15 @@ func TestRescueOnce(t *testing.T) {
 			}
 		})
 	}
+
 	group.Wait()
 	require.Equal(t, 1, admitted)
 	require.Equal(t, 2, scalar[int](t, r, "SELECT count(*) FROM rescues"))
 }
 
 // TestRescuesAreForgotten: rescues are pruned like operations, but not while
-// the instance may still be without its accelerators: it would be rebooted a
-// second time.
+// the instance may still be without its accelerators, because it would be
+// rebooted a second time.
 func TestRescuesAreForgotten(t *testing.T) {
 	t.Parallel()
 	r, _, _ := rescuable(t)
@@ -131,6 +139,7 @@ func TestRescuesAreForgotten(t *testing.T) {
 		Operation: work.Operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrChanged, "one is left"),
 		Rescued: []cyborg.RescuedInstance{{Rescue: work.Rescues[0], Outcome: cyborg.RescueRebooted}, {Rescue: work.Rescues[1], Outcome: cyborg.RescueSkipped}},
 	}))
+
 	r.exec(t, "UPDATE rescues SET asked_at = now() - interval '2 hours'")
 	_, err := r.Prune(t.Context(), db.Retention{Operations: time.Hour})
 	require.NoError(t, err)

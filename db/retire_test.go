@@ -9,12 +9,15 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
+// toRetire is the admission of a retirement.
 func toRetire(a *cyborg.Accelerator) db.Admission {
 	out := admission()
 	out.Request = cyborg.RetireRequest{Accelerator: a.UUID}
 	return out
 }
 
+// TestRetire: a retired accelerator is inactive under its name, and is not
+// provisioned again like new hardware.
 func TestRetire(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -47,6 +50,8 @@ func TestRetire(t *testing.T) {
 	r.do(t, toProvision(cyborg.ProvisionRequest{Name: "mine"}), cyborg.OperationSucceeded)
 }
 
+// TestRetireAttachedAccelerator: what somebody holds, or may still hold after
+// force, is not retired.
 func TestRetireAttachedAccelerator(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -55,6 +60,7 @@ func TestRetireAttachedAccelerator(t *testing.T) {
 	r.do(t, toAttach(a.UUID, instance("vm")), cyborg.OperationSucceeded)
 	_, err := r.Admit(t.Context(), toRetire(a))
 	requireKind(t, cyborg.ErrInUse, err, "instance vm")
+
 	h.fall(t)
 	r.do(t, toForce(a.UUID, nil), cyborg.OperationSucceeded)
 	_, err = r.Admit(t.Context(), toRetire(a))
@@ -73,8 +79,10 @@ func TestRetireInEveryState(t *testing.T) {
 	broken := r.accelerator(t, a.UUID)
 	require.Equal(t, cyborg.StatusError, broken.Status())
 	require.Contains(t, broken.Reason, "retire")
+
 	r.do(t, toProgram(a.UUID), cyborg.OperationSucceeded)
 	require.Equal(t, cyborg.StatusReady, r.accelerator(t, a.UUID).Status(), "an image that works still cures it")
+
 	r.do(t, toRetire(a), cyborg.OperationNeedsOperator)
 	require.Equal(t, cyborg.StatusError, r.accelerator(t, a.UUID).Status())
 	r.do(t, toRetire(a), cyborg.OperationFailed)
@@ -88,6 +96,7 @@ func TestRetireInEveryState(t *testing.T) {
 	require.NoError(t, err)
 	h.content.Backends[0].Devices = nil
 	h.report(t)
+
 	r.do(t, toRetire(a), cyborg.OperationSucceeded)
 	gone := r.accelerator(t, a.UUID)
 	require.Equal(t, cyborg.LifecycleInactive, gone.Lifecycle)

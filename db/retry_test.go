@@ -42,8 +42,8 @@ func (f *failures) TraceBatchQuery(ctx context.Context, _ *pgx.Conn, data pgx.Tr
 
 func (f *failures) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
-// TestDeadlockIsRetried meets somebody who takes the same locks in another
-// order, such as an operator with psql.
+// TestDeadlockIsRetried: a deadlock with somebody who takes the same locks in
+// another order, such as an operator with psql, does not fail the operation.
 func TestDeadlockIsRetried(t *testing.T) {
 	t.Parallel()
 	deadlocks := &failures{code: "40P01"}
@@ -54,29 +54,33 @@ func TestDeadlockIsRetried(t *testing.T) {
 	a := h.ready(t, "card0")
 	h.ready(t, "card1")
 	ids := scalar[[]uuid.UUID](t, r, "SELECT array_agg(uuid ORDER BY uuid) FROM deployables")
+
 	lock := func(ctx context.Context, tx pgx.Tx, id uuid.UUID) error {
 		_, err := tx.Exec(ctx, "SELECT FROM deployables WHERE uuid = $1 FOR UPDATE", id)
 		return err
 	}
+
 	other, err := r.sql.Begin(t.Context())
 	require.NoError(t, err)
-	defer other.Rollback(context.WithoutCancel(t.Context()))                //nolint:errcheck // no error once it is over
+	defer other.Rollback(context.WithoutCancel(t.Context()))                //nolint:errcheck // fails only after the commit
 	_, err = other.Exec(t.Context(), "SET LOCAL deadlock_timeout = '1min'") // so that it is the store that gives way
 	require.NoError(t, err)
 	require.NoError(t, lock(t.Context(), other, ids[1]))
+
 	admitted := make(chan error, 1)
 	go func() { _, err := r.Admit(t.Context(), toProgram(a.UUID)); admitted <- err }()
 	require.Eventually(t, func() bool {
 		return scalar[int](t, r, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
 	}, 5*time.Minute, time.Millisecond)
+
 	require.NoError(t, lock(t.Context(), other, ids[0]))
 	require.NoError(t, other.Commit(t.Context()))
 	require.NoError(t, <-admitted)
 	require.EqualValues(t, 1, deadlocks.count.Load())
 }
 
-// TestBusy: who never gets through is told so, with a kind that is worth trying
-// again.
+// TestBusy: a transaction that never gets through fails with a kind of error
+// that is worth a retry.
 func TestBusy(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -84,14 +88,14 @@ func TestBusy(t *testing.T) {
 	r.exec(t, `CREATE FUNCTION quarrel() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN RAISE EXCEPTION 'no' USING ERRCODE = 'serialization_failure'; END $$`)
 	r.exec(t, "CREATE TRIGGER quarrel BEFORE INSERT ON operations FOR EACH ROW EXECUTE FUNCTION quarrel()")
+
 	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}))
 	requireKind(t, cyborg.ErrBusy, err)
 	require.True(t, cyborg.ErrorKindOf(err).Retryable())
 }
 
-// TestTransientFailuresAreUnavailable: what the server says when it takes no
-// work now, and nothing is wrong with the work, passes. None of it is a defect
-// of ours.
+// TestTransientFailuresAreUnavailable: an error by which the server says that
+// it takes no work now is a passing one, and not a defect of Cyborg.
 func TestTransientFailuresAreUnavailable(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -100,6 +104,7 @@ func TestTransientFailuresAreUnavailable(t *testing.T) {
 	r.exec(t, `CREATE FUNCTION complain() RETURNS trigger LANGUAGE plpgsql AS $$
 		BEGIN RAISE EXCEPTION 'no' USING ERRCODE = (SELECT code FROM complaint); END $$`)
 	r.exec(t, "CREATE TRIGGER complain BEFORE INSERT ON operations FOR EACH ROW EXECUTE FUNCTION complain()")
+
 	for code, kind := range map[string]cyborg.ErrorKind{
 		"08006": cyborg.ErrUnavailable, // connection_failure
 		"25006": cyborg.ErrUnavailable, // read_only_sql_transaction
@@ -111,7 +116,7 @@ func TestTransientFailuresAreUnavailable(t *testing.T) {
 		"57P02": cyborg.ErrUnavailable, // crash_shutdown
 		"57P03": cyborg.ErrUnavailable, // cannot_connect_now
 		"58030": cyborg.ErrUnavailable, // io_error
-		"23514": cyborg.ErrInternal,    // check_violation: a guard of ours that should have spoken before
+		"23514": cyborg.ErrInternal,    // check_violation: a guard of the store should have refused it
 	} {
 		r.exec(t, "DELETE FROM complaint")
 		r.exec(t, "INSERT INTO complaint VALUES ($1)", code)
@@ -121,19 +126,20 @@ func TestTransientFailuresAreUnavailable(t *testing.T) {
 }
 
 // TestFailover: a server that became a standby refuses every change. Where the
-// URL leads to one that takes them again, a store finds it without a restart,
-// though its connections had been to the other.
+// URL leads to a primary again, a store finds it without a restart, although
+// its connections led to the standby.
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 1).accelerator(t, "card0")
 	name := pgx.Identifier{scalar[string](t, r, "SELECT current_database()")}.Sanitize()
 	r.exec(t, "ALTER DATABASE "+name+" SET default_transaction_read_only = on")
-	store := openStore(t, r.url, db.Options{}) // whose connections get that
+	store := openStore(t, r.url, db.Options{}) // its connections are read-only
 	_, err := store.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}))
 	requireKind(t, cyborg.ErrUnavailable, err)
+
 	r.exec(t, "ALTER DATABASE "+name+" RESET default_transaction_read_only")
-	if _, err = store.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID})); err != nil { // on the connection with which the refusal was looked into
+	if _, err = store.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID})); err != nil { // this attempt may still get a read-only connection
 		_, err = store.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}))
 	}
 	require.NoError(t, err)

@@ -12,10 +12,10 @@ import (
 
 const schemaFile = "schema.sql"
 
-// The listing is made from the catalogs and not by pg_dump, whose output
-// differs from one PostgreSQL to the next. Each row is one statement. Newer
-// releases of PostgreSQL list NOT NULL as constraints and leave out table names
-// that a view does not need: neither is in the listing.
+// selectSchema lists the schema from the catalogs and not by pg_dump, whose
+// output differs from one PostgreSQL to the next. Each row is one statement.
+// Newer releases of PostgreSQL list NOT NULL as constraints and leave out table
+// names that a view does not need, so that neither is in the listing.
 const selectSchema = `
 	SELECT statement FROM (
 		SELECT 1 AS part, c.relname AS name, '' AS detail, format(E'\nCREATE TABLE %s (\n    %s\n)%s', c.relname, array_to_string(

@@ -19,6 +19,7 @@ type turns struct {
 	held  bool
 }
 
+// take gives the turn, which nobody may hold yet.
 func (c *turns) take(context.Context) (release func(), err error) {
 	require.False(c.t, c.held, "a second turn within the first would wait for ever")
 	c.taken, c.held = c.taken+1, true
@@ -28,8 +29,8 @@ func (c *turns) take(context.Context) (release func(), err error) {
 	}, nil
 }
 
-// Whatever a call does, it has one turn at a time, and none is left when it has
-// returned, with or without an error.
+// TestTurns: every call has one turn at a time, and gives it back before it
+// returns, with or without an error.
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -37,6 +38,7 @@ func TestTurns(t *testing.T) {
 	card := h.ready(t, "card0")
 	count := &turns{t: t}
 	ctx := db.WithTurn(t.Context(), count.take)
+
 	for name, call := range map[string]func() error{
 		"rows": func() error {
 			_, err := r.Accelerators(ctx, db.AcceleratorFilter{}, db.Page{Marker: card.UUID.String()})
@@ -70,8 +72,8 @@ func TestTurns(t *testing.T) {
 	require.False(t, count.held)
 }
 
-// An admission has all its statements in one turn: it is admitted, refused or
-// shed, and never shed after its refusal.
+// TestAnAdmissionHasOneTurn: an admission has all its statements in one turn.
+// It is admitted, refused or shed, and never shed after its refusal.
 func TestAnAdmissionHasOneTurn(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -92,8 +94,8 @@ func TestAnAdmissionHasOneTurn(t *testing.T) {
 	require.False(t, count.held)
 }
 
-// The error of a turn is the caller's own business: it comes back as it was,
-// from reads and changes alike.
+// TestNoTurn: the error of a turn comes back unchanged from reads and changes,
+// because it is the caller's own.
 func TestNoTurn(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

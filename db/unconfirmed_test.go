@@ -351,10 +351,13 @@ func TestUnconfirmedHandleInAnObservation(t *testing.T) {
 		h.content.Backends[0].Devices[0].Deployables = []cyborg.DeployableReport{deployable("card0", 0)}
 		h.report(t)
 		id := h.accelerator(t, "card0").UUID
+
 		_, err := r.Forget(t.Context(), 0)
 		require.NoError(t, err)
+
 		h.journal("card0", cyborg.AttachmentDone)
 		h.report(t)
+
 		work := r.begin(t, toProvision(cyborg.ProvisionRequest{Accelerator: id, Name: "a"}))
 		outcome := cyborg.Outcome{Operation: work.Operation, State: end, Observations: []cyborg.Observation{
 			{Sequence: h.sequence + 1, Backend: "fake", Device: seen},
@@ -363,6 +366,7 @@ func TestUnconfirmedHandleInAnObservation(t *testing.T) {
 			outcome.Error = cyborg.Errorf(cyborg.ErrHardware, "it smoked")
 		}
 		require.NoError(t, r.End(t.Context(), outcome))
+
 		a := r.accelerator(t, id)
 		require.Equal(t, cyborg.StatusFenced, a.Status())
 		require.Equal(t, &cyborg.Fence{Reason: unsettled}, a.Fence)
