@@ -86,7 +86,7 @@ func TestL2OneBindOfAnInstance(t *testing.T) {
 			switch cyborg.ErrorKindOf(err) {
 			case "":
 				won.Add(1)
-			case cyborg.ErrInvalid, cyborg.ErrNotFound: // it has some already
+			case cyborg.ErrInvalid, cyborg.ErrNotFound: // the instance has requests already
 			default:
 				t.Error(err)
 			}
@@ -115,7 +115,7 @@ func TestConcurrentARQOperations(t *testing.T) {
 	r.profile(t, "one", one())
 	r.profile(t, "two", map[string]string{"resources:FPGA": "2"})
 	stores := []*db.Store{r.Store, openStore(t, r.url, defaults()), openStore(t, r.url, defaults())}
-	limit := make(chan struct{}, 24) // more would only wait for connections
+	limit := make(chan struct{}, 24) // more lives would only wait for connections
 
 	var (
 		wg    sync.WaitGroup
@@ -126,6 +126,7 @@ func TestConcurrentARQOperations(t *testing.T) {
 		wg.Go(func() {
 			limit <- struct{}{}
 			defer func() { <-limit }()
+
 			live := life{t: t, store: stores[i%len(stores)], instance: uuid.New(), on: accelerators[i%len(accelerators)], held: r.heldBy}
 			live.profile = []string{"one", "two"}[i%2]
 			if live.holder = instance(live.instance.String()); i%5 == 0 {
@@ -163,7 +164,7 @@ type life struct {
 	t        *testing.T
 	store    *db.Store
 	instance uuid.UUID
-	holder   cyborg.Holder // the instance, or infrastructure under its name
+	holder   cyborg.Holder // the instance, or a service under its name
 	profile  string
 	on       *cyborg.Accelerator
 	held     func(t *testing.T, holder uuid.UUID) int
@@ -191,6 +192,7 @@ func (l life) run() bool {
 	for _, a := range arqs {
 		d.UUIDs = append(d.UUIDs, a.UUID)
 	}
+
 	if _, err := l.store.DeleteARQs(ctx, d, alice()); err != nil {
 		l.t.Error(err)
 	}
@@ -222,6 +224,7 @@ func (l life) bind(arqs []cyborg.ARQ) bool {
 	if err != nil {
 		state = cyborg.OperationCancelled
 	}
+
 	if work.Ended == "" {
 		l.end(out.Operation.ID, state)
 	}
@@ -299,6 +302,7 @@ func TestBindsOfOneHostRunConcurrently(t *testing.T) {
 			ended <- err
 		}()
 	}
+
 	go func() {
 		_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{bound.UUID}, AllowBound: true}, alice())
 		ended <- err

@@ -253,6 +253,7 @@ func TestL11BindRefused(t *testing.T) {
 			require.Equal(t, cyborg.ARQBindFailed, now.State, name)
 			require.Contains(t, now.Reason, test.says, name)
 			require.Equal(t, holder, now.Holder(), name)
+
 			op, err := r.Operation(t.Context(), now.Operation)
 			require.NoError(t, err)
 			require.Equal(t, cyborg.OperationFailed, op.State, name)
@@ -284,7 +285,7 @@ func TestBindWaitsForAHandle(t *testing.T) {
 	require.Equal(t, cyborg.ARQInitial, r.arq(t, arq.UUID).State)
 
 	unbind := r.begin(t, toUnbind(held[0]))
-	r.exec(t, "DELETE FROM claims") // as of an operation on another accelerator
+	r.exec(t, "DELETE FROM claims") // as if the unbind were on another accelerator
 	_, err = r.Admit(t.Context(), toBind("h1", vm(), a.ProviderUUID, arq))
 	requireKind(t, cyborg.ErrClaimed, err, unbind.Operation.String())
 	require.Equal(t, unbind.Operation, cyborg.AsError(err).Operation)
@@ -655,6 +656,7 @@ func TestL37Delete(t *testing.T) {
 	gone, err := r.DeleteARQs(t.Context(), all, alice())
 	require.NoError(t, err)
 	require.Len(t, gone.Missing, 3, "another's are not there")
+
 	all.Projects = []string{"p"}
 	gone, err = r.DeleteARQs(t.Context(), all, alice())
 	require.NoError(t, err)
@@ -795,7 +797,7 @@ func TestL46StaleARQs(t *testing.T) {
 	service := cyborg.Holder{Kind: cyborg.HolderService, ID: "infrastructure"}
 	infrastructure, held, recent := r.request(t, "one")[0], r.request(t, "one")[0], r.request(t, "one")[0]
 	r.do(t, toBind("h1", service, a.ProviderUUID, held), cyborg.OperationSucceeded)
-	for _, arq := range []cyborg.ARQ{infrastructure, recent} { // there is no handle left
+	for _, arq := range []cyborg.ARQ{infrastructure, recent} { // no handle is left for them
 		_, err := r.Admit(t.Context(), toBind("h1", service, a.ProviderUUID, arq))
 		requireKind(t, cyborg.ErrNotFound, err)
 		failed := r.arq(t, arq.UUID)
@@ -808,6 +810,7 @@ func TestL46StaleARQs(t *testing.T) {
 	require.Equal(t, 3, n)
 	require.Equal(t, cyborg.ARQBound, r.arq(t, held.UUID).State)
 	require.Equal(t, cyborg.ARQBindFailed, r.arq(t, recent.UUID).State)
+
 	for _, gone := range []cyborg.ARQ{old, adopted, infrastructure} {
 		_, err = r.ARQ(t.Context(), gone.UUID)
 		requireKind(t, cyborg.ErrNotFound, err)

@@ -28,6 +28,7 @@ func TestTheTriggersWriteTheAxes(t *testing.T) {
 		axes = append(axes, cyborg.EventAxis(axis))
 	}
 	slices.Sort(axes)
+
 	// Instead of an axis for each class of drift, the triggers and the page have
 	// the pattern.
 	constants := append(cyborg.EventAxes(), cyborg.DriftClass("CLASS").Axis())
@@ -55,6 +56,7 @@ func documentedAxes(t *testing.T) []string {
 			}
 		}
 	}
+
 	slices.Sort(out)
 	return out
 }
@@ -73,12 +75,14 @@ func (r *records) writtenByTriggers(t *testing.T) []string {
 		source = regexp.MustCompile(`--.*`).ReplaceAllString(source, "")
 		inserts := regexp.MustCompile(`INSERT INTO events \(([^)]*)\)\s+([^;]*);`).FindAllStringSubmatch(source, -1)
 		require.Len(t, inserts, len(regexp.MustCompile(`(?i)into\s+events`).FindAllString(source, -1)), "%s", source)
+
 		for _, insert := range inserts {
 			for query := range strings.SplitSeq(insert[2], "UNION ALL") {
 				out = append(out, writtenBy(t, sqlList(insert[1]), strings.TrimSpace(query))...)
 			}
 		}
 	}
+
 	slices.Sort(out)
 	return slices.Compact(out)
 }
@@ -115,6 +119,7 @@ func writtenBy(t *testing.T, columns []string, query string) []string {
 			}
 			return expression
 		}
+
 		for _, kind := range subjectsIn(t, value(subject)) {
 			out = append(out, kind+" "+axisIn(t, value(axis)))
 		}
@@ -156,6 +161,7 @@ func sqlList(text string) []string {
 	var out []string
 	begin, depth, quoted := 0, 0, false
 	end := len(text)
+
 	for i, c := range text {
 		switch {
 		case c == '\'':

@@ -20,6 +20,7 @@ func cloud(t testing.TB, accelerators int) *records {
 	const each = 8
 	r := newRecords(t)
 	h := r.addHost(t, "h00000", 1)
+
 	r.exec(t, `
 		INSERT INTO hosts (name, boot_id, agent_version, report_seq, digest)
 		SELECT format('h%s', lpad(n::text, 5, '0')), 'b', '1', 1, 'd' FROM generate_series(1, $1::int - 1) AS n`, accelerators/each)
@@ -39,6 +40,7 @@ func cloud(t testing.TB, accelerators int) *records {
 		SELECT gen_random_uuid(), uuid, host, 'TEST_PCI', '{"function": "0"}', local_name || '.' || n
 		FROM deployables, generate_series(0, 1) AS n
 		WHERE uuid NOT IN (SELECT deployable_uuid FROM attach_handles) ORDER BY id, n`)
+
 	r.exec(t, `UPDATE deployables SET lifecycle = 'ready', untouched = false WHERE id % 2 = 0`)
 
 	require.Equal(t, accelerators, scalar[int](t, r, "SELECT count(*) FROM deployables"))
@@ -125,6 +127,7 @@ func BenchmarkOperation(b *testing.B) {
 				wg   sync.WaitGroup
 				next = make(chan uuid.UUID)
 			)
+
 			for range 16 {
 				wg.Go(func() {
 					for id := range next {
@@ -133,6 +136,7 @@ func BenchmarkOperation(b *testing.B) {
 					}
 				})
 			}
+
 			for i := 0; b.Loop(); i++ {
 				next <- ids[i%len(ids)]
 			}

@@ -16,6 +16,7 @@ func TestConfigure(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)
 	a := h.ready(t, "card0")
+
 	request := func(action cyborg.ConfigureAction, backend, driver string) cyborg.ConfigureRequest {
 		return cyborg.ConfigureRequest{Host: "h1", Backend: backend, Action: action, Driver: driver}
 	}

@@ -100,6 +100,7 @@ func TestDuplicateAgentIsRefused(t *testing.T) {
 	require.Equal(t, "10.0.0.1", found.Address)
 	require.Equal(t, 2, found.Devices)
 	require.False(t, found.Silent)
+
 	require.Len(t, found.DuplicateAgents, 1)
 	require.Equal(t, "two", found.DuplicateAgents[0].Instance)
 	require.Equal(t, "boot-2", found.DuplicateAgents[0].BootID)
@@ -170,6 +171,7 @@ func TestReturningAgentKeepsItsHost(t *testing.T) {
 			again := first.by("boot-1", "one", "10.0.0.9")
 			_, err := again.sendHeartbeat(t)
 			require.NoError(t, err)
+
 			again.sequence = first.sequence
 			reply, err := again.sendReport(t)
 			require.NoError(t, err)

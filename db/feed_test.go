@@ -31,6 +31,7 @@ func follow(ctx context.Context, store *db.Store, limit int) ([]cyborg.Event, er
 		if err != nil {
 			return seen, err
 		}
+
 		for _, e := range events {
 			seen = append(seen, e)
 			cursor = e.Cursor
@@ -61,6 +62,7 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 	defer cancel()
 	r := newRecords(t)
 	second := openStore(t, r.url, defaults())
+
 	var (
 		accelerators []uuid.UUID
 		agents       []*host
@@ -123,6 +125,7 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 		outcome := cyborg.Outcome{
 			Operation: out.Operation.ID, State: cyborg.OperationSucceeded, BitstreamID: fmt.Sprint(random.IntN(1000)),
 		}
+
 		if _, err := store.Begin(ctx, out.Operation.ID); err != nil || random.IntN(4) == 0 {
 			outcome.State = cyborg.OperationFailed
 		}
@@ -134,11 +137,13 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 		if _, err := store.Maintain(ctx, id, cyborg.Maintenance{Reason: "r"}, alice()); err != nil {
 			return err
 		}
+
 		kind := fmt.Sprint(random.IntN(1000))
 		_, err := store.UpdateSpecs(ctx, id, cyborg.SpecsPatch{Type: &kind}, 0, alice())
 		if err != nil && cyborg.ErrorKindOf(err) != cyborg.ErrChanged {
 			return err
 		}
+
 		_, err = store.Enable(ctx, id, alice())
 		return err
 	})
@@ -156,6 +161,7 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 			h.content = agentapi.Content{Backends: []agentapi.BackendReport{b}}
 			batch = append(batch, h.next())
 		}
+
 		reports.Unlock()
 		_, err := r.MergeReports(ctx, batch)
 		return err
@@ -170,9 +176,11 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 		if err != nil {
 			return err
 		}
+
 		if _, err := tx.Exec(ctx, "SELECT pg_sleep($1)", random.Float64()/20); err != nil {
 			return err
 		}
+
 		if random.IntN(2) == 0 {
 			return tx.Rollback(ctx)
 		}
@@ -191,6 +199,7 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 	})
 	require.NoError(t, err)
 	require.Greater(t, len(all), 500)
+
 	for i := range readers {
 		cursors := make([]cyborg.Cursor, len(read[i]))
 		for n, e := range read[i] {
@@ -207,6 +216,7 @@ func requireStories(t *testing.T, events []cyborg.Event) {
 	t.Helper()
 	value := map[string]string{}
 	told := 0
+
 	for _, e := range events {
 		switch e.Axis {
 		case cyborg.AxisSteps, cyborg.AxisReported, cyborg.AxisOptions, cyborg.AxisCancel, "a": // these are not changes of a state
@@ -226,6 +236,7 @@ func requireStories(t *testing.T, events []cyborg.Event) {
 		} else {
 			require.Empty(t, e.From, "%s starts from nothing, event %s", thing, e.Cursor)
 		}
+
 		value[thing] = e.To
 	}
 	require.Greater(t, told, 200)
@@ -294,6 +305,7 @@ func TestFeedWaitsForOlderTransactions(t *testing.T) {
 				case <-time.After(5 * time.Minute):
 					t.Fatal("nobody woke us")
 				}
+
 				events, err := r.Events(t.Context(), db.EventFilter{}, cursor, 0)
 				require.NoError(t, err)
 				kinds = nil
@@ -314,6 +326,7 @@ func TestEventsNameActorAndOperation(t *testing.T) {
 	h := r.addHost(t, "h1", 2)
 	r.addHost(t, "h2", 1)
 	a := h.ready(t, "card0")
+
 	work := r.begin(t, toAttach(a.UUID, onHost("h1")))
 	require.NoError(t, r.Record(t.Context(), work.Operation, []cyborg.Step{{Name: "attach"}}))
 	r.end(t, work, cyborg.OperationSucceeded)
@@ -334,6 +347,7 @@ func TestEventsNameActorAndOperation(t *testing.T) {
 		require.NotZero(t, e.Time)
 		axes = append(axes, string(e.Axis)+":"+e.To)
 	}
+
 	require.Equal(t, []string{
 		"state:admitted", "claim:" + work.Operation.String(), "holder:host:h1 (unconfirmed)", "state:running", "steps:",
 		"holder:host:h1", "claim:", "state:succeeded",

@@ -51,9 +51,11 @@ func TestForgetHost(t *testing.T) {
 	op, err := r.Operation(t.Context(), attached.Operation)
 	require.NoError(t, err)
 	require.Equal(t, "h1", op.Host)
+
 	r.endOfFeed(t)
 	history, err := r.Events(t.Context(), db.EventFilter{Hosts: []string{"h1"}}, cyborg.Cursor{Transaction: 1}, 1000)
 	require.NoError(t, err)
+
 	ends := map[cyborg.SubjectKind]int{}
 	for _, event := range history {
 		if event.To == "" && event.Actor == "alice" && event.Operation == uuid.Nil {

@@ -76,6 +76,7 @@ func TestUnchangedHostsCostNoStatement(t *testing.T) {
 	require.NoError(t, err)
 	first := count.since(&before)
 	require.Less(t, first, int64(25), "a thousand new hosts cost what one costs")
+
 	for i, h := range agents {
 		require.True(t, replies[i].Accepted)
 		h.reply = replies[i]
@@ -91,6 +92,7 @@ func TestUnchangedHostsCostNoStatement(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 	require.EqualValues(t, 1, count.since(&before), "a full batch does not wait for the interval")
 
@@ -110,6 +112,7 @@ func TestUnchangedHostsCostTheSameAtAnySize(t *testing.T) {
 	t.Parallel()
 	count := &counter{}
 	r := newRecordsWith(t, db.Options{Tracer: count})
+
 	var (
 		agents []*host
 		beats  []agentapi.Heartbeat
@@ -183,6 +186,7 @@ func TestIngesterBatchesCallers(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 	intervals = int(time.Since(began) / interval)
 	require.LessOrEqual(t, count.since(&before), int64(intervals))
@@ -278,6 +282,7 @@ func TestIngesterIsBounded(t *testing.T) {
 	idle := db.NewIngester(r.Store, db.IngesterOptions{QueueSize: 1}, slog.New(slog.DiscardHandler))
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
+
 	_, err := idle.Heartbeat(gone, h.beat()) // the ingester does not run, so this one fills the queue
 	require.ErrorIs(t, err, context.Canceled)
 	_, err = idle.Heartbeat(t.Context(), h.beat())

@@ -17,6 +17,7 @@ func TestConflictNamesTheWinningOperation(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 7)
+
 	refused := func(t *testing.T, a db.Admission, kind cyborg.ErrorKind, by uuid.UUID) {
 		t.Helper()
 		_, err := r.Admit(t.Context(), a)
@@ -30,7 +31,7 @@ func TestConflictNamesTheWinningOperation(t *testing.T) {
 		return toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, local).UUID, Name: name})
 	}
 
-	// In service already, under this name or another.
+	// An accelerator that is in service already, under this name or another.
 	first := provision("card0", "first")
 	a := h.accelerator(t, "card0")
 	refused(t, toProvision(cyborg.ProvisionRequest{Name: "first"}), cyborg.ErrNameTaken, first.Operation)
@@ -42,22 +43,24 @@ func TestConflictNamesTheWinningOperation(t *testing.T) {
 	refused(t, named("card2", "second"), cyborg.ErrNameTaken, giving.Operation)
 	refused(t, toProvision(cyborg.ProvisionRequest{Name: "second"}), cyborg.ErrClaimed, giving.Operation)
 	r.end(t, giving, cyborg.OperationFailed)
-	refused(t, toAttach(h.accelerator(t, "card1").UUID, onHost("h1")), cyborg.ErrChanged, giving.Operation) // which left it inactive
-	refused(t, named("card2", h.accelerator(t, "card1").Name), cyborg.ErrNameTaken, giving.Operation)       // gave it back
-	refused(t, named("card2", h.accelerator(t, "card3").Name), cyborg.ErrNameTaken, uuid.Nil)               // was never given
+	refused(t, toAttach(h.accelerator(t, "card1").UUID, onHost("h1")), cyborg.ErrChanged, giving.Operation) // it left card1 inactive
+	refused(t, named("card2", h.accelerator(t, "card1").Name), cyborg.ErrNameTaken, giving.Operation)       // it gave the name back
+	refused(t, named("card2", h.accelerator(t, "card3").Name), cyborg.ErrNameTaken, uuid.Nil)               // this name was never given
 
-	// Held: the last handle, the second one for the same holder, all for a program.
+	// An accelerator that is held: the last handle, a second one for the same
+	// holder, all handles for a program.
 	one := r.do(t, toAttach(a.UUID, instance("vm1")), cyborg.OperationSucceeded)
 	two := r.do(t, toAttach(a.UUID, instance("vm2")), cyborg.OperationSucceeded)
 	refused(t, toAttach(a.UUID, instance("vm3")), cyborg.ErrInUse, one.Operation)
 	refused(t, toAttach(a.UUID, instance("vm2")), cyborg.ErrInUse, two.Operation)
 	refused(t, toProgram(a.UUID), cyborg.ErrInUse, one.Operation)
+
 	vm1 := instance("vm1")
 	r.do(t, toDetach(a.UUID, &vm1), cyborg.OperationSucceeded)
 	refused(t, toProgram(a.UUID), cyborg.ErrInUse, two.Operation)
 	refused(t, toConfigure(cyborg.ConfigureRequest{Host: "h1", Backend: "fake", Action: cyborg.ConfigureUninstall}), cyborg.ErrInUse, two.Operation)
 
-	// Left in error, and fenced.
+	// An accelerator in error, which is fenced.
 	provision("card4", "broken")
 	broken := r.do(t, toProgram(h.accelerator(t, "card4").UUID), cyborg.OperationNeedsOperator)
 	refused(t, toAttach(h.accelerator(t, "card4").UUID, onHost("h1")), cyborg.ErrChanged, broken.Operation)

@@ -55,6 +55,7 @@ func TestRequestsLostAtBoot(t *testing.T) {
 	other := r.addHost(t, "h2", 1)
 	r.profile(t, "one", one())
 	who := uuid.New()
+
 	lost := r.bound(t, h.ready(t, "card0"), who)
 	service := r.request(t, "one")[0]
 	r.do(t, toBind("h1", cyborg.Holder{Kind: cyborg.HolderService, ID: "ovs"}, h.ready(t, "card1").ProviderUUID, service), cyborg.OperationSucceeded)
@@ -73,6 +74,7 @@ func TestRequestsLostAtBoot(t *testing.T) {
 		require.WithinDuration(t, time.Now(), now.LostAt, time.Minute)
 		require.Equal(t, []string{">lost_at_boot"}, r.healthEvents(t, cyborg.SubjectARQ, arq.UUID))
 		require.Equal(t, []string{">lost_at_boot"}, r.healthEvents(t, cyborg.SubjectHandle, now.Handle.UUID))
+
 		for _, handle := range h.accelerator(t, "card0").Handles {
 			require.Equal(t, cyborg.HealthLostAtBoot, handle.Health)
 		}
@@ -164,6 +166,7 @@ func TestInstanceDrift(t *testing.T) {
 	who := uuid.New()
 	r.bound(t, h.ready(t, "card0"), who)
 	h.reboot(t, 0)
+
 	held, err := r.StaleInstances(t.Context(), time.Hour, 10)
 	require.NoError(t, err)
 	require.Len(t, held, 1, "it is to be asked about at once")
@@ -220,6 +223,7 @@ func TestInstanceDriftEvents(t *testing.T) {
 	who, other := uuid.New(), uuid.New()
 	card0, card1 := h.ready(t, "card0"), h.ready(t, "card1")
 	cards := map[string]string{card0.UUID.String(): "card0", card1.UUID.String(): "card1"}
+
 	r.bound(t, card0, who)
 	r.bound(t, card1, other)
 	at := r.endOfFeed(t)
@@ -229,12 +233,14 @@ func TestInstanceDriftEvents(t *testing.T) {
 		r.endOfFeed(t)
 		events, err := r.Events(t.Context(), db.EventFilter{}, at, 0)
 		require.NoError(t, err)
+
 		out := []string{}
 		for _, e := range events {
 			at = e.Cursor
 			if _, drift := e.Axis.Drift(); !drift {
 				continue
 			}
+
 			require.Equal(t, "h1", e.Host)
 			require.Equal(t, "cyborg", e.Actor)
 			require.Equal(t, who.String(), e.Data["instance"])

@@ -69,6 +69,7 @@ func TestLostImage(t *testing.T) {
 	h.shows(t, 0, "")
 	h.reboot(t, 0)
 	require.Equal(t, []string{">lost_image"}, r.healthEvents(t, cyborg.SubjectAccelerator, a.UUID))
+
 	found := lost()
 	require.Len(t, found, 1)
 	require.Equal(t, a.UUID, found[0].UUID)
@@ -159,6 +160,7 @@ func TestReloadForAnInstance(t *testing.T) {
 	work := r.begin(t, toReload(held.UUID, aes()))
 	require.Len(t, work.Handles, 2, "Placement may have it allocated to its holder")
 	require.Equal(t, who.String(), work.Handles[0].Holder.ID)
+
 	h.shows(t, 0, "aes")
 	h.report(t)
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
@@ -249,6 +251,7 @@ func TestReloadOfTheWholeDevice(t *testing.T) {
 	h.have(t, "empty", "shell")
 	h.report(t)
 	r.loaded(t, work, west, shell())
+
 	require.Nil(t, r.accelerator(t, west.UUID).LostImage)
 	require.Equal(t, aes(), r.accelerator(t, east.UUID).LostImage.Image)
 	require.Equal(t, []uuid.UUID{east.UUID}, lost())

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Bool("update", false, "write the generated parts of the documentation")
-	if err := flag.Set("rapid.checks", "40"); err != nil { // each is many transactions; -rapid.checks asks for more
+	if err := flag.Set("rapid.checks", "40"); err != nil { // few, because each check is many transactions
 		panic(err)
 	}
 	goleak.VerifyTestMain(postgrestest.Runner(m))
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 type records struct {
 	*db.Store
 	url string
-	sql *pgxpool.Pool // what no caller of the store can do
+	sql *pgxpool.Pool // for what no caller of the store can do
 }
 
 // newRecords opens a store on a new database.

@@ -229,10 +229,11 @@ func TestVanishingAndReturning(t *testing.T) {
 	require.Nil(t, a.Fence)
 	require.Len(t, a.Holders(), 1)
 
-	// A handle alone.
+	// A handle vanishes without its card.
 	handles := all[0].Deployables[0].Handles
 	all[0].Deployables[0].Handles = handles[1:]
 	h.report(t)
+
 	a = h.accelerator(t, "card0")
 	require.Equal(t, cyborg.PresencePresent, a.Presence)
 	require.Equal(t, "vanished while in use", a.Fence.Reason)
@@ -257,6 +258,7 @@ func TestBackendsThatFailOrGo(t *testing.T) {
 	second := agentapi.BackendReport{Name: "second", Driver: "generic", State: cyborg.BackendOK, Devices: []cyborg.DeviceReport{device("other")}}
 	h.content.Backends = append(h.content.Backends, second)
 	h.report(t)
+
 	first := h.content.Backends[0]
 	status := func(local string) cyborg.Status { return h.accelerator(t, local).Status() }
 
@@ -303,6 +305,7 @@ func TestInvalidPartsOfAReportAreSkipped(t *testing.T) {
 	devices = append(devices, cyborg.DeviceReport{Identity: "odd"}) // nothing but a name
 	devices[5].Deployables = []cyborg.DeployableReport{deployable("card0", 1), deployable("", 1)}
 	h.content.Backends[0].Devices = devices
+
 	h.content.Backends = append(h.content.Backends, agentapi.BackendReport{
 		Name: "late", Driver: "generic", State: cyborg.BackendOK, Devices: []cyborg.DeviceReport{device("card0"), device("mine")},
 	})
@@ -337,6 +340,7 @@ func TestInvalidPartsOfAReportAreSkipped(t *testing.T) {
 	clash := &host{records: r, name: "a_b", boot: "b", content: content(1)}
 	clash.devices()[0].Deployables = []cyborg.DeployableReport{deployable("c", 1)}
 	clash.report(t)
+
 	late := &host{records: r, name: "a", boot: "boot-1", sequence: 10, content: content(1)}
 	late.content.Backends[0].Devices = append(late.devices(), cyborg.DeviceReport{
 		Identity: "x", Deployables: []cyborg.DeployableReport{deployable("b_c", 1), deployable("fine", 1)},
@@ -434,8 +438,7 @@ func TestDeviceThatMoves(t *testing.T) {
 	require.Equal(t, "new", h.accelerator(t, "card0").Backend)
 	require.Equal(t, a.UUID, h.accelerator(t, "card0").UUID)
 
-	// The same deployable on a device with another identity: its serial number
-	// became known.
+	// The device has another identity, because its serial number became known.
 	h.content.Backends[1].Devices[0].Identity = "serial-1"
 	h.report(t)
 	require.Equal(t, a.UUID, h.accelerator(t, "card0").UUID)
@@ -454,6 +457,7 @@ func TestNewOnADisabledDevice(t *testing.T) {
 			r := newRecords(t)
 			h := r.addHost(t, "h1", 2)
 			a := h.accelerator(t, "card0")
+
 			cleaning := cyborg.Maintenance{Reason: "cleaning", By: "bob", For: time.Hour}
 			_, err := r.MaintainDevice(t.Context(), a.DeviceUUID, cleaning, alice())
 			require.NoError(t, err)
@@ -469,6 +473,7 @@ func TestNewOnADisabledDevice(t *testing.T) {
 						d.Deployables = append(d.Deployables, deployable(d.Identity+name, 0))
 					}
 				}
+
 				now := h.next()
 				if mode != "all" {
 					now = since(before, now)
@@ -479,6 +484,7 @@ func TestNewOnADisabledDevice(t *testing.T) {
 			split("-a", "-b")
 			was := h.accelerator(t, "card0").Maintenance
 			require.NotZero(t, was.Until)
+
 			for _, name := range []string{"card0-a", "card0-b"} {
 				require.Equal(t, was, h.accelerator(t, name).Maintenance)
 				require.Equal(t, "cleaning", scalar[string](t, r, `SELECT data ->> 'reason' FROM events
@@ -590,6 +596,7 @@ func TestSilentHosts(t *testing.T) {
 	early.SentAt, late.SentAt = time.Now().Add(time.Hour), time.Now().Add(-time.Hour)
 	_, err = r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{early, late})
 	require.NoError(t, err)
+
 	for name, want := range map[string]float64{"a": 3600, "b": -3600} {
 		host, err := r.Host(t.Context(), name)
 		require.NoError(t, err)

@@ -18,6 +18,7 @@ func TestL3FailureIsRecordedBeforeTheUndo(t *testing.T) {
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 1).ready(t, "card0")
 	r.profile(t, "one", one())
+
 	for name, end := range map[string]func(t *testing.T, work cyborg.Work, arq uuid.UUID){
 		"undone": func(t *testing.T, work cyborg.Work, arq uuid.UUID) {
 			t.Helper()
@@ -77,9 +78,11 @@ func TestL13UnnotifiedBinds(t *testing.T) {
 	h := r.addHost(t, "h1", 2)
 	a, other := h.ready(t, "card0"), h.ready(t, "card1")
 	r.profile(t, "one", one())
+
 	unnotified := func() []uuid.UUID {
 		found, err := r.UnnotifiedBinds(t.Context(), 0, db.OperationPlace{}, 10)
 		require.NoError(t, err)
+
 		var ids []uuid.UUID
 		for _, o := range found {
 			ids = append(ids, o.Operation)
@@ -90,6 +93,7 @@ func TestL13UnnotifiedBinds(t *testing.T) {
 		}
 		return ids
 	}
+
 	bind := func(holder cyborg.Holder, on *cyborg.Accelerator) cyborg.Work {
 		return r.begin(t, toBind("h1", holder, on.ProviderUUID, r.request(t, "one")[0]))
 	}

@@ -17,6 +17,7 @@ func TestAcceleratorLifecycle(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 2)
 	a := h.accelerator(t, "card0")
+
 	require.Equal(t, "h1_card0", a.Name)
 	require.Equal(t, "h1_card0", a.ProviderName)
 	require.Equal(t, cyborg.ProviderUUID("h1_card0"), a.ProviderUUID)
@@ -69,6 +70,7 @@ func TestAcceleratorLifecycle(t *testing.T) {
 
 	work = r.begin(t, toProgram(a.UUID))
 	require.Equal(t, "image.bin", work.Program.Image.Source)
+
 	a = h.accelerator(t, "card0")
 	require.Equal(t, cyborg.StatusProgramming, a.Status())
 	require.Equal(t, work.Operation, a.Fence.Operation)
@@ -91,11 +93,13 @@ func TestAcceleratorLifecycle(t *testing.T) {
 		{Kind: cyborg.SubjectDevice, ID: a.DeviceUUID.String()},
 		{Kind: cyborg.SubjectHost, ID: "h1"},
 	}, op.Subjects)
+
 	require.Equal(t, "image.bin", op.Input["image"].(map[string]any)["source"])
 	require.Equal(t, "image-1", op.Result["bitstream_id"])
 	require.Len(t, op.Steps, 1)
 	require.NotZero(t, op.StartedAt)
 	require.NotZero(t, op.EndedAt)
+
 	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM claims"))
 	require.Equal(t, cyborg.StatusInactive, h.accelerator(t, "card1").Status(), "nobody touched it")
 }
@@ -136,6 +140,7 @@ func undone(t *testing.T, state cyborg.OperationState, began bool) {
 			_, err := r.Begin(t.Context(), op.ID)
 			require.NoError(t, err)
 		}
+
 		outcome := cyborg.Outcome{Operation: op.ID, State: state, Error: cyborg.Errorf(cyborg.ErrHardware, "it smoked")}
 		require.NoError(t, r.End(t.Context(), outcome))
 		outcome.State = cyborg.OperationSucceeded
@@ -268,6 +273,7 @@ func TestAdmissionGuards(t *testing.T) {
 	remotable := true
 	_, err := r.UpdateSpecs(t.Context(), ready.UUID, cyborg.SpecsPatch{Remotable: &remotable}, 0, alice())
 	require.NoError(t, err)
+
 	r.do(t, toAttach(ready.UUID, onHost("h2")), cyborg.OperationSucceeded)
 	refused(cyborg.ErrInUse, toAttach(ready.UUID, onHost("h2")), "host h2 already")
 	refused(cyborg.ErrInUse, toProgram(ready.UUID), "host h2")

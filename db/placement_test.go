@@ -288,6 +288,7 @@ func TestPlacementCountsHandlesTakenOutsideNova(t *testing.T) {
 	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, aWhile))
 	r.due(t)
 	r.inStep(t, "h1")
+
 	for _, test := range []struct {
 		holder  cyborg.Holder
 		outside int
@@ -387,12 +388,14 @@ func TestPlacementSilentHosts(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 1, changed)
 	require.Equal(t, []string{"h2"}, r.due(t))
+
 	got, err := r.Placement(t.Context(), "h2")
 	require.NoError(t, err)
 	require.True(t, got.Silent)
 
 	_, err = r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{h.beat()})
 	require.NoError(t, err)
+
 	changed, err = r.RecordSilentHosts(t.Context(), time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, 1, changed)
@@ -442,6 +445,7 @@ func TestPlacementComparesHostsInTurn(t *testing.T) {
 	list := func(open *bool, page db.Page) []cyborg.DriftClass {
 		listed, err := r.Drift(t.Context(), db.DriftFilter{Open: open}, page)
 		require.NoError(t, err)
+
 		classes := []cyborg.DriftClass{}
 		for _, d := range listed {
 			classes = append(classes, d.Class)
@@ -471,9 +475,10 @@ func TestPlacementComparesHostsInTurn(t *testing.T) {
 	require.Equal(t, 3, pruned.Drift)
 }
 
-// TestPlacementDriftEvents: drift that appears, ends or is repaired is an event
-// of its subject, once each. An allocation may be missing for a moment, so that
-// it becomes an event only when it is found again.
+// TestPlacementDriftEvents: drift that appears, ends or is repaired is an
+// event of its subject, once each. A difference between allocations and
+// requests may exist for a moment, so that it becomes an event only when it
+// is found again.
 func TestPlacementDriftEvents(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -494,6 +499,7 @@ func TestPlacementDriftEvents(t *testing.T) {
 		r.endOfFeed(t)
 		events, err := r.Events(t.Context(), db.EventFilter{}, at, 0)
 		require.NoError(t, err)
+
 		out := []string{}
 		for _, e := range events {
 			at = e.Cursor
@@ -519,8 +525,10 @@ func TestPlacementDriftEvents(t *testing.T) {
 	require.Equal(t, []string{
 		`resource_provider nobody's drift_orphan_provider "" "vm has it" <nil>`, `host h1 drift_no_compute_node "" "none" <nil>`,
 	}, driftEvents(orphan, root))
+
 	orphan.Detail = "vm2 has it"
 	require.Equal(t, []string{`resource_provider nobody's drift_orphan_provider "vm has it" "vm2 has it" <nil>`}, driftEvents(orphan, root))
+
 	orphan.RepairedAt = time.Now()
 	require.ElementsMatch(t, []string{
 		`resource_provider nobody's drift_orphan_provider "vm2 has it" "" true`, `host h1 drift_no_compute_node "none" "" false`,

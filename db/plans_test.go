@@ -45,6 +45,7 @@ func TestPlans(t *testing.T) {
 	scan := regexp.MustCompile(`Seq Scan on (deployables|devices|attach_handles|events|arqs|placement_sync|placement_drift)\b`)
 
 	r.follow(t)
+
 	for _, test := range []struct {
 		name string
 		do   func(t *testing.T)
@@ -133,6 +134,7 @@ func TestPlans(t *testing.T) {
 			require.NoError(t, err)
 			require.NotEmpty(t, due)
 			require.NoError(t, store.ReturnPlacement(t.Context(), due))
+
 			_, err = store.RecordSilentHosts(t.Context(), time.Hour)
 			require.NoError(t, err)
 			_, err = store.PlacementState(t.Context())
@@ -143,6 +145,7 @@ func TestPlans(t *testing.T) {
 			host, err := store.TakePlacementComparison(t.Context(), time.Minute, []string{"h00001"})
 			require.NoError(t, err)
 			require.NotEmpty(t, host)
+
 			found, err := store.Placement(t.Context(), host)
 			require.NoError(t, err)
 			require.Len(t, found.Deployables, 8)
@@ -151,6 +154,7 @@ func TestPlans(t *testing.T) {
 			ok, err := store.SavePlacementMarks(t.Context(), host, found.Version, []byte("{}"))
 			require.NoError(t, err)
 			require.True(t, ok)
+
 			require.NoError(t, store.RecordPlacement(t.Context(), db.PlacementOutcome{
 				Host: host, Version: found.Version, Compared: true, Marks: []byte("{}"), Drift: []cyborg.Drift{
 					{Class: cyborg.DriftReserved, Provider: found.Deployables[0].ProviderUUID, Name: "p", Detail: "0 are", RepairedAt: time.Now()},
@@ -209,6 +213,7 @@ func TestOperationPlans(t *testing.T) {
 		found, err := store.Operations(t.Context(), db.OperationFilter{States: test.states}, db.Page{Limit: 100})
 		require.NoError(t, err)
 		require.Len(t, found, test.count)
+
 		for _, plan := range plans() {
 			require.Contains(t, plan, test.index, "%v", test.states)
 		}

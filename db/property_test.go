@@ -114,6 +114,7 @@ func (r *records) view(t *rapid.T, host string) string {
 
 	devices, err := r.Devices(t.Context(), db.DeviceFilter{Hosts: []string{host}}, db.Page{})
 	require.NoError(t, err)
+
 	identities := map[uuid.UUID]string{}
 	for _, d := range devices {
 		identities[d.UUID] = d.Identity
@@ -129,6 +130,7 @@ func (r *records) view(t *rapid.T, host string) string {
 			continue
 		}
 		lines = append(lines, fmt.Sprintf("accelerator %s %q %d of %s, %s, %v", a.LocalName, a.BitstreamID, a.Specs.Num, identities[a.DeviceUUID], a.Lifecycle, a.Fence))
+
 		for _, h := range a.Handles {
 			if h.Presence == cyborg.PresencePresent {
 				lines = append(lines, fmt.Sprintf("handle %s of %s", h.Identity, a.LocalName))
@@ -170,6 +172,7 @@ func TestReportsInAnyOrder(t *testing.T) {
 	r := newRecords(t)
 	stores := []*db.Store{r.Store, openStore(t, r.url, defaults())}
 	run := 0
+
 	rapid.Check(t, func(t *rapid.T) {
 		run++
 		var (
@@ -187,6 +190,7 @@ func TestReportsInAnyOrder(t *testing.T) {
 				newest[host] = agentapi.Report{
 					Host: host, BootID: "b", AgentVersion: "1", Sequence: int64(sequence + 1), Digest: content.Digest(), Content: content,
 				}
+
 				for range rapid.IntRange(1, 2).Draw(t, "times") {
 					deliveries = append(deliveries, newest[host])
 				}
@@ -195,6 +199,7 @@ func TestReportsInAnyOrder(t *testing.T) {
 
 		deliveries = rapid.Permutation(deliveries).Draw(t, "order")
 		recorded, generation := map[string]int64{}, map[string]int64{}
+
 		for len(deliveries) > 0 {
 			size := rapid.IntRange(1, len(deliveries)).Draw(t, "batch")
 			batch := deliveries[:size]
@@ -205,6 +210,7 @@ func TestReportsInAnyOrder(t *testing.T) {
 			for _, report := range batch {
 				recorded[report.Host] = max(recorded[report.Host], report.Sequence)
 			}
+
 			for i, reply := range replies {
 				require.Equal(t, batch[i].Sequence == recorded[batch[i].Host], reply.Accepted, "%s %d", batch[i].Host, batch[i].Sequence)
 				generation[batch[i].Host] = max(generation[batch[i].Host], reply.Generation)
@@ -213,6 +219,7 @@ func TestReportsInAnyOrder(t *testing.T) {
 
 		for _, host := range hosts {
 			r.settleAsAgent(t, newest[host], generation[host])
+
 			alone := newest[host]
 			alone.Host += "-alone"
 			replies, err := r.MergeReports(t.Context(), []agentapi.Report{alone})
@@ -220,6 +227,7 @@ func TestReportsInAnyOrder(t *testing.T) {
 			r.settleAsAgent(t, alone, replies[0].Generation)
 			require.Equal(t, r.view(t, alone.Host), r.view(t, host))
 		}
+
 		r.requireEventsLead(t, hosts...)
 	})
 }
@@ -245,6 +253,7 @@ func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 
 		var ops []uuid.UUID
 		now := map[uuid.UUID]cyborg.OperationState{}
+
 		target := func() uuid.UUID { return targets[rapid.IntRange(0, 1).Draw(rt, "target")].UUID }
 		operation := func() uuid.UUID {
 			if len(ops) == 0 {
@@ -260,6 +269,7 @@ func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 				a := []db.Admission{
 					toProvision(cyborg.ProvisionRequest{Accelerator: id}), toAttach(id, holder), toDetach(id, nil), toProgram(id),
 				}[rapid.IntRange(0, 3).Draw(rt, "request")]
+
 				out, err := r.Admit(t.Context(), a)
 				if err == nil && !out.NothingToDo {
 					ops, now[a.ID] = append(ops, a.ID), cyborg.OperationAdmitted
@@ -353,6 +363,7 @@ func (r *records) requireWithinTables(t *rapid.T, host string) {
 				return cyborg.Allowed(cyborg.OperationTransitions(), cyborg.OperationState(from), cyborg.OperationState(to))
 			},
 		}[axis]()
+
 		require.True(t, allowed, "%s went from %s to %s", axis, from, to)
 	}
 	require.NoError(t, rows.Err())
@@ -373,6 +384,7 @@ func TestFitChoosesLikeAPlainSearch(t *testing.T) {
 		silent := map[string]bool{}
 		for n := range rapid.IntRange(1, 3).Draw(rt, "hosts") {
 			h := &host{records: r, name: fmt.Sprintf("h%d-%d", run, n), boot: "b", content: content(rapid.IntRange(1, 3).Draw(rt, "cards"))}
+
 			for i := range h.devices() {
 				part := &h.devices()[i].Deployables[0]
 				part.Specs.Num, part.Specs.DeviceType = rapid.IntRange(1, 3).Draw(rt, "num"), rapid.SampledFrom(types).Draw(rt, "type")

@@ -60,6 +60,7 @@ func TestProvisionByFit(t *testing.T) {
 	tree := func(gbps any) cyborg.SpecsPatch {
 		return cyborg.SpecsPatch{Capability: cyborg.JSONObject{"aes": map[string]any{"gbps": gbps}}}
 	}
+
 	require.Equal(t, "h1_card1", chosen(cyborg.ProvisionRequest{Name: "x"}), "on a live host, and no larger than need be")
 	require.Equal(t, "h2_card0", chosen(cyborg.ProvisionRequest{Name: "x", Host: "h2"}))
 	require.Equal(t, "a-silent_card0", chosen(cyborg.ProvisionRequest{Name: "x", Host: "a-silent"}), "rather than nothing")

@@ -31,6 +31,7 @@ func TestConcurrentAdmissionsHaveOneWinner(t *testing.T) {
 		wg  sync.WaitGroup
 		won atomic.Int32
 	)
+
 	for i := range asked {
 		wg.Go(func() {
 			store := r.Store
@@ -196,6 +197,7 @@ func TestConcurrentBeginAndEnd(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 	for _, work := range handles {
 		require.Equal(t, handles[0], work)

@@ -21,11 +21,13 @@ func pages[T any](t *testing.T, limit int, read func(db.Page) ([]T, error), mark
 	t.Helper()
 	var all []T
 	page := db.Page{Limit: limit}
+
 	for {
 		items, err := read(page)
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(items), limit)
 		all = append(all, items...)
+
 		if len(items) < limit {
 			return all
 		}
@@ -140,6 +142,7 @@ func TestFilters(t *testing.T) {
 	} {
 		found, err := r.Accelerators(t.Context(), test.filter, db.Page{})
 		require.NoError(t, err, name)
+
 		var names []string
 		for _, f := range found {
 			names = append(names, f.Name)
@@ -170,6 +173,7 @@ func TestFilters(t *testing.T) {
 		require.NoError(t, err)
 		return len(found)
 	}
+
 	open, closed := true, false
 	require.Equal(t, 3, count(db.OperationFilter{}))
 	require.Equal(t, 1, count(db.OperationFilter{Open: &open}))
@@ -178,6 +182,7 @@ func TestFilters(t *testing.T) {
 	require.Equal(t, 2, count(db.OperationFilter{States: []cyborg.OperationState{cyborg.OperationSucceeded}}))
 	require.Equal(t, 1, count(db.OperationFilter{Hosts: []string{"h2"}}))
 	require.Equal(t, 2, count(db.OperationFilter{Subject: &cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: a.UUID.String()}}))
+
 	newest, err := r.Operations(t.Context(), db.OperationFilter{}, db.Page{Limit: 1})
 	require.NoError(t, err)
 	require.Equal(t, running.Operation, newest[0].ID)
@@ -198,6 +203,7 @@ func TestStatusInSQL(t *testing.T) {
 		tx, err := r.sql.Begin(t.Context())
 		require.NoError(rt, err)
 		defer tx.Rollback(t.Context()) //nolint:errcheck // fails only after the commit
+
 		exec := func(sql string, args ...any) {
 			_, err := tx.Exec(t.Context(), sql, args...)
 			require.NoError(rt, err)
@@ -212,6 +218,7 @@ func TestStatusInSQL(t *testing.T) {
 			until := pick(local+" until", "2999-01-01", "2000-01-01")
 			fence := pick(local+" fence", "", "", "dust")
 			presence := pick(local+" presence", "present", "present", "present", "missing")
+
 			exec(`UPDATE deployables SET untouched = false, lifecycle = $2, reason = CASE WHEN $2 = 'error' THEN 'x' ELSE '' END,
 			    administration = $3, maintain_reason = CASE WHEN $3 = 'maintaining' THEN 'x' ELSE '' END,
 			    maintain_until = CASE WHEN $3 = 'maintaining' THEN $5::timestamptz END, fence_reason = nullif($6, ''),
@@ -238,6 +245,7 @@ func TestStatusInSQL(t *testing.T) {
 				exec("INSERT INTO claims (deployable_uuid, operation_id) VALUES ($1, $2)", a.UUID, id)
 			}
 		}
+
 		require.NoError(rt, tx.Commit(t.Context()))
 
 		byStatus := map[cyborg.Status][]uuid.UUID{}
@@ -253,11 +261,13 @@ func TestStatusInSQL(t *testing.T) {
 			for _, status := range statuses {
 				want = append(want, byStatus[status]...)
 			}
+
 			found, err := r.Accelerators(t.Context(), db.AcceleratorFilter{Statuses: statuses}, db.Page{})
 			require.NoError(rt, err)
 			for _, a := range found {
 				got = append(got, a.UUID)
 			}
+
 			require.ElementsMatch(rt, want, got, "%v", statuses)
 		}
 
@@ -331,6 +341,7 @@ func TestMaintenanceOfADevice(t *testing.T) {
 	two, err := r.MaintainDevice(t.Context(), found[0].UUID, ahead, alice())
 	require.NoError(t, err)
 	require.Len(t, two.Deployables, 2)
+
 	for _, a := range two.Deployables {
 		require.Equal(t, cyborg.StatusMaintaining, a.Status())
 		require.True(t, ahead.Until.Equal(a.Maintenance.Until))

@@ -26,6 +26,7 @@ func (r *records) disagreements(t *testing.T) map[string]db.Disagreement {
 	t.Helper()
 	found, err := r.Disagreements(t.Context(), db.AttachmentPlace{}, "", 0)
 	require.NoError(t, err)
+
 	out := map[string]db.Disagreement{}
 	for _, d := range found {
 		out[d.Deployable] = d
@@ -34,9 +35,9 @@ func (r *records) disagreements(t *testing.T) map[string]db.Disagreement {
 	return out
 }
 
-// TestDisagreementsOfJournalAndRecords: each combination of journal and records
-// that contradicts itself is listed, and no other. There is one accelerator for
-// each.
+// TestDisagreementsOfJournalAndRecords: where the agent's journal and the
+// records contradict each other, the accelerator is listed, and no other is.
+// There is one accelerator for each combination of them.
 func TestDisagreementsOfJournalAndRecords(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -70,6 +71,7 @@ func TestDisagreementsOfJournalAndRecords(t *testing.T) {
 	for _, name := range []string{"agreed", "broken", "unrecorded", "instance", "doubt-journal", "claimed"} {
 		h.journal(name, cyborg.AttachmentDone)
 	}
+
 	h.journal("doubted", cyborg.AttachmentInDoubt)
 	h.journal("unrecorded-doubt", cyborg.AttachmentInDoubt)
 	h.journal("lost", cyborg.AttachmentLost)
@@ -101,6 +103,7 @@ func TestDisagreementsOfJournalAndRecords(t *testing.T) {
 		"doubt":            {"", "in_doubt", false},
 		"doubt-journal":    {cyborg.AttachmentDone, "in_doubt", false},
 	}
+
 	found := r.disagreements(t)
 	got := map[string]said{}
 	for name, d := range found {
@@ -110,6 +113,7 @@ func TestDisagreementsOfJournalAndRecords(t *testing.T) {
 		require.Equal(t, name+".0", d.Handle.Identity)
 		require.Equal(t, onHost("h1"), d.Handle.Holder)
 		require.NotZero(t, d.Operation)
+
 		if name != "never-heard-of" {
 			require.Equal(t, h.accelerator(t, name).UUID, d.Accelerator)
 			require.Equal(t, h.accelerator(t, name).Handles[0].UUID, d.Handle.UUID)
@@ -134,6 +138,7 @@ func TestDisagreementsOfJournalAndRecords(t *testing.T) {
 	}
 	require.NoError(t, r.RecordSettled(t.Context(), settled))
 	require.NoError(t, r.RecordSettled(t.Context(), settled))
+
 	for _, name := range []string{"doubt", "doubt-journal"} {
 		a := h.accelerator(t, name)
 		require.Equal(t, cyborg.StatusReady, a.Status())
@@ -152,6 +157,7 @@ func TestDisagreementsOfJournalAndRecords(t *testing.T) {
 	}
 	h.report(t)
 	require.Empty(t, r.disagreements(t))
+
 	r.end(t, claimed, cyborg.OperationSucceeded)
 	require.Empty(t, r.disagreements(t))
 
@@ -191,6 +197,7 @@ func TestSettleIgnoresOutdatedFindings(t *testing.T) {
 	h := r.addHost(t, "h1", 1)
 	a := h.ready(t, "card0")
 	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationNeedsOperator)
+
 	found, err := r.Disagreements(t.Context(), db.AttachmentPlace{}, "h1", 0)
 	require.NoError(t, err)
 	require.Len(t, found, 1)
@@ -276,12 +283,14 @@ func TestDisagreementsByHost(t *testing.T) {
 	for {
 		upTo, err := r.LastOfHosts(t.Context(), after, 2)
 		require.NoError(t, err)
+
 		found, err := r.Disagreements(t.Context(), db.AttachmentPlace{Host: after}, upTo, 0)
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(found), 2)
 		for _, d := range found {
 			seen = append(seen, d.Host)
 		}
+
 		if after = upTo; after == "" {
 			break
 		}
@@ -321,6 +330,7 @@ func TestDisagreementsOfOneHost(t *testing.T) {
 		if len(found) < 4 {
 			break
 		}
+
 		last := &found[len(found)-1]
 		after = db.AttachmentPlace{Host: last.Host, Deployable: last.Deployable, Handle: last.Handle.Identity}
 	}

@@ -33,7 +33,7 @@ func rescuable(t *testing.T) (r *records, h *host, instances []uuid.UUID) {
 }
 
 // TestRescue: an operation takes each instance of a host once. The instances
-// that are rebooted when it ends no longer count as lost.
+// that it has rebooted no longer count as lost when it has ended.
 func TestRescue(t *testing.T) {
 	t.Parallel()
 	r, _, instances := rescuable(t)

@@ -33,10 +33,12 @@ func TestRetire(t *testing.T) {
 	listed, err := r.Accelerators(t.Context(), db.AcceleratorFilter{Statuses: []cyborg.Status{cyborg.StatusRetiring}}, db.Page{})
 	require.NoError(t, err)
 	require.Len(t, listed, 1)
+
 	for _, request := range []db.Admission{toRetire(a), toAttach(a.UUID, instance("vm")), toProgram(a.UUID)} {
 		_, err := r.Admit(t.Context(), request)
 		requireKind(t, cyborg.ErrClaimed, err, work.Operation.String())
 	}
+
 	r.end(t, work, cyborg.OperationFailed)
 	require.Equal(t, cyborg.StatusReady, r.accelerator(t, a.UUID).Status())
 
@@ -68,7 +70,7 @@ func TestRetireAttachedAccelerator(t *testing.T) {
 }
 
 // TestRetireInEveryState: an accelerator in error, in maintenance or missing
-// can be retired; it stays in maintenance, or missing.
+// can be retired, and stays in maintenance or missing.
 func TestRetireInEveryState(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

@@ -74,6 +74,7 @@ func TestForceIsRefusedWhileNotNeeded(t *testing.T) {
 	h.fall(t)
 	op := r.admit(t, toForce(a.UUID, nil))
 	h.hear(t)
+
 	_, err = r.Begin(t.Context(), op.ID)
 	requireKind(t, cyborg.ErrChanged, err, "can be detached without force")
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationFailed, Error: cyborg.AsError(err)}))
@@ -153,6 +154,7 @@ func TestForceAndTheHostComesBack(t *testing.T) {
 
 	h.hear(t)
 	r.requireUnsettled(t, on, forced.Operation)
+
 	found := r.disagreements(t)
 	require.Len(t, found, 2)
 	require.Equal(t, "left", found["card0"].Recorded)
@@ -172,13 +174,14 @@ func TestForceAndTheHostComesBack(t *testing.T) {
 	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{found["card0"]}))
 	require.Equal(t, []cyborg.Holder{onHost("h1")}, r.accelerator(t, on).Holders())
 
-	r.endOfFeed(t) // all of it can be read
+	r.endOfFeed(t) // waits until all events can be read
 	history, err := r.Events(t.Context(), db.EventFilter{Operation: forced.Operation}, cyborg.Cursor{Transaction: 1}, 100)
 	require.NoError(t, err)
 	changes := map[cyborg.EventAxis]string{}
 	for _, event := range history {
 		changes[event.Axis] = event.From + " → " + event.To
 	}
+
 	require.Equal(t, "host:h1 → ", changes[cyborg.AxisHolder])
 	require.Equal(t, " → "+unsettled, changes[cyborg.AxisFence])
 }
@@ -190,6 +193,7 @@ func TestForceInErrorState(t *testing.T) {
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	id := h.ready(t, "card0").UUID
+
 	r.do(t, toAttach(id, onHost("h1")), cyborg.OperationSucceeded)
 	r.do(t, toDetach(id, nil), cyborg.OperationNeedsOperator)
 	forced := r.do(t, toForce(id, nil), cyborg.OperationSucceeded)
@@ -282,7 +286,7 @@ func TestSettlementOfEarlierAttachment(t *testing.T) {
 	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{first}))
 
 	again := leave()
-	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{first})) // its answer was lost, and it is repeated
+	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{first})) // repeated, because its answer was lost
 	r.requireUnsettled(t, id, again)
 	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{r.disagreements(t)["card0"]}))
 	require.Nil(t, r.accelerator(t, id).Fence)
@@ -362,6 +366,7 @@ func TestUnconfirmedHandleInAnObservation(t *testing.T) {
 		outcome := cyborg.Outcome{Operation: work.Operation, State: end, Observations: []cyborg.Observation{
 			{Sequence: h.sequence + 1, Backend: "fake", Device: seen},
 		}}
+
 		if end != cyborg.OperationSucceeded {
 			outcome.Error = cyborg.Errorf(cyborg.ErrHardware, "it smoked")
 		}
@@ -370,6 +375,7 @@ func TestUnconfirmedHandleInAnObservation(t *testing.T) {
 		a := r.accelerator(t, id)
 		require.Equal(t, cyborg.StatusFenced, a.Status())
 		require.Equal(t, &cyborg.Fence{Reason: unsettled}, a.Fence)
+
 		left := 0
 		for _, handle := range a.Handles {
 			if handle.Unconfirmed != nil {

@@ -52,6 +52,7 @@ func (r *records) novas(t testing.TB, host string) []string {
 	t.Helper()
 	found, err := r.Whitelist(t.Context(), host)
 	require.NoError(t, err)
+
 	var out []string
 	for _, a := range found {
 		out = append(out, a.LocalName)
@@ -106,6 +107,7 @@ func TestWhitelist(t *testing.T) {
 		require.Equal(t, "card1", work.Whitelist.Removed()[0].Deployable)
 		require.True(t, work.Whitelist.Had(work.Whitelist.Entries[0].Target))
 		require.False(t, work.Whitelist.Had(work.Whitelist.Entries[1].Target))
+
 		r.end(t, work, state)
 		require.Equal(t, after, r.novas(t, "h1"))
 		require.Equal(t, spec, *r.accelerator(t, second.UUID).Nova)
@@ -142,9 +144,11 @@ func TestWhitelistDrift(t *testing.T) {
 	open := func() []cyborg.Drift {
 		t.Helper()
 		require.NoError(t, r.CompareWhitelists(t.Context()))
+
 		yes := true
 		found, err := r.Drift(t.Context(), db.DriftFilter{Open: &yes, Classes: []cyborg.DriftClass{cyborg.DriftNovaWhitelist}}, db.Page{})
 		require.NoError(t, err)
+
 		counted, err := r.CountWhitelistDrift(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, len(found), counted)
@@ -154,6 +158,7 @@ func TestWhitelistDrift(t *testing.T) {
 	requireOpen := func(host, detail string) cyborg.Drift {
 		t.Helper()
 		require.Empty(t, open(), "it may not have been reported yet")
+
 		found := open()
 		require.Len(t, found, 1)
 		require.Equal(t, host, found[0].Host)
@@ -410,11 +415,13 @@ func TestWhitelistRefusals(t *testing.T) {
 	// the device, whatever its lifecycle says.
 	_, err := r.Maintain(t.Context(), inactive.UUID, cyborg.Maintenance{Reason: "fan", By: "alice"}, alice())
 	require.NoError(t, err)
+
 	r.do(t, toAttach(ready.UUID, instance("vm")), cyborg.OperationSucceeded)
 	h.fall(t)
 	r.do(t, toForce(ready.UUID, nil), cyborg.OperationSucceeded)
 	r.exec(t, "UPDATE deployables SET lifecycle = 'inactive' WHERE uuid = $1", ready.UUID)
 	refused(cyborg.ErrChanged, toWhitelist("h1", ready), "fenced")
+
 	r.do(t, toWhitelist("h1", inactive), cyborg.OperationSucceeded)
 	require.Equal(t, []string{"card0"}, r.novas(t, "h1"))
 }
