@@ -80,8 +80,9 @@ func (r *records) requireAgreed(t testing.TB) {
 	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM operations WHERE open"))
 }
 
-// TestCreateARQs: a request for each resource of each group, in order, twice as
-// many for a Xilinx card, and all or none.
+// TestCreateARQs: a profile becomes one request for each resource of each
+// group, in order, and two for a Xilinx card. Where one of them is invalid,
+// none is made.
 func TestCreateARQs(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -136,7 +137,7 @@ func TestBind(t *testing.T) {
 	for _, arq := range arqs {
 		started := r.arq(t, arq.UUID)
 		require.Equal(t, cyborg.ARQBindStarted, started.State)
-		require.Nil(t, started.Handle, "it is nobody's business yet")
+		require.Nil(t, started.Handle, "the handle shows only once it is bound")
 		require.Equal(t, op.ID, started.Claim)
 	}
 	require.Nil(t, r.accelerator(t, a.UUID).Claim, "others may use the accelerator meanwhile")
@@ -655,7 +656,7 @@ func TestL37Delete(t *testing.T) {
 	all.Projects = []string{"another"}
 	gone, err := r.DeleteARQs(t.Context(), all, alice())
 	require.NoError(t, err)
-	require.Len(t, gone.Missing, 3, "another's are not there")
+	require.Len(t, gone.Missing, 3, "those of another project do not exist for the caller")
 
 	all.Projects = []string{"p"}
 	gone, err = r.DeleteARQs(t.Context(), all, alice())

@@ -88,8 +88,8 @@ func TestLostImage(t *testing.T) {
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrTimeout, "too slow"),
 	}))
-	require.NotNil(t, r.accelerator(t, a.UUID).LostImage, "it is as it was,")
-	require.Empty(t, lost(), "and nobody tries a second time on his own")
+	require.NotNil(t, r.accelerator(t, a.UUID).LostImage, "the image is still lost")
+	require.Empty(t, lost(), "it is not reloaded a second time without a request")
 
 	h.shows(t, 0, "aes")
 	h.report(t)

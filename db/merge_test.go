@@ -264,7 +264,7 @@ func TestBackendsThatFailOrGo(t *testing.T) {
 
 	h.content.Backends[0] = agentapi.BackendReport{Name: "fake", Driver: "fake", State: cyborg.BackendFailed}
 	h.report(t)
-	require.Equal(t, cyborg.StatusInactive, status("card0"), "who fails does not know")
+	require.Equal(t, cyborg.StatusInactive, status("card0"), "a failed backend does not know")
 	require.Equal(t, cyborg.StatusInactive, status("other"))
 	require.NotEmpty(t, h.record(t).Backends[0].Error)
 	require.Equal(t, cyborg.BackendFailed, h.record(t).Backends[0].State)
@@ -417,8 +417,8 @@ func TestHandleThatMoves(t *testing.T) {
 	require.False(t, beat[0].Report)
 }
 
-// TestDeviceThatMoves: a device moves to another backend or gets another
-// identity with its accelerators, but not while somebody holds one of them.
+// TestDeviceThatMoves: a device moves to another backend once nobody holds it.
+// Its accelerators stay the same, even where the device gets another identity.
 func TestDeviceThatMoves(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

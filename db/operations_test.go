@@ -144,7 +144,7 @@ func undone(t *testing.T, state cyborg.OperationState, began bool) {
 		outcome := cyborg.Outcome{Operation: op.ID, State: state, Error: cyborg.Errorf(cyborg.ErrHardware, "it smoked")}
 		require.NoError(t, r.End(t.Context(), outcome))
 		outcome.State = cyborg.OperationSucceeded
-		require.NoError(t, r.End(t.Context(), outcome), "of an ended one it changes nothing")
+		require.NoError(t, r.End(t.Context(), outcome), "a second end changes nothing")
 
 		after, err := r.Operation(t.Context(), op.ID)
 		require.NoError(t, err)
@@ -183,7 +183,7 @@ func undone(t *testing.T, state cyborg.OperationState, began bool) {
 
 	require.Equal(t, "other", broken(fresh, provision).Name)
 	after := broken(ready, attach)
-	require.Equal(t, []cyborg.Holder{onHost("h1")}, after.Holders(), "who may have it keeps it")
+	require.Equal(t, []cyborg.Holder{onHost("h1")}, after.Holders(), "whoever may have it attached keeps it")
 	require.Zero(t, after.Handles[0].AttachedAt)
 	after = broken(held, detach)
 	require.Equal(t, held.Handles, after.Handles)
@@ -442,7 +442,7 @@ func TestIdempotency(t *testing.T) {
 	require.False(t, other.Repeated, "keys are each actor's own")
 	namesake, err := r.Admit(t.Context(), keyed(cyborg.Actor{Name: "alice", ID: "alice-2", Project: "p"}, "card2", "f"))
 	require.NoError(t, err)
-	require.False(t, namesake.Repeated, "another of that name, known by its id")
+	require.False(t, namesake.Repeated, "another actor of that name, with another id")
 }
 
 // TestSilentHostIsNamed: work on a silent host says since when the host is

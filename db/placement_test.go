@@ -94,7 +94,7 @@ func TestPlacementTakenHostsReturnAfterTheLease(t *testing.T) {
 	}
 
 	require.Equal(t, []string{"h1"}, take(time.Microsecond))
-	require.Equal(t, []string{"h1"}, take(time.Microsecond), "who had taken it died")
+	require.Equal(t, []string{"h1"}, take(time.Microsecond), "the process that had taken it died")
 	require.NoError(t, r.MarkPlacementStarted(t.Context(), []string{"h1"}, time.Microsecond, aWhile))
 	require.Empty(t, take(time.Microsecond), "it is being done")
 	r.exec(t, "UPDATE placement_sync SET asked_at = asked_at - interval '1 hour', try_at = try_at - interval '1 hour'")
@@ -475,10 +475,9 @@ func TestPlacementComparesHostsInTurn(t *testing.T) {
 	require.Equal(t, 3, pruned.Drift)
 }
 
-// TestPlacementDriftEvents: drift that appears, ends or is repaired is an
-// event of its subject, once each. A difference between allocations and
-// requests may exist for a moment, so that it becomes an event only when it
-// is found again.
+// TestPlacementDriftEvents: drift that appears, ends or is repaired is an event
+// of its subject, once each. A difference between allocations and requests may
+// exist for a moment, so that it becomes an event only when it is found again.
 func TestPlacementDriftEvents(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

@@ -165,7 +165,7 @@ func TestDisagreementsOfJournalAndRecords(t *testing.T) {
 	h.report(t)
 	require.Len(t, r.disagreements(t), 6)
 	h.fall(t)
-	require.Empty(t, r.disagreements(t), "who is silent cannot be asked")
+	require.Empty(t, r.disagreements(t), "a silent host cannot be asked")
 }
 
 // TestJournalOlderThanTheRecords: a report from before the result of an
@@ -406,7 +406,7 @@ func TestPrune(t *testing.T) {
 
 	pruned, err := r.Prune(t.Context(), db.Retention{})
 	require.NoError(t, err)
-	require.Zero(t, pruned, "nothing is kept for ever by accident, or deleted")
+	require.Zero(t, pruned, "nothing is deleted without a retention")
 
 	week := 7 * 24 * time.Hour
 	pruned, err = r.Prune(t.Context(), db.Retention{Events: week, Operations: week, Services: week, Idempotency: week})

@@ -69,9 +69,9 @@ func TestRescue(t *testing.T) {
 
 	hosts, err = r.UnrescuedHosts(t.Context(), 10)
 	require.NoError(t, err)
-	require.Empty(t, hosts, "nobody does it a second time on his own,")
+	require.Empty(t, hosts, "no host is rescued a second time without a request")
 	second := r.begin(t, toRescue("h1", false))
-	require.Len(t, second.Rescues, 1, "but somebody may want it")
+	require.Len(t, second.Rescues, 1, "a request rescues it again")
 	require.Equal(t, instances[1], second.Rescues[0].Instance)
 	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
 		Operation: second.Operation, State: cyborg.OperationSucceeded, Rescued: []cyborg.RescuedInstance{{Rescue: second.Rescues[0], Outcome: cyborg.RescueRebooted}},
