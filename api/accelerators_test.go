@@ -15,12 +15,14 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
+// listBody is a page of the list of accelerators.
 type listBody struct {
 	Accelerator []acceleratorBody `json:"accelerator"`
 	Links       []struct{ Rel, Href string }
 	NextLinks   []struct{ Rel, Href string } `json:"accelerator_links"`
 }
 
+// names lists the names on the page in alphabetical order.
 func (l listBody) names() []string {
 	var names []string
 	for _, a := range l.Accelerator {
@@ -30,7 +32,8 @@ func (l listBody) names() []string {
 	return names
 }
 
-// The whole life as the seed's contract has it.
+// The calls of the first interface take an accelerator through its whole life,
+// whichever of their paths is used.
 func TestSeedContract(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -69,7 +72,7 @@ func TestSeedContract(t *testing.T) {
 
 		h.do("DELETE", one, nil).expect(http.StatusNoContent)
 		nothing := h.do("DELETE", one, nil).expect(http.StatusNoContent)
-		require.Empty(t, nothing.header.Get("Cyborg-Operation"), "nothing was attached, so nothing was done")
+		require.Empty(t, nothing.header.Get("Cyborg-Operation"), "nothing was attached, so there is no operation")
 		shown = as[acceleratorBody](h.do("GET", one, nil).expect(http.StatusOK))
 		require.Equal(t, cyborg.StatusReady, shown.Status, "the hardware stays")
 	}
@@ -117,6 +120,7 @@ func TestListPages(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.host("h1", 6)
+
 	var names []string
 	pages := 0
 	for next := "/accelerator?limit=3&host=h1"; next != ""; {
@@ -131,6 +135,7 @@ func TestListPages(t *testing.T) {
 		}
 		pages++
 	}
+
 	require.Equal(t, 3, pages)
 	require.Len(t, slices.Compact(slices.Sorted(slices.Values(names))), 7)
 }
@@ -153,12 +158,13 @@ func TestProvisionChoosesAndConflicts(t *testing.T) {
 		"the name is taken by one that is in service")
 }
 
-// Requests at the same moment take different accelerators.
+// Requests that come at the same moment take different accelerators.
 func TestProvisionsTakeDifferentAccelerators(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.host("h1", 4)
 	locations := make([]string, 4)
+
 	var all sync.WaitGroup
 	for i := range locations {
 		all.Go(func() {
@@ -167,6 +173,7 @@ func TestProvisionsTakeDifferentAccelerators(t *testing.T) {
 			}).expect(http.StatusCreated).header.Get("Location")
 		})
 	}
+
 	all.Wait()
 	slices.Sort(locations)
 	require.Len(t, slices.Compact(locations), 4)
@@ -182,13 +189,14 @@ func TestMakeReady(t *testing.T) {
 	h.do("POST", path(accelerator, "/ready"), "{}").problem(cyborg.ErrChanged)
 }
 
-// Retire is the opposite of provision: for admins, and for what nobody holds.
-// The name stays.
+// Retire is the opposite of provision. Only administrators may retire an
+// accelerator, and only one that nobody holds. The name stays.
 func TestRetire(t *testing.T) {
 	t.Parallel()
 	h := setup(t, withTokens)
 	ada, mia := h.as(adminToken), h.as(memberToken)
 	accelerator := ada.ready("alpha")
+
 	mia.do("POST", path(accelerator, "/retire"), nil).problem(cyborg.ErrForbidden)
 	ada.do("POST", path(accelerator, "/retire"), `{"force": true}`).problem(cyborg.ErrInvalid)
 	ada.do("POST", path(accelerator, "/retire")+"?force=true", nil).problem(cyborg.ErrInvalid)
@@ -201,10 +209,12 @@ func TestRetire(t *testing.T) {
 	shown := as[acceleratorBody](answer)
 	require.Equal(t, cyborg.StatusInactive, shown.Status)
 	require.Equal(t, "alpha", shown.Name)
+
 	op := as[cyborg.Operation](ada.do("GET", "/v1/operations/"+answer.header.Get("Cyborg-Operation"), nil).expect(http.StatusOK))
 	require.Equal(t, cyborg.OperationRetire, op.Kind)
 	again := ada.do("POST", path(accelerator, "/retire"), nil, key...).expect(http.StatusOK)
 	require.Equal(t, op.ID.String(), again.header.Get("Cyborg-Operation"))
+
 	ada.do("POST", path(accelerator, "/retire"), nil).problem(cyborg.ErrChanged)
 	ada.do("PUT", path(accelerator), nil).problem(cyborg.ErrChanged)
 	ada.do("POST", path(accelerator, "/ready"), nil).expect(http.StatusOK)
@@ -267,7 +277,7 @@ func TestProgram(t *testing.T) {
 	h.do("PATCH", path(accelerator, "/program"), image).problem(cyborg.ErrInUse)
 }
 
-// The one who attached first has it; the one who comes meanwhile is told which
+// While one request attaches an accelerator, another is refused and told which
 // operation is in the way.
 func TestConflictNamesTheOperation(t *testing.T) {
 	t.Parallel()
@@ -275,9 +285,11 @@ func TestConflictNamesTheOperation(t *testing.T) {
 	accelerator := h.ready("alpha")
 	release := h.engine.block()
 	defer release()
+
 	accepted := as[cyborg.Operation](h.do("PUT", path(accelerator), nil, "Prefer", "respond-async").expect(http.StatusAccepted))
 	problem := h.do("PUT", path(accelerator), nil).problem(cyborg.ErrClaimed)
 	require.Equal(t, accepted.ID, problem.Operation)
+
 	shown := as[acceleratorBody](h.do("GET", path(accelerator), nil).expect(http.StatusOK))
 	require.Equal(t, cyborg.StatusAttaching, shown.Status)
 	require.Equal(t, accepted.ID, shown.Claim.Operation)
@@ -300,12 +312,14 @@ func TestMaintenanceCoversTheWholeDevice(t *testing.T) {
 	type body struct {
 		Accelerators []acceleratorBody `json:"accelerators"`
 	}
+
 	shown := as[body](h.do("POST", device+"/maintain", `{"reason": "a new fan", "for": "2h"}`).expect(http.StatusOK))
 	require.Len(t, shown.Accelerators, 1)
 	require.Equal(t, cyborg.StatusMaintaining, shown.Accelerators[0].Status)
 	require.Equal(t, "a new fan", h.accelerator(accelerator.UUID).Maintenance.Reason)
 	h.do("PUT", path(accelerator), nil).problem(cyborg.ErrChanged)
 	h.do("POST", device+"/maintain", `{}`).problem(cyborg.ErrInvalid)
+
 	shown = as[body](h.do("POST", device+"/enable", nil).expect(http.StatusOK))
 	require.Equal(t, cyborg.StatusReady, shown.Accelerators[0].Status)
 	h.do("POST", device+"/enable", nil).expect(http.StatusOK)
@@ -320,23 +334,28 @@ func TestUUIDPrefixes(t *testing.T) {
 		Accelerator, Device []struct{ UUID uuid.UUID }
 		Operation           []struct{ ID uuid.UUID }
 	}
+
 	for prefix := range slices.Values([]int{8, 9, 12, 24, 36}) {
 		id := accelerator.UUID.String()[:prefix]
 		got := as[found](h.do("GET", "/v1/accelerators?uuid_prefix="+strings.ToUpper(id), nil).expect(http.StatusOK))
 		require.Len(t, got.Accelerator, 1)
 		require.Equal(t, accelerator.UUID, got.Accelerator[0].UUID)
+
 		got = as[found](h.do("GET", "/v1/devices?uuid_prefix="+accelerator.DeviceUUID.String()[:prefix], nil).expect(http.StatusOK))
 		require.Len(t, got.Device, 1)
 		require.Equal(t, accelerator.DeviceUUID, got.Device[0].UUID)
+
 		got = as[found](h.do("GET", "/v1/operations?id_prefix="+operation.ID.String()[:prefix], nil).expect(http.StatusOK))
 		require.Len(t, got.Operation, 1)
 		require.Equal(t, operation.ID, got.Operation[0].ID)
 	}
+
 	require.Empty(t, as[found](h.do("GET", "/v1/accelerators?uuid_prefix=00000000", nil).expect(http.StatusOK)).Accelerator)
 	got := as[found](h.do("GET", "/v1/operations?id="+uuid.NewString()+"&id="+operation.ID.String(), nil).expect(http.StatusOK))
 	require.Len(t, got.Operation, 1)
 }
 
+// eventsBody is a page of a history.
 type eventsBody struct {
 	Event []cyborg.Event               `json:"event"`
 	Links []struct{ Rel, Href string } `json:"event_links"`
@@ -347,6 +366,7 @@ func TestHistory(t *testing.T) {
 	h := setup(t)
 	accelerator := h.ready("alpha")
 	h.do("PUT", path(accelerator), nil, web.RequestIDHeader, "req-5b7a31d2-6a0c-4a6b-9d33-6a58a2f0c1de").expect(http.StatusOK)
+
 	var all []cyborg.Event
 	require.Eventually(t, func() bool { // older transactions of others may hold the feed back for a moment
 		all = nil
@@ -360,6 +380,7 @@ func TestHistory(t *testing.T) {
 		}
 		return slices.ContainsFunc(all, func(e cyborg.Event) bool { return e.Axis == cyborg.AxisHolder && e.To == "host:h1" })
 	}, waitLimit, poll)
+
 	axes := map[cyborg.EventAxis]bool{}
 	ours := false
 	for i, event := range all {
@@ -369,6 +390,7 @@ func TestHistory(t *testing.T) {
 			require.NotEqual(t, all[i-1].Cursor, event.Cursor)
 		}
 	}
+
 	for _, axis := range []cyborg.EventAxis{cyborg.AxisPresence, cyborg.AxisLifecycle, cyborg.AxisName, cyborg.AxisClaim, cyborg.AxisHolder} {
 		require.True(t, axes[axis], axis)
 	}

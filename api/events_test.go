@@ -20,6 +20,8 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
+// contextWithCancel is a context that ends with the test, or after waitLimit at
+// the latest.
 func contextWithCancel(t testing.TB) (context.Context, context.CancelFunc) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
@@ -41,7 +43,7 @@ type sse struct {
 	close    context.CancelFunc
 }
 
-// stream opens an event stream. Headers are name, value….
+// stream opens an event stream. Headers are name, value, name, value….
 func (h *harness) stream(path string, headers ...string) *sse {
 	h.t.Helper()
 	ctx, cancel := contextWithCancel(h.t)
@@ -53,6 +55,7 @@ func (h *harness) stream(path string, headers ...string) *sse {
 	for i := 0; i < len(headers); i += 2 {
 		request.Header.Set(headers[i], headers[i+1])
 	}
+
 	response, err := h.server.Client().Do(request)
 	require.NoError(h.t, err)
 	h.t.Cleanup(func() { _ = response.Body.Close() })
@@ -62,7 +65,7 @@ func (h *harness) stream(path string, headers ...string) *sse {
 	return &sse{t: h.t, response: response, lines: bufio.NewScanner(response.Body), close: cancel}
 }
 
-// next reads the next event or comment; ok is false at the stream's end.
+// next reads the next event or comment. At the end of the stream, ok is false.
 func (s *sse) next() (m message, ok bool) {
 	s.t.Helper()
 	for s.lines.Scan() {
@@ -104,12 +107,15 @@ func (s *sse) all() []message {
 	}
 }
 
+// The stream of an operation ends with the operation. A reader who reconnects
+// misses nothing and gets nothing twice.
 func TestOperationEvents(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("alpha")
 	release := h.engine.block()
 	defer release()
+
 	op := as[cyborg.Operation](h.do("PUT", path(accelerator), nil, "Prefer", "respond-async").expect(http.StatusAccepted))
 	s := h.stream(operationPath(op.ID, "/events"))
 	require.Equal(t, "text/event-stream", s.response.Header.Get("Content-Type"))
@@ -119,6 +125,7 @@ func TestOperationEvents(t *testing.T) {
 	release()
 	rest := s.all()
 	all := append([]message{first}, rest...)
+
 	var states []string
 	for _, m := range all {
 		require.Equal(t, m.id, m.data.Cursor.String())
@@ -130,7 +137,7 @@ func TestOperationEvents(t *testing.T) {
 	}
 	require.Equal(t, []string{"admitted", "running", "succeeded"}, states)
 
-	// One that reconnects gets the rest and nothing twice, wherever it was.
+	// A reader who reconnects gets the rest and nothing twice, wherever it was.
 	for i := range all {
 		resumed := h.stream(operationPath(op.ID, "/events"), "Last-Event-ID", all[i].id).all()
 		require.Len(t, resumed, len(all)-i-1)
@@ -144,14 +151,15 @@ func TestOperationEvents(t *testing.T) {
 	}
 }
 
-// A stream from the end of an operation says that there is no more, also when
-// its events are forgotten.
+// A stream that would begin after the end of an operation says that there is no
+// more. One of forgotten events is empty.
 func TestOperationEventsAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) { c.V1.Heartbeat, c.V1.Settle = 20*time.Millisecond, 100*time.Millisecond })
 	accelerator := h.ready("alpha")
 	answer := h.do("PUT", path(accelerator), nil).expect(http.StatusOK)
 	events := "/v1/operations/" + answer.header.Get("Cyborg-Operation") + "/events"
+
 	var all []message
 	require.Eventually(t, func() bool { // with so short a time to settle, the end may come late
 		all = h.stream(events).all()
@@ -165,8 +173,8 @@ func TestOperationEventsAfterTheEnd(t *testing.T) {
 }
 
 // marker writes an event of the accelerator, waits until it can be read, and
-// returns its place: all that was committed before is then readable too, and
-// stands before it.
+// returns its cursor. All that was committed earlier can then be read, too, and
+// comes before it.
 func (h *harness) marker(accelerator cyborg.Accelerator) cyborg.Cursor {
 	h.t.Helper()
 	actor := cyborg.Actor{Name: "marker"}
@@ -174,6 +182,7 @@ func (h *harness) marker(accelerator cyborg.Accelerator) cyborg.Cursor {
 	require.NoError(h.t, err)
 	_, err = h.store.Enable(h.t.Context(), accelerator.UUID, actor)
 	require.NoError(h.t, err)
+
 	var at cyborg.Cursor
 	require.Eventually(h.t, func() bool {
 		events, err := h.store.Events(h.t.Context(), db.EventFilter{
@@ -221,14 +230,15 @@ func TestEventStreamWithoutACursorStartsNow(t *testing.T) {
 	require.Equal(t, other.UUID.String(), m.data.Subject.ID)
 }
 
-// Streams of everything from the same place give the same events in the same
-// order, whoever writes meanwhile.
+// Streams of everything from the same cursor give the same events in the same
+// order, whatever is written meanwhile.
 func TestEventsAreTheSameForEveryReader(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	found := h.host("h1", 4)
 	cursor := h.marker(found["gpu-4"])
 	readers := []*sse{h.stream("/v1/events?after=" + cursor.String()), h.stream("/v1/events?after=" + cursor.String())}
+
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -238,6 +248,7 @@ func TestEventsAreTheSameForEveryReader(t *testing.T) {
 	}()
 	<-done
 	h.engine.work.Wait()
+
 	h.do("POST", path(found["gpu-4"], "/maintain"), `{"reason": "the last one"}`).expect(http.StatusOK)
 	var seen [2][]string
 	for i, reader := range readers {
@@ -250,6 +261,7 @@ func TestEventsAreTheSameForEveryReader(t *testing.T) {
 			}
 		}
 	}
+
 	require.Equal(t, seen[0], seen[1])
 	require.Greater(t, len(seen[0]), 20)
 }
@@ -265,7 +277,7 @@ func TestEventStreamHeartbeats(t *testing.T) {
 	}
 }
 
-// A stream over HTTP/2 lives on while nothing is written, for longer than a
+// A stream over HTTP/2 lives on while nothing is written for longer than a
 // write may take.
 func TestEventStreamOverHTTP2(t *testing.T) {
 	t.Parallel()
@@ -276,6 +288,7 @@ func TestEventStreamOverHTTP2(t *testing.T) {
 	server.StartTLS()
 	defer server.Close()
 	h.server = server
+
 	s := h.stream("/v1/events")
 	defer s.close()
 	require.Equal(t, 2, s.response.ProtoMajor)
@@ -291,6 +304,7 @@ func TestEventStreamLimit(t *testing.T) {
 	h := setup(t, func(c *api.Config) { c.V1.MaxStreams = 1 })
 	open := h.stream("/v1/events")
 	h.do("GET", "/v1/events", nil).problem(cyborg.ErrOverloaded)
+
 	open.close()
 	require.Eventually(t, func() bool {
 		s := h.stream("/v1/events")
@@ -299,7 +313,7 @@ func TestEventStreamLimit(t *testing.T) {
 	}, waitLimit, poll)
 }
 
-// A caller that does not read is cut off; its place is free again.
+// A caller who does not read is cut off, and the place is free again.
 func TestSlowEventReaderIsCutOff(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) { c.V1.StreamWrite, c.V1.Heartbeat = 3*time.Second, 10*time.Millisecond })

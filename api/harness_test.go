@@ -52,6 +52,7 @@ const (
 	adminToken  = "admin-secret-0123456789"
 )
 
+// withTokens demands one of the static tokens from every caller.
 func withTokens(config *api.Config) {
 	config.Auth.Tokens = []auth.Token{
 		{Name: "rita", Secret: readerToken, Role: auth.Reader},
@@ -61,23 +62,26 @@ func withTokens(config *api.Config) {
 	}
 }
 
+// setup serves the API over a database of its own.
 func setup(t testing.TB, options ...func(*api.Config)) *harness {
 	t.Helper()
 	return setupOf(t, db.Options{}, func(*api.Deps) {}, options...)
 }
 
-// setupWith is setup with something else that the interface is made of.
+// setupWith is setup with changed dependencies.
 func setupWith(t testing.TB, change func(deps *api.Deps)) *harness {
 	t.Helper()
 	return setupOf(t, db.Options{}, change)
 }
 
+// setupOf is setup with options of the store and with changed dependencies.
 func setupOf(t testing.TB, opts db.Options, change func(*api.Deps), options ...func(*api.Config)) *harness {
 	t.Helper()
 	url := postgrestest.NewFrom(t, "schema", func(ctx context.Context, url string) error {
 		_, _, err := db.Migrate(ctx, url)
 		return err
 	})
+
 	log := slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	opts.MaxConns = 6
 	store, err := db.Open(t.Context(), url, opts, log)
@@ -90,12 +94,14 @@ func setupOf(t testing.TB, opts db.Options, change func(*api.Deps), options ...f
 	for _, option := range options {
 		option(&config)
 	}
+
 	rules, err := policy.New(policy.Config{EnforceNewDefaults: true, Log: log})
 	require.NoError(t, err)
 	deps := api.Deps{Store: store, Engine: h.engine, Policy: rules, Registry: h.registry, Log: log}
 	change(&deps)
 	handler, err := api.New(config, deps)
 	require.NoError(t, err)
+
 	h.defects = &defects{t: t, next: handler}
 	h.handler = h.defects
 	h.server = httptest.NewServer(h.handler)
@@ -103,8 +109,8 @@ func setupOf(t testing.TB, opts db.Options, change func(*api.Deps), options ...f
 	return h
 }
 
-// defects fails the test at any answer with status 500: nothing that a caller does, or that goes wrong around the server,
-// may bring one about.
+// defects fails the test at any answer with status 500: neither a caller nor
+// trouble around the server may bring one about.
 type defects struct {
 	t      testing.TB
 	next   http.Handler
@@ -132,6 +138,7 @@ func (w *watchedAnswer) WriteHeader(status int) {
 
 func (w *watchedAnswer) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
+// testLog writes a server's log into the test's.
 type testLog struct{ t testing.TB }
 
 func (l testLog) Write(line []byte) (int, error) {
@@ -141,7 +148,8 @@ func (l testLog) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// report is an inventory with FPGA cards of one deployable with two handles each, and a GPU with one.
+// report is an inventory with FPGA cards of one deployable with two handles
+// each, and a GPU with one.
 func report(host string, sequence int64, fpgas int) agentapi.Report {
 	var devices []cyborg.DeviceReport
 	add := func(kind cyborg.DeviceType, i, handles int) {
@@ -154,6 +162,7 @@ func report(host string, sequence int64, fpgas int) agentapi.Report {
 			},
 			Attributes: []cyborg.Attribute{{Key: "rc", Value: string(kind)}},
 		}
+
 		for n := range handles {
 			address := cyborg.PCIAddress{Bus: uint8(i + 1), Function: uint8(n)}
 			if kind == cyborg.DeviceTypeGPU {
@@ -163,16 +172,19 @@ func report(host string, sequence int64, fpgas int) agentapi.Report {
 				Kind: cyborg.HandleTestPCI, Info: address.HandleInfo(), Identity: address.String(),
 			})
 		}
+
 		devices = append(devices, cyborg.DeviceReport{
 			Identity: name, Type: kind, VendorID: "1d5c", ProductID: "0001", Vendor: "Fake", Model: "Card",
 			ControlPath: cyborg.ControlPath{Kind: "PCI", Info: map[string]string{"bus": "01"}},
 			Deployables: []cyborg.DeployableReport{deployable},
 		})
 	}
+
 	for i := range fpgas {
 		add(cyborg.DeviceTypeFPGA, i, 2)
 	}
 	add(cyborg.DeviceTypeGPU, fpgas, 1)
+
 	content := agentapi.Content{
 		Backends: []agentapi.BackendReport{{
 			Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{"install", "attach", "program"}, Devices: devices,
@@ -184,13 +196,15 @@ func report(host string, sequence int64, fpgas int) agentapi.Report {
 	}
 }
 
-// host makes a host with so many FPGA cards and one GPU known, and returns its accelerators by the driver's name.
+// host makes a host with so many FPGA cards and one GPU known, and returns its
+// accelerators by the names that its driver gives them.
 func (h *harness) host(name string, fpgas int) map[string]cyborg.Accelerator {
 	h.t.Helper()
 	_, err := h.store.MergeReports(h.t.Context(), []agentapi.Report{report(name, 1, fpgas)})
 	require.NoError(h.t, err)
 	accelerators, err := h.store.Accelerators(h.t.Context(), db.AcceleratorFilter{Hosts: []string{name}}, db.Page{Limit: 1000})
 	require.NoError(h.t, err)
+
 	found := map[string]cyborg.Accelerator{}
 	for _, accelerator := range accelerators {
 		found[accelerator.LocalName] = accelerator
@@ -199,7 +213,8 @@ func (h *harness) host(name string, fpgas int) map[string]cyborg.Accelerator {
 	return found
 }
 
-// ready is host with the first FPGA in service under the given name.
+// ready makes host h1 known and puts its first FPGA in service under the given
+// name.
 func (h *harness) ready(name string) cyborg.Accelerator {
 	h.t.Helper()
 	accelerator := h.host("h1", 2)["fpga-0"]
@@ -207,6 +222,7 @@ func (h *harness) ready(name string) cyborg.Accelerator {
 	return h.accelerator(accelerator.UUID)
 }
 
+// accelerator reads the accelerator from the database.
 func (h *harness) accelerator(id uuid.UUID) cyborg.Accelerator {
 	h.t.Helper()
 	accelerator, err := h.store.Accelerator(h.t.Context(), id)
@@ -214,7 +230,7 @@ func (h *harness) accelerator(id uuid.UUID) cyborg.Accelerator {
 	return accelerator
 }
 
-// reply is one answer.
+// reply is an answer, with a line about it for failures.
 type reply struct {
 	t      testing.TB
 	status int
@@ -223,8 +239,9 @@ type reply struct {
 	what   string
 }
 
-// do sends a request and checks request and answer against the OpenAPI document. A text body is sent as it is, any
-// other as JSON. Headers are name, value, name, value….
+// do sends a request and checks request and answer against the OpenAPI
+// document. A text body is sent as it is, any other as JSON. Headers are name,
+// value, name, value….
 func (h *harness) do(method, path string, body any, headers ...string) *reply {
 	h.t.Helper()
 	var sent []byte
@@ -237,6 +254,7 @@ func (h *harness) do(method, path string, body any, headers ...string) *reply {
 		sent, err = json.Marshal(body)
 		require.NoError(h.t, err)
 	}
+
 	request, err := http.NewRequestWithContext(h.t.Context(), method, h.server.URL+path, bytes.NewReader(sent))
 	require.NoError(h.t, err)
 	if len(sent) > 0 {
@@ -248,11 +266,13 @@ func (h *harness) do(method, path string, body any, headers ...string) *reply {
 	for i := 0; i < len(headers); i += 2 {
 		request.Header.Set(headers[i], headers[i+1])
 	}
+
 	response, err := h.server.Client().Do(request)
 	require.NoError(h.t, err)
 	defer response.Body.Close()
 	got, err := io.ReadAll(response.Body)
 	require.NoError(h.t, err)
+
 	what := fmt.Sprintf("%s %s: %d %s", method, path, response.StatusCode, got)
 	require.NoError(h.t, contractOf(h.t, request.URL.Path).check(h.t.Context(), request, sent, response, got), what)
 	require.Regexp(h.t, `^req-[0-9a-f-]{36}$`, response.Header.Get(web.RequestIDHeader), what)
@@ -267,13 +287,15 @@ func (h *harness) as(token string) *harness {
 	return &other
 }
 
+// expect requires the status.
 func (r *reply) expect(status int) *reply {
 	r.t.Helper()
 	require.Equal(r.t, status, r.status, r.what)
 	return r
 }
 
-// problem expects an error of the kind, with the status that the table of kinds has for it.
+// problem expects an error of the kind, with the status that the table of kinds
+// has for it.
 func (r *reply) problem(kind cyborg.ErrorKind) web.Problem {
 	r.t.Helper()
 	r.expect(kind.HTTPStatus())
@@ -286,11 +308,13 @@ func (r *reply) problem(kind cyborg.ErrorKind) web.Problem {
 	return problem
 }
 
+// json decodes the body.
 func (r *reply) json(into any) {
 	r.t.Helper()
 	require.NoError(r.t, json.Unmarshal(r.body, into), r.what)
 }
 
+// as decodes the body as a T.
 func as[T any](r *reply) T {
 	r.t.Helper()
 	var value T
@@ -305,6 +329,7 @@ type acceleratorBody struct {
 	Holders []cyborg.Holder `json:"holders"`
 }
 
+// path is the path of an accelerator, or of something below it.
 func path(accelerator cyborg.Accelerator, rest ...string) string {
 	return "/v1/accelerators/" + accelerator.UUID.String() + strings.Join(rest, "")
 }
@@ -320,6 +345,7 @@ func (h *harness) metric(name string) float64 {
 	h.t.Helper()
 	families, err := h.registry.Gather()
 	require.NoError(h.t, err)
+
 	sum := 0.0
 	for _, family := range families {
 		if family.GetName() == name {

@@ -15,11 +15,12 @@ import (
 	"github.com/cyborg-project/cyborg/api"
 )
 
+// operationPath is the path of an operation.
 func operationPath(id uuid.UUID, rest ...string) string {
 	return "/v1/operations/" + id.String() + strings.Join(rest, "")
 }
 
-// ended waits for the operation's end, as a caller would.
+// ended waits for the end of the operation as a caller would.
 func (h *harness) ended(id uuid.UUID) cyborg.Operation {
 	h.t.Helper()
 	op := as[cyborg.Operation](h.do("GET", operationPath(id), nil, "Prefer", "wait=60").expect(http.StatusOK))
@@ -33,6 +34,7 @@ func TestRespondAsync(t *testing.T) {
 	accelerator := h.ready("alpha")
 	release := h.engine.block()
 	defer release()
+
 	answer := h.do("PUT", path(accelerator), nil, "Prefer", "respond-async, wait=10").expect(http.StatusAccepted)
 	op := as[cyborg.Operation](answer)
 	require.Equal(t, operationPath(op.ID), answer.header.Get("Location"))
@@ -42,12 +44,13 @@ func TestRespondAsync(t *testing.T) {
 	require.Equal(t, cyborg.OperationAttach, op.Kind)
 	require.Equal(t, "local", op.Actor.Name)
 	require.False(t, op.State.Ended())
+
 	release()
 	require.Equal(t, cyborg.OperationSucceeded, h.ended(op.ID).State)
 }
 
-// A request that waits longer than it may answers with the operation, which
-// goes on.
+// A request that has waited for as long as it may is answered with the
+// operation, which goes on.
 func TestLongCallAnswersAccepted(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) { c.V1.SyncWait = 50 * time.Millisecond })
@@ -60,8 +63,8 @@ func TestLongCallAnswersAccepted(t *testing.T) {
 	require.Equal(t, cyborg.OperationSucceeded, as[cyborg.Operation](h.eventually(op.ID)).State)
 }
 
-// eventually reads the operation until it has ended, for harnesses that wait
-// only briefly.
+// eventually reads the operation until it has ended. It is for harnesses whose
+// requests may wait only briefly.
 func (h *harness) eventually(id uuid.UUID) *reply {
 	h.t.Helper()
 	var last *reply
@@ -78,19 +81,22 @@ func TestPreferWait(t *testing.T) {
 	accelerator := h.ready("alpha")
 	release := h.engine.block()
 	defer release()
+
 	op := as[cyborg.Operation](h.do("PUT", path(accelerator), nil, "Prefer", "wait=0").expect(http.StatusAccepted))
 	shown := as[cyborg.Operation](h.do("GET", operationPath(op.ID), nil, "Prefer", "wait=0").expect(http.StatusOK))
 	require.False(t, shown.State.Ended())
+
 	time.AfterFunc(20*time.Millisecond, release)
 	require.Equal(t, cyborg.OperationSucceeded, h.ended(op.ID).State)
 }
 
-// An operation that failed answers with its error, under its status, and names
-// itself.
+// An operation that failed is answered with its error and that error's status,
+// and the answer names the operation.
 func TestFailedOperation(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("alpha")
+
 	for kind, status := range map[cyborg.ErrorKind]int{
 		cyborg.ErrHostSilent: http.StatusServiceUnavailable, cyborg.ErrHardware: http.StatusBadGateway, cyborg.ErrInUse: http.StatusConflict,
 	} {
@@ -104,6 +110,7 @@ func TestFailedOperation(t *testing.T) {
 		require.Equal(t, cyborg.OperationFailed, op.State)
 		require.Equal(t, kind, op.Error.Kind)
 	}
+
 	h.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.ErrInternal, "nil pointer at db.go:17") })
 	h.defects.wanted.Store(true)
 	problem := h.do("PUT", path(accelerator), nil).problem(cyborg.ErrInternal)
@@ -116,12 +123,14 @@ func TestProgress(t *testing.T) {
 	accelerator := h.ready("alpha")
 	release := h.engine.block()
 	defer release()
+
 	op := as[cyborg.Operation](h.do("PUT", path(accelerator), nil, "Prefer", "respond-async").expect(http.StatusAccepted))
 	h.engine.set(func(e *engine) { e.progress = &cyborg.Progress{Step: "attach", Percent: 40, Note: "binding"} })
 	require.Eventually(t, func() bool {
 		shown := as[cyborg.Operation](h.do("GET", operationPath(op.ID), nil).expect(http.StatusOK))
 		return shown.Progress != nil && shown.Progress.Percent == 40
 	}, waitLimit, poll)
+
 	release()
 	require.Nil(t, h.ended(op.ID).Progress)
 }
@@ -134,6 +143,7 @@ func TestListOperations(t *testing.T) {
 	h.do("PUT", path(accelerator), nil).expect(http.StatusOK)
 	h.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.ErrHardware, "no") })
 	h.do("DELETE", path(accelerator), nil).expect(http.StatusBadGateway)
+
 	for query, want := range map[string]int{
 		"":                         3,
 		"?kind=attach":             1,
@@ -150,6 +160,7 @@ func TestListOperations(t *testing.T) {
 	} {
 		require.Len(t, as[body](h.do("GET", "/v1/operations"+query, nil).expect(http.StatusOK)).Operation, want, query)
 	}
+
 	newest := as[body](h.do("GET", "/v1/operations", nil)).Operation
 	require.Equal(t, cyborg.OperationDetach, newest[0].Kind)
 	require.Equal(t, cyborg.OperationProvision, newest[2].Kind)
@@ -163,10 +174,12 @@ func TestCancel(t *testing.T) {
 	accelerator := h.ready("alpha")
 	release := h.engine.block()
 	defer release()
+
 	op := as[cyborg.Operation](h.do("PUT", path(accelerator), nil, "Prefer", "respond-async").expect(http.StatusAccepted))
 	answer := h.do("POST", operationPath(op.ID, "/cancel"), nil).expect(http.StatusAccepted)
 	require.Equal(t, operationPath(op.ID), answer.header.Get("Location"))
 	require.False(t, as[cyborg.Operation](answer).CancelAt.IsZero())
+
 	ended := h.ended(op.ID)
 	require.Equal(t, cyborg.OperationCancelled, ended.State)
 	require.Equal(t, cyborg.ErrCancelled, ended.Error.Kind)
@@ -175,8 +188,8 @@ func TestCancel(t *testing.T) {
 	h.do("POST", operationPath(op.ID, "/cancel"), nil).problem(cyborg.ErrChanged)
 }
 
-// A cancel while Temporal is away is recorded and says that it must be sent
-// again.
+// A cancel while Temporal is away is recorded, and the answer asks for it to be
+// sent again.
 func TestCancelWhileTemporalIsAway(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -184,15 +197,17 @@ func TestCancelWhileTemporalIsAway(t *testing.T) {
 	release := h.engine.block()
 	defer release()
 	op := as[cyborg.Operation](h.do("PUT", path(accelerator), nil, "Prefer", "respond-async").expect(http.StatusAccepted))
-	require.Eventually(t, func() bool { // one that has not begun would end by itself at a cancel
+	require.Eventually(t, func() bool { // a cancel would end one that has not begun at once
 		return as[cyborg.Operation](h.do("GET", operationPath(op.ID), nil)).State == cyborg.OperationRunning
 	}, waitLimit, poll)
+
 	h.engine.set(func(e *engine) { e.away = true })
 	answer := h.do("POST", operationPath(op.ID, "/cancel"), nil)
 	problem := answer.problem(cyborg.ErrUnavailable)
 	require.NotContains(t, problem.Detail, "10.0.0.7")
 	require.NotEmpty(t, answer.header.Get("Retry-After"))
 	require.False(t, as[cyborg.Operation](h.do("GET", operationPath(op.ID), nil)).CancelAt.IsZero())
+
 	h.engine.set(func(e *engine) { e.away = false })
 	h.do("POST", operationPath(op.ID, "/cancel"), nil).expect(http.StatusAccepted)
 	require.Equal(t, cyborg.OperationCancelled, h.ended(op.ID).State)
@@ -217,7 +232,7 @@ func TestRetry(t *testing.T) {
 	h.do("POST", operationPath(op.ID, "/retry"), nil).problem(cyborg.ErrChanged)
 }
 
-// Every kind of operation can be retried from its record.
+// An operation of any kind can be retried from its record.
 func TestRetryOfEachKind(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -226,6 +241,7 @@ func TestRetryOfEachKind(t *testing.T) {
 	h.do("PUT", path(ready), nil).expect(http.StatusOK)
 	free := as[listBody](h.do("GET", "/v1/accelerators?host=h1&device_type=GPU", nil)).Accelerator[0]
 	h.do("POST", path(free.Accelerator, "/ready"), nil).expect(http.StatusOK)
+
 	for _, ask := range []struct {
 		method, path string
 		body         any
@@ -281,10 +297,12 @@ func TestIdempotencyKeyWhileItRuns(t *testing.T) {
 	accelerator := h.ready("alpha")
 	release := h.engine.block()
 	defer release()
+
 	accepted := h.do("PUT", path(accelerator), nil, "Idempotency-Key", "k", "Prefer", "respond-async").expect(http.StatusAccepted)
 	var repeat *reply
 	var waiting sync.WaitGroup
 	waiting.Go(func() { repeat = h.do("PUT", path(accelerator), nil, "Idempotency-Key", "k") })
+
 	release()
 	waiting.Wait()
 	repeat.expect(http.StatusOK)
@@ -296,18 +314,20 @@ func TestOperationsWhileTemporalIsAway(t *testing.T) {
 	h := setup(t)
 	accelerator := h.host("h1", 1)["fpga-0"]
 	h.engine.set(func(e *engine) { e.away = true })
+
 	answer := h.do("POST", path(accelerator), map[string]any{"name": "alpha"})
 	problem := answer.problem(cyborg.ErrUnavailable)
 	require.NotEmpty(t, answer.header.Get("Retry-After"))
-	require.NotContains(t, string(answer.body), "10.0.0.7", "where it is, is nobody's business")
+	require.NotContains(t, string(answer.body), "10.0.0.7", "the answer must not tell Temporal's address")
 	require.NotEmpty(t, problem.Hint)
+
 	h.do("GET", path(accelerator), nil).expect(http.StatusOK)
 	require.Nil(t, h.accelerator(accelerator.UUID).Claim, "nothing was admitted")
 	h.do("GET", "/readyz?verbose", nil).expect(http.StatusServiceUnavailable)
 }
 
-// Temporal went away between admission and start: the operation stands, and the
-// answer says where.
+// If Temporal goes away between admission and start, the operation stays
+// admitted, and the answer shows it and says that Temporal is away.
 func TestStartFails(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -325,8 +345,8 @@ func TestStartFails(t *testing.T) {
 	require.Equal(t, cyborg.OperationSucceeded, h.ended(op.ID).State)
 }
 
-// Work in flight is bounded; the rest waits briefly and is then told to come
-// back. Reads go on.
+// The number of operations in flight is bounded. A further request waits
+// briefly and is then told to come back. Reads go on.
 func TestInFlightLimit(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) {
@@ -351,8 +371,8 @@ func TestInFlightLimit(t *testing.T) {
 	h.do("POST", path(found["fpga-1"], "/ready"), nil).expect(http.StatusOK)
 }
 
-// Callers who do not wait are bounded like those who do, but a slow operation
-// gives its place back.
+// Requests that do not wait for their operation are bounded, too, but a slow
+// operation gives its place back after a while.
 func TestInFlightLimitOfAsyncRequests(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) {
@@ -361,9 +381,11 @@ func TestInFlightLimitOfAsyncRequests(t *testing.T) {
 	found := h.host("h1", 2)
 	release := h.engine.block()
 	defer release()
+
 	async := func(name string) *reply {
 		return h.do("POST", path(found[name], "/ready"), nil, "Prefer", "respond-async")
 	}
+
 	started := time.Now()
 	async("fpga-0").expect(http.StatusAccepted)
 	if refused := async("fpga-1"); refused.status != http.StatusAccepted {
@@ -375,13 +397,14 @@ func TestInFlightLimitOfAsyncRequests(t *testing.T) {
 	require.Eventually(t, func() bool { return async("fpga-1").status == http.StatusAccepted }, waitLimit, poll)
 }
 
-// A caller who leaves does not take the operation with it.
+// An operation goes on when its caller leaves.
 func TestOperationOutlivesItsCaller(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.host("h1", 1)["fpga-0"]
 	release := h.engine.block()
 	defer release()
+
 	ctx, leave := contextWithCancel(t)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, h.server.URL+path(accelerator, "/ready"), nil)
 	require.NoError(t, err)
@@ -392,14 +415,17 @@ func TestOperationOutlivesItsCaller(t *testing.T) {
 			_ = response.Body.Close()
 		}
 	}()
+
 	require.Eventually(t, func() bool { return h.accelerator(accelerator.UUID).Claim != nil }, waitLimit, poll)
 	op := h.accelerator(accelerator.UUID).Claim.Operation
+
 	leave()
 	<-gone
 	release()
 	require.Equal(t, cyborg.OperationSucceeded, h.ended(op).State)
 }
 
+// Without a setting, five operations per CPU may be in flight.
 func TestDefaultLimitsDependOnTheCPUs(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) { c.Limits.QueueWait, c.Operate.InFlightHold = 50*time.Millisecond, time.Hour })
@@ -407,6 +433,7 @@ func TestDefaultLimitsDependOnTheCPUs(t *testing.T) {
 	h.host("h1", count)
 	release := h.engine.block()
 	defer release()
+
 	refused := 0
 	for _, accelerator := range as[listBody](h.do("GET", "/v1/accelerators?device_type=FPGA&limit=1000", nil)).Accelerator {
 		if h.do("POST", path(accelerator.Accelerator, "/ready"), nil, "Prefer", "respond-async").status == http.StatusTooManyRequests {

@@ -21,6 +21,7 @@ import (
 
 const requestsPath = "/v2/accelerator_requests"
 
+// arqBody is an accelerator request as the API shows it.
 type arqBody struct {
 	UUID     uuid.UUID
 	State    cyborg.ARQState
@@ -34,18 +35,21 @@ type arqBody struct {
 	Reason   string            `json:"status_reason"`
 }
 
+// arqs expects the status and decodes the list of accelerator requests.
 func (r *reply) arqs(status int) []arqBody {
 	r.t.Helper()
 	return as[map[string][]arqBody](r.expect(status))["arqs"]
 }
 
+// holders lists who holds the accelerator now.
 func (h *harness) holders(accelerator cyborg.Accelerator) []cyborg.Holder {
 	h.t.Helper()
 	now := h.accelerator(accelerator.UUID)
 	return now.Holders()
 }
 
-// requests makes a device profile of so many FPGAs, and its requests.
+// requests creates a device profile that asks for so many FPGAs, unless there
+// is one of that name, and then the accelerator requests that it asks for.
 func (h *harness) requests(profile string, fpgas int) []arqBody {
 	h.t.Helper()
 	_, err := h.store.CreateDeviceProfile(h.t.Context(), cyborg.DeviceProfile{
@@ -70,6 +74,7 @@ func toBind(host string, provider, instance uuid.UUID, arqs ...arqBody) map[stri
 	return body
 }
 
+// ofInstance is the path of an instance's accelerator requests.
 func ofInstance(instance uuid.UUID) string { return requestsPath + "?instance=" + instance.String() }
 
 func TestARQGoldens(t *testing.T) {
@@ -77,6 +82,7 @@ func TestARQGoldens(t *testing.T) {
 	h := setup(t)
 	accelerator := h.ready("first")
 	h.do("GET", requestsPath, nil).golden(http.StatusOK, `{"arqs":[]}`)
+
 	made := h.requests("one", 1)
 	const initial = `{"uuid":"UUID","state":"Initial","device_profile_name":"one","device_profile_group_id":0,"hostname":null,` +
 		`"device_rp_uuid":null,"instance_uuid":null,"project_id":null,"attach_handle_type":"","attach_handle_uuid":null,` +
@@ -85,6 +91,7 @@ func TestARQGoldens(t *testing.T) {
 	one := requestsPath + "/" + made[0].UUID.String()
 	h.do("GET", one, nil).golden(http.StatusOK, initial)
 	h.do("GET", requestsPath, nil).golden(http.StatusOK, `{"arqs":[`+initial+`]}`)
+
 	instance := uuid.New()
 	require.Empty(t, h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, instance, made...)).expect(http.StatusAccepted).body)
 	h.do("GET", one, nil).golden(http.StatusOK, `{"uuid":"UUID","state":"Bound","device_profile_name":"one","device_profile_group_id":0,`+
@@ -93,6 +100,7 @@ func TestARQGoldens(t *testing.T) {
 		`"links":[{"href":"http://HOST/accelerator/v2/accelerator_requests/UUID","rel":"self"}],"created_at":"TIME","updated_at":"TIME"}`)
 	h.do("GET", ofInstance(instance)+"&bind_state=resolved", nil).arqs(http.StatusOK)
 	require.Len(t, h.do("GET", requestsPath+"?bind_state=", nil).arqs(http.StatusOK), 1, "an empty argument is none")
+
 	for range 2 {
 		require.Empty(t, h.do("DELETE", ofInstance(instance), nil).expect(http.StatusNoContent).body)
 	}
@@ -101,13 +109,15 @@ func TestARQGoldens(t *testing.T) {
 	require.Empty(t, h.holders(accelerator))
 }
 
-// What a client sends wrongly is 4xx and changes nothing.
+// L32: A mistake of the client is answered with a status of 4xx and changes
+// nothing.
 func TestL32InvalidARQs(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("first")
 	arqs := h.requests("two", 2)
 	a, b := arqs[0].UUID.String(), arqs[1].UUID.String()
+
 	bind := func(change func(body map[string]any)) map[string]any {
 		text, err := json.Marshal(toBind("h1", accelerator.ProviderUUID, uuid.New(), arqs...))
 		require.NoError(t, err)
@@ -116,6 +126,7 @@ func TestL32InvalidARQs(t *testing.T) {
 		change(body)
 		return body
 	}
+
 	for name, test := range map[string]struct {
 		method, path string
 		body         any
@@ -171,6 +182,7 @@ func TestL32InvalidARQs(t *testing.T) {
 			require.Contains(t, message, test.says)
 		})
 	}
+
 	t.Cleanup(func() { // after the parallel ones
 		found, err := h.store.ARQs(context.Background(), db.ARQFilter{States: []cyborg.ARQState{cyborg.ARQInitial}}, db.Listing{})
 		require.NoError(t, err)
@@ -178,20 +190,22 @@ func TestL32InvalidARQs(t *testing.T) {
 	})
 }
 
-// Only services may bind, unbind, and delete what is bound; administrators'
-// static tokens are of services.
+// Only services may bind and unbind requests, and delete bound ones. An
+// administrator's static token counts as that of a service.
 func TestARQGates(t *testing.T) {
 	t.Parallel()
 	h := setup(t, withTokens).as(adminToken)
 	accelerator := h.ready("first")
 	instance := uuid.New()
 	arqs := h.requests("one", 1)
+
 	member := h.as(memberToken)
 	const says = "requires a service token"
 	body := toBind("h1", accelerator.ProviderUUID, instance, arqs...)
 	require.Contains(t, member.do("PATCH", requestsPath, body).fault(http.StatusForbidden), says)
-	member.do("PATCH", requestsPath, "{}").fault(http.StatusBadRequest) // what is asked for is looked at first
-	for op, own := range map[string]string{"add": "p", "remove": ""} {  // of what project it is, only administrators say
+	member.do("PATCH", requestsPath, "{}").fault(http.StatusBadRequest) // the body is checked before the right
+
+	for op, own := range map[string]string{"add": "p", "remove": ""} {  // only administrators may say whose a request is
 		with := toBind("h1", accelerator.ProviderUUID, instance, arqs...)
 		changes := with[arqs[0].UUID.String()].([]map[string]string)
 		for i := range changes {
@@ -201,17 +215,20 @@ func TestARQGates(t *testing.T) {
 		member.do("PATCH", requestsPath, with).fault(http.StatusNotAcceptable)
 		require.Contains(t, member.do("PATCH", requestsPath, with, versionHeader, "accelerator 2.1").fault(http.StatusForbidden), "only administrators")
 	}
+
 	h.do("PATCH", requestsPath, body).expect(http.StatusAccepted)
 	require.Contains(t, member.do("DELETE", ofInstance(instance), nil).fault(http.StatusForbidden), says)
 	message := member.do("DELETE", requestsPath+"?arqs="+arqs[0].UUID.String(), nil).fault(http.StatusForbidden)
 	require.Contains(t, message, "is bound to instance "+instance.String())
 	require.Contains(t, message, says)
+
 	own := member.requests("one", 1)
 	member.do("DELETE", requestsPath+"/"+own[0].UUID.String(), nil).expect(http.StatusNoContent)
 	h.do("DELETE", requestsPath+"?arqs="+arqs[0].UUID.String(), nil).expect(http.StatusNoContent)
 }
 
-// L37: what exists is deleted, and the answer says what does not.
+// L37: Those of the named requests that exist are deleted, and the answer names
+// those that do not.
 func TestL37DeleteARQs(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -223,11 +240,12 @@ func TestL37DeleteARQs(t *testing.T) {
 	require.Empty(t, h.do("GET", requestsPath, nil).arqs(http.StatusOK))
 }
 
-// L33: requests can be asked for by what they are of, and in parts.
+// L33: The list of requests can be filtered, sorted and read in parts.
 func TestL33ARQListing(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("first")
+
 	var bound []arqBody
 	instances := []uuid.UUID{uuid.New(), uuid.New()}
 	for _, instance := range instances {
@@ -235,8 +253,10 @@ func TestL33ARQListing(t *testing.T) {
 		h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, instance, arqs...)).expect(http.StatusAccepted)
 		bound = append(bound, arqs...)
 	}
+
 	free := h.requests("two", 2)
 	all := append(append([]arqBody{}, bound...), free...)
+
 	for query, want := range map[string][]arqBody{
 		"?instance=" + instances[1].String():                               bound[1:],
 		"?instance=" + instances[1].String() + "," + instances[0].String(): bound,
@@ -260,38 +280,42 @@ func TestL33ARQListing(t *testing.T) {
 	}
 }
 
-// L34: a request that has lost its device is in the list as any other is.
+// L34: A request whose device has gone stays in the list and does not make it
+// unreadable.
 func TestL34ListsIncludeLostRequests(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("first")
 	lost, other := h.requests("one", 1), h.requests("one", 1)
 	h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, uuid.New(), lost...)).expect(http.StatusAccepted)
+
 	gone := report("h1", 2, 2)
 	gone.Content.Backends[0].Devices = gone.Content.Backends[0].Devices[1:]
 	gone.Digest = gone.Content.Digest()
 	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{gone})
 	require.NoError(t, err)
 	require.Equal(t, cyborg.PresenceMissing, h.accelerator(accelerator.UUID).Presence)
+
 	found := h.do("GET", requestsPath, nil).arqs(http.StatusOK)
 	require.Len(t, found, 2)
 	require.Equal(t, cyborg.ARQBound, found[0].State)
 	require.Equal(t, other[0].UUID, found[1].UUID)
 
-	// Nor does a profile that was refused.
+	// A refused profile leaves the list of profiles readable, too.
 	refused := `[{"name": "x", "uuid": "nonsense", "groups": [{"resources:FPGA": "1"}]}]`
 	require.Contains(t, h.do("POST", "/v2/device_profiles", refused).fault(http.StatusBadRequest), "Expected a uuid")
 	require.Equal(t, []string{"one"}, h.profiles(""))
 }
 
-// L31: what went wrong is told in a sentence or two, and nothing of where in
-// the program.
+// L31: An error message says in a sentence or two what went wrong, and nothing
+// of where in the program.
 func TestL31ErrorMessagesAreSentences(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("first")
 	arq := h.requests("one", 1)[0]
 	h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, uuid.New(), arq)).expect(http.StatusAccepted)
+
 	absent := arqBody{UUID: uuid.New()}
 	for want, said := range map[string]string{
 		`there is a device profile named "one" already. Choose another name, or delete that one first.`: h.do("POST", "/v2/device_profiles",
@@ -305,18 +329,20 @@ func TestL31ErrorMessagesAreSentences(t *testing.T) {
 	}
 }
 
-// What is known at once is in the answer, and the request says so, too: Nova
-// would start the instance without its device.
+// A bind that cannot succeed says so in its answer, and its requests become
+// BindFailed. Otherwise Nova would start the instance without its device.
 func TestBindFailsAtOnce(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("first")
 	instance := uuid.New()
 	arqs := h.requests("three", 3)
+
 	refused := h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, instance, arqs...))
 	require.Contains(t, refused.fault(http.StatusNotFound), "no free attach handle")
 	operation := as[cyborg.Operation](h.do("GET", "/v1/operations/"+refused.header.Get("Cyborg-Operation"), nil).expect(http.StatusOK))
 	require.Equal(t, cyborg.OperationFailed, operation.State, "it is recorded, and the answer says where")
+
 	failed := h.do("GET", requestsPath, nil).arqs(http.StatusOK)
 	require.Len(t, failed, 3)
 	for _, arq := range failed {
@@ -333,9 +359,9 @@ func TestBindFailsAtOnce(t *testing.T) {
 	require.Empty(t, h.holders(accelerator))
 }
 
-// Placement has given away what an instance holds that Nova no longer has: its
-// requests go, and the bind gets their handle. Of instances that are there
-// nobody takes any.
+// When Nova deletes an instance, Placement gives away what the instance held. A
+// bind then takes over the handle, and the requests of the deleted instance go.
+// Instances that Nova still has lose nothing.
 func TestBindTakesOverFromDeletedInstance(t *testing.T) {
 	t.Parallel()
 	here, another, gone := uuid.New(), uuid.New(), uuid.New()
@@ -343,12 +369,15 @@ func TestBindTakesOverFromDeletedInstance(t *testing.T) {
 		deps.Instances = instances{here: {project: "tenant"}, another: {project: "tenant"}}
 	})
 	accelerator := h.ready("first")
+
 	bind := func(instance uuid.UUID) *reply {
 		return h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, instance, h.requests("one", 1)...))
 	}
+
 	bind(here).expect(http.StatusAccepted)
 	bind(gone).expect(http.StatusAccepted)
 	require.Len(t, h.holders(accelerator), 2, "it has no more")
+
 	bind(another).expect(http.StatusAccepted)
 	require.Empty(t, h.do("GET", ofInstance(gone), nil).arqs(http.StatusOK))
 	require.Contains(t, bind(uuid.New()).fault(http.StatusNotFound), "no free attach handle", "at once: nothing would change")
@@ -357,8 +386,8 @@ func TestBindTakesOverFromDeletedInstance(t *testing.T) {
 	}, h.holders(accelerator))
 }
 
-// The same where Nova could put an instance on no host, and did not reach us to
-// say so.
+// A bind also takes over from an instance that Nova could put on no host, and
+// whose requests it could not delete because it did not reach us.
 func TestBindTakesOverFromUnschedulableInstance(t *testing.T) {
 	t.Parallel()
 	here, stranded, another := uuid.New(), uuid.New(), uuid.New()
@@ -369,16 +398,19 @@ func TestBindTakesOverFromUnschedulableInstance(t *testing.T) {
 	bind := func(instance uuid.UUID) *reply {
 		return h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, instance, h.requests("one", 1)...))
 	}
+
 	bind(here).expect(http.StatusAccepted)
 	bind(stranded).expect(http.StatusAccepted)
 	bind(another).expect(http.StatusAccepted)
+
 	require.Empty(t, h.do("GET", ofInstance(stranded), nil).arqs(http.StatusOK))
 	require.Len(t, h.do("GET", ofInstance(here), nil).arqs(http.StatusOK), 1)
 }
 
-// An instance is unshelved again, or built on another host, and the requests of
-// the first try are still there because Nova did not reach us: they go where
-// Nova has it on no host. From one that is on a host nothing is taken.
+// When an instance is unshelved again or built on another host, the requests of
+// the first attempt are still there if Nova did not reach us to delete them. A
+// new bind replaces them while Nova has the instance on no host. Nothing is
+// taken from an instance that is on a host.
 func TestRepeatedBind(t *testing.T) {
 	t.Parallel()
 	scheduled, running, unknown := uuid.New(), uuid.New(), uuid.New()
@@ -390,9 +422,11 @@ func TestRepeatedBind(t *testing.T) {
 		return cyborg.Holder{Kind: cyborg.HolderInstance, ID: instance.String()},
 			h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, instance, h.requests("one", 1)...))
 	}
+
 	_, first := bind(scheduled)
 	first.expect(http.StatusAccepted)
 	before := h.do("GET", ofInstance(scheduled), nil).arqs(http.StatusOK)
+
 	holder, again := bind(scheduled)
 	again.expect(http.StatusAccepted)
 	after := h.do("GET", ofInstance(scheduled), nil).arqs(http.StatusOK)
@@ -412,33 +446,38 @@ func TestRepeatedBind(t *testing.T) {
 	}
 }
 
-// The first try still goes on: it is cancelled, and waited for.
+// A repeated bind that comes while the first one still runs cancels the first
+// and waits for its end.
 func TestRepeatedBindDuringABind(t *testing.T) {
 	t.Parallel()
 	instance := uuid.New()
 	h := setupWith(t, func(deps *api.Deps) { deps.Instances = instances{instance: {project: "tenant", scheduled: true}} })
 	accelerator := h.ready("first")
+
 	release := h.engine.block()
 	defer release()
 	h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, instance, h.requests("one", 1)...)).expect(http.StatusAccepted)
 	again := h.requests("one", 1)
 	h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, instance, again...)).expect(http.StatusAccepted)
+
 	now := h.do("GET", ofInstance(instance), nil).arqs(http.StatusOK)
 	require.Len(t, now, 1)
 	require.Equal(t, again[0].UUID, now[0].UUID)
 	require.Len(t, h.holders(accelerator), 1)
 }
 
-// An accelerator on which another operation works is waited for; Nova meets no
+// A bind waits while another operation works on its accelerator. Nova sees no
 // conflict.
 func TestBindWaitsForTheClaim(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("first")
 	arqs := h.requests("one", 1)
+
 	release := h.engine.block()
 	defer release()
 	h.do("PATCH", path(accelerator, "/program"), map[string]any{"image": map[string]any{"source": "a.img"}}, "Prefer", "respond-async").expect(http.StatusAccepted)
+
 	answered := make(chan *reply, 1)
 	var waits sync.WaitGroup
 	waits.Go(func() {
@@ -448,21 +487,25 @@ func TestBindWaitsForTheClaim(t *testing.T) {
 	require.Eventually(t, func() bool { return h.metric("cyborg_operation_answers_total") > provisionAndProgram+1 }, waitLimit, poll,
 		"it is tried again and again")
 	require.Empty(t, answered)
+
 	release()
 	waits.Wait()
 	(<-answered).expect(http.StatusAccepted)
 	require.Equal(t, cyborg.ARQBound, h.do("GET", requestsPath, nil).arqs(http.StatusOK)[0].State)
 }
 
-// A server that stops keeps nobody in line.
+// A server that stops answers waiting binds at once, so that they do not hold
+// it up.
 func TestServerStopEndsWaitingBinds(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) { c.V2.BindTimeout = time.Hour })
 	accelerator := h.ready("first")
 	arqs := h.requests("one", 1)
+
 	release := h.engine.block()
 	defer release()
 	h.do("PATCH", path(accelerator, "/program"), map[string]any{"image": map[string]any{"source": "a.img"}}, "Prefer", "respond-async").expect(http.StatusAccepted)
+
 	before := h.metric("cyborg_operation_answers_total")
 	address, stop := served(t, h.handler, api.Endpoint{}, api.ServeOptions{Grace: time.Hour})
 	h.server.URL = "http://" + address
@@ -471,45 +514,51 @@ func TestServerStopEndsWaitingBinds(t *testing.T) {
 		answered <- h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, uuid.New(), arqs...))
 	}()
 	require.Eventually(t, func() bool { return h.metric("cyborg_operation_answers_total") > before }, waitLimit, poll)
+
 	require.NoError(t, stop())
 	answer := <-answered
 	require.Contains(t, answer.fault(http.StatusServiceUnavailable), "the server stops")
 	require.NotEmpty(t, answer.header.Get("Retry-After"))
 }
 
-// L3: its time is over at some point, and that is recorded.
+// L3: A bind that waits for too long fails, and its requests say why.
 func TestL3BindTimeout(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) { c.V2.BindTimeout = 3 * time.Second })
 	accelerator := h.ready("first")
 	arqs := h.requests("one", 1)
+
 	release := h.engine.block()
 	defer release()
 	h.do("PATCH", path(accelerator, "/program"), map[string]any{"image": map[string]any{"source": "a.img"}}, "Prefer", "respond-async").expect(http.StatusAccepted)
 	message := h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, uuid.New(), arqs...)).fault(http.StatusGatewayTimeout)
 	require.Contains(t, message, "works on accelerator")
+
 	failed := h.do("GET", requestsPath, nil).arqs(http.StatusOK)[0]
 	require.Equal(t, cyborg.ARQBindFailed, failed.State)
 	require.Contains(t, failed.Reason, "as long as it may")
 }
 
-// L3: a process that has too much to do holds up the answer for no longer than
-// a bind may take.
+// L3: A process that has too much to do delays the answer for no longer than a
+// bind may take.
 func TestL3BindTimeoutUnderFullLoad(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) {
 		c.Operate.MaxInFlight, c.Operate.InFlightHold, c.V2.BindTimeout = 1, time.Hour, 3*time.Second
 	})
 	accelerator := h.ready("first")
+
 	release := h.engine.block()
 	defer release()
 	other := h.host("h1", 2)["fpga-1"]
 	h.do("POST", path(other, "/ready"), nil, "Prefer", "respond-async").expect(http.StatusAccepted) // has the only place
+
 	message := h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, uuid.New(), h.requests("one", 1)...)).fault(http.StatusGatewayTimeout)
 	require.Contains(t, message, "are in flight here")
 }
 
-// A Nova that does not say whose an instance is leaves a bind half of its time.
+// If Nova does not say whose an instance is, a bind gives up asking after half
+// of its time and uses the rest to bind.
 func TestBindWhileNovaDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	mute := muteInstances{asked: make(chan struct{}, 1)}
@@ -544,19 +593,22 @@ func (muteInstances) Stranded(ctx context.Context, _ uuid.UUID) (bool, error) {
 	return false, ctx.Err()
 }
 
-// While a bind goes on its requests are unresolved; deleted meanwhile, they are
-// gone with its end.
+// Requests are not resolved while their bind goes on. If they are deleted
+// meanwhile, nothing is left of them or of what they hold.
 func TestDeleteDuringBind(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("first")
 	arqs := h.requests("one", 1)
 	instance := uuid.New()
+
 	release := h.engine.block()
 	defer release()
 	h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, instance, arqs...)).expect(http.StatusAccepted)
+
 	require.Equal(t, "null", h.do("GET", ofInstance(instance)+"&bind_state=resolved", nil).expect(http.StatusLocked).text())
 	require.Empty(t, h.do("GET", requestsPath+"?bind_state=resolved", nil).arqs(http.StatusOK))
+
 	h.do("DELETE", ofInstance(instance), nil).expect(http.StatusNoContent)
 	require.Empty(t, h.do("GET", requestsPath, nil).arqs(http.StatusOK))
 	require.Empty(t, h.holders(accelerator))
@@ -568,9 +620,11 @@ func TestUnbindARQ(t *testing.T) {
 	accelerator := h.ready("first")
 	arq := h.requests("one", 1)[0]
 	one := requestsPath + "/" + arq.UUID.String()
+
 	h.do("PATCH", one, toBind("h1", accelerator.ProviderUUID, uuid.New(), arq)).expect(http.StatusAccepted)
 	h.do("DELETE", path(accelerator), nil).problem(cyborg.ErrInUse)
-	for _, named := range []string{"hostname", "/hostname"} { // unbound already is as it was asked for
+
+	for _, named := range []string{"hostname", "/hostname"} { // a repeated unbind succeeds, too
 		remove := map[string]any{arq.UUID.String(): []map[string]string{{"path": named, "op": "remove"}}}
 		h.do("PATCH", one, remove).expect(http.StatusAccepted)
 		require.Equal(t, cyborg.ARQUnbound, as[arqBody](h.do("GET", one, nil)).State)
@@ -578,7 +632,7 @@ func TestUnbindARQ(t *testing.T) {
 	require.Empty(t, h.holders(accelerator))
 }
 
-// instances is a Nova that knows these.
+// instances is a Nova that has only these instances.
 type instances map[uuid.UUID]struct {
 	project             string
 	scheduled, stranded bool
@@ -608,8 +662,9 @@ func (known instances) missing(instance uuid.UUID) error {
 	return cyborg.Errorf(cyborg.ErrNotFound, "there is no instance %s", instance)
 }
 
-// L4: the tenant keeps its requests when an administrator binds them, and gets
-// those that Nova made in the administrator's project.
+// L4: A bound request belongs to the project of its instance, whoever binds it.
+// Where Nova does not know the instance, the request has no project unless the
+// bind names one.
 func TestL4Project(t *testing.T) {
 	t.Parallel()
 	instance := uuid.New()
@@ -640,30 +695,35 @@ func TestARQService(t *testing.T) {
 	body := toBind("h1", accelerator.ProviderUUID, uuid.New(), arq)
 	body[arq.UUID.String()].([]map[string]string)[2] = map[string]string{"path": "/service", "op": "add", "value": "spdk"}
 	h.do("PATCH", requestsPath, body).expect(http.StatusAccepted)
+
 	text := string(h.do("GET", requestsPath, nil).body)
 	require.Contains(t, text, `"service":"spdk"`)
 	require.Equal(t, []cyborg.Holder{{Kind: cyborg.HolderService, ID: "spdk"}}, h.holders(accelerator))
 }
 
-// A project sees its own requests and no other's; administrators see all; and a
-// service sees those of the instance that it asks for, whoever the user is:
-// Nova has made sure that he may (L4).
+// L4: A project sees its own requests only, and administrators see all. A
+// service sees the requests of the instance that it asks for, whoever the user
+// is, because Nova has made sure that the user may.
 func TestL4ARQVisibility(t *testing.T) {
 	t.Parallel()
 	c := setupCloud(t)
 	accelerator := c.as(adminToken).ready("first")
+
 	user := func(name, project string, roles ...string) string {
 		return c.keystone.Issue(openstacktest.Token{UserID: "u-" + name, User: name, ProjectID: project, ProjectIs: project, Roles: roles})
 	}
 	alice, bob, root := user("alice", "p1", "member", "reader"), user("bob", "p2", "member", "reader"), user("root", "p3", "admin", "member", "reader")
 	nova := user("nova", "p-service", "service")
 	const service = "X-Service-Token"
+
 	_, err := c.store.CreateDeviceProfile(t.Context(), cyborg.DeviceProfile{
 		Name: "one", Groups: []map[string]string{{"resources:FPGA": "1"}},
 	}, cyborg.Actor{})
 	require.NoError(t, err)
+
 	made := c.ask(alice, "POST", requestsPath, map[string]string{"device_profile_name": "one"}).arqs(http.StatusCreated)
 	require.Equal(t, "p1", *made[0].Project)
+
 	one, instance := requestsPath+"/"+made[0].UUID.String(), uuid.New()
 	body := toBind("h1", accelerator.ProviderUUID, instance, made...)
 	require.Contains(t, c.ask(alice, "PATCH", requestsPath, body).fault(http.StatusForbidden), "requires a service token")
@@ -681,8 +741,10 @@ func TestL4ARQVisibility(t *testing.T) {
 		require.Len(t, c.ask(token, "GET", ofInstance(instance), nil, service, nova).arqs(http.StatusOK), 1)
 		c.ask(token, "GET", one, nil, service, nova).expect(http.StatusOK)
 	}
+
 	require.Empty(t, c.ask(bob, "GET", requestsPath+"?project_id=p1", nil).arqs(http.StatusOK))
 	require.Empty(t, c.ask(bob, "GET", requestsPath, nil, service, nova).arqs(http.StatusOK), "without an instance, a user's list is the user's")
+
 	c.ask(bob, "DELETE", one, nil).fault(http.StatusNotFound)
 	c.ask(alice, "DELETE", one, nil).fault(http.StatusForbidden)
 	c.ask(bob, "DELETE", ofInstance(instance), nil, service, nova).expect(http.StatusNoContent)

@@ -16,6 +16,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
+// deviceBody is what these tests read of a device.
 type deviceBody struct {
 	UUID     uuid.UUID
 	Type     string
@@ -23,7 +24,7 @@ type deviceBody struct {
 	Status   string
 }
 
-// devices lists devices of 2.3, as host/type.
+// devices lists devices at microversion 2.3, each as host/type.
 func (h *harness) devices(query string) []string {
 	h.t.Helper()
 	names := []string{}
@@ -37,16 +38,19 @@ func TestDeviceGoldens(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.do("GET", "/v2/devices", nil).golden(http.StatusOK, `{"devices":[]}`)
+
 	accelerator := h.host("h1", 0)["gpu-0"]
 	const one = `{"uuid":"UUID","type":"GPU","vendor":"1d5c","model":"Card","std_board_info":"{\"product_id\": \"0001\"}",` +
 		`"vendor_board_info":"Fake","hostname":"h1",%s"links":[{"href":"http://HOST/accelerator/v2/devices/UUID","rel":"self"}],` +
 		`"created_at":"TIME","updated_at":null}`
 	before, since := fmt.Sprintf(one, ""), fmt.Sprintf(one, `"status":"enabled",`)
+
 	h.do("GET", "/v2/devices", nil).golden(http.StatusOK, `{"devices":[`+before+`]}`)
 	h.do("GET", "/v2/devices", nil, versionHeader, "accelerator 2.3").golden(http.StatusOK, `{"devices":[`+since+`]}`)
 	id := accelerator.DeviceUUID.String()
 	h.do("GET", "/v2/devices/"+id, nil, versionHeader, "accelerator 2.2").golden(http.StatusOK, before)
 	h.do("GET", "/v2/devices/"+id, nil, versionHeader, "accelerator 2.3").golden(http.StatusOK, since)
+
 	for _, absent := range []string{"nonsense", uuid.NewString(), "0", "-1", "99999"} {
 		h.do("GET", "/v2/devices/"+absent, nil).fault(http.StatusNotFound)
 	}
@@ -54,9 +58,9 @@ func TestDeviceGoldens(t *testing.T) {
 		`{"error_message":"{\"faultcode\": \"Client\", \"faultstring\": \"Device not found with uuid=nonsense\", \"debuginfo\": null}"}`)
 }
 
-// L19: a device is of the kind that it is, also where we have no class for it,
-// and its vendor has one form, whichever way it is asked for. It is described
-// by what its driver says of the board.
+// L19: A device has the type that it is, even if Placement has no resource
+// class of ours for it. Its vendor is shown in one form and found by any. Its
+// description is what its driver says of the board.
 func TestL19DeviceVendorsAndTypes(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -67,6 +71,7 @@ func TestL19DeviceVendorsAndTypes(t *testing.T) {
 	r.Digest = r.Content.Digest()
 	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{r})
 	require.NoError(t, err)
+
 	found := as[map[string][]struct {
 		Type  string
 		Model string
@@ -75,12 +80,13 @@ func TestL19DeviceVendorsAndTypes(t *testing.T) {
 	require.Equal(t, "PCI", found.Type)
 	require.Equal(t, `Tésla "T4"`, found.Model)
 	require.JSONEq(t, `{"product_id": "0001", "pci_class": "030200"}`, found.Board)
+
 	for _, vendor := range []string{"1d5c", "0x1d5c", "0x1D5C", "1D5C"} {
 		require.Equal(t, []string{"h1/PCI"}, h.devices("?vendor="+vendor))
 	}
 }
 
-// L33: a part of the list can be asked for, in another order.
+// L33: The list of devices can be filtered, sorted and read in parts.
 func TestL33DeviceListing(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -88,6 +94,7 @@ func TestL33DeviceListing(t *testing.T) {
 	first := h.host("h2", 1)
 	all := []string{"h1/FPGA", "h1/FPGA", "h1/GPU", "h2/FPGA", "h2/GPU"}
 	require.Equal(t, all, h.devices(""))
+
 	// As soon as something is filtered, the newest come first.
 	require.Equal(t, []string{"h2/GPU", "h1/GPU"}, h.devices("?type=GPU"))
 	require.Empty(t, h.devices("?type=WARP"))
@@ -99,11 +106,13 @@ func TestL33DeviceListing(t *testing.T) {
 	require.Equal(t, []string{"h2/GPU"}, h.devices("?marker="+first["fpga-0"].DeviceUUID.String()))
 	require.Equal(t, []string{"h1/FPGA", "h1/FPGA", "h2/FPGA", "h1/GPU", "h2/GPU"}, h.devices("?sort_key=type"))
 	require.Equal(t, []string{"h2/GPU", "h2/FPGA"}, h.devices("?sort_key=hostname&sort_dir=desc&limit=2"))
+
 	// Upstream's hidden filters.
 	require.Equal(t, []string{"h2/GPU", "h2/FPGA"}, h.devices("?filters.field=limit&filters.value=2"))
 	require.Equal(t, []string{"h1/FPGA"}, h.devices("?filters.field=limit&filters.value=1&filters.field=sort_dir&filters.value=asc"))
 	require.Equal(t, []string{"h2/GPU"}, h.devices("?filters.field=sort_key&filters.value=hostname&filters.field=limit&filters.value=1"))
 	require.Len(t, h.devices("?filters.field=board&filters.value=x"), 5)
+
 	for _, query := range []string{
 		"?filters.field=sort_key&filters.value=colour", "?filters.field=colour&filters.value=red", "?filters=abc", "?filters.field=limit",
 		"?filters.field=limit&filters.value=x", "?limit=1&filters.field=limit&filters.value=2", "?name=x", "?sort_key=colour",
@@ -112,13 +121,13 @@ func TestL33DeviceListing(t *testing.T) {
 	}
 }
 
-// L35: the small integers that are shown lead to what they are of, and an
-// attribute can be made with them or with a UUID.
+// L35: The numbers that answers show can be used in place of UUIDs.
 func TestL35NumericIDsAreAccepted(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.host("h1", 2)
 	accelerator := h.host("h2", 1)["fpga-0"]
+
 	deployable := as[struct {
 		UUID   uuid.UUID
 		Device int64 `json:"device_id"`
@@ -126,6 +135,7 @@ func TestL35NumericIDsAreAccepted(t *testing.T) {
 	require.Equal(t, accelerator.UUID, deployable.UUID)
 	device := as[deviceBody](h.do("GET", fmt.Sprintf("/v2/devices/%d", deployable.Device), nil).expect(http.StatusOK))
 	require.Equal(t, accelerator.DeviceUUID, device.UUID)
+
 	for key, id := range map[string]any{"a": accelerator.ID, "b": fmt.Sprint(accelerator.ID), "c": accelerator.UUID} {
 		made := h.do("POST", "/v2/attributes", map[string]any{"deployable_id": id, "key": key, "value": "v"}).expect(http.StatusCreated)
 		require.Equal(t, accelerator.ID, as[struct {
@@ -134,8 +144,8 @@ func TestL35NumericIDsAreAccepted(t *testing.T) {
 	}
 }
 
-// L5: all deployables of the device, and no other one's, all at once and with
-// an event.
+// L5: A disable covers all deployables of the device, at once, and no other
+// device's.
 func TestL5Disable(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -146,6 +156,7 @@ func TestL5Disable(t *testing.T) {
 		t.Helper()
 		return as[deviceBody](h.do("GET", "/v2/devices/"+device.String(), nil, versionHeader, "accelerator 2.3").expect(http.StatusOK)).Status
 	}
+
 	require.Equal(t, "enabled", shown())
 	for range 2 {
 		done := h.do("POST", "/v2/devices/"+device.String()+"/disable", nil).expect(http.StatusNoContent)
@@ -153,12 +164,14 @@ func TestL5Disable(t *testing.T) {
 		require.Empty(t, done.header.Get("Content-Type"))
 		require.Equal(t, "maintaining", shown())
 	}
+
 	accelerators, err := h.store.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{})
 	require.NoError(t, err)
 	for _, accelerator := range accelerators {
 		require.Equal(t, accelerator.DeviceUUID == device, accelerator.Admin == cyborg.AdministrationMaintaining, accelerator.Name)
 	}
 	require.Equal(t, "local", h.accelerator(parts["fpga-1"].UUID).Maintenance.By)
+
 	h.do("POST", "/v2/devices/"+device.String()+"/enable", `{"ignored": true}`).expect(http.StatusNoContent)
 	require.Equal(t, "enabled", shown())
 	require.Nil(t, h.accelerator(parts["fpga-1"].UUID).Maintenance)
@@ -177,7 +190,7 @@ func TestL5Disable(t *testing.T) {
 	}
 }
 
-// Of a device in parts, all must be out of use for it to be.
+// A device counts as out of use only when all of its deployables are.
 func TestDeviceStatusCombinesItsDeployables(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -188,9 +201,11 @@ func TestDeviceStatusCombinesItsDeployables(t *testing.T) {
 	r.Digest = r.Content.Digest()
 	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{r})
 	require.NoError(t, err)
+
 	accelerators, err := h.store.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{})
 	require.NoError(t, err)
 	require.Len(t, accelerators, 2)
+
 	for i, want := range []string{"enabled", "maintaining"} {
 		h.do("POST", path(accelerators[i], "/maintain"), map[string]any{"reason": "a new fan"}).expect(http.StatusOK)
 		found := as[map[string][]deviceBody](h.do("GET", "/v2/devices", nil, versionHeader, "accelerator 2.3"))["devices"]
@@ -214,11 +229,13 @@ func TestDeployableGoldens(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.do("GET", "/v2/deployables", nil).golden(http.StatusOK, `{"deployables":[]}`)
+
 	accelerator := h.host("h1", 1)["fpga-0"]
 	one := fmt.Sprintf(`{"uuid":"UUID","parent_id":null,"root_id":null,"name":"h1_fpga-0","num_accelerators":2,"device_id":%d,`+
 		`"attributes_list":"[{\"rc\": \"FPGA\"}]","rp_uuid":"UUID","driver_name":"fake","bitstream_id":null,`+
 		`"links":[{"href":"http://HOST/accelerator/v2/deployables/UUID","rel":"self"},`+
 		`{"href":"http://HOST/accelerator/deployables/UUID","rel":"bookmark"}],"created_at":"TIME","updated_at":null}`, h.deviceNumber(accelerator))
+
 	h.do("GET", "/v2/deployables/"+accelerator.UUID.String(), nil).golden(http.StatusOK, one)
 	h.do("GET", fmt.Sprintf("/v2/deployables/%d", accelerator.ID), nil).golden(http.StatusOK, one)
 	h.do("GET", "/v2/deployables?name=h1_fpga-0", nil).golden(http.StatusOK, `{"deployables":[`+one+`]}`)
@@ -253,6 +270,7 @@ func TestL33DeployableListing(t *testing.T) {
 		}
 		return names
 	}
+
 	require.Equal(t, []string{"h1_fpga-0", "h1_fpga-1", "h1_gpu-2", "h2_fpga-0", "h2_gpu-1"}, names(""))
 	require.Equal(t, []string{"h2_fpga-0", "h2_gpu-1"}, names("?hostname=h2"))
 	require.Equal(t, []string{"h2_gpu-1"}, names(fmt.Sprintf("?device_id=%d", h.deviceNumber(last["gpu-1"]))))
@@ -262,7 +280,8 @@ func TestL33DeployableListing(t *testing.T) {
 	h.do("GET", "/v2/deployables?device_id=x", nil).fault(http.StatusBadRequest)
 }
 
-// A program that takes longer than a request may goes on, and can be followed.
+// A program operation that takes longer than a request may wait goes on, and
+// the answer names it so that it can be followed.
 func TestLongProgramDeployable(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) { c.V2.SyncWait = 50 * time.Millisecond })
@@ -288,17 +307,19 @@ const programPatch = `[{"path": "/program", "op": "replace", "value": [{"image_u
 
 const imageUUID = "8e1ff17f-0b68-4b87-a2ff-5d8d9c4a1c55"
 
-// L29: the answer comes when the image is loaded, and says what is loaded.
+// L29: The answer comes when the image is loaded, and shows the loaded image.
 func TestL29ProgramDeployable(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("alpha")
 	path := "/v2/deployables/" + accelerator.UUID.String() + "/program"
 	patch := func(value string) string { return `[{"path": "/program", "op": "replace", "value": ` + value + `}]` }
+
 	h.engine.set(func(e *engine) { e.loads = imageUUID })
 	answer := h.do("PATCH", path, patch(`[{"image_uuid": "`+imageUUID+`"}]`)).expect(http.StatusOK)
 	require.Equal(t, accelerator.UUID, as[struct{ UUID uuid.UUID }](answer).UUID)
 	require.Contains(t, string(answer.body), `"bitstream_id":"`+imageUUID+`"`)
+
 	operations := as[map[string][]struct {
 		Kind  string
 		Input struct{ Image cyborg.Image }
@@ -324,12 +345,13 @@ func TestL29ProgramDeployable(t *testing.T) {
 	} {
 		require.Contains(t, h.do("PATCH", path, body).fault(http.StatusBadRequest), says, body)
 	}
+
 	valid := patch(`[{"image_uuid": "` + imageUUID + `"}]`)
 	h.do("PATCH", "/v2/deployables/"+uuid.NewString()+"/program", valid).fault(http.StatusNotFound)
 	h.do("PATCH", "/v2/deployables/nonsense/program", valid).fault(http.StatusBadRequest)
 }
 
-// L24: what somebody uses is not reprogrammed under their hands.
+// L24: An accelerator that somebody uses is not reprogrammed.
 func TestL24ProgramInUse(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -346,11 +368,13 @@ func TestAttributeGoldens(t *testing.T) {
 		return fmt.Sprintf(`{"uuid":"UUID","deployable_id":%d,"key":"%s","value":"%s","created_at":"TIME","updated_at":null,`+
 			`"links":[{"href":"http://HOST/accelerator/v2/attributes/UUID","rel":"self"}]}`, accelerator.ID, key, value)
 	}
+
 	set := map[string]any{"deployable_id": accelerator.ID, "key": "trait9", "value": "CUSTOM_COLOUR_RED"}
 	made := h.do("POST", "/v2/attributes", set)
 	made.golden(http.StatusCreated, one("trait9", "CUSTOM_COLOUR_RED"))
 	id := as[struct{ UUID string }](made).UUID
 	h.do("GET", "/v2/attributes/"+id, nil).golden(http.StatusOK, one("trait9", "CUSTOM_COLOUR_RED"))
+
 	for _, of := range []string{fmt.Sprint(accelerator.ID), accelerator.UUID.String()} {
 		h.do("GET", "/v2/attributes?deployable_id="+of, nil).golden(http.StatusOK,
 			`{"attributes":[`+one("rc", "FPGA")+`,`+one("trait9", "CUSTOM_COLOUR_RED")+`]}`)
@@ -375,7 +399,7 @@ func TestAttributeGoldens(t *testing.T) {
 	h.do("GET", "/v2/attributes?deployable_id=nonsense", nil).fault(http.StatusBadRequest)
 }
 
-// L21: of a deployable, a key has one value.
+// L21: A deployable has at most one attribute with a key.
 func TestL21AttributeKeysAreUnique(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -383,6 +407,7 @@ func TestL21AttributeKeysAreUnique(t *testing.T) {
 	made := func(key string) *reply {
 		return h.do("POST", "/v2/attributes", map[string]any{"deployable_id": accelerator.ID, "key": key, "value": "CUSTOM_X"})
 	}
+
 	require.Contains(t, made("rc").fault(http.StatusConflict), `attribute "rc" already`)
 	made("trait0").expect(http.StatusCreated)
 	made("trait0").fault(http.StatusConflict)
@@ -397,6 +422,7 @@ func TestInvalidAttributes(t *testing.T) {
 		return fmt.Sprintf(`{"deployable_id": %s, "key": %s, "value": %s}`, id, key, value)
 	}
 	id := fmt.Sprint(accelerator.ID)
+
 	for sent, says := range map[string]string{
 		`[]`:                       "not an object",
 		`{}`:                       "deployable_id is missing",
@@ -415,6 +441,7 @@ func TestInvalidAttributes(t *testing.T) {
 	} {
 		require.Contains(t, h.do("POST", "/v2/attributes", sent).fault(http.StatusBadRequest), says, sent)
 	}
+
 	h.do("POST", "/v2/attributes", body(`99999`, `"k"`, `"v"`)).fault(http.StatusNotFound)
 	h.do("POST", "/v2/attributes", body(`"`+uuid.NewString()+`"`, `"k"`, `"v"`)).fault(http.StatusNotFound)
 	for i := range 100 {
@@ -423,13 +450,14 @@ func TestInvalidAttributes(t *testing.T) {
 	require.Contains(t, h.do("POST", "/v2/attributes", body(id, `"k100"`, `"v"`)).fault(http.StatusConflict), "100 attributes")
 }
 
-// L8: reports leave alone what was set, where upstream takes it away, and its
-// value as a trait with it.
+// L8: Reports leave alone an attribute that was made through the API. Upstream
+// deletes it, and with it its value as a trait.
 func TestL8AttributeOutlivesReports(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.host("h1", 1)["fpga-0"]
 	h.do("POST", "/v2/attributes", map[string]any{"deployable_id": accelerator.UUID, "key": "trait9", "value": "CUSTOM_X"}).expect(http.StatusCreated)
+
 	again := report("h1", 2, 1)
 	for i := range again.Content.Backends[0].Devices {
 		parts := again.Content.Backends[0].Devices[i].Deployables
@@ -438,8 +466,10 @@ func TestL8AttributeOutlivesReports(t *testing.T) {
 	again.Digest = again.Content.Digest()
 	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{again})
 	require.NoError(t, err)
+
 	want := []cyborg.Attribute{{Key: "rc", Value: "FPGA"}, {Key: "trait0", Value: "CUSTOM_Y"}, {Key: "trait9", Value: "CUSTOM_X"}}
 	require.Equal(t, want, h.accelerator(accelerator.UUID).Attributes)
+
 	var shown struct {
 		List string `json:"attributes_list"`
 	}

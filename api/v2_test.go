@@ -17,7 +17,8 @@ import (
 	v2 "github.com/cyborg-project/cyborg/api/v2"
 )
 
-// routesV2 is the table of /v2; nothing is called on what it is made from.
+// routesV2 is the table of the routes of /v2. They have no dependencies, so
+// that none of their handlers can be called.
 func routesV2() []v2.Route { return v2.New(v2.Config{}, v2.Deps{}).Routes() }
 
 func TestOpenAPIV2DocumentIsValid(t *testing.T) {
@@ -29,8 +30,8 @@ func TestOpenAPIV2DocumentIsValid(t *testing.T) {
 	require.Equal(t, "OpenStack Accelerator API", served["info"].(map[string]any)["title"])
 }
 
-// Every route has a rule and is in the document, and the document has no path
-// that is not served.
+// Every route has a policy rule and is in the document, and every path of the
+// document is served.
 func TestRoutesAndDocumentAgreeV2(t *testing.T) {
 	t.Parallel()
 	served := map[string]bool{"GET /v2": true, "GET /v2/openapi.json": true}
@@ -39,6 +40,7 @@ func TestRoutesAndDocumentAgreeV2(t *testing.T) {
 		require.NotNil(t, route.Handle)
 		served[route.Method+" "+v2.Prefix+route.Pattern] = true
 	}
+
 	documented := map[string]bool{}
 	for path, item := range theContractV2(t).document.Paths.Map() {
 		for method, operation := range item.Operations() {
@@ -48,11 +50,11 @@ func TestRoutesAndDocumentAgreeV2(t *testing.T) {
 			require.NotNil(t, operation.Responses.Default(), "%s %s has no error answer", method, path)
 		}
 	}
+
 	require.Equal(t, documented, served)
 }
 
-// L39: what the document says of these is what is answered, whatever the
-// microversion.
+// L39: These routes answer as the document says, whatever the microversion.
 func TestL39AnswersMatchTheDocument(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -64,15 +66,18 @@ func TestL39AnswersMatchTheDocument(t *testing.T) {
 		require.NotNil(t, of.Status(status))
 		require.Equal(t, 2, of.Len(), "and the error")
 	}
+
 	for _, do := range []string{"/disable", "/enable"} {
 		documented("/v2/devices/{device}"+do, "POST", http.StatusNoContent)
 		done := h.do("POST", device+do, nil, versionHeader, "accelerator 2.0").expect(http.StatusNoContent)
 		require.Empty(t, done.body)
 		require.Empty(t, done.header.Get("Content-Length"))
 	}
+
 	documented("/v2/attributes", "POST", http.StatusCreated)
 	made := h.do("POST", "/v2/attributes", map[string]any{"deployable_id": accelerator.ID, "key": "k", "value": "v"}, versionHeader, "accelerator 2.0")
 	require.Equal(t, "k", as[struct{ Key string }](made.expect(http.StatusCreated)).Key, "it is the attribute itself, in no list")
+
 	var board map[string]any
 	shown := as[struct {
 		Board string `json:"std_board_info"`
@@ -80,16 +85,16 @@ func TestL39AnswersMatchTheDocument(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(shown.Board), &board), "it is a text with JSON in it")
 }
 
-// golden requires the body to be this text, whatever UUIDs, times, integer ids
-// and addresses stand in it.
+// golden requires the body to be this text, apart from UUIDs, times and
+// addresses.
 func (r *reply) golden(status int, want string) {
 	r.t.Helper()
 	r.expect(status)
 	require.Equal(r.t, want, normalised(r), r.what)
 }
 
-// normalised is the body with a word in the place of all that is another at
-// each run.
+// normalised is the body with a fixed word in place of all that differs from
+// run to run.
 func normalised(r *reply) string {
 	return goldenPattern.ReplaceAllStringFunc(strings.TrimSuffix(string(r.body), "\n"), func(found string) string {
 		switch {
@@ -103,11 +108,12 @@ func normalised(r *reply) string {
 	})
 }
 
-// fault is the message of an error in upstream's shape.
+// fault expects an error in upstream's shape and returns its message.
 func (r *reply) fault(status int) string {
 	r.t.Helper()
 	r.expect(status)
 	require.Equal(r.t, "application/json", r.header.Get("Content-Type"), r.what)
+
 	var fault struct {
 		Code   string `json:"faultcode"`
 		String string `json:"faultstring"`
@@ -115,6 +121,7 @@ func (r *reply) fault(status int) string {
 	}
 	text := r.text()
 	require.NoError(r.t, json.Unmarshal([]byte(text), &fault), r.what)
+
 	want := "Client"
 	if status >= http.StatusInternalServerError {
 		want = "Server"
@@ -125,7 +132,7 @@ func (r *reply) fault(status int) string {
 	return fault.String
 }
 
-// text is the text of an error.
+// text is what an error has as its error_message.
 func (r *reply) text() string {
 	r.t.Helper()
 	return as[struct {
@@ -133,7 +140,7 @@ func (r *reply) text() string {
 	}](r).Text
 }
 
-// goldenPattern finds what is another at each run.
+// goldenPattern finds what differs from run to run.
 var goldenPattern = regexp.MustCompile(`http://127\.0\.0\.1:\d+|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 
 const versionHeader = "Openstack-Api-Version"
@@ -172,6 +179,7 @@ func TestMicroversions(t *testing.T) {
 			require.Equal(t, "OpenStack-API-Version", answer.header.Get("Vary"))
 		}
 	}
+
 	for asked, test := range map[string]struct {
 		ranged bool
 		says   string
@@ -194,8 +202,8 @@ func TestMicroversions(t *testing.T) {
 	}
 }
 
-// TestErrorShapes: upstream's three shapes of an error, and the codes of what
-// HTTP itself refuses.
+// TestErrorShapes: errors have upstream's three shapes, and what HTTP itself
+// refuses has its status.
 func TestErrorShapes(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -220,8 +228,8 @@ func TestErrorShapes(t *testing.T) {
 	h.do("GET", "/v2/device_profiles", nil, "Accept", "text/html, */*;q=0.1").expect(http.StatusOK)
 }
 
-// Who asks is found out first, in Keystone's shape; then the microversion, and
-// then whether they may.
+// The caller is authenticated first, and refused in Keystone's shape. Then the
+// microversion is checked, and then what the caller may do.
 func TestOrderOfChecksV2(t *testing.T) {
 	t.Parallel()
 	h := setup(t, withTokens)
@@ -230,13 +238,15 @@ func TestOrderOfChecksV2(t *testing.T) {
 		require.NotEmpty(t, answer.header.Get("WWW-Authenticate"))
 		require.Contains(t, string(answer.body), `{"error":{"code":401,"message":"`)
 	}
+
 	reader := h.as(readerToken)
 	reader.do("POST", "/v2/device_profiles", nil, versionHeader, "accelerator 9.9").expect(http.StatusNotAcceptable)
 	require.Contains(t, reader.do("POST", "/v2/device_profiles?colour=red", "nonsense", "Content-Type", "text/plain").fault(http.StatusForbidden),
 		"Access was denied to the following resource: cyborg:device_profile:create")
 }
 
-// TestAlternativePaths: upstream finds what it serves below several paths.
+// TestAlternativePaths: a resource is found under each of the paths that
+// upstream serves it under.
 func TestAlternativePaths(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -249,13 +259,14 @@ func TestAlternativePaths(t *testing.T) {
 	require.Contains(t, as[map[string]any](h.do("GET", "/devices", nil).expect(http.StatusOK)), "device", "the list of /v1")
 }
 
-// TestDocumentedDifferencesHaveTests: each difference from upstream that
-// docs/differences.md names has its test, and each defect one that has its
-// number in its name.
+// TestDocumentedDifferencesHaveTests: each difference from upstream in
+// docs/differences.md names a test that exists, and each defect of upstream has
+// its number in the name of a test.
 func TestDocumentedDifferencesHaveTests(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../docs/differences.md")
 	require.NoError(t, err)
+
 	tests := map[string]bool{}
 	require.NoError(t, filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
@@ -267,6 +278,7 @@ func TestDocumentedDifferencesHaveTests(t *testing.T) {
 		}
 		return err
 	}))
+
 	rows := regexp.MustCompile(`(?m)^\|(?:[^|\n]*\|){4}([^|\n]*)\|$`).FindAllStringSubmatch(string(page), -1)
 	named := 0
 	for _, row := range rows {
@@ -281,12 +293,14 @@ func TestDocumentedDifferencesHaveTests(t *testing.T) {
 		}
 	}
 	require.Greater(t, named, 30)
+
 	numbers := map[string]bool{}
 	for name := range tests {
 		for _, number := range regexp.MustCompile(`L\d+`).FindAllString(name, -1) {
 			numbers[number] = true
 		}
 	}
+
 	defects := regexp.MustCompile(`(?m)^\| (L\d+) \|`).FindAllStringSubmatch(string(page), -1)
 	require.Greater(t, len(defects), 30)
 	for _, defect := range defects {

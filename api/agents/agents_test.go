@@ -48,11 +48,14 @@ type harness struct {
 	client *http.Client
 }
 
+// setup builds the endpoint, which fetches images from the allowed addresses
+// only and has no Glance.
 func setup(t testing.TB, config agents.Config, allow ...string) *harness {
 	t.Helper()
 	return setupWith(t, config, nil, allow...)
 }
 
+// setupWith is setup with a Glance.
 func setupWith(t testing.TB, config agents.Config, images agents.GlanceSource, allow ...string) *harness {
 	t.Helper()
 	url := postgrestest.NewFrom(t, "schema", func(ctx context.Context, url string) error {
@@ -84,7 +87,7 @@ func setupWith(t testing.TB, config agents.Config, images agents.GlanceSource, a
 	})
 	require.NoError(t, err)
 	h := &harness{t: t, store: store, server: httptest.NewUnstartedServer(noDefects(t, handler))}
-	h.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // handshakes that shall fail
+	h.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // some handshakes are meant to fail
 	t.Cleanup(h.server.Close)
 	return h
 }
@@ -97,6 +100,7 @@ func noDefects(t testing.TB, next http.Handler) http.Handler {
 	})
 }
 
+// watched sees the status of an answer.
 type watched struct {
 	http.ResponseWriter
 	t testing.TB
@@ -125,14 +129,17 @@ type authority struct {
 	key  *ecdsa.PrivateKey
 }
 
+// newAuthority makes a certificate authority with a key of its own.
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
+
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, NotBefore: time.Now().Add(-time.Hour),
 		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}
+
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	require.NoError(t, err)
 	cert, err := x509.ParseCertificate(der)
@@ -140,10 +147,12 @@ func newAuthority(t *testing.T) *authority {
 	return &authority{t: t, cert: cert, key: key}
 }
 
+// sign makes a client certificate for an agent.
 func (a *authority) sign(commonName string, names ...string) tls.Certificate {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(a.t, err)
+
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: commonName}, DNSNames: names,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
@@ -163,7 +172,7 @@ func (h *harness) mutual(a *authority, mode tls.ClientAuthType) *harness {
 	return h
 }
 
-// as is the client of an agent with the certificate.
+// as is the same endpoint for an agent with this certificate.
 func (h *harness) as(certificate ...tls.Certificate) *harness {
 	other := *h
 	transport := h.server.Client().Transport.(*http.Transport).Clone()
@@ -173,6 +182,8 @@ func (h *harness) as(certificate ...tls.Certificate) *harness {
 	return &other
 }
 
+// send sends a request and reads the answer. Headers are name, value, name,
+// value….
 func (h *harness) send(method, path string, body []byte, headers ...string) (*http.Response, []byte) {
 	h.t.Helper()
 	request, err := http.NewRequestWithContext(h.t.Context(), method, h.server.URL+path, bytes.NewReader(body))
@@ -180,6 +191,7 @@ func (h *harness) send(method, path string, body []byte, headers ...string) (*ht
 	for i := 0; i < len(headers); i += 2 {
 		request.Header.Set(headers[i], headers[i+1])
 	}
+
 	response, err := h.client.Do(request)
 	require.NoError(h.t, err)
 	defer response.Body.Close()
@@ -195,6 +207,7 @@ func (h *harness) post(path string, value any) (*http.Response, []byte) {
 	return h.send(http.MethodPost, path, body)
 }
 
+// refused expects a problem of the kind.
 func (h *harness) refused(kind cyborg.ErrorKind, response *http.Response, body []byte) web.Problem {
 	h.t.Helper()
 	require.Equal(h.t, kind.HTTPStatus(), response.StatusCode, "%s", body)
@@ -205,6 +218,7 @@ func (h *harness) refused(kind cyborg.ErrorKind, response *http.Response, body [
 	return problem
 }
 
+// accepted expects status 200 and decodes the body.
 func accepted[T any](h *harness, response *http.Response, body []byte) T {
 	h.t.Helper()
 	require.Equal(h.t, http.StatusOK, response.StatusCode, "%s", body)
@@ -213,6 +227,7 @@ func accepted[T any](h *harness, response *http.Response, body []byte) T {
 	return value
 }
 
+// report is a valid report of a host with one FPGA.
 func report(host string, sequence int64) agentapi.Report {
 	content := agentapi.Content{
 		Backends: []agentapi.BackendReport{{
@@ -231,6 +246,7 @@ func report(host string, sequence int64) agentapi.Report {
 		}},
 		Attachments: []agentapi.Attachment{},
 	}
+
 	return agentapi.Report{
 		Host: host, BootID: "boot", Instance: "agent", AgentVersion: "test", Sequence: sequence, Digest: content.Digest(), Content: content,
 	}
@@ -251,9 +267,11 @@ func TestReportAndHeartbeat(t *testing.T) {
 	}
 	response, body = h.post(agents.HeartbeatsPath, beat)
 	require.False(t, accepted[agentapi.HeartbeatReply](h, response, body).Report)
+
 	beat.Generation++
 	response, body = h.post(agents.HeartbeatsPath, beat)
 	require.True(t, accepted[agentapi.HeartbeatReply](h, response, body).Report)
+
 	beat.Host = "never-heard-of"
 	response, body = h.post(agents.HeartbeatsPath, beat)
 	require.True(t, accepted[agentapi.HeartbeatReply](h, response, body).Report)
@@ -279,14 +297,15 @@ func zip(t testing.TB, text []byte) []byte {
 	return out.Bytes()
 }
 
-// TestTooManyReports: who waits too long for a place is told to come again, and
-// when.
+// TestTooManyReports: an agent that waits too long for a place is told to come
+// back, and when.
 func TestTooManyReports(t *testing.T) {
 	t.Parallel()
 	h := setup(t, agents.Config{MaxReports: 1, ReportWait: 2 * time.Second}).plain()
 	body, slow := io.Pipe() // a report that is taken for as long as it is sent
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.server.URL+agents.ReportsPath, body)
 	require.NoError(t, err)
+
 	first := make(chan struct{})
 	go func() {
 		defer close(first)
@@ -296,6 +315,7 @@ func TestTooManyReports(t *testing.T) {
 	}()
 	_, err = slow.Write([]byte("{"))
 	require.NoError(t, err)
+
 	require.Eventually(t, func() bool {
 		response, err := h.client.Post(h.server.URL+agents.ReportsPath, "application/json", strings.NewReader("{}"))
 		require.NoError(t, err)
@@ -303,18 +323,20 @@ func TestTooManyReports(t *testing.T) {
 		again, _ := strconv.Atoi(response.Header.Get("Retry-After")) // none is 0
 		return response.StatusCode == http.StatusTooManyRequests && again >= 1
 	}, 5*time.Minute, time.Millisecond)
+
 	require.NoError(t, slow.Close())
 	<-first
 }
 
-// TestTooManyLargeReports: those that are large wait for each other, and keep
-// nobody else from reporting.
+// TestTooManyLargeReports: large reports wait for each other, and do not keep
+// others from reporting.
 func TestTooManyLargeReports(t *testing.T) {
 	t.Parallel()
 	h := setup(t, agents.Config{MaxLarge: 1, ReportWait: 2 * time.Second}).plain()
 	body, slow := io.Pipe()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.server.URL+agents.ReportsPath, body)
 	require.NoError(t, err)
+
 	first := make(chan struct{})
 	go func() {
 		defer close(first)
@@ -322,6 +344,7 @@ func TestTooManyLargeReports(t *testing.T) {
 			_ = response.Body.Close() // what it says does not matter
 		}
 	}()
+
 	large := bytes.Repeat([]byte(" "), 3<<19)
 	_, err = slow.Write(large)
 	require.NoError(t, err)
@@ -329,10 +352,12 @@ func TestTooManyLargeReports(t *testing.T) {
 		response, _ := h.send(http.MethodPost, agents.ReportsPath, zip(t, large), "Content-Encoding", "gzip")
 		return response.StatusCode == http.StatusTooManyRequests
 	}, 5*time.Minute, time.Millisecond)
+
 	response, text := h.post(agents.ReportsPath, report("h1", 1))
 	require.True(t, accepted[agentapi.ReportReply](h, response, text).Accepted)
 	require.NoError(t, slow.Close())
 	<-first
+
 	large = append(large, '{', '}')
 	response, text = h.send(http.MethodPost, agents.ReportsPath, large)
 	h.refused(cyborg.ErrInvalid, response, text)
@@ -352,6 +377,7 @@ func TestReportCompressed(t *testing.T) {
 	h.refused(cyborg.ErrTooLarge, response, body)
 	response, body = h.send(http.MethodPost, agents.ReportsPath, bytes.Repeat([]byte(" "), 9<<10))
 	h.refused(cyborg.ErrTooLarge, response, body)
+
 	response, body = h.send(http.MethodPost, agents.ReportsPath, text, "Content-Encoding", "gzip")
 	h.refused(cyborg.ErrInvalid, response, body)
 	response, body = h.send(http.MethodPost, agents.ReportsPath, zip(t, text)[:40], "Content-Encoding", "gzip")
@@ -366,6 +392,7 @@ func TestInvalidReports(t *testing.T) {
 	valid, err := json.Marshal(report("h1", 1))
 	require.NoError(t, err)
 	text := string(valid)
+
 	for name, body := range map[string]string{
 		"empty":       "",
 		"not JSON":    "{",
@@ -383,6 +410,7 @@ func TestInvalidReports(t *testing.T) {
 		require.Equal(t, http.StatusBadRequest, response.StatusCode, "%s: %s", name, got)
 		h.refused(cyborg.ErrInvalid, response, got)
 	}
+
 	response, got := h.send(http.MethodPost, agents.HeartbeatsPath, []byte(`{"host":""}`))
 	h.refused(cyborg.ErrInvalid, response, got)
 	response, got = h.send(http.MethodPost, agents.HeartbeatsPath, []byte(`{"host":"h1"}`))
@@ -394,7 +422,8 @@ func TestInvalidReports(t *testing.T) {
 	response, _ = h.send(http.MethodGet, agents.HealthPath, nil)
 	require.Equal(t, http.StatusOK, response.StatusCode)
 
-	// What a next release adds is left out; a backslash before u0000 is only text.
+	// A property that a later release adds is ignored, and u0000 after an escaped
+	// backslash is only text.
 	odd := strings.Replace(text, `"host":"h1"`, `"host":"h1","colour":"red"`, 1)
 	odd = strings.Replace(odd, `"Card"`, `"C\\u0000"`, 1)
 	response, got = h.send(http.MethodPost, agents.ReportsPath, []byte(odd))
@@ -403,11 +432,12 @@ func TestInvalidReports(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A certificate names its host, and speaks for no other.
+// An agent speaks only for a host that its certificate names.
 func TestCertificates(t *testing.T) {
 	t.Parallel()
 	signer := newAuthority(t)
 	h := setup(t, agents.Config{Certificates: true}).mutual(signer, tls.RequireAndVerifyClientCert)
+
 	for name, test := range map[string]struct {
 		certificate tls.Certificate
 		ok          bool
@@ -433,12 +463,14 @@ func TestCertificates(t *testing.T) {
 			}
 		}
 	}
+
 	stranger := h.as(newAuthority(t).sign("h1"))
 	_, err := stranger.client.Get(h.server.URL + agents.HealthPath)
 	require.Error(t, err)
 }
 
-// A listener that forgot to demand certificates is no way around them.
+// The endpoint demands a certificate itself, so that a listener that does not
+// is no way around it.
 func TestCertificatesAreRequiredByTheEndpoint(t *testing.T) {
 	t.Parallel()
 	h := setup(t, agents.Config{Certificates: true}).mutual(newAuthority(t), tls.VerifyClientCertIfGiven)
@@ -446,7 +478,8 @@ func TestCertificatesAreRequiredByTheEndpoint(t *testing.T) {
 	h.refused(cyborg.ErrUnauthenticated, response, body)
 }
 
-// programming admits a program operation of host h1 and lets it begin.
+// programming admits an operation that programs the accelerator of host h1 with
+// the image, begins it if asked to, and returns its id.
 func (h *harness) programming(source string, begin bool) uuid.UUID {
 	h.t.Helper()
 	ctx := h.t.Context()
@@ -455,6 +488,7 @@ func (h *harness) programming(source string, begin bool) uuid.UUID {
 	accelerators, err := h.store.Accelerators(ctx, db.AcceleratorFilter{}, db.Page{Limit: 1})
 	require.NoError(h.t, err)
 	target := accelerators[0].UUID
+
 	run := func(admission db.Admission, end bool) uuid.UUID {
 		admission.ID, admission.Actor = uuid.New(), cyborg.Actor{Name: "test"}
 		_, err := h.store.Admit(ctx, admission)
@@ -468,17 +502,21 @@ func (h *harness) programming(source string, begin bool) uuid.UUID {
 		}
 		return admission.ID
 	}
+
 	run(db.Admission{Request: cyborg.ProvisionRequest{Accelerator: target}}, true)
 	return run(db.Admission{Request: cyborg.ProgramRequest{
 		Accelerator: target, Image: cyborg.Image{Source: source, SHA256: strings.Repeat("ab", 32)},
 	}}, false)
 }
 
+// origin serves an image in three ways: with ranges, without them or its size,
+// and cut short.
 func origin(t *testing.T) (url string, image []byte) {
 	t.Helper()
 	image = make([]byte, 700_000)
 	_, err := rand.Read(image)
 	require.NoError(t, err)
+
 	mux := http.NewServeMux()
 	mux.HandleFunc("/ranged", func(w http.ResponseWriter, r *http.Request) {
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(image))
@@ -488,6 +526,7 @@ func origin(t *testing.T) (url string, image []byte) {
 		w.Header().Set("Content-Length", "700000")
 		_, _ = w.Write(image[:1000])
 	})
+
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	return server.URL, image
@@ -520,7 +559,8 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// Where nobody can tell the size, a part cannot be sent, and the whole is.
+// If the source does not tell the size of an image, no range can be served and
+// the whole image is sent.
 func TestImageOfUnknownSize(t *testing.T) {
 	t.Parallel()
 	url, image := origin(t)
@@ -531,13 +571,14 @@ func TestImageOfUnknownSize(t *testing.T) {
 	require.True(t, bytes.Equal(image, body))
 }
 
-// A transfer that breaks off at the source breaks off at the agent: it must not
-// take a part for the whole.
+// A transfer that breaks off at the source breaks off at the agent, too, which
+// must not take a part for the whole.
 func TestInterruptedImage(t *testing.T) {
 	t.Parallel()
 	url, _ := origin(t)
 	h := setup(t, agents.Config{}, url).plain()
 	path := workflows.ImagesPath + h.programming(url+"/short", true).String()
+
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.server.URL+path, nil)
 	require.NoError(t, err)
 	response, err := h.client.Do(request)
@@ -568,6 +609,7 @@ func TestImageRefused(t *testing.T) {
 			h.refused(test.kind, response, body)
 		})
 	}
+
 	h := setup(t, agents.Config{}, url).plain()
 	response, body := h.send(http.MethodGet, workflows.ImagesPath+uuid.NewString(), nil)
 	h.refused(cyborg.ErrNotFound, response, body)
@@ -575,13 +617,14 @@ func TestImageRefused(t *testing.T) {
 	h.refused(cyborg.ErrInvalid, response, body)
 }
 
-// The image of another host's operation is no agent's business.
+// An agent may not fetch the image of another host's operation.
 func TestImageForAnotherHostIsRefused(t *testing.T) {
 	t.Parallel()
 	url, _ := origin(t)
 	signer := newAuthority(t)
 	h := setup(t, agents.Config{Certificates: true}, url).mutual(signer, tls.RequireAndVerifyClientCert)
 	path := workflows.ImagesPath + h.programming(url+"/ranged", true).String()
+
 	response, body := h.as(signer.sign("h2")).send(http.MethodGet, path, nil)
 	h.refused(cyborg.ErrForbidden, response, body)
 	response, _ = h.as(signer.sign("h1")).send(http.MethodGet, path, nil)

@@ -23,6 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// write makes a policy file with the text.
 func write(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "policy.yaml")
@@ -30,7 +31,7 @@ func write(t *testing.T, text string) string {
 	return path
 }
 
-// with is a policy of a file with the text, with the new defaults.
+// with is a policy with upstream's new defaults and a file with the text.
 func with(t *testing.T, text string) *policy.Policy {
 	t.Helper()
 	p, err := policy.New(policy.Config{File: write(t, text), EnforceNewDefaults: true, Log: slog.New(slog.DiscardHandler)})
@@ -43,7 +44,8 @@ func project(roles ...string) auth.Caller {
 	return auth.Caller{Name: "alice", UserID: "u1", Project: "p1", Roles: roles}
 }
 
-// Keystone gives whoever has a role those that it implies, too.
+// These callers have the roles that Keystone gives them: whoever has a role
+// also has those that it implies.
 var (
 	nobody  = project()
 	reader  = project("reader")
@@ -53,6 +55,8 @@ var (
 	service = project("service")
 )
 
+// allowed reports whether the caller passes the rule, and checks the error of
+// one who does not.
 func allowed(t *testing.T, p *policy.Policy, caller auth.Caller, rule string) bool {
 	t.Helper()
 	err := p.Check(auth.WithCaller(t.Context(), caller), rule)
@@ -64,8 +68,8 @@ func allowed(t *testing.T, p *policy.Policy, caller auth.Caller, rule string) bo
 	return err == nil
 }
 
-// The whole table of what OpenStack Cyborg's rules allow whom, with its new
-// defaults and with its old ones.
+// Each of upstream's rules lets in exactly the callers that it lets in there,
+// with the new defaults and with the old ones.
 func TestDefaultRules(t *testing.T) {
 	t.Parallel()
 	all := map[string]auth.Caller{"nobody": nobody, "reader": reader, "member": member, "manager": manager, "admin": admin, "service": service}
@@ -76,9 +80,11 @@ func TestDefaultRules(t *testing.T) {
 		{"device:get_all device:get_one deployable:get_all deployable:get_one attribute:get_all attribute:get_one", "manager admin", anybody},
 		{"device_profile:create device_profile:delete device:enable device:disable deployable:program attribute:create attribute:delete", "admin", "admin"},
 	}
+
 	for _, strict := range []bool{true, false} {
 		p, err := policy.New(policy.Config{EnforceNewDefaults: strict, Log: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
+
 		rules := 0
 		for _, row := range table {
 			may := row.now
@@ -90,6 +96,7 @@ func TestDefaultRules(t *testing.T) {
 				for who, caller := range all {
 					require.Equal(t, slices.Contains(strings.Fields(may), who), allowed(t, p, caller, "cyborg:"+name), "%s %s, strict %t", who, name, strict)
 				}
+
 				for _, scope := range []auth.Caller{
 					{Name: "root", UserID: "u1", Roles: admin.Roles, System: true},
 					{Name: "root", UserID: "u1", Roles: admin.Roles, Domain: "d1"},
@@ -99,12 +106,14 @@ func TestDefaultRules(t *testing.T) {
 					require.False(t, allowed(t, p, scope, "cyborg:"+name) && strict, "%v %s", scope, name)
 					require.False(t, allowed(t, p, scope, "cyborg:"+name) && scope.UserID != "", "%v %s", scope, name)
 				}
+
 				require.True(t, allowed(t, p, auth.Local(), "cyborg:"+name))
 				require.True(t, allowed(t, p, auth.Static("ops", auth.Admin), "cyborg:"+name))
 				require.Equal(t, slices.Contains(strings.Fields(may), "member"), allowed(t, p, auth.Static("mia", auth.Member), "cyborg:"+name), name)
 				require.Equal(t, slices.Contains(strings.Fields(may), "reader"), allowed(t, p, auth.Static("rita", auth.Reader), "cyborg:"+name), name)
 			}
 		}
+
 		builtin := 0
 		for _, rule := range p.Rules() {
 			require.True(t, p.Knows(rule.Name))
@@ -120,6 +129,7 @@ func TestRuleExpressions(t *testing.T) {
 	t.Parallel()
 	nova := member
 	nova.ServiceRoles = []string{"service"}
+
 	for text, who := range map[string][]auth.Caller{
 		`"@"`:                  {nobody, member, admin},
 		`""`:                   {nobody, member, admin},
@@ -167,7 +177,7 @@ func TestRuleExpressions(t *testing.T) {
 }
 
 // Rules can ask for all that oslo.context knows of a caller
-// (RequestContext.to_policy_values); what has no value is None.
+// (RequestContext.to_policy_values). A credential without a value is None.
 func TestCredentials(t *testing.T) {
 	t.Parallel()
 	caller := auth.Caller{
@@ -175,6 +185,7 @@ func TestCredentials(t *testing.T) {
 		ServiceUser: "u2", ServiceUserDomain: "sud", ServiceProject: "p2", ServiceProjectDomain: "spd", ServiceRoles: []string{"service"},
 	}
 	bare := auth.Caller{Project: "p9", Roles: []string{"reader"}} // without a project, policy refuses whatever the rule
+
 	for credential, value := range map[string]string{
 		"user_id": "u1", "user_domain_id": "ud", "project_id": "p1", "project_domain_id": "pd", "roles": "member", "is_admin_project": "True",
 		"service_user_id": "u2", "service_user_domain_id": "sud", "service_project_id": "p2", "service_project_domain_id": "spd",
@@ -183,6 +194,7 @@ func TestCredentials(t *testing.T) {
 		p := with(t, `"cyborg:arq:create": "`+credential+`:`+value+`"`)
 		require.True(t, allowed(t, p, caller, "cyborg:arq:create"), credential)
 		require.Equal(t, value == "None", allowed(t, p, bare, "cyborg:arq:create"), credential)
+
 		absent := map[string]string{"project_id": "p9", "roles": "reader", "is_admin_project": "False"}[credential]
 		if absent == "" && credential != "service_roles" {
 			absent = "None"
@@ -191,6 +203,7 @@ func TestCredentials(t *testing.T) {
 			p = with(t, `"cyborg:arq:create": "`+credential+`:`+absent+`"`)
 			require.True(t, allowed(t, p, bare, "cyborg:arq:create"), "%s:%s", credential, absent)
 		}
+
 		if value != "None" {
 			p = with(t, `"cyborg:arq:create": "`+credential+`:x`+value+`"`)
 			require.False(t, allowed(t, p, caller, "cyborg:arq:create"), credential)
@@ -198,7 +211,7 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// What is printed of a rule is read again as the same.
+// A printed rule parses to the same rule again.
 func TestPrintedRulesParseAgain(t *testing.T) {
 	t.Parallel()
 	p := with(t, `
@@ -206,20 +219,22 @@ cyborg:device:get_all: role:a and (role:b or not (role:c and role:d)) or not rol
 mine: "!"
 cyborg:arq:get_all: [[role:a, role:b], "rule:mine"]
 `)
+
 	var text strings.Builder
 	for _, rule := range p.Rules() {
 		require.Equal(t, slices.Contains([]string{"cyborg:device:get_all", "cyborg:arq:get_all", "mine"}, rule.Name), rule.Overridden, rule.Name)
 		require.Equal(t, rule.Name == "mine", rule.About == "")
 		text.WriteString("\"" + rule.Name + "\": \"" + rule.Requires + "\"\n")
 	}
+
 	again := with(t, text.String())
 	for i, rule := range again.Rules() {
 		require.Equal(t, p.Rules()[i].Requires, rule.Requires, rule.Name)
 	}
 }
 
-// What OpenStack's parser would silently take for "nobody", or for everybody,
-// is refused with its place.
+// A mistake that OpenStack's parser would silently take for "nobody" or
+// "everybody" is refused, with its line.
 func TestInvalidPolicyFilesAreRefused(t *testing.T) {
 	t.Parallel()
 	for text, expected := range map[string]string{
@@ -252,6 +267,7 @@ func TestInvalidPolicyFilesAreRefused(t *testing.T) {
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), text)
 		require.ErrorContains(t, err, expected, text)
 	}
+
 	_, err := policy.New(policy.Config{File: "/nowhere/policy.yaml", Log: slog.New(slog.DiscardHandler)})
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 }
@@ -263,13 +279,14 @@ func TestUnknownRuleNamesAreWarnedAbout(t *testing.T) {
 		File:               write(t, "mine: role:admin\ncyborg:arq:create: rule:mine\n\ncyborg:arq:creat: '@'\n"),
 		EnforceNewDefaults: true, Log: slog.New(slog.NewTextHandler(log, nil)),
 	})
+
 	require.NoError(t, err)
 	require.Contains(t, log.String(), "rule=cyborg:arq:creat ")
 	require.Contains(t, log.String(), "line=4")
 	require.NotContains(t, log.String(), "rule=mine")
 }
 
-// An operator's rule replaces a built-in one, its old default too.
+// An operator's rule replaces a built-in one together with its old default.
 func TestOverridesReplaceOldDefaults(t *testing.T) {
 	t.Parallel()
 	p, err := policy.New(policy.Config{
@@ -281,8 +298,8 @@ func TestOverridesReplaceOldDefaults(t *testing.T) {
 	require.True(t, allowed(t, p, admin, "cyborg:device:get_all"))
 	with(t, "# nothing\n")
 
-	// Each of upstream's rules has its old default beside that of the rule it
-	// stands on.
+	// Each of upstream's rules keeps its own old default when the rule that it
+	// refers to is replaced.
 	p, err = policy.New(policy.Config{
 		File: write(t, "project_manager_or_admin: '!'\nproject_reader_or_admin: '!'\nproject_member_or_service: '!'\nis_admin: role:reader\n"),
 		Log:  slog.New(slog.DiscardHandler),
@@ -304,6 +321,7 @@ func TestChangedPolicyFileIsReloaded(t *testing.T) {
 	path, log := write(t, "cyborg:arq:create: role:admin\n"), &transcript.Text{}
 	p, err := policy.New(policy.Config{File: path, EnforceNewDefaults: true, Log: slog.New(slog.NewTextHandler(log, nil))})
 	require.NoError(t, err)
+
 	ctx, cancel := context.WithCancel(t.Context())
 	var watching sync.WaitGroup
 	watching.Go(func() { p.Watch(ctx, time.Millisecond) })
@@ -313,18 +331,22 @@ func TestChangedPolicyFileIsReloaded(t *testing.T) {
 		fresh := write(t, text)
 		require.NoError(t, os.Rename(fresh, path))
 	}
+
 	require.False(t, allowed(t, p, reader, "cyborg:arq:create"))
 	replace("cyborg:arq:create: role:reader\n")
 	require.Eventually(t, func() bool { return allowed(t, p, reader, "cyborg:arq:create") }, 5*time.Minute, time.Millisecond)
+
 	replace("cyborg:arq:create: role:\n")
 	require.Eventually(t, func() bool { return strings.Contains(log.String(), "is not taken") }, 5*time.Minute, time.Millisecond)
 	require.True(t, allowed(t, p, reader, "cyborg:arq:create"), "what was in force stays")
+
 	replace("cyborg:arq:create: '!'\n")
 	require.Eventually(t, func() bool { return !allowed(t, p, admin, "cyborg:arq:create") }, 5*time.Minute, time.Millisecond)
 	require.Equal(t, 1, strings.Count(log.String(), "is not taken"), "a mistake is told once")
 }
 
-// A file that is gone for long is told of once, and taken when it is back.
+// A policy file that is gone for long is warned about once, and is read when it
+// is back.
 func TestDeletedPolicyFileKeepsTheRules(t *testing.T) {
 	t.Parallel()
 	path, log := write(t, "cyborg:arq:create: role:admin\n"), &transcript.Text{}
@@ -335,10 +357,12 @@ func TestDeletedPolicyFileKeepsTheRules(t *testing.T) {
 		defer synctest.Wait()
 		defer cancel()
 		go p.Watch(ctx, time.Second)
+
 		require.NoError(t, os.Rename(path, path+".away"))
 		<-time.After(10 * time.Second)
 		require.Equal(t, 1, strings.Count(log.String(), "is not taken"), log.String())
 		require.True(t, allowed(t, p, admin, "cyborg:arq:create"))
+
 		require.NoError(t, os.WriteFile(path, []byte("cyborg:arq:create: role:reader\n"), 0o600))
 		<-time.After(2 * time.Second)
 		require.True(t, allowed(t, p, reader, "cyborg:arq:create"))
