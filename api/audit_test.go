@@ -27,9 +27,11 @@ func audited(t *testing.T, path string) (*harness, *record) {
 	t.Helper()
 	h, said := setup(t), &record{}
 	log := slog.New(slog.NewJSONHandler(said, &slog.HandlerOptions{Level: slog.LevelError}))
+
 	trail, err := audit.New(path, "server-1", log)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, trail.Close()) })
+
 	rules, err := policy.New(policy.Config{EnforceNewDefaults: true, Log: log})
 	require.NoError(t, err)
 	config := api.Config{V1: v1.Config{SyncWait: waitLimit}}
@@ -38,12 +40,13 @@ func audited(t *testing.T, path string) (*harness, *record) {
 		Store: h.store, Engine: h.engine, Policy: rules, Account: trail.Account, Registry: prometheus.NewRegistry(), Log: log,
 	})
 	require.NoError(t, err)
+
 	h.server = httptest.NewServer(handler)
 	t.Cleanup(h.server.Close)
 	return h, said
 }
 
-// trail are the events in the log, without what is another at each run.
+// trail reads the audit events from the log.
 func (r *record) trail(t *testing.T) []audit.Event {
 	t.Helper()
 	var events []audit.Event
@@ -59,12 +62,14 @@ func (r *record) trail(t *testing.T) []audit.Event {
 	return events
 }
 
-// Every request that was refused or changes something leaves one line, and no other does.
+// Every request that changes something or is refused leaves one line, and no
+// other request does.
 func TestAuditTrail(t *testing.T) {
 	t.Parallel()
 	h, said := audited(t, "")
 	accelerator := h.host("h1", 1)["fpga-0"]
 	id := accelerator.UUID.String()
+
 	for _, test := range []struct {
 		token, method, path string
 		body                any
@@ -92,10 +97,12 @@ func TestAuditTrail(t *testing.T) {
 		before := len(said.trail(t))
 		requestID := "req-" + uuid.NewString()
 		h.as(test.token).do(test.method, test.path, test.body, "X-Openstack-Request-Id", requestID, "User-Agent", "nova-compute keystoneauth1/5.0.0")
+
 		what := test.method + " " + test.path
 		if test.action == "" {
-			continue // a line of it would be counted below
+			continue // a line of its own would be counted with the next request
 		}
+
 		// The line is written when the answer is on its way.
 		require.Eventually(t, func() bool { return len(said.trail(t)) == before+1 }, waitLimit, poll, what)
 		event := said.trail(t)[before]
@@ -106,19 +113,23 @@ func TestAuditTrail(t *testing.T) {
 		require.Equal(t, test.target, event.Target.ID, what)
 		require.Equal(t, test.path, event.Path)
 		require.Equal(t, requestID, event.Initiator.RequestID)
+
 		require.Equal(t, event.Action == "update/ready" && event.Outcome == "success", len(event.Attachments) == 1, what)
 		for _, attachment := range event.Attachments {
 			require.Equal(t, "operation_id", attachment.Name)
 			operation := as[cyborg.Operation](h.as(adminToken).do("GET", "/v1/operations/"+attachment.Content, nil).expect(http.StatusOK))
 			require.Equal(t, requestID, operation.Actor.RequestID)
 		}
+
 		require.Equal(t, audit.Host{Address: "127.0.0.1", Agent: "nova-compute keystoneauth1/5.0.0"}, event.Initiator.Host)
 		require.Equal(t, audit.Resource{ID: "server-1", TypeURI: "service/accelerator", Name: "cyborg"}, event.Observer)
 		require.Equal(t, "http://schemas.dmtf.org/cloud/audit/1.0/event", event.TypeURI)
 		require.NoError(t, uuid.Validate(event.ID))
+
 		at, err := time.Parse("2006-01-02T15:04:05.000000-0700", event.EventTime)
 		require.NoError(t, err)
 		require.WithinDuration(t, time.Now(), at, time.Minute)
+
 		who := map[string]string{adminToken: "ada", readerToken: "rita"}[test.token]
 		require.Equal(t, who, event.Initiator.Name, what)
 		if who == "" {
@@ -128,7 +139,7 @@ func TestAuditTrail(t *testing.T) {
 	}
 }
 
-// unbound is the body that unbinds a request.
+// unbound is the body that unbinds an accelerator request.
 func unbound(id string) any {
 	var patches []map[string]any
 	for _, field := range []string{"hostname", "device_rp_uuid", "instance_uuid"} {
@@ -137,7 +148,7 @@ func unbound(id string) any {
 	return map[string]any{id: patches}
 }
 
-// The trail may go to a file, which may be moved away and is made anew then.
+// The trail may go to a file. If the file is moved away, a new one is made.
 func TestAuditFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.jsonl")
@@ -150,14 +161,17 @@ func TestAuditFile(t *testing.T) {
 		return strings.Count(string(text), `"eventType":"activity"`)
 	}
 	refuse := func() { h.as("wrong").do("GET", "/v1/accelerators", nil).expect(http.StatusUnauthorized) }
+
 	refuse()
 	refuse()
 	require.Eventually(t, func() bool { return lines(path) == 2 }, waitLimit, poll)
+
 	require.NoError(t, os.Rename(path, path+".1"))
 	refuse()
 	require.Eventually(t, func() bool { return lines(path) == 1 }, waitLimit, poll)
 	require.Equal(t, 2, lines(path+".1"))
 	require.Empty(t, said.String())
+
 	_, err := audit.New(filepath.Join(path, "x"), "", slog.New(slog.DiscardHandler))
 	require.ErrorContains(t, err, "audit.file")
 }

@@ -38,8 +38,8 @@ func requireClosed(t *testing.T, conn net.Conn) {
 	require.False(t, ok && timeout.Timeout(), "it is still open")
 }
 
-// Clients that open connections and say next to nothing keep nobody out,
-// whatever their number, and nobody's request from being answered.
+// Clients that open connections and send next to nothing keep nobody out,
+// however many they are, and do not disturb a request in progress.
 func TestIdleConnectionsDoNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	const limit, crowd = 20, 200
@@ -50,6 +50,7 @@ func TestIdleConnectionsDoNotBlockOthers(t *testing.T) {
 		close(entered)
 		<-leave
 	})
+
 	registry := prometheus.NewRegistry()
 	address, stop := served(t, mux, api.Endpoint{}, api.ServeOptions{Connections: limit, Registry: registry, Name: "test", Head: time.Minute})
 	working := dial(t, address, "GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -79,10 +80,12 @@ func TestIdleConnectionsDoNotBlockOthers(t *testing.T) {
 	require.NoError(t, stop())
 }
 
+// gauge is the value of the gauge or counter.
 func gauge(t *testing.T, registry *prometheus.Registry, name string) float64 {
 	t.Helper()
 	families, err := registry.Gather()
 	require.NoError(t, err)
+
 	for _, family := range families {
 		if family.GetName() == name {
 			return family.GetMetric()[0].GetGauge().GetValue() + family.GetMetric()[0].GetCounter().GetValue()
@@ -92,8 +95,8 @@ func gauge(t *testing.T, registry *prometheus.Registry, name string) float64 {
 	return 0
 }
 
-// A client that takes for ever to send its head, its body, or to take the
-// answer, is cut off; others are served meanwhile.
+// A client that takes too long to send its head or its body, or to read the
+// answer, is cut off. Others are served meanwhile.
 func TestSlowClientsAreCutOff(t *testing.T) {
 	t.Parallel()
 	failed := make(chan error, 2)
@@ -106,22 +109,25 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 	mux.HandleFunc("GET /answer", func(w http.ResponseWriter, _ *http.Request) {
 		text := []byte(strings.Repeat("x", 1<<20))
 		for {
-			if _, err := w.Write(text); err != nil { // the client takes nothing, and the kernel not for ever
+			if _, err := w.Write(text); err != nil { // the client reads nothing, and the kernel's buffers are full at some point
 				failed <- err
 				return
 			}
 		}
 	})
-	const limit = 3 * time.Second // of which who is served at once needs little, on a busy machine, too
+
+	const limit = 3 * time.Second // far more than the other clients need, on a busy machine, too
 	address, stop := served(t, mux, api.Endpoint{}, api.ServeOptions{Head: limit, Read: limit, Write: limit})
 	head := dial(t, address, "GET / HTTP/1.1\r\nHost: ")
 	body := dial(t, address, "POST /body HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
 	dial(t, address, "GET /answer HTTP/1.1\r\nHost: localhost\r\n\r\n")
+
 	for range 5 {
 		answer, err := http.Get("http://" + address + "/healthz")
 		require.NoError(t, err)
 		require.NoError(t, answer.Body.Close())
 	}
+
 	requireClosed(t, head)
 	requireClosed(t, body)
 	require.Error(t, <-failed)
@@ -129,7 +135,7 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 	require.NoError(t, stop())
 }
 
-// A head has a limit, and so has what is in it.
+// A request with too large a head is refused, whatever makes it large.
 func TestRequestHeadersTooLarge(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -138,6 +144,7 @@ func TestRequestHeadersTooLarge(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- api.Serve(ctx, listener, h.handler, api.ServeOptions{Log: quiet()}) }()
+
 	for name, head := range map[string]string{
 		"one header":   "X-Long: " + strings.Repeat("x", 100<<10),
 		"many headers": strings.TrimSuffix(strings.Repeat("X-Many: 1\r\n", 10_000), "\r\n"),
@@ -147,12 +154,14 @@ func TestRequestHeadersTooLarge(t *testing.T) {
 		if head == "" {
 			url, head = url+"?host="+strings.Repeat("x", 100<<10), "X: y"
 		}
+
 		conn := dial(t, listener.Addr().String(), fmt.Sprintf("GET %s HTTP/1.1\r\nHost: localhost\r\n%s\r\n\r\n", url, head))
 		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		require.NoError(t, err, name)
 		require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, answer.StatusCode, name)
 		require.NoError(t, answer.Body.Close())
 	}
+
 	cancel()
 	require.NoError(t, <-ended)
 }

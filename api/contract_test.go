@@ -33,6 +33,8 @@ var (
 	loadContractV2 = sync.OnceValues(func() (*contract, error) { return load(api.OpenAPIV2) })
 )
 
+// defineFormats teaches the validator the formats and bodies that the documents
+// have.
 var defineFormats = sync.OnceFunc(func() {
 	openapi3.DefineStringFormatValidator("uuid", openapi3.NewCallbackValidator(uuid.Validate))
 	plain := func(body io.Reader, _ http.Header, _ *openapi3.SchemaRef, _ openapi3filter.EncodingFn) (any, error) {
@@ -48,6 +50,7 @@ func load(source []byte) (*contract, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	router, err := gorillamux.NewRouter(document)
 	if err != nil {
 		return nil, err
@@ -69,7 +72,7 @@ func theContractV2(t testing.TB) *contract {
 	return c
 }
 
-// contractOf is the contract that the path is under.
+// contractOf is the contract that covers the path.
 func contractOf(t testing.TB, path string) *contract {
 	t.Helper()
 	if _, ok := v2.Within(path); ok {
@@ -78,15 +81,17 @@ func contractOf(t testing.TB, path string) *contract {
 	return theContract(t)
 }
 
-// documentedPath is the path under which the document has what the request asks for.
+// documentedPath is the document's path for what the request asks for.
 func documentedPath(path string) string {
 	switch path {
 	case "/", "/v1", "/healthz", "/readyz", "/metrics", "/openapi.json", "/openapi.yaml":
 		return path
 	}
+
 	if rest, ok := v2.Within(path); ok {
 		return v2.Prefix + rest
 	}
+
 	path = "/" + strings.Trim(strings.TrimPrefix(path, "/v1/"), "/")
 	if path == "/" {
 		return "/v1"
@@ -97,8 +102,9 @@ func documentedPath(path string) string {
 	return "/v1" + path
 }
 
-// check returns what is wrong with the exchange: an answer that the document does not have, or a request that was
-// accepted though the document does not allow it.
+// check returns what is wrong with the exchange: an answer that is not in the
+// document, or a request that was accepted although the document does not allow
+// it.
 func (c *contract) check(ctx context.Context, request *http.Request, sent []byte, response *http.Response, got []byte) error {
 	asked := request.Clone(ctx)
 	asked.URL = &url.URL{Path: documentedPath(request.URL.Path), RawQuery: request.URL.RawQuery}
@@ -109,6 +115,7 @@ func (c *contract) check(ctx context.Context, request *http.Request, sent []byte
 	if len(sent) == 0 {
 		asked.Body = http.NoBody
 	}
+
 	route, parameters, err := c.router.FindRoute(asked)
 	if err != nil {
 		if response.StatusCode >= http.StatusBadRequest && response.StatusCode < http.StatusInternalServerError {
@@ -116,16 +123,19 @@ func (c *contract) check(ctx context.Context, request *http.Request, sent []byte
 		}
 		return err
 	}
+
 	options := &openapi3filter.Options{
 		AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, IncludeResponseStatus: true, MultiError: true,
 		SkipSettingDefaults: true,
 	}
 	in := &openapi3filter.RequestValidationInput{Request: asked, PathParams: parameters, Route: route, Options: options}
+
 	if response.StatusCode < http.StatusBadRequest {
 		if err := openapi3filter.ValidateRequest(ctx, in); err != nil {
 			return err
 		}
 	}
+
 	out := &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: in, Status: response.StatusCode, Header: response.Header, Options: options,
 	}

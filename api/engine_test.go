@@ -13,7 +13,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// engine runs operations in this process, straight on the store: their first and last step, and nothing on any host.
+// engine runs operations in this process, straight on the store. It makes their
+// first and last step, and nothing happens on any host.
 type engine struct {
 	t     testing.TB
 	store *db.Store
@@ -31,6 +32,7 @@ type engine struct {
 	runs     map[uuid.UUID]*run
 }
 
+// run is an operation that the engine has started.
 type run struct {
 	ended    chan struct{}
 	canceled chan struct{}
@@ -52,13 +54,15 @@ func newEngine(t testing.TB, store *db.Store) *engine {
 	return &engine{t: t, store: store, runs: map[uuid.UUID]*run{}}
 }
 
+// set changes how the engine behaves from now on.
 func (e *engine) set(change func(*engine)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	change(e)
 }
 
-// block makes operations wait before they end, until the returned function is called.
+// block makes operations wait before they end, until the returned function is
+// called.
 func (e *engine) block() (release func()) {
 	hold := make(chan struct{})
 	e.set(func(e *engine) { e.hold = hold })
@@ -71,12 +75,14 @@ func (e *engine) block() (release func()) {
 func (e *engine) Start(ctx context.Context, op cyborg.Operation) (workflows.Run, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	if e.away || e.refuse {
 		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "connection refused at 10.0.0.7")
 	}
 	if r, ok := e.runs[op.ID]; ok {
 		return r, nil
 	}
+
 	r := &run{ended: make(chan struct{}), canceled: make(chan struct{})}
 	r.cancel = sync.OnceFunc(func() { close(r.canceled) })
 	e.runs[op.ID] = r
@@ -89,14 +95,17 @@ func (e *engine) Start(ctx context.Context, op cyborg.Operation) (workflows.Run,
 	return r, nil
 }
 
+// operate begins the operation and ends it as told.
 func (e *engine) operate(ctx context.Context, op cyborg.Operation, r *run, hold <-chan struct{}, fail *cyborg.Error, result cyborg.JSONObject, loads string) {
 	outcome := cyborg.Outcome{Operation: op.ID, State: cyborg.OperationSucceeded, Result: result, BitstreamID: loads, Steps: []cyborg.Step{
 		{Name: "work", State: cyborg.StepDone, At: time.Now()},
 	}}
+
 	end := func(state cyborg.OperationState, err *cyborg.Error) {
 		outcome.State, outcome.Error, outcome.Result = state, err, nil
 		outcome.Steps[0].State = cyborg.StepFailed
 	}
+
 	work, err := e.store.Begin(ctx, op.ID)
 	switch {
 	case err != nil && cyborg.ErrorKindOf(err) == cyborg.ErrCancelled:
@@ -106,6 +115,7 @@ func (e *engine) operate(ctx context.Context, op cyborg.Operation, r *run, hold 
 	case work.Ended != "":
 		return
 	}
+
 	if err == nil && hold != nil {
 		select {
 		case <-hold:
@@ -113,6 +123,7 @@ func (e *engine) operate(ctx context.Context, op cyborg.Operation, r *run, hold 
 			end(cyborg.OperationCancelled, cyborg.Errorf(cyborg.ErrCancelled, "the operation was cancelled"))
 		}
 	}
+
 	if fail != nil && outcome.State == cyborg.OperationSucceeded {
 		end(cyborg.OperationFailed, fail)
 	}
@@ -125,6 +136,7 @@ func (e *engine) Cancel(ctx context.Context, op cyborg.Operation) error {
 	e.mu.Lock()
 	r, away := e.runs[op.ID], e.away
 	e.mu.Unlock()
+
 	if away {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "connection refused at 10.0.0.7")
 	}

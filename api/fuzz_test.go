@@ -24,20 +24,23 @@ import (
 	"github.com/cyborg-project/cyborg/internal/fuzztest"
 )
 
-// FuzzAPI sends any request to the whole interface over real records. Whatever it is, it is never answered with 500, an
-// error is a problem that says something and can be shown, answers are those of the OpenAPI document, and a request that
-// is refused changes nothing.
+// FuzzAPI sends any request to the whole interface over real records. It is
+// never answered with 500, an error is a problem that says something and can be
+// shown, answers are those of the OpenAPI document, and a request that is
+// refused changes nothing.
 //
-// The request is made of parts, so that the fuzzer gets past the front door: one of the document's routes, what stands for
-// its parameters, the query, the headers, and either any body or a valid one in which one value is replaced.
+// The request is made of parts, so that the fuzzer gets past the front door:
+// one of the document's routes, values for its parameters, the query, the
+// headers, and either any body or a valid one in which one value is replaced.
 func FuzzAPI(f *testing.F) {
 	h := setup(f, func(config *api.Config) {
 		config.V1.SyncWait, config.V1.CensusWait, config.V1.BodyLimit = time.Second, time.Second, 64<<10
 	})
-	h.defects.wanted.Store(true) // judged below
+	h.defects.wanted.Store(true) // fuzz looks for them itself
 	h.engine.census = func(hosts, _ []string) (cyborg.Census, error) {
 		return cyborg.Census{Hosts: each(hosts, func(host string) cyborg.HostUsage { return cyborg.HostUsage{Host: host} })}, nil
 	}
+
 	accelerator := h.ready("alpha")
 	operation := as[map[string][]struct{ ID uuid.UUID }](h.do("GET", "/v1/operations", nil))["operation"][0].ID
 	sql, err := pgxpool.New(f.Context(), h.url)
@@ -66,6 +69,7 @@ func FuzzAPI(f *testing.F) {
 			f.Add(uint8(i), "", "", header, true, uint8(0), string(body))
 		}
 	}
+
 	f.Fuzz(func(t *testing.T, which uint8, parameter, query, headers string, whole bool, leaf uint8, text string) {
 		h := at(h, t)
 		route := table[int(which)%len(table)]
@@ -76,6 +80,7 @@ func FuzzAPI(f *testing.F) {
 		if query != "" {
 			path += "?" + query
 		}
+
 		body := text
 		if !whole {
 			body = fuzztest.ReplaceLeaf(t, fullBody(route.method, route.path), int(leaf), text)
@@ -86,7 +91,7 @@ func FuzzAPI(f *testing.F) {
 
 type fuzzedRoute struct{ method, path string }
 
-// fuzzedRoutes lists what the document has, in order.
+// fuzzedRoutes lists the routes of the document in a fixed order.
 func fuzzedRoutes(t testing.TB, contract *contract) []fuzzedRoute {
 	t.Helper()
 	var table []fuzzedRoute
@@ -108,6 +113,7 @@ func (h *harness) fuzz(sql *pgxpool.Pool, method, path, headers, body string) {
 	if err != nil {
 		return // Go's server refuses it
 	}
+
 	ctx, cancel := context.WithTimeout(h.t.Context(), 5*time.Second)
 	defer cancel()
 	streams := strings.HasSuffix(strings.TrimRight(request.URL.Path, "/"), "/events")
@@ -115,32 +121,37 @@ func (h *harness) fuzz(sql *pgxpool.Pool, method, path, headers, body string) {
 		ctx, cancel = context.WithTimeout(ctx, 20*time.Millisecond) // it would not end
 		defer cancel()
 	}
+
 	before := stored(h.t, sql)
 	answer := &fuzzedAnswer{ResponseRecorder: httptest.NewRecorder()}
 	h.handler.ServeHTTP(answer, request.WithContext(ctx))
 	response := answer.Result()
 	got := answer.Body.Bytes()
 	what := fmt.Sprintf("%s\n\nis answered with %d %s", raw, response.StatusCode, got)
+
 	require.NotEqual(h.t, http.StatusInternalServerError, response.StatusCode, what)
-	request.Header.Set("Content-Type", "application/json") // what it says is not looked at; curl says a form
+	request.Header.Set("Content-Type", "application/json") // the document demands it, though /v1 ignores it
 	if !streams || response.StatusCode >= http.StatusBadRequest {
 		require.NoError(h.t, contractOf(h.t, request.URL.Path).check(h.t.Context(), request, []byte(body), response, got), what)
 	}
+
 	if response.StatusCode < http.StatusBadRequest || response.StatusCode == 499 || request.Method == http.MethodHead {
 		return
 	}
+
 	if _, ok := v2.Within(request.URL.Path); ok {
 		requireFault(h.t, response, got, what)
 	} else {
 		requireProblem(h.t, response, got, what)
 	}
+
 	if response.Header.Get("Cyborg-Operation") == "" {
 		h.engine.work.Wait()
 		require.Equal(h.t, before, stored(h.t, sql), "it is refused, and changed something: %s", what)
 	}
 }
 
-// stored is how much there is of what requests can make or change.
+// stored sums up all that requests can make or change.
 func stored(t testing.TB, sql *pgxpool.Pool) (counts string) {
 	t.Helper()
 	require.NoError(t, sql.QueryRow(t.Context(), `
@@ -150,7 +161,8 @@ func stored(t testing.TB, sql *pgxpool.Pool) (counts string) {
 	return counts
 }
 
-// requireProblem requires an error to be one that a person can read and a program can trust.
+// requireProblem requires an error to be one that a person can read and a
+// program can trust.
 func requireProblem(t testing.TB, response *http.Response, body []byte, what string) {
 	t.Helper()
 	require.Equal(t, "application/problem+json", response.Header.Get("Content-Type"), what)
@@ -169,12 +181,14 @@ type fuzzedAnswer struct{ *httptest.ResponseRecorder }
 func (fuzzedAnswer) SetWriteDeadline(time.Time) error { return nil }
 func (fuzzedAnswer) SetReadDeadline(time.Time) error  { return nil }
 
-// fullBody is a body with every property that a route knows, or nil.
+// fullBody is a body with every property that a route knows, or an empty
+// object.
 func fullBody(method, path string) any {
 	specs := map[string]any{
 		"remote": false, "remotable": true, "num": 2, "device_type": "FPGA", "acc_type": "crypto",
 		"acc_capability": map[string]any{"crypto": map[string]any{"gbps": 40}}, "vendor_id": "1d5c", "product_id": "0001",
 	}
+
 	switch method + " " + strings.TrimPrefix(path, "/v1") {
 	case "POST /accelerators", "POST /accelerators/{uuid}":
 		return map[string]any{"name": "beta", "host": "h1", "uuid": uuid.Nil.String(), "acc_specs": specs}
@@ -196,6 +210,7 @@ func fullBody(method, path string) any {
 	return map[string]any{}
 }
 
+// each maps the values.
 func each[T, V any](values []T, view func(T) V) []V {
 	out := make([]V, len(values))
 	for i, value := range values {
@@ -204,7 +219,7 @@ func each[T, V any](values []T, view func(T) V) []V {
 	return out
 }
 
-// What has brought down servers before.
+// These queries and headers are of kinds that have brought down servers before.
 var (
 	nastyQueryTable = []string{
 		"host=%zz", "host=", "host=a%00", "limit=0", "limit=-1", "limit=99999999999999999999", "limit=1&limit=1", "marker=x",

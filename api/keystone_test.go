@@ -22,7 +22,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/openstack/openstacktest"
 )
 
-// cloud is a harness whose callers have tokens of Keystone, beside static ones.
+// cloud is a harness whose callers have tokens of Keystone or static ones.
 type cloud struct {
 	*harness
 
@@ -33,6 +33,8 @@ type cloud struct {
 
 const publicKeystone = "https://keystone.example.org:5000"
 
+// setupCloud serves the API to callers who have tokens of a fake Keystone or
+// static ones.
 func setupCloud(t *testing.T) *cloud {
 	t.Helper()
 	c := &cloud{harness: setup(t), keystone: openstacktest.NewKeystone(t), log: &record{}}
@@ -40,17 +42,20 @@ func setupCloud(t *testing.T) *cloud {
 	session, err := openstack.New(c.keystone.Config(), log)
 	require.NoError(t, err)
 	t.Cleanup(session.Close)
+
 	registry := prometheus.NewRegistry()
 	validator, err := keystone.New(session, keystone.Options{Revocation: time.Minute, Tokens: 1000, Registry: registry, Log: log})
 	require.NoError(t, err)
 	rules, err := policy.New(policy.Config{EnforceNewDefaults: true, Log: log})
 	require.NoError(t, err)
+
 	config := api.Config{V1: v1.Config{SyncWait: waitLimit}}
 	withTokens(&config)
 	config.Auth.Keystone = auth.Keystone{
 		Validator: validator, URI: publicKeystone, ServiceRoles: []string{"service"},
 		Admins: []string{"admin"}, Members: []string{"operator"}, Readers: []string{"auditor"},
 	}
+
 	handler, err := api.New(config, api.Deps{Store: c.store, Engine: c.engine, Policy: rules, Registry: registry, Log: log})
 	require.NoError(t, err)
 	c.server = httptest.NewServer(handler)
@@ -58,12 +63,14 @@ func setupCloud(t *testing.T) *cloud {
 	return c
 }
 
-// ask sends a request with the token in X-Auth-Token; none where it is empty.
+// ask sends a request with the token in X-Auth-Token, or without one if it is
+// empty.
 func (c *cloud) ask(token, method, path string, body any, headers ...string) *reply {
 	c.t.Helper()
 	if token != "" {
 		headers = append(headers, "X-Auth-Token", token)
 	}
+
 	answer := c.do(method, path, body, headers...)
 	c.answers.Write(answer.body)
 	for name, values := range answer.header {
@@ -72,6 +79,7 @@ func (c *cloud) ask(token, method, path string, body any, headers ...string) *re
 	return answer
 }
 
+// user issues a token of alice with these roles in project p1.
 func (c *cloud) user(roles ...string) string {
 	return c.keystone.Issue(openstacktest.Token{UserID: "u-alice", User: "alice", ProjectID: "p1", ProjectIs: "demo", Roles: roles})
 }
@@ -82,6 +90,7 @@ func (r *reply) unauthorized() string {
 	r.expect(http.StatusUnauthorized)
 	require.Equal(r.t, `Keystone uri="`+publicKeystone+`"`, r.header.Values("WWW-Authenticate")[0])
 	require.Equal(r.t, "application/json", r.header.Get("Content-Type"))
+
 	body := as[map[string]struct {
 		Code           int
 		Title, Message string
@@ -91,6 +100,7 @@ func (r *reply) unauthorized() string {
 	return body.Message
 }
 
+// profile is a body that creates a device profile.
 func profile(name string) any {
 	return []any{map[string]any{"name": name, "groups": []any{map[string]any{"resources:FPGA": "1"}}}}
 }
@@ -122,7 +132,7 @@ func TestKeystoneTokens(t *testing.T) {
 	c.ask(c.keystone.Issue(openstacktest.Token{UserID: "u1", Expires: time.Now().Add(-time.Minute)}), "GET", profiles, nil).unauthorized()
 	c.ask("", "GET", "/v2", nil).expect(http.StatusOK)
 
-	// Static tokens work beside it, also where clients of OpenStack put theirs.
+	// Static tokens work as well, in Keystone's header, too.
 	c.ask(readerToken, "GET", profiles, nil).expect(http.StatusOK)
 	c.ask(adminToken, "POST", profiles, profile("bronze")).expect(http.StatusCreated)
 	c.ask(readerToken, "GET", "/v1/accelerators", nil).expect(http.StatusOK)
@@ -136,8 +146,8 @@ func TestKeystoneTokens(t *testing.T) {
 	}
 }
 
-// Two who have one name are two: neither acts on what the other asked for, nor
-// finds it by an idempotency key.
+// Two users of the same name stay apart: neither may act on an operation of the
+// other, nor finds it by an idempotency key.
 func TestUsersWithTheSameNameAreDistinct(t *testing.T) {
 	t.Parallel()
 	c := setupCloud(t)
@@ -146,6 +156,7 @@ func TestUsersWithTheSameNameAreDistinct(t *testing.T) {
 		return c.keystone.Issue(openstacktest.Token{UserID: id, User: "mia", System: true, Roles: []string{"operator"}})
 	}
 	one, two := namesake("u-one"), namesake("u-two")
+
 	c.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.ErrHardware, "no") })
 	for asks, other := range map[string][]string{memberToken: {one, two}, one: {memberToken, two}} {
 		failed := c.ask(asks, "PUT", path(accelerator), map[string]any{}, "Idempotency-Key", "k").problem(cyborg.ErrHardware).Operation
@@ -154,6 +165,7 @@ func TestUsersWithTheSameNameAreDistinct(t *testing.T) {
 			c.ask(token, "POST", operationPath(failed, "/retry"), nil).problem(cyborg.ErrForbidden)
 			c.ask(token, "POST", operationPath(failed, "/cancel"), nil).problem(cyborg.ErrForbidden)
 		}
+
 		again := c.ask(asks, "PUT", path(accelerator), map[string]any{}, "Idempotency-Key", "k").problem(cyborg.ErrHardware).Operation
 		require.Equal(t, failed, again)
 		retried := as[cyborg.Operation](c.ask(asks, "POST", operationPath(failed, "/retry"), nil).expect(http.StatusAccepted))
@@ -161,8 +173,8 @@ func TestUsersWithTheSameNameAreDistinct(t *testing.T) {
 	}
 }
 
-// A service token that is no good is refused, not left out: whoever sent it
-// believes it has one.
+// A bad service token is refused and not ignored, because its sender believes
+// that it counts.
 func TestServiceTokens(t *testing.T) {
 	t.Parallel()
 	c := setupCloud(t)
@@ -170,6 +182,7 @@ func TestServiceTokens(t *testing.T) {
 	nova := c.keystone.Issue(openstacktest.Token{UserID: "u-nova", User: "nova", ProjectID: "p-service", Roles: []string{"service", "admin"}})
 	const header = "X-Service-Token"
 	get := func(user, service string) *reply { return c.ask(user, "GET", profiles, nil, header, service) }
+
 	get(user, nova).expect(http.StatusOK)
 	get(user, adminToken).expect(http.StatusOK)
 	require.Contains(t, get(user, user).unauthorized(), "[service]")
@@ -191,6 +204,7 @@ func TestKeystoneAwayIsUnavailableToNewTokens(t *testing.T) {
 	c := setupCloud(t)
 	known, other := c.user("reader"), c.user("reader")
 	c.ask(known, "GET", profiles, nil).expect(http.StatusOK)
+
 	c.keystone.Away()
 	answer := c.ask(other, "GET", profiles, nil)
 	require.Contains(t, answer.fault(http.StatusServiceUnavailable), "Keystone does not answer")
@@ -201,21 +215,24 @@ func TestKeystoneAwayIsUnavailableToNewTokens(t *testing.T) {
 	c.ask(adminToken, "GET", profiles, nil).expect(http.StatusOK)
 }
 
-// On /v1, where there is one inventory for all, the operator says which roles
-// of Keystone may do what.
+// /v1 has one inventory for all, so the operator says which roles of Keystone
+// may do what there.
 func TestKeystoneCallersOnV1(t *testing.T) {
 	t.Parallel()
 	c := setupCloud(t)
 	accelerator := c.host("h1", 1)["fpga-0"]
 	const list = "/v1/accelerators"
+
 	problem := c.ask(c.user("member", "reader"), "GET", list, nil).problem(cyborg.ErrForbidden)
 	require.Equal(t, "alice has the Keystone roles [member reader], and none of them may GET /v1/accelerators", problem.Detail)
 	require.Contains(t, problem.Hint, "keystone.reader_roles")
+
 	c.ask(c.user("auditor"), "GET", list, nil).expect(http.StatusOK)
 	c.as(c.user("auditor")).do("GET", list, nil).expect(http.StatusOK) // as the command line sends it
 	c.ask(c.user("auditor"), "POST", path(accelerator, "/ready"), nil).problem(cyborg.ErrForbidden)
 	c.ask(c.keystone.Issue(openstacktest.Token{UserID: "u1", User: "root", System: true, Roles: []string{"admin"}}), "GET", list, nil).expect(http.StatusOK)
 	c.ask(c.keystone.Issue(openstacktest.Token{UserID: "u1", User: "root", DomainID: "d1", Roles: []string{"admin"}}), "GET", list, nil).problem(cyborg.ErrForbidden)
+
 	unknown := c.ask("made-up", "GET", list, nil)
 	unknown.problem(cyborg.ErrUnauthenticated)
 	require.Equal(t, []string{`Keystone uri="` + publicKeystone + `"`, `Bearer realm="cyborg"`}, unknown.header.Values("WWW-Authenticate"))
@@ -225,14 +242,13 @@ func TestKeystoneCallersOnV1(t *testing.T) {
 	operations := as[map[string][]cyborg.Operation](c.ask(c.user("auditor"), "GET", "/v1/operations", nil))["operation"]
 	require.Equal(t, cyborg.Actor{Name: "alice", ID: "keystone/u-alice", Project: "p1", RequestID: id}, operations[0].Actor)
 
-	// A member cancels and retries its own, and not those of its namesake in
-	// another project.
+	// A member may not cancel an operation of a namesake in another project.
 	member := c.keystone.Issue(openstacktest.Token{UserID: "u2", User: "alice", ProjectID: "p2", Roles: []string{"operator"}})
 	c.ask(member, "POST", "/v1/operations/"+operations[0].ID.String()+"/cancel", nil).problem(cyborg.ErrForbidden)
 }
 
 // Each route of /v2 asks for the rule that OpenStack Cyborg has for it, under
-// its name.
+// the same name.
 func TestRoutesUseTheirPolicyRules(t *testing.T) {
 	t.Parallel()
 	rules, err := policy.New(policy.Config{EnforceNewDefaults: true, Log: slog.New(slog.DiscardHandler)})
@@ -241,6 +257,7 @@ func TestRoutesUseTheirPolicyRules(t *testing.T) {
 		"device_profiles": "device_profile", "devices": "device", "deployables": "deployable", "attributes": "attribute",
 		"accelerator_requests": "arq",
 	}
+
 	for _, route := range routesV2() {
 		segments := strings.Split(strings.TrimPrefix(route.Pattern, "/"), "/")
 		verb := map[string]string{"GET": "get_one", "POST": "create", "PATCH": "update", "DELETE": "delete"}[route.Method]
@@ -250,6 +267,7 @@ func TestRoutesUseTheirPolicyRules(t *testing.T) {
 		case route.Method == http.MethodGet && len(segments) == 1:
 			verb = "get_all"
 		}
+
 		require.Equal(t, "cyborg:"+things[segments[0]]+":"+verb, route.Rule, "%s %s", route.Method, route.Pattern)
 		require.True(t, rules.Knows(route.Rule), route.Rule)
 	}

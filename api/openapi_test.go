@@ -33,7 +33,8 @@ func TestOpenAPIDocumentIsServed(t *testing.T) {
 	require.Equal(t, string(api.OpenAPI), string(h.do("GET", "/openapi.yaml", nil).expect(http.StatusOK).body))
 }
 
-// Every route has a role and is in the document, and the document has no path that is not served.
+// Every route has a role and is in the document, and every path of the document
+// is served.
 func TestRoutesAndDocumentAgree(t *testing.T) {
 	t.Parallel()
 	contract := theContract(t)
@@ -43,6 +44,7 @@ func TestRoutesAndDocumentAgree(t *testing.T) {
 	} {
 		served[line] = true
 	}
+
 	for _, route := range routes(t) {
 		require.True(t, route.Role.Includes(auth.Reader), "%s %s has role %q", route.Method, route.Pattern, route.Role)
 		require.NotNil(t, route.Handle)
@@ -51,6 +53,7 @@ func TestRoutesAndDocumentAgree(t *testing.T) {
 		}
 		served[route.Method+" "+v1.Prefix+route.Pattern] = true
 	}
+
 	documented := map[string]bool{}
 	for path, item := range contract.document.Paths.Map() {
 		for method, operation := range item.Operations() {
@@ -60,10 +63,12 @@ func TestRoutesAndDocumentAgree(t *testing.T) {
 			require.NotNil(t, operation.Responses.Default(), "%s %s has no error answer", method, path)
 		}
 	}
+
 	require.Equal(t, documented, served)
 }
 
-// routes is the table of /v1; nothing is called on what it is made from.
+// routes is the table of the routes of /v1. They have no dependencies, so that
+// none of their handlers can be called.
 func routes(t testing.TB) []v1.Route {
 	t.Helper()
 	api, err := v1.New(v1.Config{}, v1.Deps{Registry: prometheus.NewRegistry()})
@@ -71,17 +76,19 @@ func routes(t testing.TB) []v1.Route {
 	return api.Routes()
 }
 
-// Each route answers under each of its paths, with and without a slash at the end.
+// Each route answers under each of its paths, with and without a slash at the
+// end.
 func TestRouteAliases(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("alpha")
 	h.marker(accelerator) // so that all of its history can be read
+
 	for _, route := range routes(t) {
 		for _, path := range route.Paths() {
 			if route.Method != http.MethodGet || strings.HasSuffix(path, "/events") ||
 				strings.HasSuffix(path, "usage") || strings.HasSuffix(path, "/caller") {
-				continue // they say what is so at this moment
+				continue // two answers may differ
 			}
 			filled := fill(path, accelerator)
 			if strings.Contains(path, "{id}") {
@@ -91,10 +98,12 @@ func TestRouteAliases(t *testing.T) {
 			require.JSONEq(t, string(plain.body), string(h.do("GET", filled+"/", nil).expect(http.StatusOK).body))
 		}
 	}
+
 	for _, path := range []string{"/v1/accelerators", "/v1/accelerator", "/accelerators", "/accelerator"} {
 		list := as[map[string]json.RawMessage](h.do("GET", path, nil).expect(http.StatusOK))
 		require.Contains(t, list, "accelerator")
 	}
+
 	h.do("GET", "/v1/v1/accelerators", nil).problem(cyborg.ErrNotFound)
 	h.do("GET", "/v1/healthz", nil).problem(cyborg.ErrNotFound)
 	h.do("GET", "/accelerator-s", nil).problem(cyborg.ErrNotFound)
@@ -102,7 +111,8 @@ func TestRouteAliases(t *testing.T) {
 
 var parameterPattern = regexp.MustCompile(`\{[a-z]+\}`)
 
-// fill puts an existing accelerator, device, host or backend into a route's path.
+// fill puts an existing accelerator, device, host or backend into a route's
+// path.
 func fill(path string, accelerator cyborg.Accelerator) string {
 	return parameterPattern.ReplaceAllStringFunc(path, func(parameter string) string {
 		switch {
@@ -153,23 +163,28 @@ func TestVersions(t *testing.T) {
 	require.Equal(t, "bearer token", as[version](guarded.do("GET", "/v1", nil).expect(http.StatusOK)).Authentication)
 }
 
-// docs/api.md has every route with its role, every kind with its status, and every metric.
+// docs/api.md has every route with its role, every kind of error with its
+// status, and every metric.
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/api.md")
 	require.NoError(t, err)
+
 	documented := map[string]string{}
 	for _, row := range regexp.MustCompile("(?m)^\\| `([A-Z]+ /[^`]*)` \\|.*\\| ([a-z]+) \\|$").FindAllStringSubmatch(string(text), -1) {
 		documented[row[1]] = row[2]
 	}
+
 	served := map[string]string{}
 	for _, route := range routes(t) {
 		served[route.Method+" "+route.Pattern] = string(route.Role)
 	}
 	require.Equal(t, served, documented)
+
 	for _, kind := range cyborg.ErrorKinds() {
 		require.Regexp(t, fmt.Sprintf("(?m)^\\| %d \\|.*`%s`", kind.HTTPStatus(), kind), string(text))
 	}
+
 	h := setup(t)
 	h.ready("alpha")
 	for _, name := range regexp.MustCompile(`(?m)^cyborg_[a-z_]+`).FindAllString(string(h.do("GET", "/metrics", nil).body), -1) {

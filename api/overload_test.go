@@ -19,7 +19,7 @@ import (
 )
 
 // retryAfter is the answer's Retry-After, which must be a number of seconds
-// that somebody would wait.
+// that a client would wait.
 func (r *reply) retryAfter() int {
 	r.t.Helper()
 	seconds, err := strconv.Atoi(r.header.Get("Retry-After"))
@@ -29,8 +29,8 @@ func (r *reply) retryAfter() int {
 	return seconds
 }
 
-// While slow operations take every place, further ones are shed, and reads,
-// health and cancelling go on.
+// While slow operations take every place, further ones are shed. Reads, health
+// checks and cancels go on.
 func TestSlowOperationsAreShed(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(config *api.Config) {
@@ -42,6 +42,7 @@ func TestSlowOperationsAreShed(t *testing.T) {
 	provision := func(name string) *reply {
 		return h.do("POST", path(accelerators[name], "/ready"), nil, "Prefer", "respond-async")
 	}
+
 	first := as[cyborg.Operation](provision("fpga-0").expect(http.StatusAccepted))
 	provision("fpga-1").expect(http.StatusAccepted)
 	for range 3 {
@@ -51,10 +52,12 @@ func TestSlowOperationsAreShed(t *testing.T) {
 		refused.retryAfter()
 		require.Equal(t, cyborg.LifecycleInactive, h.accelerator(accelerators["fpga-2"].UUID).Lifecycle)
 	}
+
 	h.isReady()
 	for _, read := range []string{"/healthz", "/v1/accelerators", "/v1/operations", path(accelerators["fpga-2"]), operationPath(first.ID)} {
 		h.do("GET", read, nil).expect(http.StatusOK)
 	}
+
 	h.do("POST", path(accelerators["fpga-2"], "/maintain"), map[string]any{"reason": "a new fan"}).expect(http.StatusOK)
 	h.do("POST", operationPath(first.ID)+"/cancel", nil).expect(http.StatusAccepted)
 	h.ended(first.ID)
@@ -62,8 +65,8 @@ func TestSlowOperationsAreShed(t *testing.T) {
 	require.GreaterOrEqual(t, h.metric("cyborg_requests_shed_total"), 3.0)
 }
 
-// slowLists is a database on which, during a flood, lists of accelerators take
-// until it is released.
+// slowLists traces the queries of a store. During a flood it holds up the lists
+// of accelerators until they are released.
 type slowLists struct {
 	flood   atomic.Bool
 	stalled atomic.Int64
@@ -74,6 +77,7 @@ func (s *slowLists) TraceQueryStart(ctx context.Context, _ *pgx.Conn, statement 
 	if !s.flood.Load() || !strings.Contains(statement.SQL, "ORDER BY d.id LIMIT") {
 		return ctx
 	}
+
 	s.stalled.Add(1)
 	defer s.stalled.Add(-1)
 	select {
@@ -85,8 +89,9 @@ func (s *slowLists) TraceQueryStart(ctx context.Context, _ *pgx.Conn, statement 
 
 func (*slowLists) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// A flood of slow reads takes its share of the store and no more: what does not
-// find a place is shed, and changes, event streams and health go on.
+// A flood of slow reads takes its share of the store's connections and no more.
+// Reads that find no place are shed, while changes, event streams and health
+// checks go on.
 func TestSlowReadsAreShed(t *testing.T) {
 	t.Parallel()
 	slow := &slowLists{release: make(chan struct{})}
@@ -94,6 +99,7 @@ func TestSlowReadsAreShed(t *testing.T) {
 		config.Limits.Connections, config.Limits.QueueWait = 6, 50*time.Millisecond
 	})
 	accelerator := h.host("h1", 1)["fpga-0"]
+
 	slow.flood.Store(true)
 	const flood = 20
 	var (
@@ -116,7 +122,7 @@ func TestSlowReadsAreShed(t *testing.T) {
 
 	h.do("GET", "/healthz", nil).expect(http.StatusOK)
 	h.isReady()
-	h.do("GET", path(accelerator), nil).problem(cyborg.ErrOverloaded) // reads share one fate
+	h.do("GET", path(accelerator), nil).problem(cyborg.ErrOverloaded) // single reads share the places of lists
 	stream := h.stream("/v1/events?after=0-0")
 	_, ok := stream.next()
 	require.True(t, ok)
@@ -130,8 +136,8 @@ func TestSlowReadsAreShed(t *testing.T) {
 	h.do("GET", "/v1/accelerators", nil).expect(http.StatusOK)
 }
 
-// What a service such as Nova asks for somebody waits for its turn: at a
-// refusal Nova would give up the instance. It does not wait for ever.
+// A request with a service token waits for its turn, because a service such as
+// Nova would give up an instance at a refusal. It does not wait for ever.
 func TestServiceTokenRequestsWaitInsteadOfBeingShed(t *testing.T) {
 	t.Parallel()
 	for _, patience := range []time.Duration{2 * time.Second, time.Hour} {
@@ -140,14 +146,17 @@ func TestServiceTokenRequestsWaitInsteadOfBeingShed(t *testing.T) {
 		h := setupOf(t, db.Options{Tracer: slow}, func(*api.Deps) {}, withTokens, func(config *api.Config) {
 			config.Limits.Connections, config.Limits.QueueWait, config.V2.BindTimeout = 6, 50*time.Millisecond, patience
 		}).as(adminToken)
+
 		var flood sync.WaitGroup
 		for range 3 {
 			flood.Go(func() { h.do("GET", "/v1/accelerators", nil).expect(http.StatusOK) })
 		}
 		require.Eventually(t, func() bool { return slow.stalled.Load() == 3 }, waitLimit, poll)
+
 		const service = "X-Service-Token"
 		h.do("GET", requestsPath, nil).fault(http.StatusTooManyRequests)
 		h.do("GET", requestsPath, nil, service, memberToken).expect(http.StatusUnauthorized)
+
 		answered := make(chan *reply, 1)
 		flood.Go(func() { answered <- h.do("GET", requestsPath, nil, service, adminToken) })
 		if patience < waitLimit {
@@ -155,6 +164,7 @@ func TestServiceTokenRequestsWaitInsteadOfBeingShed(t *testing.T) {
 		}
 		h.do("GET", requestsPath, nil).fault(http.StatusTooManyRequests)
 		require.Empty(t, answered)
+
 		close(slow.release)
 		flood.Wait()
 		if patience > waitLimit {

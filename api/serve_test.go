@@ -25,6 +25,7 @@ func TestListenRefuses(t *testing.T) {
 	require.NoError(t, err)
 	defer busy.Close()
 	some := &tls.Config{MinVersion: tls.VersionTLS12}
+
 	for name, test := range map[string]struct {
 		endpoint api.Endpoint
 		kind     cyborg.ErrorKind
@@ -46,6 +47,7 @@ func TestListenRefuses(t *testing.T) {
 		require.Contains(t, err.Error(), "api.listen", name)
 		require.NotContains(t, err.Error(), "\n", name)
 	}
+
 	for _, endpoint := range []api.Endpoint{
 		{Address: "127.0.0.1:0"}, {Address: "localhost:0"}, {Address: "0.0.0.0:0", TLS: some, Authenticated: true},
 	} {
@@ -55,18 +57,20 @@ func TestListenRefuses(t *testing.T) {
 	}
 }
 
-// served serves the handler until stop is called, which returns what Serve
-// returned.
+// served serves the handler until stop is called. What Serve returned, stop
+// returns.
 func served(t *testing.T, handler http.Handler, endpoint api.Endpoint, options api.ServeOptions) (address string, stop func() error) {
 	t.Helper()
-	endpoint.Address = porttest.Address(t) // that nobody else gets when it is closed
+	endpoint.Address = porttest.Address(t) // that nobody else gets when its listener is closed
 	listener, err := endpoint.Listen(t.Context())
 	require.NoError(t, err)
 	options.Log = quiet()
+
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	t.Cleanup(cancel)
 	result := make(chan error, 1)
 	go func() { result <- api.Serve(ctx, listener, handler, options) }()
+
 	return listener.Addr().String(), func() error {
 		cancel()
 		select {
@@ -78,8 +82,8 @@ func served(t *testing.T, handler http.Handler, endpoint api.Endpoint, options a
 	}
 }
 
-// At a stop, streams and waiting requests end at once, with what they have; the
-// operation goes on.
+// When the server stops, streams and waiting requests end at once, with what
+// there is to answer. Their operations go on.
 func TestServeStops(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -106,7 +110,7 @@ func TestServeStops(t *testing.T) {
 	require.Error(t, err)
 }
 
-// What does not end in the grace time is broken off.
+// A request that has not ended after the grace period is broken off.
 func TestServeClosesConnectionsAfterTheGracePeriod(t *testing.T) {
 	t.Parallel()
 	entered := make(chan struct{})
@@ -115,6 +119,7 @@ func TestServeClosesConnectionsAfterTheGracePeriod(t *testing.T) {
 		<-r.Context().Done()
 	})
 	address, stop := served(t, stuck, api.Endpoint{}, api.ServeOptions{Grace: 50 * time.Millisecond})
+
 	failed := make(chan error, 1)
 	go func() {
 		response, err := http.Get("http://" + address)
@@ -123,6 +128,7 @@ func TestServeClosesConnectionsAfterTheGracePeriod(t *testing.T) {
 		}
 		failed <- err
 	}()
+
 	<-entered
 	require.NoError(t, stop())
 	require.Error(t, <-failed)
@@ -144,26 +150,30 @@ func TestServeTLS(t *testing.T) {
 	var protocol string
 	handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { protocol = r.Proto })
 	address, stop := served(t, handler, api.Endpoint{TLS: borrowed.TLS}, api.ServeOptions{})
+
 	client := borrowed.Client()
 	client.Transport.(*http.Transport).ForceAttemptHTTP2 = true
 	response, err := client.Get("https://" + address)
 	require.NoError(t, err)
 	require.NoError(t, response.Body.Close())
 	require.Equal(t, "HTTP/2.0", protocol)
+
 	client.CloseIdleConnections()
 	require.NoError(t, stop())
 }
 
-// A header that never ends does not hold a connection for ever, and one that is
-// too long is refused.
+// A header that is too long is refused, so that an endless one cannot hold a
+// connection for ever.
 func TestServeLimitsHeaders(t *testing.T) {
 	t.Parallel()
 	address, stop := served(t, http.NotFoundHandler(), api.Endpoint{}, api.ServeOptions{})
 	conn, err := net.Dial("tcp", address)
 	require.NoError(t, err)
 	defer conn.Close()
+
 	_, err = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: localhost\r\nX: "+strings.Repeat("x", 80<<10)+"\r\n\r\n")
 	require.NoError(t, err)
+
 	head := make([]byte, 12)
 	_, err = io.ReadFull(conn, head)
 	require.NoError(t, err)

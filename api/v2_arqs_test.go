@@ -663,8 +663,8 @@ func (known instances) missing(instance uuid.UUID) error {
 }
 
 // L4: A bound request belongs to the project of its instance, whoever binds it.
-// Where Nova does not know the instance, the request has no project unless the
-// bind names one.
+// If Nova does not know the instance, the request stays in its maker's project
+// unless the bind names another.
 func TestL4Project(t *testing.T) {
 	t.Parallel()
 	instance := uuid.New()

@@ -58,9 +58,9 @@ func TestDeviceGoldens(t *testing.T) {
 		`{"error_message":"{\"faultcode\": \"Client\", \"faultstring\": \"Device not found with uuid=nonsense\", \"debuginfo\": null}"}`)
 }
 
-// L19: A device has the type that it is, even if Placement has no resource
-// class of ours for it. Its vendor is shown in one form and found by any. Its
-// description is what its driver says of the board.
+// L19: A device has its true type, even one that we have no resource class for.
+// Its vendor is shown in one form and found by any. Its description is what its
+// driver says of the board.
 func TestL19DeviceVendorsAndTypes(t *testing.T) {
 	t.Parallel()
 	h := setup(t)

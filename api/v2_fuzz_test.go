@@ -19,16 +19,19 @@ import (
 	"github.com/cyborg-project/cyborg/internal/fuzztest"
 )
 
-// FuzzAPIV2 is FuzzAPI for OpenStack's interface: whatever is sent, nothing is answered with 500, every answer is one of the
-// document, an error has one of the shapes that clients know, and what is refused has changed nothing (L32, L34).
+// FuzzAPIV2 is FuzzAPI for OpenStack's interface: nothing is answered with 500,
+// every answer is one of the document, an error has one of the shapes that
+// clients know, and what is refused changes nothing (L32, L34).
 func FuzzAPIV2(f *testing.F) {
 	h := setup(f, func(config *api.Config) {
 		config.V2.SyncWait, config.V2.BindTimeout, config.V2.BodyLimit = time.Second, time.Second, 64<<10
 	})
-	h.defects.wanted.Store(true) // judged by fuzz
+	h.defects.wanted.Store(true) // fuzz looks for them itself
+
 	accelerator := h.ready("alpha")
 	there := &fuzzed{accelerator: accelerator}
 	there.restore(h)
+
 	sql, err := pgxpool.New(f.Context(), h.url)
 	require.NoError(f, err)
 	f.Cleanup(sql.Close)
@@ -63,6 +66,7 @@ func FuzzAPIV2(f *testing.F) {
 			h.engine.work.Wait()
 			there.restore(h)
 		}
+
 		route := table[int(which)%len(table)]
 		prefix := fuzzedPrefixTable[int(which)/len(table)%len(fuzzedPrefixTable)]
 		path := prefix + strings.TrimPrefix(parameterPattern.ReplaceAllStringFunc(route.path, func(name string) string {
@@ -74,6 +78,7 @@ func FuzzAPIV2(f *testing.F) {
 		if query != "" {
 			path += "?" + query
 		}
+
 		body := text
 		if !whole {
 			body = fuzztest.ReplaceLeaf(t, fullBodyV2(route.method, route.path, there), int(leaf), text)
@@ -82,31 +87,35 @@ func FuzzAPIV2(f *testing.F) {
 	})
 }
 
-// fuzzedPrefixTable is below what the routes are served.
+// fuzzedPrefixTable has the prefixes under which the routes are served.
 var fuzzedPrefixTable = []string{v2.Prefix, "/accelerator/v2", "/v2.0"}
 
-// fuzzed is what requests are about. What one of them deleted, bound or programmed is made anew for the next.
+// fuzzed has what requests are about.
 type fuzzed struct {
 	accelerator        cyborg.Accelerator
 	profile, attribute uuid.UUID
 	arq                arqBody
 }
 
+// named is the value of a route's parameter.
 func (f *fuzzed) named(parameter string) string {
 	return map[string]uuid.UUID{
 		"{profile}": f.profile, "{device}": f.accelerator.DeviceUUID, "{deployable}": f.accelerator.UUID, "{attribute}": f.attribute, "{arq}": f.arq.UUID,
 	}[parameter].String()
 }
 
+// restore makes anew what an earlier request deleted, bound or disabled.
 func (f *fuzzed) restore(h *harness) {
 	h.t.Helper()
 	h.do("POST", "/v2/devices/"+f.accelerator.DeviceUUID.String()+"/enable", nil).expect(http.StatusNoContent)
+
 	for _, arq := range h.do("GET", requestsPath, nil).arqs(http.StatusOK) {
 		if arq.UUID != f.arq.UUID || arq.State != cyborg.ARQInitial {
 			h.do("DELETE", requestsPath+"/"+arq.UUID.String(), nil).expect(http.StatusNoContent)
 			f.arq = arqBody{}
 		}
 	}
+
 	if f.arq.UUID == uuid.Nil || h.do("GET", requestsPath+"/"+f.arq.UUID.String(), nil).status != http.StatusOK {
 		f.arq = h.requests("two", 1)[0]
 	}
@@ -119,7 +128,8 @@ func (f *fuzzed) restore(h *harness) {
 	}
 }
 
-// requireFault requires an error to have one of upstream's shapes, or that of Keystone's middleware.
+// requireFault requires an error to have one of upstream's shapes, or that of
+// Keystone's middleware.
 func requireFault(t testing.TB, response *http.Response, body []byte, what string) {
 	t.Helper()
 	require.Equal(t, "application/json", response.Header.Get("Content-Type"), what)
@@ -128,6 +138,7 @@ func requireFault(t testing.TB, response *http.Response, body []byte, what strin
 		Error   struct{ Message string }
 	}
 	require.NoError(t, json.Unmarshal(body, &shapes), what)
+
 	if response.StatusCode == http.StatusUnauthorized {
 		fuzztest.RequireSanitized(t, shapes.Error.Message)
 		return
@@ -137,13 +148,15 @@ func requireFault(t testing.TB, response *http.Response, body []byte, what strin
 		fuzztest.RequireSanitized(t, strings.ReplaceAll(shapes.Message, "\n", " "))
 		return
 	}
+
 	var fault struct{ Faultcode, Faultstring string }
 	require.NoError(t, json.Unmarshal([]byte(shapes.Message), &fault), what)
 	require.NotEmpty(t, fault.Faultstring, what)
 	fuzztest.RequireSanitized(t, fault.Faultstring)
 }
 
-// fullBodyV2 is a body with every member that a route knows, or an empty object.
+// fullBodyV2 is a body with every member that a route knows, or an empty
+// object.
 func fullBodyV2(method, path string, there *fuzzed) any {
 	switch method + " " + strings.TrimPrefix(path, "/v2") {
 	case "POST /device_profiles":

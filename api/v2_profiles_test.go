@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// profileBody is what these tests read of a device profile.
 type profileBody struct {
 	UUID   uuid.UUID
 	Name   string
@@ -68,7 +69,7 @@ func TestDeviceProfileGoldens(t *testing.T) {
 	h.do("DELETE", "/v2/device_profiles/"+id, nil).fault(http.StatusNotFound)
 }
 
-// L33: names are chosen exactly, and a part of the list can be asked for.
+// L33: The list can be filtered by exact names, sorted and read in parts.
 func TestL33DeviceProfileListing(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -76,6 +77,7 @@ func TestL33DeviceProfileListing(t *testing.T) {
 	for _, name := range []string{"c", "a", "d", "b"} {
 		ids[name] = h.profile(name).UUID
 	}
+
 	require.Equal(t, []string{"c", "a", "d", "b"}, h.profiles(""))
 	require.Equal(t, []string{"a", "b"}, h.profiles("?name=b,a,nosuch"))
 	require.Empty(t, h.profiles("?name="), "there is no profile without a name")
@@ -83,6 +85,7 @@ func TestL33DeviceProfileListing(t *testing.T) {
 	require.Equal(t, []string{"d", "b"}, h.profiles("?limit=2&marker="+ids["a"].String()))
 	require.Equal(t, []string{"a", "b", "c", "d"}, h.profiles("?sort_key=name"))
 	require.Equal(t, []string{"b", "a"}, h.profiles("?sort_key=name&sort_dir=desc&marker="+ids["c"].String()))
+
 	for _, query := range []string{
 		"?limit=0", "?limit=x", "?limit=-1", "?marker=x", "?marker=" + uuid.NewString(), "?sort_key=groups", "?sort_dir=up", "?name=a&name=b",
 		"?name=%00", "?value=a", "?filters=abc",
@@ -91,14 +94,15 @@ func TestL33DeviceProfileListing(t *testing.T) {
 	}
 }
 
-// L32, L38: what upstream answers with 500, and what it lets in, is refused
-// with a reason, and nothing is stored.
+// L32, L38: Upstream answers some of these profiles with 500 and lets others
+// in. Here each is refused with a reason, and nothing is stored.
 func TestL32L38InvalidDeviceProfiles(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	taken := h.profile("taken")
 	groups := `"groups": [{"resources:FPGA": "1"}]`
 	in := func(group string) string { return `[{"name": "x", "groups": [{` + group + `}]}]` }
+
 	for body, says := range map[string]string{
 		``:                                  "no body",
 		`{`:                                 "Request is not in valid JSON format",
@@ -150,7 +154,8 @@ func TestL32L38InvalidDeviceProfiles(t *testing.T) {
 		fmt.Sprintf(`[{"name": "x", "uuid": "%s", "colour": "red", %s}]`, chosen, groups)).expect(http.StatusCreated)).UUID)
 }
 
-// TestDeviceProfileDeletion: all that are named go, or none.
+// TestDeviceProfileDeletion: either all of the named profiles are deleted, or
+// none is.
 func TestDeviceProfileDeletion(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -158,6 +163,7 @@ func TestDeviceProfileDeletion(t *testing.T) {
 	for _, name := range []string{"b", "c", "d", "e"} {
 		h.profile(name)
 	}
+
 	for _, path := range []string{"", "/", "?value="} { // tempest: an empty name is a bad request
 		require.Equal(t, `Missing argument: "value"`, h.do("DELETE", "/v2/device_profiles"+path, nil).fault(http.StatusBadRequest))
 	}
@@ -165,13 +171,14 @@ func TestDeviceProfileDeletion(t *testing.T) {
 	h.do("DELETE", "/v2/device_profiles/a?value=b", nil).fault(http.StatusBadRequest)
 	require.Contains(t, h.do("DELETE", "/v2/device_profiles?value=a,nosuch,b", nil).fault(http.StatusNotFound), "nosuch")
 	require.Len(t, h.profiles(""), 5)
+
 	h.do("DELETE", "/v2/device_profiles?value=b,c", nil).expect(http.StatusNoContent)
 	h.do("DELETE", "/v2/device_profiles/d,"+a.UUID.String(), nil).expect(http.StatusNoContent)
 	require.Equal(t, []string{"e"}, h.profiles(""))
 }
 
-// L38: a profile stays while there are requests that were made from it;
-// upstream answers 500.
+// L38: A profile stays while there are requests that were made from it.
+// Upstream answers this with 500.
 func TestL38DeviceProfileInUse(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
