@@ -12,13 +12,14 @@ import (
 	"github.com/cyborg-project/cyborg/api/auth"
 )
 
-// Every route refuses callers without a credential, and those whose role is too
-// small; nothing happens then.
+// Every route refuses callers without a credential and those whose role is too
+// small.
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	h := setup(t, withTokens)
 	accelerator := h.as(adminToken).ready("alpha")
 	tokens := map[auth.Role]string{auth.Reader: readerToken, auth.Member: memberToken, auth.Admin: adminToken}
+
 	for _, route := range routes(t) {
 		t.Run(route.Method+" "+route.Pattern, func(t *testing.T) {
 			t.Parallel()
@@ -52,6 +53,7 @@ func TestCredentials(t *testing.T) {
 	t.Parallel()
 	h := setup(t, withTokens)
 	token := readerToken
+
 	for header, ok := range map[string]bool{
 		"Bearer " + token:        true,
 		"bearer " + token:        true,
@@ -70,6 +72,7 @@ func TestCredentials(t *testing.T) {
 			require.NotContains(t, problem.Detail+problem.Hint, "secret")
 		}
 	}
+
 	h.do("GET", "/metrics", nil).problem(cyborg.ErrUnauthenticated)
 	h.as(readerToken).do("GET", "/metrics", nil).expect(http.StatusOK)
 	for _, open := range []string{"/", "/v1", "/healthz", "/readyz", "/openapi.json"} {
@@ -77,8 +80,8 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
-// Members attach, detach and program, but change no specs, and act on nobody
-// else's operations.
+// Members may attach and detach, but may not change specs or act on operations
+// of others.
 func TestMemberPermissions(t *testing.T) {
 	t.Parallel()
 	h := setup(t, withTokens)
@@ -107,7 +110,7 @@ func TestMemberPermissions(t *testing.T) {
 	require.Equal(t, cyborg.OperationCancelled, mia.ended(running.ID).State)
 }
 
-// Idempotency keys are each caller's own.
+// Each caller has idempotency keys of its own.
 func TestIdempotencyKeysOfTwoCallers(t *testing.T) {
 	t.Parallel()
 	h := setup(t, withTokens)
@@ -117,7 +120,7 @@ func TestIdempotencyKeysOfTwoCallers(t *testing.T) {
 	require.NotEqual(t, one.header.Get("Cyborg-Operation"), two.header.Get("Cyborg-Operation"))
 }
 
-// Web pages of strangers cannot act through their visitor's browser.
+// A stranger's web page cannot act through the browser of its visitor.
 func TestCrossSiteRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -126,7 +129,7 @@ func TestCrossSiteRequestsAreRefused(t *testing.T) {
 	h.do("POST", path(accelerator, "/ready"), nil, "Sec-Fetch-Site", "cross-site").problem(cyborg.ErrForbidden)
 	require.Equal(t, cyborg.LifecycleInactive, h.accelerator(accelerator.UUID).Lifecycle)
 
-	// DNS rebinding: the browser believes that this machine is evil.example.org.
+	// DNS rebinding: the browser takes this machine for evil.example.org.
 	for host, ok := range map[string]bool{
 		"evil.example.org": false, "evil.example.org:6666": false, "127.0.0.1:6666": true, "localhost": true, "LOCALHOST:6666": true, "[::1]:6666": true,
 	} {

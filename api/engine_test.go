@@ -95,7 +95,8 @@ func (e *engine) Start(ctx context.Context, op cyborg.Operation) (workflows.Run,
 	return r, nil
 }
 
-// operate begins the operation and ends it as told.
+// operate begins the operation, waits while it is held up, and ends it with
+// success or as told.
 func (e *engine) operate(ctx context.Context, op cyborg.Operation, r *run, hold <-chan struct{}, fail *cyborg.Error, result cyborg.JSONObject, loads string) {
 	outcome := cyborg.Outcome{Operation: op.ID, State: cyborg.OperationSucceeded, Result: result, BitstreamID: loads, Steps: []cyborg.Step{
 		{Name: "work", State: cyborg.StepDone, At: time.Now()},

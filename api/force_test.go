@@ -12,7 +12,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
-// Force is for admins, where the host cannot take it back itself, and says in the operation what was not done.
+// Only administrators may detach by force, and only what cannot be detached
+// without force. A fence on the accelerator then names the operation.
 func TestDetachByForce(t *testing.T) {
 	t.Parallel()
 	h := setup(t, withTokens)
@@ -34,17 +35,20 @@ func TestDetachByForce(t *testing.T) {
 	again := ada.do("DELETE", path(accelerator)+"?force=true&instance="+instance, nil, key...).expect(http.StatusNoContent)
 	require.Equal(t, done.header.Get("Cyborg-Operation"), again.header.Get("Cyborg-Operation"))
 	ada.do("DELETE", path(accelerator)+"?instance="+instance, nil, key...).problem(cyborg.ErrInvalid)
+
 	after := h.accelerator(accelerator.UUID)
 	require.Empty(t, after.Holders())
 	require.Equal(t, done.header.Get("Cyborg-Operation"), after.Fence.Operation.String())
 }
 
-// Who asked for it as an admin and is none any more cannot have it done again.
+// A caller who was an administrator and no longer is one cannot retry what only
+// administrators may do.
 func TestRetryNeedsTheRoleOfTheRequest(t *testing.T) {
 	t.Parallel()
 	h := setup(t, withTokens)
 	ada, mia := h.as(adminToken), h.as(memberToken)
 	accelerator := ada.host("h1", 1)["fpga-0"]
+
 	mias := cyborg.Actor{Name: "mia"}
 	for _, request := range []db.Admission{
 		{ID: uuid.New(), Actor: mias, Request: cyborg.ProvisionRequest{Accelerator: accelerator.UUID}},
@@ -54,6 +58,7 @@ func TestRetryNeedsTheRoleOfTheRequest(t *testing.T) {
 		require.NoError(t, err)
 		failed := cyborg.Errorf(cyborg.ErrHardware, "no")
 		require.NoError(t, h.store.End(t.Context(), cyborg.Outcome{Operation: request.ID, State: cyborg.OperationFailed, Error: failed}))
+
 		mia.do("POST", operationPath(request.ID, "/retry"), nil).problem(cyborg.ErrForbidden)
 		again := as[cyborg.Operation](ada.do("POST", operationPath(request.ID, "/retry"), nil).expect(http.StatusAccepted))
 		require.Equal(t, cyborg.OperationSucceeded, ada.ended(again.ID).State)

@@ -11,6 +11,8 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
+// An administrator may have a host forgotten that has not been heard of for a
+// while. Its accelerators go with it.
 func TestForgetHost(t *testing.T) {
 	t.Parallel()
 	h := setup(t, withTokens)
@@ -19,11 +21,13 @@ func TestForgetHost(t *testing.T) {
 	mia.do("DELETE", "/v1/hosts/h1", nil).problem(cyborg.ErrForbidden)
 	ada.do("DELETE", "/v1/hosts/h9", nil).problem(cyborg.ErrNotFound)
 	require.Contains(t, ada.do("DELETE", "/v1/hosts/h1", nil).problem(cyborg.ErrChanged).Detail, "was heard at")
+
 	conn, err := pgx.Connect(t.Context(), h.url)
 	require.NoError(t, err)
 	defer conn.Close(t.Context())
 	_, err = conn.Exec(t.Context(), "UPDATE hosts SET last_seen = now() - interval '1 minute'")
 	require.NoError(t, err)
+
 	ada.do("DELETE", "/v1/hosts/h1", nil).expect(http.StatusNoContent)
 	ada.do("DELETE", "/v1/hosts/h1", nil).problem(cyborg.ErrNotFound)
 	left, err := h.store.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{})

@@ -18,7 +18,8 @@ type readyBody struct {
 	}
 }
 
-// readiness asks until the answer is as wanted: on a busy machine a check takes longer than it may, now and then.
+// readiness asks until the answer is as wanted, because on a busy machine a
+// check may time out now and then.
 func (h *harness) readiness(path string, wanted func(answer *reply, ready readyBody) bool) {
 	h.t.Helper()
 	require.Eventually(h.t, func() bool {
@@ -27,7 +28,7 @@ func (h *harness) readiness(path string, wanted func(answer *reply, ready readyB
 	}, waitLimit, poll, path)
 }
 
-// isReady expects that everything answers.
+// isReady waits until every check succeeds.
 func (h *harness) isReady() {
 	h.t.Helper()
 	h.readiness("/readyz", func(answer *reply, ready readyBody) bool {
@@ -58,6 +59,7 @@ func TestMetrics(t *testing.T) {
 	accelerator := h.ready("alpha")
 	h.do("GET", "/accelerator/"+accelerator.UUID.String()+"/", nil).expect(http.StatusOK)
 	h.do("GET", "/v1/nothing/"+accelerator.UUID.String(), nil).problem(cyborg.ErrNotFound)
+
 	text := string(h.do("GET", "/metrics", nil).expect(http.StatusOK).body)
 	require.Contains(t, text, `cyborg_http_request_duration_seconds_count{listener="api",method="GET",route="/v1/accelerators/{uuid}",status="200"} 1`)
 	require.Contains(t, text, `cyborg_http_request_duration_seconds_count{listener="api",method="GET",route="unmatched",status="404"} 1`)

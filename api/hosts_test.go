@@ -43,11 +43,13 @@ func TestDevices(t *testing.T) {
 	h := setup(t)
 	h.host("h1", 2)
 	h.host("h2", 1)
+
 	for query, want := range map[string]int{
 		"": 5, "?host=h1": 3, "?type=GPU": 2, "?type=GPU&host=h2": 1, "?vendor_id=1d5c": 5, "?vendor_id=0x1D5C": 5, "?vendor_id=ffff": 0, "?limit=4": 4,
 	} {
 		require.Len(t, as[body](h.do("GET", "/v1/devices"+query, nil).expect(http.StatusOK)).Device, want, query)
 	}
+
 	first := as[body](h.do("GET", "/v1/devices?limit=1", nil)).Device[0]
 	shown := as[device](h.do("GET", "/v1/devices/"+first.UUID.String(), nil).expect(http.StatusOK))
 	require.Len(t, shown.Accelerators, 1)
@@ -79,12 +81,14 @@ func TestDiscover(t *testing.T) {
 		Sequence int64
 		Devices  map[string]int
 	}
+
 	h.do("POST", "/v1/hosts/h1/discover", nil).expect(http.StatusOK).json(&found)
 	require.Equal(t, "h1", found.Host)
 	require.Equal(t, map[string]int{"fake": 2}, found.Devices)
 	h.do("POST", "/v1/hosts/h9/discover", nil).problem(cyborg.ErrNotFound)
+
 	h.engine.set(func(e *engine) { e.away = true })
-	require.Eventually(t, func() bool { // it is remembered for a moment that Temporal answered
+	require.Eventually(t, func() bool { // that Temporal answered is remembered for a moment
 		return h.do("POST", "/v1/hosts/h1/discover", nil).status == http.StatusServiceUnavailable
 	}, waitLimit, poll)
 }
@@ -99,12 +103,14 @@ func TestDrivers(t *testing.T) {
 	require.Len(t, as[body](h.do("GET", "/v1/drivers?host=h2&host=h2", nil).expect(http.StatusOK)).Driver, 1)
 	require.Len(t, as[body](h.do("GET", "/v1/hosts/h1/drivers", nil).expect(http.StatusOK)).Driver, 1)
 	h.do("GET", "/v1/drivers?host=h9", nil).problem(cyborg.ErrNotFound)
+
 	first := h.do("GET", "/v1/drivers?limit=1", nil).expect(http.StatusOK)
 	next := as[map[string][]map[string]any](first)["driver_links"][0]["href"]
 	require.Equal(t, "/v1/drivers?limit=1&marker=h1%2Ffake", next)
 	second := as[body](h.do("GET", "/v1/drivers?limit=1&marker=h1%2Ffake", nil).expect(http.StatusOK)).Driver
 	require.Len(t, second, 1)
 	require.Equal(t, "h2", second[0].Host)
+
 	h.do("GET", "/v1/drivers?marker=h1", nil).problem(cyborg.ErrInvalid)
 	h.do("GET", "/v1/services?marker=h1", nil).problem(cyborg.ErrInvalid)
 	require.Equal(t, "fake", as[cyborg.Backend](h.do("GET", "/v1/hosts/h1/drivers/fake", nil).expect(http.StatusOK)).Driver)
@@ -156,6 +162,7 @@ func TestUsage(t *testing.T) {
 			return out, nil
 		}
 	})
+
 	census := as[cyborg.Census](h.do("GET", "/v1/usage", nil).expect(http.StatusOK))
 	require.Equal(t, []string{"h1", "h2"}, asked)
 	require.True(t, census.Partial)
@@ -174,6 +181,7 @@ func TestUsage(t *testing.T) {
 
 	h.do("GET", "/v1/usage?host=h9", nil).problem(cyborg.ErrNotFound)
 	h.do("GET", "/v1/accelerators/"+uuid.NewString()+"/usage", nil).problem(cyborg.ErrNotFound)
+
 	h.engine.set(func(e *engine) {
 		e.census = func([]string, []string) (cyborg.Census, error) {
 			return cyborg.Census{}, cyborg.Errorf(cyborg.ErrTimeout, "no answer within the time of the request")

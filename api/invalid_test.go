@@ -11,7 +11,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Whatever a caller sends, the answer says what is wrong: never a 5xx, never a body that is not a problem.
+// Whatever a caller sends, the answer is a problem that says what is wrong, and
+// never has a status of 5xx.
 func TestBadInput(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -37,6 +38,7 @@ func TestBadInput(t *testing.T) {
 		"wrong type inside": `{"acc_specs": {"num": "two"}, "image": {"source": []}, "reason": {}, "options": []}`,
 		"number too large":  `{"acc_specs": {"num": 1e999}}`,
 	}
+
 	for _, route := range routes(t) {
 		path := "/v1" + strings.ReplaceAll(fill(route.Pattern, accelerator), "{id}", op.String())
 		if strings.Contains(route.Pattern, "{id}") {
@@ -80,10 +82,11 @@ func TestBadInput(t *testing.T) {
 			})
 		}
 	}
+
 	require.Equal(t, accelerator.SpecVersion, h.accelerator(accelerator.UUID).SpecVersion)
 }
 
-// at is the harness in a subtest.
+// at is the harness for a subtest.
 func at(h *harness, t testing.TB) *harness { //nolint:thelper // h is whose method it would be
 	t.Helper()
 	other := *h
@@ -91,7 +94,7 @@ func at(h *harness, t testing.TB) *harness { //nolint:thelper // h is whose meth
 	return &other
 }
 
-// validBody is a body that the route accepts.
+// validBody is a body that the route accepts, or nil if it needs none.
 func validBody(method, pattern string) any {
 	switch method + " " + pattern {
 	case "POST /accelerators", "POST /accelerators/{uuid}":
@@ -159,6 +162,7 @@ func TestBadParameters(t *testing.T) {
 			require.Contains(t, problem.Detail+problem.Hint, named)
 		})
 	}
+
 	problem := h.do("GET", "/v1/accelerators?colour=red", nil).problem(cyborg.ErrInvalid)
 	require.Contains(t, problem.Hint, "device_type", "it lists the known ones")
 }
@@ -174,11 +178,12 @@ func TestBadHeaders(t *testing.T) {
 	h.do("GET", "/v1/events", nil, "Last-Event-ID", "x").problem(cyborg.ErrInvalid)
 }
 
-// A wrong body names the property and shows the value.
+// The answer to a wrong body names the property and shows the value.
 func TestMessagesNamePropertyAndValue(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("alpha")
+
 	for name, test := range map[string]struct {
 		method, path, body string
 		wants              []string

@@ -197,7 +197,7 @@ func TestCancelWhileTemporalIsAway(t *testing.T) {
 	release := h.engine.block()
 	defer release()
 	op := as[cyborg.Operation](h.do("PUT", path(accelerator), nil, "Prefer", "respond-async").expect(http.StatusAccepted))
-	require.Eventually(t, func() bool { // a cancel would end one that has not begun at once
+	require.Eventually(t, func() bool { // a cancel would at once end one that has not begun
 		return as[cyborg.Operation](h.do("GET", operationPath(op.ID), nil)).State == cyborg.OperationRunning
 	}, waitLimit, poll)
 

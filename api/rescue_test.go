@@ -16,8 +16,9 @@ import (
 )
 
 // TestHardRebootIsRecorded: nova-compute asks for the accelerators of an
-// instance at the start of a reboot. Where they may be lost, and Nova says that
-// it is a hard one, that is noted; whatever Nova says, it is answered.
+// instance at the start of a reboot. If they may be lost and Nova says that the
+// reboot is a hard one, that is recorded. The question is answered whatever
+// Nova says.
 func TestHardRebootIsRecorded(t *testing.T) {
 	t.Parallel()
 	hard, soft, unknown := uuid.New(), uuid.New(), uuid.New()
@@ -30,6 +31,7 @@ func TestHardRebootIsRecorded(t *testing.T) {
 	for instance, provider := range map[uuid.UUID]uuid.UUID{hard: accelerator.ProviderUUID, soft: accelerator.ProviderUUID, unknown: other.ProviderUUID} {
 		h.do("PATCH", requestsPath, toBind("h1", provider, instance, h.requests("one", 1)...)).expect(http.StatusAccepted)
 	}
+
 	noted := func(instance uuid.UUID) string {
 		require.Len(t, h.do("GET", ofInstance(instance), nil).arqs(http.StatusOK), 1)
 		request, err := h.store.HardReboot(t.Context(), cyborg.Rescue{Instance: instance, BootID: "b"})
@@ -37,18 +39,19 @@ func TestHardRebootIsRecorded(t *testing.T) {
 		return request
 	}
 	require.Empty(t, noted(hard), "nothing is lost")
+
 	conn, err := pgx.Connect(t.Context(), h.url)
 	require.NoError(t, err)
 	defer conn.Close(t.Context())
 	_, err = conn.Exec(t.Context(), "UPDATE arqs SET lost_boot = 'b', lost_at = now()")
 	require.NoError(t, err)
+
 	require.Equal(t, "req-1", noted(hard))
 	require.Empty(t, noted(soft))
 	require.Empty(t, noted(unknown))
 }
 
-// bootingInstances are instances whose host boots again while Nova is asked
-// about them.
+// bootingInstances is a Nova during whose answer the host boots again.
 type bootingInstances struct {
 	instances
 
@@ -60,9 +63,8 @@ func (b bootingInstances) HardReboot(ctx context.Context, instance uuid.UUID) (s
 	return b.instances.HardReboot(ctx, instance)
 }
 
-// TestHardRebootBeforeAnotherBoot: a hard reboot that was asked for before the
-// host booted again, and was seen before that was known, does not count for
-// what that boot has cost.
+// TestHardRebootBeforeAnotherBoot: a hard reboot that Nova reports before it is
+// known that the host booted again does not count for what that boot has cost.
 func TestHardRebootBeforeAnotherBoot(t *testing.T) {
 	t.Parallel()
 	instance, boots := uuid.New(), func() {}
@@ -74,6 +76,7 @@ func TestHardRebootBeforeAnotherBoot(t *testing.T) {
 	conn, err := pgx.Connect(t.Context(), h.url)
 	require.NoError(t, err)
 	defer conn.Close(t.Context())
+
 	boot := func(id string) {
 		_, err := conn.Exec(t.Context(), "UPDATE arqs SET lost_boot = $1, lost_at = clock_timestamp(), hard_reboot = NULL", id)
 		require.NoError(t, err)
@@ -84,6 +87,7 @@ func TestHardRebootBeforeAnotherBoot(t *testing.T) {
 		require.NoError(t, err)
 		return request
 	}
+
 	boot("first")
 	boots = func() { boot("second") }
 	require.Empty(t, noted())
@@ -91,9 +95,9 @@ func TestHardRebootBeforeAnotherBoot(t *testing.T) {
 	require.Equal(t, "req-1", noted(), "Nova is still, or again, at it, and this boot is known")
 }
 
-// TestRescue: administrators may have Nova reboot what a host's boot may have
-// cost its accelerators, where there is a Nova; what that is, is told of the
-// request and as drift.
+// TestRescue: if there is a Nova, administrators may have it reboot the
+// instances whose accelerators a host's boot may have cost. The loss is shown
+// at the request, at its handle and as drift.
 func TestRescue(t *testing.T) {
 	t.Parallel()
 	const rescue = "/v1/hosts/h1/rescue"

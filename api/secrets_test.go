@@ -20,9 +20,8 @@ import (
 // record keeps everything that is logged.
 type record struct{ transcript.Text }
 
-// However a token is sent, right or wrong, where it belongs or where it does
-// not, nothing tells it to anybody: no log at any level, no answer, no metric,
-// no record.
+// However a token is sent, right or wrong, in its place or elsewhere, nothing
+// discloses it: no log at any level, no answer, no metric and no record.
 func TestTokensAreNeverDisclosed(t *testing.T) {
 	t.Parallel()
 	h := setup(t, withTokens)
@@ -31,6 +30,7 @@ func TestTokensAreNeverDisclosed(t *testing.T) {
 	store, err := db.Open(t.Context(), h.url, db.Options{MaxConns: 4}, log)
 	require.NoError(t, err)
 	t.Cleanup(store.Close)
+
 	config := api.Config{V1: v1.Config{SyncWait: waitLimit}}
 	withTokens(&config)
 	handler, err := api.New(config, api.Deps{Store: store, Engine: h.engine, Registry: prometheus.NewRegistry(), Log: log})
@@ -50,6 +50,7 @@ func TestTokensAreNeverDisclosed(t *testing.T) {
 		}
 		answers.Write(answer.body)
 	}
+
 	for _, token := range []string{"", wrong, readerToken, memberToken, adminToken} {
 		for _, route := range routes(t) {
 			path := "/v1" + fill(strings.ReplaceAll(route.Pattern, "{id}", accelerator.UUID.String()), accelerator)
@@ -60,16 +61,18 @@ func TestTokensAreNeverDisclosed(t *testing.T) {
 		}
 		ask(token, http.MethodGet, "/metrics", nil)
 	}
+
 	h.token = ""
 	for _, header := range []string{"Basic " + adminToken, "Bearer", "Bearer " + adminToken + adminToken, adminToken} {
 		ask("", http.MethodGet, "/v1/accelerators", nil, "Authorization", header)
 	}
 	h.engine.work.Wait()
-	require.Eventually(t, func() bool { // the feed shows what every transaction before it has ended of
+	require.Eventually(t, func() bool { // the feed shows an event when all earlier transactions have ended
 		history := h.do(http.MethodGet, path(accelerator, "/history"), nil, "Authorization", "Bearer "+adminToken)
 		answers.Write(history.body)
 		return strings.Contains(string(history.body), "ada")
 	}, 5*time.Minute, 100*time.Millisecond)
+
 	require.Contains(t, said.String(), "actor=ada")
 	for _, secret := range []string{readerToken, memberToken, adminToken, wrong} {
 		require.NotContains(t, said.String(), secret)

@@ -189,6 +189,7 @@ func TestL38DeviceProfileInUse(t *testing.T) {
 	_, err = conn.Exec(t.Context(), `INSERT INTO arqs (project, profile_uuid, profile_name, group_index, profile_group)
 		VALUES ('p', $1, 'a', 0, '{"resources:FPGA": "1"}')`, profile.UUID)
 	require.NoError(t, err)
+
 	require.Contains(t, h.do("DELETE", "/v2/device_profiles/a", nil).fault(http.StatusConflict), "were made from the device profile a")
 	require.Equal(t, []string{"a"}, h.profiles(""))
 }
@@ -199,6 +200,7 @@ func TestDeviceProfileEvents(t *testing.T) {
 	h := setup(t)
 	profile := h.profile("a")
 	h.do("DELETE", "/v2/device_profiles/a", nil).expect(http.StatusNoContent)
+
 	conn, err := pgx.Connect(t.Context(), h.url)
 	require.NoError(t, err)
 	defer conn.Close(t.Context())

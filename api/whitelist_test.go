@@ -10,6 +10,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
+// Devices of a host are given to Nova and taken back when a list is applied,
+// and not before.
 func TestNovaWhitelist(t *testing.T) {
 	t.Parallel()
 	const path = "/v1/hosts/h1/nova-whitelist"
@@ -33,7 +35,7 @@ func TestNovaWhitelist(t *testing.T) {
 	}
 	require.Empty(t, list())
 
-	// However it is named; and nothing is done before somebody says so.
+	// A preview finds a device by any of its names, and changes nothing.
 	fpga, gpu := known["fpga-0"], known["gpu-2"]
 	for name, want := range map[string]string{
 		fpga.UUID.String(): "+fpga-0\n", fpga.DeviceUUID.String(): "+fpga-0\n", fpga.Name: "+fpga-0\n", "01:00.1": "+fpga-0\n",
@@ -55,12 +57,13 @@ func TestNovaWhitelist(t *testing.T) {
 	h.do("GET", "/v1/accelerators/"+gpu.UUID.String(), nil).expect(http.StatusOK)
 	require.Equal(t, "PGPU", h.accelerator(gpu.UUID).Nova.ResourceClass)
 	h.do("POST", "/v1/accelerators/"+gpu.UUID.String()+"/ready", nil).problem(cyborg.ErrInUse)
+
 	h.do("POST", path, `{"devices": [], "apply": true}`).expect(http.StatusOK)
 	require.Empty(t, list())
 	h.do("POST", "/v1/accelerators/"+gpu.UUID.String()+"/ready", nil).expect(http.StatusOK)
 
 	for body, kind := range map[string]cyborg.ErrorKind{
-		`{}`:                              cyborg.ErrInvalid, // no device at all must be said
+		`{}`:                              cyborg.ErrInvalid, // an empty list must be given as such
 		`{"apply": true}`:                 cyborg.ErrInvalid,
 		`{"devices": {}}`:                 cyborg.ErrInvalid,
 		`{"devices": ["0000:01:00.0"]}`:   cyborg.ErrInvalid,

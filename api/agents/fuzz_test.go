@@ -17,8 +17,9 @@ import (
 	"github.com/cyborg-project/cyborg/internal/fuzztest"
 )
 
-// FuzzReport reports any inventory: any body, or a full one in which one value is replaced. It is never answered with 500,
-// and what is recorded of it can be read.
+// FuzzReport sends any report: any body, or a full one in which one value is
+// replaced. It is never answered with 500, and what is recorded of it can be
+// read.
 func FuzzReport(f *testing.F) {
 	full := report("h1", 1)
 	node := 1
@@ -31,6 +32,7 @@ func FuzzReport(f *testing.F) {
 	full.Content.Attachments = []agentapi.Attachment{
 		{Backend: "fake", Deployable: "fpga-0", Handle: "0000:01:00.0", Operation: uuid.Max, State: cyborg.AttachmentDone},
 	}
+
 	h := setup(f, agents.Config{ReportLimit: 64 << 10}).plain()
 	fuzzBody(f, h, agents.ReportsPath, full, func(t *testing.T, sequence int64) string {
 		t.Helper()
@@ -54,8 +56,9 @@ func FuzzHeartbeat(f *testing.F) {
 	fuzzBody(f, h, agents.HeartbeatsPath, beat, nil)
 }
 
-// fuzzBody fuzzes the bodies of a path. A good body is sent after each, where there is a next one: what one agent says
-// does not keep the next from being heard.
+// fuzzBody fuzzes the bodies of a path. After each it sends a good body, if
+// next makes one, because what one agent says must not keep the next from being
+// heard.
 func fuzzBody(f *testing.F, h *harness, path string, full any, next func(t *testing.T, sequence int64) string) {
 	f.Helper()
 	plain, err := json.Marshal(full)
@@ -66,20 +69,23 @@ func fuzzBody(f *testing.F, h *harness, path string, full any, next func(t *test
 		f.Add(true, false, uint8(0), text)
 		f.Add(true, true, uint8(0), text)
 	}
+
 	const leaves = 64 // more than there are
 	for i, value := range fuzztest.Values() {
 		step := 3
-		if len(value) > 8000 { // what an index cannot hold
+		if len(value) > 8000 { // too long for an index of the database
 			step = 1
 		}
 		for leaf := i % step; leaf < leaves; leaf += step {
 			f.Add(false, false, uint8(leaf), value)
 		}
 	}
+
 	sequence := time.Now().UnixMicro()
 	f.Fuzz(func(t *testing.T, whole, zipped bool, leaf uint8, text string) {
 		h := *h
 		h.t = t
+
 		body := text
 		if !whole {
 			var value any
@@ -90,13 +96,16 @@ func fuzzBody(f *testing.F, h *harness, path string, full any, next func(t *test
 			}
 			body = fuzztest.ReplaceLeaf(t, value, int(leaf), text)
 		}
+
 		sent, headers := []byte(body), []string(nil)
 		if zipped {
 			sent, headers = zip(t, sent), []string{"Content-Encoding", "gzip"}
 		}
+
 		what := fmt.Sprintf("%s %s", path, body)
 		response, got := h.send(http.MethodPost, path, sent, headers...)
 		require.NotEqual(t, http.StatusInternalServerError, response.StatusCode, "%s: %s", what, got)
+
 		if response.StatusCode != http.StatusOK {
 			var problem struct {
 				Kind         cyborg.ErrorKind
@@ -106,7 +115,8 @@ func fuzzBody(f *testing.F, h *harness, path string, full any, next func(t *test
 			fuzztest.RequireRefusal(t, &cyborg.Error{Kind: problem.Kind, Message: problem.Detail, Hint: problem.Hint},
 				cyborg.ErrInvalid, cyborg.ErrTooLarge, cyborg.ErrNotFound, cyborg.ErrClaimed)
 		}
-		if response.StatusCode == http.StatusOK && next != nil { // nothing is recorded of a heartbeat from nowhere
+
+		if response.StatusCode == http.StatusOK && next != nil { // a heartbeat of an unknown host records nothing
 			var said struct{ Host string }
 			require.NoError(t, json.Unmarshal([]byte(body), &said), what)
 			requireReadable(t, h.store, said.Host, what)
@@ -119,7 +129,8 @@ func fuzzBody(f *testing.F, h *harness, path string, full any, next func(t *test
 	})
 }
 
-// requireReadable requires that what is recorded of a host can be read and told to others.
+// requireReadable requires that all that is recorded of a host can be read and
+// passed on.
 func requireReadable(t *testing.T, store *db.Store, host, what string) {
 	t.Helper()
 	require.NoError(t, cyborg.CheckHostName(host), what)
@@ -129,6 +140,7 @@ func requireReadable(t *testing.T, store *db.Store, host, what string) {
 	require.NoError(t, err, what)
 	devices, err := store.Devices(t.Context(), db.DeviceFilter{Hosts: []string{host}}, db.Page{})
 	require.NoError(t, err, what)
+
 	for _, value := range []any{recorded, accelerators, devices} {
 		_, err = json.Marshal(value)
 		require.NoError(t, err, what)

@@ -19,8 +19,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// inGlance is an endpoint with an image in Glance for an operation that runs on
-// h1.
+// inGlance is an endpoint, an image in Glance, and an operation on h1 that
+// needs the image.
 type inGlance struct {
 	*harness
 	glance    *glancetest.Glance
@@ -30,6 +30,7 @@ type inGlance struct {
 	path      string
 }
 
+// setupGlance begins the operation and grants a one-time URL for its image.
 func setupGlance(t *testing.T, config agents.Config) *inGlance {
 	t.Helper()
 	g := &inGlance{glance: glancetest.Start(t), image: bytes.Repeat([]byte("0123456789"), 70_000)}
@@ -40,7 +41,7 @@ func setupGlance(t *testing.T, config agents.Config) *inGlance {
 	return g
 }
 
-// grant makes a one-time URL.
+// grant makes a one-time URL for the operation's image.
 func (g *inGlance) grant(t *testing.T, secret string, valid time.Duration) string {
 	t.Helper()
 	op, err := g.store.Operation(t.Context(), g.operation)
@@ -52,20 +53,21 @@ func (g *inGlance) grant(t *testing.T, secret string, valid time.Duration) strin
 	return workflows.ImageFetch(g.operation, secret)
 }
 
-// A one-time URL gives the image, whole or from where it broke off, until its
-// host says that it has it.
+// A one-time URL serves the image, whole or from where a transfer broke off,
+// until the host says that it has the image.
 func TestOneTimeURL(t *testing.T) {
 	t.Parallel()
 	g := setupGlance(t, agents.Config{})
 	g.plain()
 	g.glance.Fail(glancetest.Failure{Cut: 300_000})
+
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, g.server.URL+g.path, nil)
 	require.NoError(t, err)
 	response, err := g.client.Do(request)
 	require.NoError(t, err)
 	defer response.Body.Close()
 	first, err := io.ReadAll(response.Body)
-	require.ErrorContains(t, err, "EOF", "it broke off, and says so")
+	require.ErrorContains(t, err, "EOF", "the agent must see that the transfer broke off")
 	require.Equal(t, int64(len(g.image)), response.ContentLength)
 	require.True(t, bytes.HasPrefix(g.image, first))
 
@@ -74,6 +76,7 @@ func TestOneTimeURL(t *testing.T) {
 	require.Equal(t, "bytes 300000-699999/700000", response.Header.Get("Content-Range"))
 	require.True(t, bytes.Equal(g.image[300_000:], body))
 	require.Equal(t, []string{"", "bytes=300000-"}, g.glance.Ranges(), "Glance sent nothing twice")
+
 	response, _ = g.send(http.MethodGet, g.path, nil, "Range", "bytes=700000-")
 	require.Equal(t, http.StatusRequestedRangeNotSatisfiable, response.StatusCode)
 
@@ -87,7 +90,8 @@ func TestOneTimeURL(t *testing.T) {
 	}
 }
 
-// Nobody else gets the image, by no other URL, at no other time.
+// No other URL serves the image, and none does once a later one has been
+// granted, its time is over or its operation has ended.
 func TestOneTimeURLIsRefused(t *testing.T) {
 	t.Parallel()
 	g := setupGlance(t, agents.Config{})
@@ -96,10 +100,12 @@ func TestOneTimeURLIsRefused(t *testing.T) {
 		response, body := g.send(http.MethodGet, path, nil)
 		return g.refused(kind, response, body).Detail
 	}
+
 	refused(cyborg.ErrChanged, workflows.ImageFetch(g.operation, "another-secret"))
 	refused(cyborg.ErrChanged, workflows.ImageFetch(uuid.New(), "a-secret"))
 	refused(cyborg.ErrInvalid, workflows.ImagesPath+g.operation.String())
 	refused(cyborg.ErrInvalid, workflows.ImagesPath+"x?key=a-secret")
+
 	g.grant(t, "later-secret", time.Minute)
 	refused(cyborg.ErrChanged, g.path)
 	short := g.grant(t, "short-secret", time.Millisecond)
@@ -113,6 +119,7 @@ func TestOneTimeURLIsRefused(t *testing.T) {
 	require.NotContains(t, refused(cyborg.ErrUnavailable, path), "secret")
 	g.glance.Remove(g.id)
 	refused(cyborg.ErrNotFound, path)
+
 	require.NoError(t, g.store.End(t.Context(), cyborg.Outcome{
 		Operation: g.operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrNotFound, "gone"),
 	}))
@@ -122,8 +129,8 @@ func TestOneTimeURLIsRefused(t *testing.T) {
 	}, "too-late")))
 }
 
-// The URL is one host's, and any conductor serves it; one without a way to
-// Glance says so.
+// A one-time URL serves only the host that it was made for. A conductor that
+// cannot reach Glance says so.
 func TestOneTimeURLIsValidForOneHost(t *testing.T) {
 	t.Parallel()
 	signer := newAuthority(t)

@@ -63,6 +63,7 @@ func TestCertificates(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, both.Open())
 	require.Equal(t, "bearer token or client certificate", both.Scheme())
+
 	with := func(subject pkix.Name) *http.Request {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: subject}}}}
@@ -73,6 +74,7 @@ func TestCertificates(t *testing.T) {
 		caller.ID = "certificate/c"
 		return caller
 	}
+
 	for name, test := range map[string]struct {
 		subject pkix.Name
 		caller  auth.Caller
@@ -90,6 +92,7 @@ func TestCertificates(t *testing.T) {
 		require.NoError(t, err, name)
 		require.Equal(t, test.caller, caller, name)
 	}
+
 	r := with(pkix.Name{CommonName: "c"})
 	r.Header.Set("Authorization", "Bearer s")
 	caller, err := both.Authenticate(r)

@@ -12,14 +12,17 @@ import (
 	"github.com/cyborg-project/cyborg/internal/fuzztest"
 )
 
-// FuzzAuthenticate lets nobody in but who has the token, and repeats nothing of what was tried.
+// FuzzAuthenticate tries any header. Only the token lets a caller in, and no
+// error repeats what was tried.
 func FuzzAuthenticate(f *testing.F) {
 	const secret = "a-token-of-good-length"
 	authenticator, err := auth.New(auth.Config{Tokens: []auth.Token{{Name: "ada", Secret: secret, Role: auth.Admin}}})
 	require.NoError(f, err)
+
 	for _, text := range append(fuzztest.Texts(), "Bearer "+secret, "bearer  "+secret+" ", "Bearer", "Basic YTpi", "Bearer "+secret[1:], "Bearer "+secret+secret) {
 		f.Add(text)
 	}
+
 	f.Fuzz(func(t *testing.T, header string) {
 		caller, err := authenticator.Authenticate(&http.Request{Header: http.Header{"Authorization": {header}}})
 		scheme, token, _ := strings.Cut(header, " ")
@@ -29,6 +32,7 @@ func FuzzAuthenticate(f *testing.F) {
 			require.Equal(t, secret, strings.TrimSpace(token))
 			return
 		}
+
 		require.Zero(t, caller)
 		fuzztest.RequireRefusal(t, err, cyborg.ErrUnauthenticated)
 		if len(token) > 8 {

@@ -13,7 +13,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/openstack/keystone"
 )
 
-// validator knows tokens by who has to send them, and what they are.
+// validator is a Keystone that knows these tokens, each by the client that may
+// send it and its text.
 type validator map[string]keystone.Token
 
 func (v validator) Validate(_ context.Context, client, token string, _ bool) (keystone.Token, error) {
@@ -23,8 +24,8 @@ func (v validator) Validate(_ context.Context, client, token string, _ bool) (ke
 	return keystone.Token{}, cyborg.Errorf(cyborg.ErrUnauthenticated, "unknown")
 }
 
-// What Keystone says of a user and of the service that works for it is what
-// rules are asked with.
+// A caller has what Keystone says of the user and of the service that works for
+// the user. Policy rules decide by that.
 func TestKeystoneCallers(t *testing.T) {
 	t.Parallel()
 	user := keystone.Token{UserID: "u1", User: "alice", UserDomainID: "ud", ProjectID: "p1", ProjectDomainID: "pd", Roles: []string{"operator"}}
@@ -39,6 +40,7 @@ func TestKeystoneCallers(t *testing.T) {
 		},
 	}})
 	require.NoError(t, err)
+
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.Header.Set("X-Auth-Token", "alice")
 	alice := auth.Caller{

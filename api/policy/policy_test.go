@@ -68,8 +68,8 @@ func allowed(t *testing.T, p *policy.Policy, caller auth.Caller, rule string) bo
 	return err == nil
 }
 
-// Each of upstream's rules lets in exactly the callers that it lets in there,
-// with the new defaults and with the old ones.
+// Each rule lets in the same callers as OpenStack Cyborg's, with the new
+// defaults and with the old ones.
 func TestDefaultRules(t *testing.T) {
 	t.Parallel()
 	all := map[string]auth.Caller{"nobody": nobody, "reader": reader, "member": member, "manager": manager, "admin": admin, "service": service}

@@ -10,7 +10,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// TestEveryKind: each kind says who may retry it, or that nobody can.
+// TestEveryKind: each kind of operation says who may retry it, or that nobody
+// may.
 func TestEveryKind(t *testing.T) {
 	t.Parallel()
 	require.ElementsMatch(t, cyborg.OperationKinds(), slices.Collect(maps.Keys(retryTable)))

@@ -10,18 +10,21 @@ import (
 	"github.com/cyborg-project/cyborg/internal/fuzztest"
 )
 
-// FuzzParseJSON reads any body. What it takes, every other reader of JSON takes too, and understands in the same way.
+// FuzzParseJSON parses any body. What it accepts, encoding/json accepts too,
+// and understands in the same way.
 func FuzzParseJSON(f *testing.F) {
 	for _, text := range append(append(fuzztest.Texts(), fuzztest.Values()...),
 		`{"a": [1, 2.5, "x", null, true]}`, `{} {}`, `{"a":1,}`, `[1,]`, `{1:2}`, "\ufeff{}", `"\ud83d\ude00"`, `-0`, `1E5`, `{"a":`, `nul`, `]`, `}`) {
 		f.Add([]byte(text))
 	}
+
 	f.Fuzz(func(t *testing.T, body []byte) {
 		value, err := web.ParseJSON(body)
 		if err != nil {
 			fuzztest.RequireRefusal(t, err)
 			return
 		}
+
 		require.True(t, json.Valid(body))
 		require.LessOrEqual(t, depth(value), 32)
 		var other any
@@ -30,13 +33,15 @@ func FuzzParseJSON(f *testing.F) {
 		require.NoError(t, err)
 		theirs, err := json.Marshal(other)
 		require.NoError(t, err)
-		var oursAgain, theirsAgain any // whole numbers differ in how they are written, not in their value
+
+		var oursAgain, theirsAgain any // the two write whole numbers differently
 		require.NoError(t, json.Unmarshal(ours, &oursAgain))
 		require.NoError(t, json.Unmarshal(theirs, &theirsAgain))
 		require.Equal(t, theirsAgain, oursAgain)
 	})
 }
 
+// depth is how deep a value's lists and objects are nested.
 func depth(value any) int {
 	deepest := 0
 	switch v := value.(type) {

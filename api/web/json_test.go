@@ -27,6 +27,7 @@ func TestParseJSON(t *testing.T) {
 	}
 }
 
+// nested is an empty list within lists, of that depth altogether.
 func nested(depth int) any {
 	value := []any{}
 	for range depth - 1 {

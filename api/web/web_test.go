@@ -20,13 +20,14 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
-// observed serves the handler below Observe; log receives what is logged.
+// observed serves the handler below Observe. What is logged is written to log.
 func observed(t *testing.T, handler web.Handler) (server *httptest.Server, log *bytes.Buffer) {
 	t.Helper()
 	log = &bytes.Buffer{}
 	metrics, err := web.NewMetrics(prometheus.NewRegistry(), "test")
 	require.NoError(t, err)
 	logger := slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+
 	server = httptest.NewUnstartedServer(web.Observe(logger, metrics, nil)(handler))
 	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	server.Start()
@@ -34,10 +35,12 @@ func observed(t *testing.T, handler web.Handler) (server *httptest.Server, log *
 	return server, log
 }
 
+// get sends a request and reads the answer.
 func get(t *testing.T, url string) (*http.Response, []byte, error) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	require.NoError(t, err)
+
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		return nil, nil, err
@@ -47,7 +50,8 @@ func get(t *testing.T, url string) (*http.Response, []byte, error) {
 	return response, body, err
 }
 
-// What agents say all the time is no news; that it fails is.
+// A routine request, such as those that agents send all the time, is logged at
+// debug. If it fails, it is logged as any other.
 func TestRoutineRequestsAreLoggedAtDebug(t *testing.T) {
 	t.Parallel()
 	for failure, level := range map[error]slog.Level{
@@ -57,20 +61,22 @@ func TestRoutineRequestsAreLoggedAtDebug(t *testing.T) {
 			web.SetRoutine(r.Context())
 			return failure
 		})
+
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, nil)
 		require.NoError(t, err)
 		response, err := http.DefaultClient.Do(request)
 		require.NoError(t, err)
 		require.NoError(t, response.Body.Close())
 		server.Close()
+
 		var line map[string]any
 		require.NoError(t, json.Unmarshal(log.Bytes(), &line))
 		require.Equal(t, level.String(), line["level"])
 	}
 }
 
-// Each kind answers with its status, a title of its own, and the message; what
-// is internal stays inside.
+// Each kind of error has an answer with its status, a title of its own and the
+// message. The message of an internal error goes only into the log.
 func TestWriteError(t *testing.T) {
 	t.Parallel()
 	titles := map[string]cyborg.ErrorKind{}
@@ -81,6 +87,7 @@ func TestWriteError(t *testing.T) {
 		response, body, err := get(t, server.URL)
 		require.NoError(t, err)
 		server.Close()
+
 		require.Equal(t, kind.HTTPStatus(), response.StatusCode)
 		var problem web.Problem
 		require.NoError(t, json.Unmarshal(body, &problem))
@@ -90,6 +97,7 @@ func TestWriteError(t *testing.T) {
 		require.NotEmpty(t, problem.Title)
 		require.NotContains(t, titles, problem.Title, "%s", kind)
 		titles[problem.Title] = kind
+
 		if kind == cyborg.ErrInternal {
 			require.NotContains(t, string(body), "secret")
 		} else {
@@ -131,13 +139,14 @@ func TestPanic(t *testing.T) {
 	require.Equal(t, http.StatusInternalServerError, response.StatusCode)
 	require.Equal(t, "application/problem+json", response.Header.Get("Content-Type"))
 	require.NotContains(t, string(body), "secret")
+
 	server.Close()
 	require.Contains(t, log.String(), "secret")
 	require.Contains(t, log.String(), "web_test.go", "the log has the stack")
 }
 
-// A panic in the middle of an answer breaks the connection: half an answer must
-// not look like a whole one.
+// A panic in the middle of an answer breaks the connection, because half an
+// answer must not look like a whole one.
 func TestPanicDuringAnAnswer(t *testing.T) {
 	t.Parallel()
 	server, log := observed(t, func(w http.ResponseWriter, _ *http.Request) error {
@@ -145,6 +154,7 @@ func TestPanicDuringAnAnswer(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		panic("secret")
 	})
+
 	_, _, err := get(t, server.URL)
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 	server.Close()
@@ -160,6 +170,7 @@ func TestDisconnectCancelsTheRequest(t *testing.T) {
 		close(left)
 		return r.Context().Err()
 	})
+
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL, nil)
 	require.NoError(t, err)
@@ -171,11 +182,12 @@ func TestDisconnectCancelsTheRequest(t *testing.T) {
 	if err == nil {
 		require.NoError(t, response.Body.Close())
 	}
+
 	require.ErrorIs(t, err, context.Canceled)
 	<-left
 	server.Close()
 	require.Contains(t, log.String(), `"status":499`)
-	require.Contains(t, log.String(), `"level":"INFO"`, "it is no defect of ours")
+	require.Contains(t, log.String(), `"level":"INFO"`, "a client that leaves is no defect of ours")
 }
 
 func TestMetricsAreRegisteredOnce(t *testing.T) {
@@ -201,11 +213,13 @@ func TestReadBody(t *testing.T) {
 			require.Equal(t, cyborg.ErrTooLarge, cyborg.ErrorKindOf(err))
 		}
 	}
+
 	broken := httptest.NewRequest(http.MethodPost, "/", io.MultiReader(bytes.NewReader([]byte("{")), brokenReader{}))
 	_, err := web.ReadBody(httptest.NewRecorder(), broken, 100)
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 }
 
+// brokenReader is a body that breaks off.
 type brokenReader struct{}
 
 func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
