@@ -38,6 +38,7 @@ func TestSeedContract(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	found := h.host("h1", 2)
+
 	for _, prefix := range []string{"/accelerators", "/v1/accelerator"} {
 		accelerator := found["fpga-0"]
 		if prefix != "/accelerators" {
@@ -84,9 +85,11 @@ func TestListFilters(t *testing.T) {
 	h.host("h1", 2)
 	h.host("h2", 1)
 	instance := uuid.NewString()
+
 	list := func(query string) listBody {
 		return as[listBody](h.do("GET", "/v1/accelerators"+query, nil).expect(http.StatusOK))
 	}
+
 	first := list("?host=h1&device_type=FPGA").Accelerator[0]
 	h.do("POST", path(first.Accelerator), map[string]any{"name": "alpha"}).expect(http.StatusCreated)
 	h.do("PUT", path(first.Accelerator), map[string]any{"instance": instance}).expect(http.StatusOK)
@@ -123,11 +126,13 @@ func TestListPages(t *testing.T) {
 
 	var names []string
 	pages := 0
+
 	for next := "/accelerator?limit=3&host=h1"; next != ""; {
 		page := as[listBody](h.do("GET", next, nil).expect(http.StatusOK))
 		require.LessOrEqual(t, len(page.Accelerator), 3)
 		names = append(names, page.names()...)
 		next = ""
+
 		if len(page.NextLinks) > 0 {
 			require.Equal(t, "next", page.NextLinks[0].Rel)
 			next = page.NextLinks[0].Href
@@ -245,6 +250,7 @@ func TestMaintainAndEnable(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("alpha")
+
 	shown := as[acceleratorBody](h.do("POST", path(accelerator, "/maintain"), `{"reason": "a new fan", "for": "2h"}`).expect(http.StatusOK))
 	require.Equal(t, cyborg.StatusMaintaining, shown.Status)
 	require.Equal(t, "a new fan", shown.Maintenance.Reason)
@@ -411,6 +417,7 @@ func TestHistory(t *testing.T) {
 		require.True(t, slices.ContainsFunc(events, func(e cyborg.Event) bool { return e.Axis == cyborg.AxisHolder && e.To == "host:h1" }), path)
 		require.True(t, slices.ContainsFunc(events, also), path)
 	}
+
 	require.False(t, slices.ContainsFunc(read(operationPath(attach)), func(e cyborg.Event) bool { return e.Operation != attach }))
 	h.do("GET", "/v1/accelerators/"+uuid.NewString()+"/history", nil).problem(cyborg.ErrNotFound)
 }

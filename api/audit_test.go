@@ -50,11 +50,13 @@ func audited(t *testing.T, path string) (*harness, *record) {
 func (r *record) trail(t *testing.T) []audit.Event {
 	t.Helper()
 	var events []audit.Event
+
 	for line := range strings.Lines(r.String()) {
 		var entry struct {
 			Msg   string
 			Event audit.Event
 		}
+
 		require.NoError(t, json.Unmarshal([]byte(line), &entry))
 		require.Equal(t, "audit", entry.Msg)
 		events = append(events, entry.Event)
@@ -109,6 +111,7 @@ func TestAuditTrail(t *testing.T) {
 		require.Equal(t, test.action, event.Action, what)
 		require.Equal(t, test.outcome, event.Outcome, what)
 		require.Equal(t, audit.Reason{Type: "HTTP", Code: test.code}, event.Reason, what)
+
 		require.Equal(t, strings.TrimSuffix("service/accelerator/"+test.kind, "/"), event.Target.TypeURI, what)
 		require.Equal(t, test.target, event.Target.ID, what)
 		require.Equal(t, test.path, event.Path)
@@ -153,6 +156,7 @@ func TestAuditFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.jsonl")
 	h, said := audited(t, path)
+
 	lines := func(path string) int {
 		text, err := os.ReadFile(path)
 		if err != nil {

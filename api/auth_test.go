@@ -28,6 +28,7 @@ func TestRoles(t *testing.T) {
 			problem.problem(cyborg.ErrUnauthenticated)
 			require.Contains(t, problem.header.Get("WWW-Authenticate"), "Bearer")
 			at(h, t).as("wrong").do(route.Method, target, nil).problem(cyborg.ErrUnauthenticated)
+
 			for role, token := range tokens {
 				if !role.Includes(route.Role) {
 					problem := at(h, t).as(token).do(route.Method, target, nil).problem(cyborg.ErrForbidden)
@@ -135,12 +136,14 @@ func TestCrossSiteRequestsAreRefused(t *testing.T) {
 	} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.server.URL+"/v1/accelerators", nil)
 		require.NoError(t, err)
+
 		request.Host = host
 		response, err := h.server.Client().Do(request)
 		require.NoError(t, err)
 		require.NoError(t, response.Body.Close())
 		require.Equal(t, ok, response.StatusCode == http.StatusOK, host)
 	}
+
 	h.do("POST", path(accelerator, "/ready"), nil, "Sec-Fetch-Site", "same-origin").expect(http.StatusOK)
 }
 

@@ -67,6 +67,7 @@ func TestIdleConnectionsDoNotBlockOthers(t *testing.T) {
 			require.Equal(t, http.StatusOK, answer.StatusCode)
 		}
 	}
+
 	requireClosed(t, slow[0])
 	require.Eventually(t, func() bool { // the last ones may not have been accepted yet
 		return gauge(t, registry, "cyborg_http_connections_closed_total") >= crowd-limit && gauge(t, registry, "cyborg_http_connections") <= limit
@@ -102,10 +103,12 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 	failed := make(chan error, 2)
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
+
 	mux.HandleFunc("POST /body", func(w http.ResponseWriter, r *http.Request) {
 		_, err := web.ReadBody(w, r, 1<<20)
 		failed <- err
 	})
+
 	mux.HandleFunc("GET /answer", func(w http.ResponseWriter, _ *http.Request) {
 		text := []byte(strings.Repeat("x", 1<<20))
 		for {

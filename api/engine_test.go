@@ -88,10 +88,12 @@ func (e *engine) Start(ctx context.Context, op cyborg.Operation) (workflows.Run,
 	e.runs[op.ID] = r
 	hold, fail, result, loads := e.hold, e.fail, e.result, e.loads
 	ctx = db.WithTurn(context.WithoutCancel(ctx), nil) // a worker is no caller of the interface
+
 	e.work.Go(func() {
 		defer close(r.ended)
 		e.operate(ctx, op, r, hold, fail, result, loads)
 	})
+
 	return r, nil
 }
 

@@ -47,6 +47,7 @@ type sse struct {
 func (h *harness) stream(path string, headers ...string) *sse {
 	h.t.Helper()
 	ctx, cancel := contextWithCancel(h.t)
+
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, h.server.URL+path, nil)
 	require.NoError(h.t, err)
 	if h.token != "" {
@@ -71,6 +72,7 @@ func (s *sse) next() (m message, ok bool) {
 	for s.lines.Scan() {
 		line := s.lines.Text()
 		name, value, _ := strings.Cut(line, ": ")
+
 		switch {
 		case line == "" && (m.id != "" || m.comment != ""):
 			return m, true
@@ -89,6 +91,7 @@ func (s *sse) next() (m message, ok bool) {
 			s.t.Fatalf("odd line %q", line)
 		}
 	}
+
 	return m, false
 }
 
@@ -117,11 +120,14 @@ func TestOperationEvents(t *testing.T) {
 	defer release()
 
 	op := as[cyborg.Operation](h.do("PUT", path(accelerator), nil, "Prefer", "respond-async").expect(http.StatusAccepted))
+
 	s := h.stream(operationPath(op.ID, "/events"))
 	require.Equal(t, "text/event-stream", s.response.Header.Get("Content-Type"))
+
 	first, ok := s.next()
 	require.True(t, ok)
 	require.NotEmpty(t, first.id)
+
 	release()
 	rest := s.all()
 	all := append([]message{first}, rest...)
@@ -135,12 +141,14 @@ func TestOperationEvents(t *testing.T) {
 			states = append(states, m.data.To)
 		}
 	}
+
 	require.Equal(t, []string{"admitted", "running", "succeeded"}, states)
 
 	// A reader who reconnects gets the rest and nothing twice, wherever it was.
 	for i := range all {
 		resumed := h.stream(operationPath(op.ID, "/events"), "Last-Event-ID", all[i].id).all()
 		require.Len(t, resumed, len(all)-i-1)
+
 		if i == 1 {
 			byParameter := h.stream(operationPath(op.ID, "/events?after="+all[i].id)).all()
 			require.Equal(t, resumed, byParameter)
@@ -204,6 +212,7 @@ func TestEventStreamWithoutACursorStartsNow(t *testing.T) {
 	found := h.host("h1", 2)
 	h.host("h2", 1)
 	h.marker(found["gpu-2"])
+
 	everything := h.stream("/v1/events")
 	one := h.stream("/v1/events?accelerator=" + found["fpga-1"].UUID.String())
 	host := h.stream("/events?host=h2")
@@ -216,9 +225,11 @@ func TestEventStreamWithoutACursorStartsNow(t *testing.T) {
 	require.True(t, ok)
 	require.Equal(t, "administration", m.event, "nothing of what was before")
 	require.Equal(t, found["fpga-0"].UUID.String(), m.data.Subject.ID)
+
 	m, ok = one.next()
 	require.True(t, ok)
 	require.Equal(t, found["fpga-1"].UUID.String(), m.data.Subject.ID)
+
 	m, ok = past.next()
 	require.True(t, ok)
 	require.Equal(t, "h2", m.data.Host)
@@ -250,6 +261,7 @@ func TestEventsAreTheSameForEveryReader(t *testing.T) {
 	h.engine.work.Wait()
 
 	h.do("POST", path(found["gpu-4"], "/maintain"), `{"reason": "the last one"}`).expect(http.StatusOK)
+
 	var seen [2][]string
 	for i, reader := range readers {
 		for {
@@ -282,6 +294,7 @@ func TestEventStreamHeartbeats(t *testing.T) {
 func TestEventStreamOverHTTP2(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) { c.V1.StreamWrite, c.V1.Heartbeat = 3*time.Second, 4*time.Second })
+
 	server := httptest.NewUnstartedServer(h.handler)
 	server.EnableHTTP2 = true
 	server.Config.WriteTimeout = 3 * time.Second
@@ -317,8 +330,10 @@ func TestEventStreamLimit(t *testing.T) {
 func TestSlowEventReaderIsCutOff(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) { c.V1.StreamWrite, c.V1.Heartbeat = 3*time.Second, 10*time.Millisecond })
+
 	ours, theirs := net.Pipe() // holds nothing back: what is not read blocks
 	defer ours.Close()
+
 	server := &http.Server{Handler: h.handler, ReadHeaderTimeout: waitLimit}
 	listener := &oneConn{conn: make(chan net.Conn, 1), done: make(chan struct{})}
 	listener.conn <- theirs
@@ -327,6 +342,7 @@ func TestSlowEventReaderIsCutOff(t *testing.T) {
 
 	_, err := io.WriteString(ours, "GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	require.NoError(t, err)
+
 	first := make([]byte, 16)
 	_, err = io.ReadFull(ours, first)
 	require.NoError(t, err)

@@ -21,6 +21,7 @@ func TestDetachByForce(t *testing.T) {
 	accelerator := ada.ready("alpha")
 	instance := "5f5f5f5f-0000-4000-8000-00000000000f"
 	mia.do("PUT", path(accelerator), map[string]any{"instance": instance}).expect(http.StatusOK)
+
 	mia.do("DELETE", path(accelerator)+"?force=true", nil).problem(cyborg.ErrForbidden)
 	ada.do("DELETE", path(accelerator)+"?force=maybe", nil).problem(cyborg.ErrInvalid)
 	problem := ada.do("DELETE", path(accelerator)+"?force=true", nil).problem(cyborg.ErrChanged)
@@ -30,10 +31,12 @@ func TestDetachByForce(t *testing.T) {
 	missing := report("h1", 2, 0)
 	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{missing})
 	require.NoError(t, err)
+
 	key := []string{"Idempotency-Key", "k1"}
 	done := ada.do("DELETE", path(accelerator)+"?force=true&instance="+instance, nil, key...).expect(http.StatusNoContent)
 	again := ada.do("DELETE", path(accelerator)+"?force=true&instance="+instance, nil, key...).expect(http.StatusNoContent)
 	require.Equal(t, done.header.Get("Cyborg-Operation"), again.header.Get("Cyborg-Operation"))
+
 	ada.do("DELETE", path(accelerator)+"?instance="+instance, nil, key...).problem(cyborg.ErrInvalid)
 
 	after := h.accelerator(accelerator.UUID)

@@ -52,16 +52,19 @@ func FuzzAPI(f *testing.F) {
 		body, err := json.Marshal(fullBody(route.method, route.path))
 		require.NoError(f, err)
 		f.Add(uint8(i), "", "", "", true, uint8(0), string(body))
+
 		for leaf, value := range fuzztest.Values() {
 			if string(body) != "{}" {
 				f.Add(uint8(i), "", "", "", false, uint8(leaf), value)
 			}
 		}
+
 		for _, text := range []string{"not-a-uuid", "\x00", "a\nb", strings.Repeat("x", 300), "\xff", " ", "..", "a/b", "%", operation.String()} {
 			if parameterPattern.MatchString(route.path) {
 				f.Add(uint8(i), text, "", "", true, uint8(0), string(body))
 			}
 		}
+
 		for _, query := range nastyQueryTable {
 			f.Add(uint8(i), "", query, "", true, uint8(0), "")
 		}
@@ -165,6 +168,7 @@ func stored(t testing.TB, sql *pgxpool.Pool) (counts string) {
 // program can trust.
 func requireProblem(t testing.TB, response *http.Response, body []byte, what string) {
 	t.Helper()
+
 	require.Equal(t, "application/problem+json", response.Header.Get("Content-Type"), what)
 	var problem web.Problem
 	require.NoError(t, json.Unmarshal(body, &problem), what)

@@ -154,6 +154,7 @@ func report(host string, sequence int64, fpgas int) agentapi.Report {
 	var devices []cyborg.DeviceReport
 	add := func(kind cyborg.DeviceType, i, handles int) {
 		name := fmt.Sprintf("%s-%d", strings.ToLower(string(kind)), i)
+
 		deployable := cyborg.DeployableReport{
 			Name: name, ProgramSet: name,
 			Specs: cyborg.Specs{
@@ -300,6 +301,7 @@ func (r *reply) problem(kind cyborg.ErrorKind) web.Problem {
 	r.t.Helper()
 	r.expect(kind.HTTPStatus())
 	require.Equal(r.t, "application/problem+json", r.header.Get("Content-Type"), r.what)
+
 	var problem web.Problem
 	r.json(&problem)
 	require.Equal(r.t, kind, problem.Kind, r.what)

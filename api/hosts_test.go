@@ -16,9 +16,11 @@ func TestHosts(t *testing.T) {
 		Host  []cyborg.Host
 		Links []struct{ Href string } `json:"host_links"`
 	}
+
 	h := setup(t)
 	h.host("h1", 1)
 	h.host("h2.example.org", 2)
+
 	page := as[body](h.do("GET", "/v1/hosts?limit=1", nil).expect(http.StatusOK))
 	require.Len(t, page.Host, 1)
 	require.Equal(t, "h1", page.Host[0].Name)
@@ -40,6 +42,7 @@ func TestDevices(t *testing.T) {
 		Accelerators []acceleratorBody `json:"accelerators"`
 	}
 	type body struct{ Device []device }
+
 	h := setup(t)
 	h.host("h1", 2)
 	h.host("h2", 1)
@@ -99,6 +102,7 @@ func TestDrivers(t *testing.T) {
 	h := setup(t)
 	found := h.host("h1", 1)
 	h.host("h2", 1)
+
 	require.Len(t, as[body](h.do("GET", "/v1/drivers", nil).expect(http.StatusOK)).Driver, 2)
 	require.Len(t, as[body](h.do("GET", "/v1/drivers?host=h2&host=h2", nil).expect(http.StatusOK)).Driver, 1)
 	require.Len(t, as[body](h.do("GET", "/v1/hosts/h1/drivers", nil).expect(http.StatusOK)).Driver, 1)
@@ -142,6 +146,7 @@ func TestUsage(t *testing.T) {
 	h := setup(t)
 	accelerator := h.host("h1", 1)["fpga-0"]
 	h.host("h2", 1)
+
 	var asked, limited []string
 	h.engine.set(func(e *engine) {
 		e.census = func(hosts, deployables []string) (cyborg.Census, error) {

@@ -44,6 +44,7 @@ func TestBadInput(t *testing.T) {
 		if strings.Contains(route.Pattern, "{id}") {
 			path = "/v1" + strings.ReplaceAll(route.Pattern, "{id}", op.String())
 		}
+
 		if route.Method != http.MethodGet {
 			for name, body := range bodies {
 				t.Run(route.Method+" "+route.Pattern+"/"+name, func(t *testing.T) {
@@ -51,21 +52,25 @@ func TestBadInput(t *testing.T) {
 					at(h, t).do(route.Method, path, body).problem(cyborg.ErrInvalid)
 				})
 			}
+
 			t.Run(route.Method+" "+route.Pattern+"/too large", func(t *testing.T) {
 				t.Parallel()
 				at(h, t).do(route.Method, path, `{"name": "`+strings.Repeat("a", 1<<20)+`"}`).problem(cyborg.ErrTooLarge)
 			})
 		}
+
 		t.Run(route.Method+" "+route.Pattern+"/unknown parameter", func(t *testing.T) {
 			t.Parallel()
 			problem := at(h, t).do(route.Method, path+"?colour=red", validBody(route.Method, route.Pattern)).problem(cyborg.ErrInvalid)
 			require.Contains(t, problem.Detail, "colour")
 			require.Contains(t, problem.Detail, "red")
 		})
+
 		t.Run(route.Method+" "+route.Pattern+"/bad query", func(t *testing.T) {
 			t.Parallel()
 			at(h, t).do(route.Method, path+"?host=%zz", validBody(route.Method, route.Pattern)).problem(cyborg.ErrInvalid)
 		})
+
 		if parameterPattern.MatchString(route.Pattern) {
 			t.Run(route.Method+" "+route.Pattern+"/bad path", func(t *testing.T) {
 				t.Parallel()
@@ -75,6 +80,7 @@ func TestBadInput(t *testing.T) {
 					require.Contains(t, []int{http.StatusBadRequest, http.StatusNotFound}, answer.status, answer.what)
 				}
 			})
+
 			t.Run(route.Method+" "+route.Pattern+"/nobody there", func(t *testing.T) {
 				t.Parallel()
 				absent := "/v1" + parameterPattern.ReplaceAllString(route.Pattern, uuid.NewString())
@@ -119,6 +125,7 @@ func TestBadParameters(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	id := uuid.NewString()
+
 	for path, named := range map[string]string{
 		"/v1/accelerators?limit=0":                                         "limit",
 		"/v1/accelerators?limit=1001":                                      "1001",
@@ -171,6 +178,7 @@ func TestBadHeaders(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("alpha")
+
 	h.do("PUT", path(accelerator), "{}", "Prefer", "wait=soon").problem(cyborg.ErrInvalid)
 	h.do("PUT", path(accelerator), "{}", "Idempotency-Key", strings.Repeat("k", 256)).problem(cyborg.ErrInvalid)
 	h.do("PUT", path(accelerator, "/acc_specs"), `{"acc_specs":{}}`, "If-Match", "12").problem(cyborg.ErrInvalid)
@@ -225,6 +233,7 @@ func TestMessagesNamePropertyAndValue(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			problem := at(h, t).do(test.method, test.path, test.body).problem(cyborg.ErrInvalid)
 			for _, want := range test.wants {
 				require.Contains(t, problem.Detail, want)

@@ -111,6 +111,7 @@ func TestKeystoneTokens(t *testing.T) {
 	t.Parallel()
 	c := setupCloud(t)
 	reader, admin := c.user("reader"), c.user("admin", "manager", "member", "reader")
+
 	c.ask(reader, "GET", profiles, nil).expect(http.StatusOK)
 	c.ask(admin, "POST", profiles, profile("gold")).expect(http.StatusCreated)
 	denied := c.ask(reader, "POST", profiles, profile("silver")).fault(http.StatusForbidden)
@@ -206,10 +207,12 @@ func TestKeystoneAwayIsUnavailableToNewTokens(t *testing.T) {
 	c.ask(known, "GET", profiles, nil).expect(http.StatusOK)
 
 	c.keystone.Away()
+
 	answer := c.ask(other, "GET", profiles, nil)
 	require.Contains(t, answer.fault(http.StatusServiceUnavailable), "Keystone does not answer")
 	require.Equal(t, "5", answer.header.Get("Retry-After"))
 	require.NotContains(t, string(answer.body), c.keystone.URL)
+
 	c.ask(other, "GET", "/v1/accelerators", nil).problem(cyborg.ErrUnavailable)
 	c.ask(known, "GET", profiles, nil).expect(http.StatusOK)
 	c.ask(adminToken, "GET", profiles, nil).expect(http.StatusOK)

@@ -90,10 +90,12 @@ func TestRouteAliases(t *testing.T) {
 				strings.HasSuffix(path, "usage") || strings.HasSuffix(path, "/caller") {
 				continue // two answers may differ
 			}
+
 			filled := fill(path, accelerator)
 			if strings.Contains(path, "{id}") {
 				continue // needs an operation, and has no alias but the prefix's
 			}
+
 			plain := h.do("GET", filled, nil).expect(http.StatusOK)
 			require.JSONEq(t, string(plain.body), string(h.do("GET", filled+"/", nil).expect(http.StatusOK).body))
 		}
@@ -151,10 +153,12 @@ func TestVersions(t *testing.T) {
 		Versions []version
 		V1       version
 	}
+
 	h := setup(t)
 	for _, path := range []string{"/v1", "/v1/"} {
 		require.Contains(t, as[version](h.do("GET", path, nil).expect(http.StatusOK)).Authentication, "everybody who reaches it is admin")
 	}
+
 	all := as[versions](h.do("GET", "/", nil).expect(http.StatusOK))
 	require.Equal(t, []version{{ID: "v2", Status: "CURRENT"}}, all.Versions)
 	require.Equal(t, "v1", all.V1.ID)

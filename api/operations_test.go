@@ -57,6 +57,7 @@ func TestLongCallAnswersAccepted(t *testing.T) {
 	accelerator := h.host("h1", 1)["fpga-0"]
 	release := h.engine.block()
 	defer release()
+
 	op := as[cyborg.Operation](h.do("POST", path(accelerator), map[string]any{"name": "alpha"}).expect(http.StatusAccepted))
 	require.False(t, op.State.Ended()) // on a busy machine it may not even run yet
 	release()
@@ -101,11 +102,13 @@ func TestFailedOperation(t *testing.T) {
 		cyborg.ErrHostSilent: http.StatusServiceUnavailable, cyborg.ErrHardware: http.StatusBadGateway, cyborg.ErrInUse: http.StatusConflict,
 	} {
 		h.engine.set(func(e *engine) { e.fail = cyborg.Errorf(kind, "it does not work").WithHint("Look at h1.") })
+
 		answer := h.do("PUT", path(accelerator), nil).expect(status)
 		problem := answer.problem(kind)
 		require.Equal(t, "it does not work", problem.Detail)
 		require.Equal(t, "Look at h1.", problem.Hint)
 		require.Equal(t, answer.header.Get("Cyborg-Operation"), problem.Operation.String())
+
 		op := h.ended(problem.Operation)
 		require.Equal(t, cyborg.OperationFailed, op.State)
 		require.Equal(t, kind, op.Error.Kind)
@@ -196,6 +199,7 @@ func TestCancelWhileTemporalIsAway(t *testing.T) {
 	accelerator := h.ready("alpha")
 	release := h.engine.block()
 	defer release()
+
 	op := as[cyborg.Operation](h.do("PUT", path(accelerator), nil, "Prefer", "respond-async").expect(http.StatusAccepted))
 	require.Eventually(t, func() bool { // a cancel would at once end one that has not begun
 		return as[cyborg.Operation](h.do("GET", operationPath(op.ID), nil)).State == cyborg.OperationRunning
@@ -256,6 +260,7 @@ func TestRetryOfEachKind(t *testing.T) {
 		failed := h.do(ask.method, ask.path, ask.body).problem(cyborg.ErrHardware).Operation
 		h.engine.set(func(e *engine) { e.fail = nil })
 		op := as[cyborg.Operation](h.do("POST", operationPath(failed, "/retry"), nil).expect(http.StatusAccepted))
+
 		again := h.ended(op.ID)
 		require.Equal(t, cyborg.OperationSucceeded, again.State, "%s %s: %+v", ask.method, ask.path, again.Error)
 		before := h.ended(failed)
@@ -268,7 +273,9 @@ func TestIdempotencyKey(t *testing.T) {
 	h := setup(t)
 	accelerator := h.ready("alpha")
 	body := map[string]any{"service": "ovs"}
+
 	first := h.do("PUT", path(accelerator), body, "Idempotency-Key", "k1").expect(http.StatusOK)
+
 	for _, again := range []*reply{
 		h.do("PUT", path(accelerator), body, "Idempotency-Key", "k1"),
 		h.do("PUT", strings.Replace(path(accelerator), "/v1/accelerators", "/accelerator", 1)+"/", ` { "service" : "ovs" } `, "Idempotency-Key", "k1"),
@@ -333,6 +340,7 @@ func TestStartFails(t *testing.T) {
 	h := setup(t)
 	accelerator := h.host("h1", 1)["fpga-0"]
 	h.engine.set(func(e *engine) { e.refuse = true })
+
 	answer := h.do("POST", path(accelerator), map[string]any{"name": "alpha"}).expect(http.StatusAccepted)
 	op := as[cyborg.Operation](answer)
 	require.Equal(t, cyborg.OperationAdmitted, op.State)
@@ -355,6 +363,7 @@ func TestInFlightLimit(t *testing.T) {
 	found := h.host("h1", 2)
 	release := h.engine.block()
 	defer release()
+
 	var first *reply
 	var waiting sync.WaitGroup
 	waiting.Go(func() { first = h.do("POST", path(found["fpga-0"], "/ready"), nil) })

@@ -45,6 +45,7 @@ func TestSlowOperationsAreShed(t *testing.T) {
 
 	first := as[cyborg.Operation](provision("fpga-0").expect(http.StatusAccepted))
 	provision("fpga-1").expect(http.StatusAccepted)
+
 	for range 3 {
 		refused := provision("fpga-2")
 		problem := refused.problem(cyborg.ErrOverloaded)
@@ -101,11 +102,13 @@ func TestSlowReadsAreShed(t *testing.T) {
 	accelerator := h.host("h1", 1)["fpga-0"]
 
 	slow.flood.Store(true)
+
 	const flood = 20
 	var (
 		sent   sync.WaitGroup
 		served atomic.Int64
 	)
+
 	for range flood {
 		sent.Go(func() {
 			answer := h.do("GET", "/v1/accelerators", nil)
@@ -117,16 +120,19 @@ func TestSlowReadsAreShed(t *testing.T) {
 			answer.retryAfter()
 		})
 	}
+
 	require.Eventually(t, func() bool { return h.metric("cyborg_requests_shed_total") >= flood-3 }, waitLimit, poll)
 	require.EqualValues(t, 3, slow.stalled.Load(), "half of the connections, and no more")
 
 	h.do("GET", "/healthz", nil).expect(http.StatusOK)
 	h.isReady()
 	h.do("GET", path(accelerator), nil).problem(cyborg.ErrOverloaded) // single reads share the places of lists
+
 	stream := h.stream("/v1/events?after=0-0")
 	_, ok := stream.next()
 	require.True(t, ok)
 	stream.close()
+
 	h.do("POST", path(accelerator, "/ready"), nil).expect(http.StatusOK)
 	h.do("POST", path(accelerator, "/maintain"), map[string]any{"reason": "a new fan"}).expect(http.StatusOK)
 

@@ -25,6 +25,7 @@ func TestHardRebootIsRecorded(t *testing.T) {
 	h := setupWith(t, func(deps *api.Deps) {
 		deps.Instances = instances{hard: {project: "tenant", rebooting: "req-1"}, soft: {project: "tenant"}}
 	})
+
 	accelerator := h.ready("first")
 	other := h.host("h1", 2)["fpga-1"]
 	h.do("POST", path(other, "/ready"), nil).expect(http.StatusOK)
@@ -71,8 +72,10 @@ func TestHardRebootBeforeAnotherBoot(t *testing.T) {
 	h := setupWith(t, func(deps *api.Deps) {
 		deps.Instances = bootingInstances{instances{instance: {project: "tenant", rebooting: "req-1"}}, func() { boots() }}
 	})
+
 	accelerator := h.ready("first")
 	h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, instance, h.requests("one", 1)...)).expect(http.StatusAccepted)
+
 	conn, err := pgx.Connect(t.Context(), h.url)
 	require.NoError(t, err)
 	defer conn.Close(t.Context())
@@ -81,6 +84,7 @@ func TestHardRebootBeforeAnotherBoot(t *testing.T) {
 		_, err := conn.Exec(t.Context(), "UPDATE arqs SET lost_boot = $1, lost_at = clock_timestamp(), hard_reboot = NULL", id)
 		require.NoError(t, err)
 	}
+
 	noted := func() string {
 		require.Len(t, h.do("GET", ofInstance(instance), nil).arqs(http.StatusOK), 1)
 		request, err := h.store.HardReboot(t.Context(), cyborg.Rescue{Instance: instance, BootID: "second"})
@@ -109,6 +113,7 @@ func TestRescue(t *testing.T) {
 	h := setup(t, func(c *api.Config) { c.V1.RescueWithin = time.Minute })
 	accelerator, instance := h.ready("first"), uuid.New()
 	made := h.requests("one", 1)
+
 	h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, instance, made...)).expect(http.StatusAccepted)
 	h.do("POST", rescue, nil).expect(http.StatusNoContent)
 	h.do("POST", "/v1/hosts/h9/rescue", nil).problem(cyborg.ErrNotFound)
@@ -120,8 +125,10 @@ func TestRescue(t *testing.T) {
 	defer conn.Close(t.Context())
 	_, err = conn.Exec(t.Context(), "UPDATE arqs SET lost_boot = 'b', lost_at = now()")
 	require.NoError(t, err)
+
 	shown := as[map[string]any](h.do("GET", requestsPath+"/"+made[0].UUID.String(), nil).expect(http.StatusOK))
 	require.Equal(t, "lost_at_boot", shown["health"])
+
 	for _, handle := range as[acceleratorBody](h.do("GET", path(accelerator), nil).expect(http.StatusOK)).Handles {
 		if handle.Holder != nil {
 			require.Equal(t, cyborg.HealthLostAtBoot, handle.Health)
@@ -129,6 +136,7 @@ func TestRescue(t *testing.T) {
 			require.Empty(t, handle.Health)
 		}
 	}
+
 	drift := as[map[string][]apiclient.Drift](h.do("GET", "/v1/drift?class=lost_at_boot", nil).expect(http.StatusOK))["drift"]
 	require.Len(t, drift, 1)
 	require.Equal(t, instance, drift[0].Instance)

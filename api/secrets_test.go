@@ -42,6 +42,7 @@ func TestTokensAreNeverDisclosed(t *testing.T) {
 	const wrong = "wrong-secret-0123456789"
 	accelerator := h.host("h1", 1)["fpga-0"]
 	var answers strings.Builder
+
 	ask := func(token, method, path string, body any, headers ...string) {
 		h.token = token
 		answer := h.do(method, path, body, headers...)
@@ -66,6 +67,7 @@ func TestTokensAreNeverDisclosed(t *testing.T) {
 	for _, header := range []string{"Basic " + adminToken, "Bearer", "Bearer " + adminToken + adminToken, adminToken} {
 		ask("", http.MethodGet, "/v1/accelerators", nil, "Authorization", header)
 	}
+
 	h.engine.work.Wait()
 	require.Eventually(t, func() bool { // the feed shows an event when all earlier transactions have ended
 		history := h.do(http.MethodGet, path(accelerator, "/history"), nil, "Authorization", "Bearer "+adminToken)

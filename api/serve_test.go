@@ -41,6 +41,7 @@ func TestListenRefuses(t *testing.T) {
 		"not ours":           {api.Endpoint{Address: "192.0.2.7:6666", TLS: some, Authenticated: true}, cyborg.ErrInvalid, "192.0.2.7"},
 	} {
 		test.endpoint.Setting = "api.listen"
+
 		_, err := test.endpoint.Listen(t.Context())
 		require.Equal(t, test.kind, cyborg.ErrorKindOf(err), "%s: %v", name, err)
 		require.Contains(t, err.Error(), test.says, name)

@@ -88,6 +88,7 @@ func TestARQGoldens(t *testing.T) {
 		`"device_rp_uuid":null,"instance_uuid":null,"project_id":null,"attach_handle_type":"","attach_handle_uuid":null,` +
 		`"attach_handle_info":{},"links":[{"href":"http://HOST/accelerator/v2/accelerator_requests/UUID","rel":"self"}],` +
 		`"created_at":"TIME","updated_at":null}`
+
 	one := requestsPath + "/" + made[0].UUID.String()
 	h.do("GET", one, nil).golden(http.StatusOK, initial)
 	h.do("GET", requestsPath, nil).golden(http.StatusOK, `{"arqs":[`+initial+`]}`)
@@ -98,6 +99,7 @@ func TestARQGoldens(t *testing.T) {
 		`"hostname":"h1","device_rp_uuid":"UUID","instance_uuid":"UUID","project_id":null,"attach_handle_type":"TEST_PCI",`+
 		`"attach_handle_uuid":"UUID","attach_handle_info":{"bus":"01","device":"00","domain":"0000","function":"0"},`+
 		`"links":[{"href":"http://HOST/accelerator/v2/accelerator_requests/UUID","rel":"self"}],"created_at":"TIME","updated_at":"TIME"}`)
+
 	h.do("GET", ofInstance(instance)+"&bind_state=resolved", nil).arqs(http.StatusOK)
 	require.Len(t, h.do("GET", requestsPath+"?bind_state=", nil).arqs(http.StatusOK), 1, "an empty argument is none")
 
@@ -178,6 +180,7 @@ func TestL32InvalidARQs(t *testing.T) {
 			t.Parallel()
 			h := *h
 			h.t = t
+
 			message := h.do(test.method, requestsPath+test.path, test.body).fault(test.status)
 			require.Contains(t, message, test.says)
 		})
@@ -212,6 +215,7 @@ func TestARQGates(t *testing.T) {
 			changes[i]["op"] = op
 		}
 		with[arqs[0].UUID.String()] = append(changes, map[string]string{"path": "/project_id", "op": op, "value": own})
+
 		member.do("PATCH", requestsPath, with).fault(http.StatusNotAcceptable)
 		require.Contains(t, member.do("PATCH", requestsPath, with, versionHeader, "accelerator 2.1").fault(http.StatusForbidden), "only administrators")
 	}
@@ -236,6 +240,7 @@ func TestL37DeleteARQs(t *testing.T) {
 	arqs := h.requests("two", 2)
 	absent := uuid.New()
 	query := fmt.Sprintf("?arqs=%s,%s,%s", arqs[0].UUID, absent, arqs[1].UUID)
+
 	require.Contains(t, h.do("DELETE", requestsPath+query, nil).fault(http.StatusNotFound), absent.String())
 	require.Empty(t, h.do("GET", requestsPath, nil).arqs(http.StatusOK))
 }
@@ -345,11 +350,13 @@ func TestBindFailsAtOnce(t *testing.T) {
 
 	failed := h.do("GET", requestsPath, nil).arqs(http.StatusOK)
 	require.Len(t, failed, 3)
+
 	for _, arq := range failed {
 		require.Equal(t, cyborg.ARQBindFailed, arq.State)
 		require.Contains(t, arq.Reason, "no free attach handle")
 		require.Nil(t, arq.Handle)
 	}
+
 	require.Empty(t, h.do("GET", ofInstance(instance), nil).arqs(http.StatusOK), "Nova would count them as resolved")
 	require.Empty(t, h.holders(accelerator))
 
@@ -429,11 +436,13 @@ func TestRepeatedBind(t *testing.T) {
 
 	holder, again := bind(scheduled)
 	again.expect(http.StatusAccepted)
+
 	after := h.do("GET", ofInstance(scheduled), nil).arqs(http.StatusOK)
 	require.Len(t, after, 1)
 	require.Equal(t, cyborg.ARQBound, after[0].State)
 	require.NotEqual(t, before[0].UUID, after[0].UUID)
 	require.Equal(t, []cyborg.Holder{holder}, h.holders(accelerator))
+
 	h.do("DELETE", ofInstance(scheduled), nil).expect(http.StatusNoContent)
 
 	for _, instance := range []uuid.UUID{running, unknown} {
@@ -735,9 +744,11 @@ func TestL4ARQVisibility(t *testing.T) {
 		if sees {
 			status, count = http.StatusOK, 1
 		}
+
 		c.ask(token, "GET", one, nil).expect(status)
 		require.Len(t, c.ask(token, "GET", requestsPath, nil).arqs(http.StatusOK), count)
 		require.Len(t, c.ask(token, "GET", ofInstance(instance), nil).arqs(http.StatusOK), count)
+
 		require.Len(t, c.ask(token, "GET", ofInstance(instance), nil, service, nova).arqs(http.StatusOK), 1)
 		c.ask(token, "GET", one, nil, service, nova).expect(http.StatusOK)
 	}

@@ -69,6 +69,7 @@ func TestL19DeviceVendorsAndTypes(t *testing.T) {
 	device.Type = cyborg.DeviceTypePCI
 	device.BoardInfo, device.Model = cyborg.JSONObject{"pci_class": "030200"}, "Tésla \"T4\""
 	r.Digest = r.Content.Digest()
+
 	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{r})
 	require.NoError(t, err)
 
@@ -99,9 +100,11 @@ func TestL33DeviceListing(t *testing.T) {
 	require.Equal(t, []string{"h2/GPU", "h1/GPU"}, h.devices("?type=GPU"))
 	require.Empty(t, h.devices("?type=WARP"))
 	require.Equal(t, all, h.devices("?type=&vendor=&hostname="), "an empty argument is none")
+
 	require.Equal(t, []string{"h2/GPU", "h2/FPGA"}, h.devices("?hostname=h2"))
 	require.Equal(t, []string{"h2/GPU"}, h.devices("?hostname=h2&type=GPU&vendor=1d5c"))
 	require.Empty(t, h.devices("?vendor=10de"))
+
 	require.Equal(t, all[:2], h.devices("?limit=2"))
 	require.Equal(t, []string{"h2/GPU"}, h.devices("?marker="+first["fpga-0"].DeviceUUID.String()))
 	require.Equal(t, []string{"h1/FPGA", "h1/FPGA", "h2/FPGA", "h1/GPU", "h2/GPU"}, h.devices("?sort_key=type"))
@@ -152,6 +155,7 @@ func TestL5Disable(t *testing.T) {
 	h.host("h0", 3)
 	parts := h.host("h1", 2)
 	device := parts["fpga-1"].DeviceUUID
+
 	shown := func() string {
 		t.Helper()
 		return as[deviceBody](h.do("GET", "/v2/devices/"+device.String(), nil, versionHeader, "accelerator 2.3").expect(http.StatusOK)).Status
@@ -199,6 +203,7 @@ func TestDeviceStatusCombinesItsDeployables(t *testing.T) {
 	devices[0].Deployables = append(devices[0].Deployables, devices[1].Deployables...)
 	r.Content.Backends[0].Devices = devices[:1]
 	r.Digest = r.Content.Digest()
+
 	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{r})
 	require.NoError(t, err)
 
@@ -221,6 +226,7 @@ func TestDisableDeviceWithoutDeployables(t *testing.T) {
 	r.Digest = r.Content.Digest()
 	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{r})
 	require.NoError(t, err)
+
 	device := as[map[string][]deviceBody](h.do("GET", "/v2/devices", nil))["devices"][0]
 	require.Contains(t, h.do("POST", "/v2/devices/"+device.UUID.String()+"/disable", nil).fault(http.StatusConflict), "no deployable")
 }
@@ -263,6 +269,7 @@ func TestL33DeployableListing(t *testing.T) {
 	h := setup(t)
 	h.host("h1", 2)
 	last := h.host("h2", 1)
+
 	names := func(query string) (names []string) {
 		t.Helper()
 		for _, d := range as[map[string][]struct{ Name string }](h.do("GET", "/v2/deployables"+query, nil).expect(http.StatusOK))["deployables"] {
@@ -288,8 +295,10 @@ func TestLongProgramDeployable(t *testing.T) {
 	accelerator := h.ready("alpha")
 	release := h.engine.block()
 	defer release()
+
 	answer := h.do("PATCH", "/v2/deployables/"+accelerator.UUID.String()+"/program", programPatch).expect(http.StatusAccepted)
 	require.Empty(t, answer.body)
+
 	release()
 	require.Equal(t, cyborg.OperationSucceeded, h.ended(uuid.MustParse(answer.header.Get("Cyborg-Operation"))).State)
 }

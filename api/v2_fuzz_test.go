@@ -40,19 +40,23 @@ func FuzzAPIV2(f *testing.F) {
 	for i, route := range table {
 		body, err := json.Marshal(fullBodyV2(route.method, route.path, there))
 		require.NoError(f, err)
+
 		for prefix := range fuzzedPrefixTable {
 			f.Add(uint8(i+prefix*len(table)), "", "", "", true, uint8(0), string(body))
 		}
+
 		for leaf, value := range fuzztest.Values() {
 			if string(body) != "{}" {
 				f.Add(uint8(i), "", "", "", false, uint8(leaf), value)
 			}
 		}
+
 		for _, text := range []string{"not-a-uuid", "\x00", "a\nb", strings.Repeat("x", 300), "\xff", " ", "..", "a/b", "%", "1", "-1", "foo", "foo,bar"} {
 			if parameterPattern.MatchString(route.path) {
 				f.Add(uint8(i), text, "", "", true, uint8(0), string(body))
 			}
 		}
+
 		for _, query := range nastyQueryV2Table {
 			f.Add(uint8(i), "", query, "", true, uint8(0), "")
 		}
@@ -60,6 +64,7 @@ func FuzzAPIV2(f *testing.F) {
 			f.Add(uint8(i), "", "", header, true, uint8(0), string(body))
 		}
 	}
+
 	f.Fuzz(func(t *testing.T, which uint8, parameter, query, headers string, whole bool, leaf uint8, text string) {
 		h := at(h, t)
 		if route := table[int(which)%len(table)]; route.method != http.MethodGet {
@@ -69,12 +74,14 @@ func FuzzAPIV2(f *testing.F) {
 
 		route := table[int(which)%len(table)]
 		prefix := fuzzedPrefixTable[int(which)/len(table)%len(fuzzedPrefixTable)]
+
 		path := prefix + strings.TrimPrefix(parameterPattern.ReplaceAllStringFunc(route.path, func(name string) string {
 			if parameter != "" {
 				return url.PathEscape(parameter)
 			}
 			return there.named(name)
 		}), v2.Prefix)
+
 		if query != "" {
 			path += "?" + query
 		}

@@ -47,6 +47,7 @@ func TestDeviceProfileGoldens(t *testing.T) {
 		one   = `{"uuid":"UUID","name":"afu","description":null,` + rest
 		shown = `{"device_profile":{"name":"afu","description":null,"uuid":"UUID",` + rest + `}`
 	)
+
 	made := h.do("POST", "/v2/device_profiles",
 		`[{"name": "afu", "description": null, "groups": [{"resources: FPGA ": 2, "trait: CUSTOM_FPGA_INTEL": "required", "accel:function_id": "3AFB"}]}]`)
 	made.golden(http.StatusCreated, one)
@@ -55,9 +56,11 @@ func TestDeviceProfileGoldens(t *testing.T) {
 	h.do("GET", "/v2/device_profiles", nil).golden(http.StatusOK, `{"device_profiles":[`+one+`]}`)
 	h.do("GET", "/v2/device_profiles?name=afu", nil).golden(http.StatusOK, `{"device_profiles":[`+one+`]}`)
 	h.do("GET", "/v2/device_profiles?name=nosuch", nil).golden(http.StatusOK, `{"device_profiles":[]}`)
+
 	for path, version := range map[string]string{id: "2.0", strings.ToUpper(id): "2.0", "afu": "2.2", strings.ReplaceAll(id, "-", ""): "latest"} {
 		h.do("GET", "/v2/device_profiles/"+path, nil, versionHeader, "accelerator "+version).golden(http.StatusOK, shown)
 	}
+
 	require.Contains(t, h.do("GET", "/v2/device_profiles/afu", nil, versionHeader, "accelerator 2.1").fault(http.StatusNotAcceptable),
 		"The minimal required API version should be 2.2")
 	h.do("GET", "/v2/device_profiles/other", nil, versionHeader, "accelerator 2.2").fault(http.StatusNotFound)
@@ -183,9 +186,11 @@ func TestL38DeviceProfileInUse(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	profile := h.profile("a")
+
 	conn, err := pgx.Connect(t.Context(), h.url)
 	require.NoError(t, err)
 	defer conn.Close(t.Context())
+
 	_, err = conn.Exec(t.Context(), `INSERT INTO arqs (project, profile_uuid, profile_name, group_index, profile_group)
 		VALUES ('p', $1, 'a', 0, '{"resources:FPGA": "1"}')`, profile.UUID)
 	require.NoError(t, err)
@@ -204,6 +209,7 @@ func TestDeviceProfileEvents(t *testing.T) {
 	conn, err := pgx.Connect(t.Context(), h.url)
 	require.NoError(t, err)
 	defer conn.Close(t.Context())
+
 	rows, err := conn.Query(t.Context(), `SELECT from_value || '>' || to_value || ' by ' || actor FROM events
 		WHERE subject_kind = 'device_profile' AND subject_id = $1 ORDER BY transaction, id`, profile.UUID.String())
 	require.NoError(t, err)

@@ -60,6 +60,7 @@ func TestL39AnswersMatchTheDocument(t *testing.T) {
 	h := setup(t)
 	accelerator := h.host("h1", 1)["fpga-0"]
 	device := "/v2/devices/" + accelerator.DeviceUUID.String()
+
 	documented := func(path, method string, status int) {
 		t.Helper()
 		of := theContractV2(t).document.Paths.Value(path).GetOperation(method).Responses
@@ -211,6 +212,7 @@ func TestErrorShapes(t *testing.T) {
 	for _, path := range []string{"/v2/gadgets", "/v2/device_profiles/a/b/c", "/accelerator/v2/gadgets"} {
 		require.Equal(t, absent, h.do("GET", path, nil).expect(http.StatusNotFound).text())
 	}
+
 	require.Equal(t, "405 Method Not Allowed\n\nThe method PUT is not allowed for this resource. \n\n ",
 		h.do("PUT", "/v2/device_profiles", nil).expect(http.StatusMethodNotAllowed).text())
 	require.Equal(t, http.StatusMethodNotAllowed, h.do("HEAD", "/v2/device_profiles", nil).status)
@@ -268,11 +270,13 @@ func TestDocumentedDifferencesHaveTests(t *testing.T) {
 	require.NoError(t, err)
 
 	tests := map[string]bool{}
+
 	require.NoError(t, filepath.WalkDir("..", func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || !strings.HasSuffix(path, "_test.go") {
 			return err
 		}
 		text, err := os.ReadFile(path)
+
 		for _, found := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`).FindAllStringSubmatch(string(text), -1) {
 			tests[found[1]] = true
 		}
@@ -281,6 +285,7 @@ func TestDocumentedDifferencesHaveTests(t *testing.T) {
 
 	rows := regexp.MustCompile(`(?m)^\|(?:[^|\n]*\|){4}([^|\n]*)\|$`).FindAllStringSubmatch(string(page), -1)
 	named := 0
+
 	for _, row := range rows {
 		if cell := strings.TrimSpace(row[1]); cell == "test" || strings.HasPrefix(cell, "---") {
 			continue
@@ -292,6 +297,7 @@ func TestDocumentedDifferencesHaveTests(t *testing.T) {
 			require.True(t, tests[name[1]], "there is no %s, which a row of docs/differences.md names", name[1])
 		}
 	}
+
 	require.Greater(t, named, 30)
 
 	numbers := map[string]bool{}

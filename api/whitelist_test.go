@@ -18,6 +18,7 @@ func TestNovaWhitelist(t *testing.T) {
 	h := setup(t)
 	known := h.host("h1", 2)
 	h.host("h2", 1)
+
 	list := func() (names []string) {
 		t.Helper()
 		type body struct {
@@ -27,12 +28,14 @@ func TestNovaWhitelist(t *testing.T) {
 				Spec      cyborg.NovaSpec
 			}
 		}
+
 		for _, device := range as[body](h.do("GET", path, nil).expect(http.StatusOK)).Device {
 			require.NotEmpty(t, device.Addresses)
 			names = append(names, device.Name)
 		}
 		return names
 	}
+
 	require.Empty(t, list())
 
 	// A preview finds a device by any of its names, and changes nothing.

@@ -62,6 +62,7 @@ func setupWith(t testing.TB, config agents.Config, images agents.GlanceSource, a
 		_, _, err := db.Migrate(ctx, url)
 		return err
 	})
+
 	log := slog.New(slog.DiscardHandler)
 	store, err := db.Open(t.Context(), url, db.Options{MaxConns: 6}, log)
 	require.NoError(t, err)
@@ -82,10 +83,12 @@ func setupWith(t testing.TB, config agents.Config, images agents.GlanceSource, a
 	web, err := imagesource.New(imagesource.Options{Allow: allow, Max: 1 << 20})
 	require.NoError(t, err)
 	t.Cleanup(web.Close)
+
 	handler, err := agents.New(config, agents.Deps{
 		Ingester: intake, Records: store, Images: web, Glance: images, Registry: prometheus.NewRegistry(), Log: log,
 	})
 	require.NoError(t, err)
+
 	h := &harness{t: t, store: store, server: httptest.NewUnstartedServer(noDefects(t, handler))}
 	h.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // some handshakes are meant to fail
 	t.Cleanup(h.server.Close)
@@ -413,10 +416,13 @@ func TestInvalidReports(t *testing.T) {
 
 	response, got := h.send(http.MethodPost, agents.HeartbeatsPath, []byte(`{"host":""}`))
 	h.refused(cyborg.ErrInvalid, response, got)
+
 	response, got = h.send(http.MethodPost, agents.HeartbeatsPath, []byte(`{"host":"h1"}`))
 	h.refused(cyborg.ErrInvalid, response, got)
+
 	response, got = h.send(http.MethodGet, "/agent/v1/nothing", nil)
 	h.refused(cyborg.ErrNotFound, response, got)
+
 	response, _ = h.send(http.MethodGet, agents.ReportsPath, nil)
 	require.Equal(t, http.StatusMethodNotAllowed, response.StatusCode)
 	response, _ = h.send(http.MethodGet, agents.HealthPath, nil)
@@ -493,10 +499,12 @@ func (h *harness) programming(source string, begin bool) uuid.UUID {
 		admission.ID, admission.Actor = uuid.New(), cyborg.Actor{Name: "test"}
 		_, err := h.store.Admit(ctx, admission)
 		require.NoError(h.t, err)
+
 		if end || begin {
 			_, err = h.store.Begin(ctx, admission.ID)
 			require.NoError(h.t, err)
 		}
+
 		if end {
 			require.NoError(h.t, h.store.End(ctx, cyborg.Outcome{Operation: admission.ID, State: cyborg.OperationSucceeded}))
 		}
@@ -592,6 +600,7 @@ func TestInterruptedImage(t *testing.T) {
 func TestImageRefused(t *testing.T) {
 	t.Parallel()
 	url, _ := origin(t)
+
 	for name, test := range map[string]struct {
 		source string
 		begin  bool

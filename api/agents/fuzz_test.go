@@ -27,8 +27,10 @@ func FuzzReport(f *testing.F) {
 	backend.Options = map[string]any{"park": "1xfpga"}
 	device := &backend.Devices[0]
 	device.NUMANode, device.BoardInfo = &node, cyborg.JSONObject{"revision": 1}
+
 	device.Deployables[0].Attributes = []cyborg.Attribute{{Key: "rc", Value: "FPGA"}}
 	device.Deployables[0].Specs.Capability = cyborg.JSONObject{"gbps": 40}
+
 	full.Content.Attachments = []agentapi.Attachment{
 		{Backend: "fake", Deployable: "fpga-0", Handle: "0000:01:00.0", Operation: uuid.Max, State: cyborg.AttachmentDone},
 	}
@@ -63,8 +65,10 @@ func fuzzBody(f *testing.F, h *harness, path string, full any, next func(t *test
 	f.Helper()
 	plain, err := json.Marshal(full)
 	require.NoError(f, err)
+
 	f.Add(true, false, uint8(0), string(plain))
 	f.Add(true, true, uint8(0), string(plain))
+
 	for _, text := range fuzztest.Texts() {
 		f.Add(true, false, uint8(0), text)
 		f.Add(true, true, uint8(0), text)
@@ -76,6 +80,7 @@ func fuzzBody(f *testing.F, h *harness, path string, full any, next func(t *test
 		if len(value) > 8000 { // too long for an index of the database
 			step = 1
 		}
+
 		for leaf := i % step; leaf < leaves; leaf += step {
 			f.Add(false, false, uint8(leaf), value)
 		}
@@ -121,6 +126,7 @@ func fuzzBody(f *testing.F, h *harness, path string, full any, next func(t *test
 			require.NoError(t, json.Unmarshal([]byte(body), &said), what)
 			requireReadable(t, h.store, said.Host, what)
 		}
+
 		if next != nil {
 			sequence++
 			response, got = h.send(http.MethodPost, path, []byte(next(t, sequence)))

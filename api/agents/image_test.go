@@ -66,6 +66,7 @@ func TestOneTimeURL(t *testing.T) {
 	response, err := g.client.Do(request)
 	require.NoError(t, err)
 	defer response.Body.Close()
+
 	first, err := io.ReadAll(response.Body)
 	require.ErrorContains(t, err, "EOF", "the agent must see that the transfer broke off")
 	require.Equal(t, int64(len(g.image)), response.ContentLength)
@@ -136,6 +137,7 @@ func TestOneTimeURLIsValidForOneHost(t *testing.T) {
 	signer := newAuthority(t)
 	g := setupGlance(t, agents.Config{Certificates: true})
 	g.mutual(signer, tls.RequireAndVerifyClientCert)
+
 	response, body := g.as(signer.sign("h2")).send(http.MethodGet, g.path, nil)
 	g.refused(cyborg.ErrForbidden, response, body)
 	response, body = g.as(signer.sign("h1")).send(http.MethodGet, g.path, nil)
@@ -149,6 +151,7 @@ func TestOneTimeURLIsValidForOneHost(t *testing.T) {
 	require.NoError(t, without.store.GrantImage(t.Context(), db.ImageURL{
 		Operation: operation, Accelerator: uuid.MustParse(op.Subjects[0].ID), Host: "h1", Image: cyborg.GlanceImage(g.id), Size: 1, Valid: time.Minute,
 	}, "s"))
+
 	response, body = without.send(http.MethodGet, workflows.ImageFetch(operation, "s"), nil)
 	require.Contains(t, without.refused(cyborg.ErrUnavailable, response, body).Detail, "no way to Glance")
 }

@@ -69,6 +69,7 @@ func TestCertificates(t *testing.T) {
 		r.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: subject}}}}
 		return r
 	}
+
 	of := func(role auth.Role) auth.Caller {
 		caller := auth.Static("c", role)
 		caller.ID = "certificate/c"
@@ -89,6 +90,7 @@ func TestCertificates(t *testing.T) {
 			require.Equal(t, cyborg.ErrUnauthenticated, cyborg.ErrorKindOf(err), name)
 			continue
 		}
+
 		require.NoError(t, err, name)
 		require.Equal(t, test.caller, caller, name)
 	}

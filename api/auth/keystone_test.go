@@ -30,6 +30,7 @@ func TestKeystoneCallers(t *testing.T) {
 	t.Parallel()
 	user := keystone.Token{UserID: "u1", User: "alice", UserDomainID: "ud", ProjectID: "p1", ProjectDomainID: "pd", Roles: []string{"operator"}}
 	const here = "192.0.2.1" // httptest's
+
 	authenticator, err := auth.New(auth.Config{Keystone: auth.Keystone{
 		ServiceRoles: []string{"service"}, Members: []string{"operator"},
 		Validator: validator{

@@ -36,6 +36,7 @@ func FuzzPolicyFile(f *testing.F) {
 		if err != nil {
 			return
 		}
+
 		for name, c := range rules {
 			again, err := parse(c.String())
 			require.NoError(t, err, "%q", c.String())
@@ -45,6 +46,7 @@ func FuzzPolicyFile(f *testing.F) {
 				require.Equal(t, c.allows(facts, rules), again.allows(facts, rules), "%s: %s", name, c)
 			}
 		}
+
 		require.NotContains(t, strings.Join(credentialNames(), ""), " ")
 	})
 }

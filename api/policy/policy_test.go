@@ -293,6 +293,7 @@ func TestOverridesReplaceOldDefaults(t *testing.T) {
 		File: write(t, "project_manager_or_admin: role:admin\n# all else is a comment\n"), Log: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(t, err)
+
 	require.False(t, allowed(t, p, manager, "cyborg:device:get_all"))
 	require.True(t, allowed(t, p, reader, "cyborg:arq:create"))
 	require.True(t, allowed(t, p, admin, "cyborg:device:get_all"))
@@ -305,6 +306,7 @@ func TestOverridesReplaceOldDefaults(t *testing.T) {
 		Log:  slog.New(slog.DiscardHandler),
 	})
 	require.NoError(t, err)
+
 	for rule, caller := range map[string]auth.Caller{
 		"cyborg:device:get_all": admin, "cyborg:deployable:get_one": admin, "cyborg:attribute:get_one": admin,
 		"cyborg:device_profile:get_all": nobody, "cyborg:device_profile:create": reader,
@@ -312,6 +314,7 @@ func TestOverridesReplaceOldDefaults(t *testing.T) {
 	} {
 		require.True(t, allowed(t, p, caller, rule), rule)
 	}
+
 	require.False(t, allowed(t, p, manager, "cyborg:device:get_all"))
 	require.False(t, allowed(t, p, reader, "cyborg:device:enable"))
 }
@@ -327,6 +330,7 @@ func TestChangedPolicyFileIsReloaded(t *testing.T) {
 	watching.Go(func() { p.Watch(ctx, time.Millisecond) })
 	defer watching.Wait()
 	defer cancel()
+
 	replace := func(text string) {
 		fresh := write(t, text)
 		require.NoError(t, os.Rename(fresh, path))
@@ -350,9 +354,11 @@ func TestChangedPolicyFileIsReloaded(t *testing.T) {
 func TestDeletedPolicyFileKeepsTheRules(t *testing.T) {
 	t.Parallel()
 	path, log := write(t, "cyborg:arq:create: role:admin\n"), &transcript.Text{}
+
 	synctest.Test(t, func(t *testing.T) {
 		p, err := policy.New(policy.Config{File: path, EnforceNewDefaults: true, Log: slog.New(slog.NewTextHandler(log, nil))})
 		require.NoError(t, err)
+
 		ctx, cancel := context.WithCancel(t.Context())
 		defer synctest.Wait()
 		defer cancel()

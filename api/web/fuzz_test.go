@@ -27,6 +27,7 @@ func FuzzParseJSON(f *testing.F) {
 
 		require.True(t, json.Valid(body))
 		require.LessOrEqual(t, depth(value), 32)
+
 		var other any
 		require.NoError(t, json.Unmarshal(body, &other))
 		ours, err := json.Marshal(value)

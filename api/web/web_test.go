@@ -89,11 +89,13 @@ func TestWriteError(t *testing.T) {
 		server.Close()
 
 		require.Equal(t, kind.HTTPStatus(), response.StatusCode)
+
 		var problem web.Problem
 		require.NoError(t, json.Unmarshal(body, &problem))
 		require.Equal(t, kind, problem.Kind)
 		require.Equal(t, "urn:cyborg:problem:"+string(kind), problem.Type)
 		require.Equal(t, response.Header.Get(web.RequestIDHeader), problem.RequestID)
+
 		require.NotEmpty(t, problem.Title)
 		require.NotContains(t, titles, problem.Title, "%s", kind)
 		titles[problem.Title] = kind
@@ -178,6 +180,7 @@ func TestDisconnectCancelsTheRequest(t *testing.T) {
 		<-entered
 		cancel()
 	}()
+
 	response, err := http.DefaultClient.Do(request)
 	if err == nil {
 		require.NoError(t, response.Body.Close())
@@ -193,6 +196,7 @@ func TestDisconnectCancelsTheRequest(t *testing.T) {
 func TestMetricsAreRegisteredOnce(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
+
 	_, err := web.NewMetrics(registry, "one")
 	require.NoError(t, err)
 	_, err = web.NewMetrics(registry, "two")
