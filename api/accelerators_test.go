@@ -116,6 +116,7 @@ func TestListFilters(t *testing.T) {
 	} {
 		require.Len(t, list(query).Accelerator, want, query)
 	}
+
 	require.Equal(t, []string{"alpha"}, list("?status=attached").names())
 }
 
@@ -188,6 +189,7 @@ func TestMakeReady(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.host("h1", 1)["fpga-0"]
+
 	shown := as[acceleratorBody](h.do("POST", path(accelerator, "/ready"), nil).expect(http.StatusOK))
 	require.Equal(t, cyborg.StatusReady, shown.Status)
 	require.Equal(t, accelerator.Name, shown.Name)
@@ -205,6 +207,7 @@ func TestRetire(t *testing.T) {
 	mia.do("POST", path(accelerator, "/retire"), nil).problem(cyborg.ErrForbidden)
 	ada.do("POST", path(accelerator, "/retire"), `{"force": true}`).problem(cyborg.ErrInvalid)
 	ada.do("POST", path(accelerator, "/retire")+"?force=true", nil).problem(cyborg.ErrInvalid)
+
 	ada.do("PUT", path(accelerator), nil).expect(http.StatusOK)
 	require.NotEmpty(t, ada.do("POST", path(accelerator, "/retire"), nil).problem(cyborg.ErrInUse).Hint)
 	ada.do("DELETE", path(accelerator), nil).expect(http.StatusNoContent)
@@ -272,6 +275,7 @@ func TestProgram(t *testing.T) {
 	accelerator := h.ready("alpha")
 	sum := strings.Repeat("ab", 32)
 	image := map[string]any{"image": map[string]any{"source": "https://images.example.org/a.bin", "sha256": strings.ToUpper(sum), "id": "a"}}
+
 	answer := h.do("PATCH", path(accelerator, "/program"), image).expect(http.StatusOK)
 	require.Equal(t, accelerator.UUID, as[acceleratorBody](answer).UUID)
 
@@ -315,6 +319,7 @@ func TestMaintenanceCoversTheWholeDevice(t *testing.T) {
 	h := setup(t)
 	accelerator := h.ready("alpha")
 	device := "/v1/devices/" + accelerator.DeviceUUID.String()
+
 	type body struct {
 		Accelerators []acceleratorBody `json:"accelerators"`
 	}
@@ -323,6 +328,7 @@ func TestMaintenanceCoversTheWholeDevice(t *testing.T) {
 	require.Len(t, shown.Accelerators, 1)
 	require.Equal(t, cyborg.StatusMaintaining, shown.Accelerators[0].Status)
 	require.Equal(t, "a new fan", h.accelerator(accelerator.UUID).Maintenance.Reason)
+
 	h.do("PUT", path(accelerator), nil).problem(cyborg.ErrChanged)
 	h.do("POST", device+"/maintain", `{}`).problem(cyborg.ErrInvalid)
 
@@ -336,6 +342,7 @@ func TestUUIDPrefixes(t *testing.T) {
 	h := setup(t)
 	accelerator := h.ready("alpha")
 	operation := as[struct{ Operation []cyborg.Operation }](h.do("GET", "/v1/operations", nil).expect(http.StatusOK)).Operation[0]
+
 	type found struct {
 		Accelerator, Device []struct{ UUID uuid.UUID }
 		Operation           []struct{ ID uuid.UUID }
@@ -389,6 +396,7 @@ func TestHistory(t *testing.T) {
 
 	axes := map[cyborg.EventAxis]bool{}
 	ours := false
+
 	for i, event := range all {
 		axes[event.Axis] = true
 		ours = ours || event.RequestID == "req-5b7a31d2-6a0c-4a6b-9d33-6a58a2f0c1de"
@@ -400,11 +408,13 @@ func TestHistory(t *testing.T) {
 	for _, axis := range []cyborg.EventAxis{cyborg.AxisPresence, cyborg.AxisLifecycle, cyborg.AxisName, cyborg.AxisClaim, cyborg.AxisHolder} {
 		require.True(t, axes[axis], axis)
 	}
+
 	require.True(t, ours, "events name the request that caused them")
 
 	read := func(path string) []cyborg.Event {
 		return as[eventsBody](h.do("GET", path+"/history?limit=1000", nil).expect(http.StatusOK)).Event
 	}
+
 	attach := all[len(all)-1].Operation
 	for path, also := range map[string]func(cyborg.Event) bool{
 		"/v1/devices/" + accelerator.DeviceUUID.String(): func(e cyborg.Event) bool { return e.Subject.Kind == cyborg.SubjectDevice },

@@ -34,6 +34,7 @@ func audited(t *testing.T, path string) (*harness, *record) {
 
 	rules, err := policy.New(policy.Config{EnforceNewDefaults: true, Log: log})
 	require.NoError(t, err)
+
 	config := api.Config{V1: v1.Config{SyncWait: waitLimit}}
 	withTokens(&config)
 	handler, err := api.New(config, api.Deps{

@@ -88,12 +88,14 @@ func TestMemberPermissions(t *testing.T) {
 	h := setup(t, withTokens)
 	ada, mia, otto := h.as(adminToken), h.as(memberToken), h.as(otherToken)
 	accelerator := ada.ready("alpha")
+
 	mia.do("PUT", path(accelerator), map[string]any{"acc_specs": map[string]any{"acc_type": "x"}}).problem(cyborg.ErrForbidden)
 	mia.do("PUT", path(accelerator), nil).expect(http.StatusOK)
 
 	mia.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.ErrHardware, "no") })
 	failed := mia.do("DELETE", path(accelerator), nil).problem(cyborg.ErrHardware).Operation
 	mia.engine.set(func(e *engine) { e.fail = nil })
+
 	op := as[cyborg.Operation](mia.do("GET", operationPath(failed), nil).expect(http.StatusOK))
 	require.Equal(t, "mia", op.Actor.Name)
 	require.True(t, strings.HasPrefix(op.Actor.RequestID, "req-"))
@@ -116,6 +118,7 @@ func TestIdempotencyKeysOfTwoCallers(t *testing.T) {
 	t.Parallel()
 	h := setup(t, withTokens)
 	accelerator := h.as(adminToken).ready("alpha")
+
 	one := h.as(memberToken).do("PUT", path(accelerator), map[string]any{"service": "a"}, "Idempotency-Key", "k").expect(http.StatusOK)
 	two := h.as(otherToken).do("PUT", path(accelerator), map[string]any{"service": "b"}, "Idempotency-Key", "k").expect(http.StatusOK)
 	require.NotEqual(t, one.header.Get("Cyborg-Operation"), two.header.Get("Cyborg-Operation"))
@@ -126,6 +129,7 @@ func TestCrossSiteRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.host("h1", 1)["fpga-0"]
+
 	h.do("POST", path(accelerator, "/ready"), nil, "Origin", "https://evil.example.org").problem(cyborg.ErrForbidden)
 	h.do("POST", path(accelerator, "/ready"), nil, "Sec-Fetch-Site", "cross-site").problem(cyborg.ErrForbidden)
 	require.Equal(t, cyborg.LifecycleInactive, h.accelerator(accelerator.UUID).Lifecycle)

@@ -24,6 +24,7 @@ func dial(t *testing.T, address, begin string) net.Conn {
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", address)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
+
 	_, err = io.WriteString(conn, begin)
 	require.NoError(t, err)
 	return conn
@@ -44,6 +45,7 @@ func TestIdleConnectionsDoNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	const limit, crowd = 20, 200
 	entered, leave := make(chan struct{}), make(chan struct{})
+
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
 	mux.HandleFunc("GET /long", func(http.ResponseWriter, *http.Request) {
@@ -58,6 +60,7 @@ func TestIdleConnectionsDoNotBlockOthers(t *testing.T) {
 
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	var slow []net.Conn
+
 	for i := range crowd {
 		slow = append(slow, dial(t, address, "GET / HTTP/1.1\r\nHost: local"))
 		if i%20 == 0 {
@@ -92,6 +95,7 @@ func gauge(t *testing.T, registry *prometheus.Registry, name string) float64 {
 			return family.GetMetric()[0].GetGauge().GetValue() + family.GetMetric()[0].GetCounter().GetValue()
 		}
 	}
+
 	require.Fail(t, "there is no "+name)
 	return 0
 }
@@ -144,6 +148,7 @@ func TestRequestHeadersTooLarge(t *testing.T) {
 	h := setup(t)
 	listener, err := api.Endpoint{Address: "127.0.0.1:0"}.Listen(t.Context())
 	require.NoError(t, err)
+
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- api.Serve(ctx, listener, h.handler, api.ServeOptions{Log: quiet()}) }()

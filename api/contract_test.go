@@ -96,6 +96,7 @@ func documentedPath(path string) string {
 	if path == "/" {
 		return "/v1"
 	}
+
 	if rest, ok := strings.CutPrefix(path, "/accelerator"); ok && (rest == "" || rest[0] == '/') {
 		path = "/accelerators" + rest
 	}
@@ -111,6 +112,7 @@ func (c *contract) check(ctx context.Context, request *http.Request, sent []byte
 	if asked.Method == http.MethodHead {
 		asked.Method = http.MethodGet // and without the body
 	}
+
 	asked.Body = io.NopCloser(bytes.NewReader(sent))
 	if len(sent) == 0 {
 		asked.Body = http.NoBody
@@ -128,6 +130,7 @@ func (c *contract) check(ctx context.Context, request *http.Request, sent []byte
 		AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, IncludeResponseStatus: true, MultiError: true,
 		SkipSettingDefaults: true,
 	}
+
 	in := &openapi3filter.RequestValidationInput{Request: asked, PathParams: parameters, Route: route, Options: options}
 
 	if response.StatusCode < http.StatusBadRequest {
@@ -139,6 +142,7 @@ func (c *contract) check(ctx context.Context, request *http.Request, sent []byte
 	out := &openapi3filter.ResponseValidationInput{
 		RequestValidationInput: in, Status: response.StatusCode, Header: response.Header, Options: options,
 	}
+
 	out.SetBodyBytes(got)
 	if response.Header.Get("Content-Type") == "application/yaml" || request.Method == http.MethodHead {
 		out.Options.ExcludeResponseBody = true

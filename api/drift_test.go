@@ -37,6 +37,7 @@ func TestDrift(t *testing.T) {
 	repaired := list("?class=traits")
 	require.True(t, repaired[0].Repaired)
 	require.Equal(t, provider, repaired[0].Provider)
+
 	require.Len(t, list("?limit=1&marker="+open[0].Key()), 1)
 	h.do("GET", "/v1/drift?class=none", nil).problem(cyborg.ErrInvalid)
 	h.do("GET", "/v1/drift?marker=x", nil).problem(cyborg.ErrInvalid)

@@ -79,6 +79,7 @@ func (e *engine) Start(ctx context.Context, op cyborg.Operation) (workflows.Run,
 	if e.away || e.refuse {
 		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "connection refused at 10.0.0.7")
 	}
+
 	if r, ok := e.runs[op.ID]; ok {
 		return r, nil
 	}
@@ -130,6 +131,7 @@ func (e *engine) operate(ctx context.Context, op cyborg.Operation, r *run, hold 
 	if fail != nil && outcome.State == cyborg.OperationSucceeded {
 		end(cyborg.OperationFailed, fail)
 	}
+
 	if err := e.store.End(ctx, outcome); err != nil {
 		e.t.Errorf("operation %s (%s) cannot end: %v", op.ID, op.Kind, err)
 	}
@@ -143,10 +145,12 @@ func (e *engine) Cancel(ctx context.Context, op cyborg.Operation) error {
 	if away {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "connection refused at 10.0.0.7")
 	}
+
 	if r == nil {
 		_, err := e.Start(ctx, op)
 		return err
 	}
+
 	r.cancel()
 	return nil
 }

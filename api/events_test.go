@@ -50,9 +50,11 @@ func (h *harness) stream(path string, headers ...string) *sse {
 
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, h.server.URL+path, nil)
 	require.NoError(h.t, err)
+
 	if h.token != "" {
 		request.Header.Set("Authorization", "Bearer "+h.token)
 	}
+
 	for i := 0; i < len(headers); i += 2 {
 		request.Header.Set(headers[i], headers[i+1])
 	}
@@ -60,6 +62,7 @@ func (h *harness) stream(path string, headers ...string) *sse {
 	response, err := h.server.Client().Do(request)
 	require.NoError(h.t, err)
 	h.t.Cleanup(func() { _ = response.Body.Close() })
+
 	if response.StatusCode == http.StatusOK {
 		require.NoError(h.t, theContract(h.t).check(ctx, request, nil, response, nil))
 	}
@@ -104,6 +107,7 @@ func (s *sse) all() []message {
 		if !ok {
 			return out
 		}
+
 		if m.comment == "" {
 			out = append(out, m)
 		}
@@ -133,6 +137,7 @@ func TestOperationEvents(t *testing.T) {
 	all := append([]message{first}, rest...)
 
 	var states []string
+
 	for _, m := range all {
 		require.Equal(t, m.id, m.data.Cursor.String())
 		require.Equal(t, m.event, string(m.data.Axis))
@@ -153,6 +158,7 @@ func TestOperationEvents(t *testing.T) {
 			byParameter := h.stream(operationPath(op.ID, "/events?after="+all[i].id)).all()
 			require.Equal(t, resumed, byParameter)
 		}
+
 		if len(resumed) > 0 {
 			require.Equal(t, all[i+1].id, resumed[0].id)
 		}
@@ -173,6 +179,7 @@ func TestOperationEventsAfterTheEnd(t *testing.T) {
 		all = h.stream(events).all()
 		return len(all) > 0 && all[len(all)-1].data.Subject.Kind != ""
 	}, waitLimit, poll)
+
 	h.do("GET", events+"?after=99999999999-1", nil).expect(http.StatusNoContent)
 
 	_, err := h.store.Prune(t.Context(), db.Retention{Events: time.Microsecond, Operations: time.Hour, Services: time.Hour})
@@ -188,6 +195,7 @@ func (h *harness) marker(accelerator cyborg.Accelerator) cyborg.Cursor {
 	actor := cyborg.Actor{Name: "marker"}
 	_, err := h.store.Maintain(h.t.Context(), accelerator.UUID, cyborg.Maintenance{Reason: "marker", By: "marker"}, actor)
 	require.NoError(h.t, err)
+
 	_, err = h.store.Enable(h.t.Context(), accelerator.UUID, actor)
 	require.NoError(h.t, err)
 
@@ -263,6 +271,7 @@ func TestEventsAreTheSameForEveryReader(t *testing.T) {
 	h.do("POST", path(found["gpu-4"], "/maintain"), `{"reason": "the last one"}`).expect(http.StatusOK)
 
 	var seen [2][]string
+
 	for i, reader := range readers {
 		for {
 			m, ok := reader.next()
@@ -282,6 +291,7 @@ func TestEventStreamHeartbeats(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(c *api.Config) { c.V1.Heartbeat = 20 * time.Millisecond })
 	s := h.stream("/v1/events")
+
 	for range 3 {
 		m, ok := s.next()
 		require.True(t, ok)
@@ -305,6 +315,7 @@ func TestEventStreamOverHTTP2(t *testing.T) {
 	s := h.stream("/v1/events")
 	defer s.close()
 	require.Equal(t, 2, s.response.ProtoMajor)
+
 	for range 2 {
 		m, ok := s.next()
 		require.True(t, ok)
@@ -347,6 +358,7 @@ func TestSlowEventReaderIsCutOff(t *testing.T) {
 	_, err = io.ReadFull(ours, first)
 	require.NoError(t, err)
 	require.Contains(t, string(first), "200")
+
 	require.InDelta(t, 1, h.metric("cyborg_event_streams"), 0)
 	require.Eventually(t, func() bool { return h.metric("cyborg_event_streams") == 0 }, waitLimit, poll)
 }

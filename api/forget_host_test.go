@@ -18,6 +18,7 @@ func TestForgetHost(t *testing.T) {
 	h := setup(t, withTokens)
 	ada, mia := h.as(adminToken), h.as(memberToken)
 	ada.ready("alpha")
+
 	mia.do("DELETE", "/v1/hosts/h1", nil).problem(cyborg.ErrForbidden)
 	ada.do("DELETE", "/v1/hosts/h9", nil).problem(cyborg.ErrNotFound)
 	require.Contains(t, ada.do("DELETE", "/v1/hosts/h1", nil).problem(cyborg.ErrChanged).Detail, "was heard at")

@@ -36,6 +36,7 @@ func FuzzAPI(f *testing.F) {
 	h := setup(f, func(config *api.Config) {
 		config.V1.SyncWait, config.V1.CensusWait, config.V1.BodyLimit = time.Second, time.Second, 64<<10
 	})
+
 	h.defects.wanted.Store(true) // fuzz looks for them itself
 	h.engine.census = func(hosts, _ []string) (cyborg.Census, error) {
 		return cyborg.Census{Hosts: each(hosts, func(host string) cyborg.HostUsage { return cyborg.HostUsage{Host: host} })}, nil
@@ -77,6 +78,7 @@ func FuzzAPI(f *testing.F) {
 		h := at(h, t)
 		route := table[int(which)%len(table)]
 		path := strings.ReplaceAll(fill(route.path, accelerator), "{id}", operation.String())
+
 		if parameter != "" {
 			path = parameterPattern.ReplaceAllString(route.path, strings.ReplaceAll(url.PathEscape(parameter), "$", "$$"))
 		}
@@ -88,6 +90,7 @@ func FuzzAPI(f *testing.F) {
 		if !whole {
 			body = fuzztest.ReplaceLeaf(t, fullBody(route.method, route.path), int(leaf), text)
 		}
+
 		h.fuzz(sql, route.method, path, headers, body)
 	})
 }
@@ -103,6 +106,7 @@ func fuzzedRoutes(t testing.TB, contract *contract) []fuzzedRoute {
 			table = append(table, fuzzedRoute{method, path})
 		}
 	}
+
 	slices.SortFunc(table, func(a, b fuzzedRoute) int { return strings.Compare(a.path+a.method, b.path+b.method) })
 	return table
 }
@@ -111,6 +115,7 @@ func fuzzedRoutes(t testing.TB, contract *contract) []fuzzedRoute {
 func (h *harness) fuzz(sql *pgxpool.Pool, method, path, headers, body string) {
 	h.t.Helper()
 	h.engine.work.Wait() // what earlier requests began
+
 	raw := fmt.Sprintf("%s %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n%s\r\n\r\n%s", method, path, len(body), headers, body)
 	request, err := http.ReadRequest(bufio.NewReader(strings.NewReader(raw)))
 	if err != nil {
@@ -119,6 +124,7 @@ func (h *harness) fuzz(sql *pgxpool.Pool, method, path, headers, body string) {
 
 	ctx, cancel := context.WithTimeout(h.t.Context(), 5*time.Second)
 	defer cancel()
+
 	streams := strings.HasSuffix(strings.TrimRight(request.URL.Path, "/"), "/events")
 	if streams {
 		ctx, cancel = context.WithTimeout(ctx, 20*time.Millisecond) // it would not end
@@ -172,6 +178,7 @@ func requireProblem(t testing.TB, response *http.Response, body []byte, what str
 	require.Equal(t, "application/problem+json", response.Header.Get("Content-Type"), what)
 	var problem web.Problem
 	require.NoError(t, json.Unmarshal(body, &problem), what)
+
 	require.Equal(t, response.StatusCode, problem.Status, what)
 	require.Contains(t, cyborg.ErrorKinds(), problem.Kind, what)
 	require.NotEmpty(t, problem.Detail, what)

@@ -86,6 +86,7 @@ func setupOf(t testing.TB, opts db.Options, change func(*api.Deps), options ...f
 	opts.MaxConns = 6
 	store, err := db.Open(t.Context(), url, opts, log)
 	require.NoError(t, err)
+
 	h := &harness{t: t, url: url, store: store, engine: newEngine(t, store), registry: prometheus.NewRegistry()}
 	t.Cleanup(store.Close)
 	t.Cleanup(h.engine.work.Wait)
@@ -97,6 +98,7 @@ func setupOf(t testing.TB, opts db.Options, change func(*api.Deps), options ...f
 
 	rules, err := policy.New(policy.Config{EnforceNewDefaults: true, Log: log})
 	require.NoError(t, err)
+
 	deps := api.Deps{Store: store, Engine: h.engine, Policy: rules, Registry: h.registry, Log: log}
 	change(&deps)
 	handler, err := api.New(config, deps)
@@ -210,6 +212,7 @@ func (h *harness) host(name string, fpgas int) map[string]cyborg.Accelerator {
 	for _, accelerator := range accelerators {
 		found[accelerator.LocalName] = accelerator
 	}
+
 	require.Len(h.t, found, fpgas+1)
 	return found
 }
@@ -261,9 +264,11 @@ func (h *harness) do(method, path string, body any, headers ...string) *reply {
 	if len(sent) > 0 {
 		request.Header.Set("Content-Type", "application/json")
 	}
+
 	if h.token != "" {
 		request.Header.Set("Authorization", "Bearer "+h.token)
 	}
+
 	for i := 0; i < len(headers); i += 2 {
 		request.Header.Set(headers[i], headers[i+1])
 	}
@@ -304,6 +309,7 @@ func (r *reply) problem(kind cyborg.ErrorKind) web.Problem {
 
 	var problem web.Problem
 	r.json(&problem)
+
 	require.Equal(r.t, kind, problem.Kind, r.what)
 	require.Equal(r.t, r.status, problem.Status, r.what)
 	require.Equal(r.t, r.header.Get(web.RequestIDHeader), problem.RequestID, r.what)

@@ -41,6 +41,7 @@ func TestHealth(t *testing.T) {
 	h := setup(t)
 	h.do("GET", "/healthz", nil).expect(http.StatusOK)
 	h.isReady()
+
 	h.readiness("/readyz?verbose", func(answer *reply, ready readyBody) bool {
 		return answer.status == http.StatusOK && len(ready.Checks) == 2
 	})

@@ -31,6 +31,7 @@ func TestHosts(t *testing.T) {
 	require.Equal(t, 3, host.Devices)
 	require.False(t, host.Silent)
 	require.Len(t, host.Backends, 1)
+
 	h.do("GET", "/v1/hosts/h3", nil).problem(cyborg.ErrNotFound)
 	h.do("GET", "/v1/hosts/a%2Fb", nil).problem(cyborg.ErrNotFound)
 }
@@ -64,6 +65,7 @@ func TestServices(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.host("h1", 1)
+
 	services := as[map[string][]cyborg.Service](h.do("GET", "/v1/services", nil).expect(http.StatusOK))["service"]
 	require.Len(t, services, 1)
 	require.Equal(t, "agent", services[0].Role)
@@ -79,6 +81,7 @@ func TestDiscover(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.host("h1", 1)
+
 	var found struct {
 		Host     string
 		Sequence int64
@@ -111,6 +114,7 @@ func TestDrivers(t *testing.T) {
 	first := h.do("GET", "/v1/drivers?limit=1", nil).expect(http.StatusOK)
 	next := as[map[string][]map[string]any](first)["driver_links"][0]["href"]
 	require.Equal(t, "/v1/drivers?limit=1&marker=h1%2Ffake", next)
+
 	second := as[body](h.do("GET", "/v1/drivers?limit=1&marker=h1%2Ffake", nil).expect(http.StatusOK)).Driver
 	require.Len(t, second, 1)
 	require.Equal(t, "h2", second[0].Host)

@@ -39,6 +39,7 @@ func setupCloud(t *testing.T) *cloud {
 	t.Helper()
 	c := &cloud{harness: setup(t), keystone: openstacktest.NewKeystone(t), log: &record{}}
 	log := slog.New(slog.NewTextHandler(c.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+
 	session, err := openstack.New(c.keystone.Config(), log)
 	require.NoError(t, err)
 	t.Cleanup(session.Close)
@@ -73,6 +74,7 @@ func (c *cloud) ask(token, method, path string, body any, headers ...string) *re
 
 	answer := c.do(method, path, body, headers...)
 	c.answers.Write(answer.body)
+
 	for name, values := range answer.header {
 		c.answers.WriteString(name + ": " + strings.Join(values, ",") + "\n")
 	}
@@ -138,6 +140,7 @@ func TestKeystoneTokens(t *testing.T) {
 	c.ask(adminToken, "POST", profiles, profile("bronze")).expect(http.StatusCreated)
 	c.ask(readerToken, "GET", "/v1/accelerators", nil).expect(http.StatusOK)
 	c.as(readerToken).do("GET", profiles, nil).expect(http.StatusOK)
+
 	require.Zero(t, c.keystone.Asked(adminToken), "Keystone is not told of them")
 	require.Zero(t, c.keystone.Asked(readerToken))
 
@@ -153,6 +156,7 @@ func TestUsersWithTheSameNameAreDistinct(t *testing.T) {
 	t.Parallel()
 	c := setupCloud(t)
 	accelerator := c.as(adminToken).ready("alpha")
+
 	namesake := func(id string) string {
 		return c.keystone.Issue(openstacktest.Token{UserID: id, User: "mia", System: true, Roles: []string{"operator"}})
 	}
@@ -186,9 +190,11 @@ func TestServiceTokens(t *testing.T) {
 
 	get(user, nova).expect(http.StatusOK)
 	get(user, adminToken).expect(http.StatusOK)
+
 	require.Contains(t, get(user, user).unauthorized(), "[service]")
 	require.Contains(t, get(user, memberToken).unauthorized(), "static")
 	require.Contains(t, get(user, "made-up").unauthorized(), "service token is not valid")
+
 	require.Contains(t, get("made-up", nova).unauthorized(), "the token is not valid")
 	get("", nova).unauthorized()
 
@@ -196,6 +202,7 @@ func TestServiceTokens(t *testing.T) {
 	expired := c.keystone.Issue(openstacktest.Token{
 		UserID: "u-alice", User: "alice", ProjectID: "p1", Roles: []string{"member", "reader"}, Expires: time.Now().Add(-time.Minute),
 	})
+
 	c.ask(expired, "GET", profiles, nil).unauthorized()
 	get(expired, nova).expect(http.StatusOK)
 }
@@ -256,6 +263,7 @@ func TestRoutesUseTheirPolicyRules(t *testing.T) {
 	t.Parallel()
 	rules, err := policy.New(policy.Config{EnforceNewDefaults: true, Log: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
+
 	things := map[string]string{
 		"device_profiles": "device_profile", "devices": "device", "deployables": "deployable", "attributes": "attribute",
 		"accelerator_requests": "arq",
@@ -264,6 +272,7 @@ func TestRoutesUseTheirPolicyRules(t *testing.T) {
 	for _, route := range routesV2() {
 		segments := strings.Split(strings.TrimPrefix(route.Pattern, "/"), "/")
 		verb := map[string]string{"GET": "get_one", "POST": "create", "PATCH": "update", "DELETE": "delete"}[route.Method]
+
 		switch {
 		case len(segments) == 3:
 			verb = segments[2]

@@ -48,6 +48,7 @@ func TestRoutesAndDocumentAgree(t *testing.T) {
 	for _, route := range routes(t) {
 		require.True(t, route.Role.Includes(auth.Reader), "%s %s has role %q", route.Method, route.Pattern, route.Role)
 		require.NotNil(t, route.Handle)
+
 		if route.Method != http.MethodGet {
 			require.True(t, route.Role.Includes(auth.Member), "a reader could %s %s", route.Method, route.Pattern)
 		}
@@ -137,6 +138,7 @@ func TestUnknownPathAndMethod(t *testing.T) {
 
 	answer := h.do("PATCH", "/v1/accelerators", "{}").expect(http.StatusMethodNotAllowed)
 	require.Equal(t, "GET, HEAD, POST", answer.header.Get("Allow"))
+
 	var body map[string]any
 	answer.json(&body)
 	require.Equal(t, "invalid", body["kind"])
@@ -183,6 +185,7 @@ func TestDocumentation(t *testing.T) {
 	for _, route := range routes(t) {
 		served[route.Method+" "+route.Pattern] = string(route.Role)
 	}
+
 	require.Equal(t, served, documented)
 
 	for _, kind := range cyborg.ErrorKinds() {

@@ -41,6 +41,7 @@ func TestRespondAsync(t *testing.T) {
 	require.Equal(t, op.ID.String(), answer.header.Get("Cyborg-Operation"))
 	require.Equal(t, "respond-async", answer.header.Get("Preference-Applied"))
 	require.NotEmpty(t, answer.header.Get("Retry-After"))
+
 	require.Equal(t, cyborg.OperationAttach, op.Kind)
 	require.Equal(t, "local", op.Actor.Name)
 	require.False(t, op.State.Ended())
@@ -129,6 +130,7 @@ func TestProgress(t *testing.T) {
 
 	op := as[cyborg.Operation](h.do("PUT", path(accelerator), nil, "Prefer", "respond-async").expect(http.StatusAccepted))
 	h.engine.set(func(e *engine) { e.progress = &cyborg.Progress{Step: "attach", Percent: 40, Note: "binding"} })
+
 	require.Eventually(t, func() bool {
 		shown := as[cyborg.Operation](h.do("GET", operationPath(op.ID), nil).expect(http.StatusOK))
 		return shown.Progress != nil && shown.Progress.Percent == 40
@@ -143,6 +145,7 @@ func TestListOperations(t *testing.T) {
 	type body struct{ Operation []cyborg.Operation }
 	h := setup(t)
 	accelerator := h.ready("alpha")
+
 	h.do("PUT", path(accelerator), nil).expect(http.StatusOK)
 	h.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.ErrHardware, "no") })
 	h.do("DELETE", path(accelerator), nil).expect(http.StatusBadGateway)
@@ -221,6 +224,7 @@ func TestRetry(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("alpha")
+
 	h.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.ErrHardware, "no") })
 	failed := h.do("PUT", path(accelerator), map[string]any{"service": "ovs"}).problem(cyborg.ErrHardware).Operation
 	h.engine.set(func(e *engine) { e.fail = nil })
@@ -230,6 +234,7 @@ func TestRetry(t *testing.T) {
 	require.NotEqual(t, failed, op.ID)
 	require.Equal(t, failed, op.RetryOf)
 	require.Equal(t, operationPath(op.ID), answer.header.Get("Location"))
+
 	require.Equal(t, cyborg.OperationSucceeded, h.ended(op.ID).State)
 	require.Equal(t, []cyborg.Holder{{Kind: cyborg.HolderService, ID: "ovs"}}, as[acceleratorBody](h.do("GET", path(accelerator), nil)).Holders)
 
@@ -242,6 +247,7 @@ func TestRetryOfEachKind(t *testing.T) {
 	h := setup(t)
 	ready := h.ready("alpha")
 	inactive := h.host("h2", 1)["fpga-0"]
+
 	h.do("PUT", path(ready), nil).expect(http.StatusOK)
 	free := as[listBody](h.do("GET", "/v1/accelerators?host=h1&device_type=GPU", nil)).Accelerator[0]
 	h.do("POST", path(free.Accelerator, "/ready"), nil).expect(http.StatusOK)
@@ -283,6 +289,7 @@ func TestIdempotencyKey(t *testing.T) {
 		again.expect(http.StatusOK)
 		require.Equal(t, first.header.Get("Cyborg-Operation"), again.header.Get("Cyborg-Operation"))
 	}
+
 	require.Len(t, as[acceleratorBody](h.do("GET", path(accelerator), nil)).Holders, 1)
 
 	problem := h.do("PUT", path(accelerator), map[string]any{"service": "other"}, "Idempotency-Key", "k1").problem(cyborg.ErrInvalid)
@@ -360,6 +367,7 @@ func TestInFlightLimit(t *testing.T) {
 	h := setup(t, func(c *api.Config) {
 		c.Operate.MaxInFlight, c.Limits.QueueWait, c.Operate.InFlightHold = 1, 50*time.Millisecond, time.Hour
 	})
+
 	found := h.host("h1", 2)
 	release := h.engine.block()
 	defer release()
@@ -387,6 +395,7 @@ func TestInFlightLimitOfAsyncRequests(t *testing.T) {
 	h := setup(t, func(c *api.Config) {
 		c.Operate.MaxInFlight, c.Limits.QueueWait, c.Operate.InFlightHold = 1, time.Millisecond, 200*time.Millisecond
 	})
+
 	found := h.host("h1", 2)
 	release := h.engine.block()
 	defer release()
@@ -397,12 +406,14 @@ func TestInFlightLimitOfAsyncRequests(t *testing.T) {
 
 	started := time.Now()
 	async("fpga-0").expect(http.StatusAccepted)
+
 	if refused := async("fpga-1"); refused.status != http.StatusAccepted {
 		refused.problem(cyborg.ErrOverloaded)
 	} else {
 		require.Greater(t, time.Since(started), 200*time.Millisecond, "taken only because the machine was slow")
 		return
 	}
+
 	require.Eventually(t, func() bool { return async("fpga-1").status == http.StatusAccepted }, waitLimit, poll)
 }
 
@@ -417,6 +428,7 @@ func TestOperationOutlivesItsCaller(t *testing.T) {
 	ctx, leave := contextWithCancel(t)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, h.server.URL+path(accelerator, "/ready"), nil)
 	require.NoError(t, err)
+
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
@@ -449,5 +461,6 @@ func TestDefaultLimitsDependOnTheCPUs(t *testing.T) {
 			refused++
 		}
 	}
+
 	require.Equal(t, 1, refused)
 }

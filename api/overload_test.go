@@ -36,9 +36,11 @@ func TestSlowOperationsAreShed(t *testing.T) {
 	h := setup(t, func(config *api.Config) {
 		config.Operate.MaxInFlight, config.Limits.QueueWait, config.Operate.InFlightHold = 2, 50*time.Millisecond, time.Minute
 	})
+
 	accelerators := h.host("h1", 4)
 	release := h.engine.block()
 	defer release()
+
 	provision := func(name string) *reply {
 		return h.do("POST", path(accelerators[name], "/ready"), nil, "Prefer", "respond-async")
 	}
@@ -81,6 +83,7 @@ func (s *slowLists) TraceQueryStart(ctx context.Context, _ *pgx.Conn, statement 
 
 	s.stalled.Add(1)
 	defer s.stalled.Add(-1)
+
 	select {
 	case <-s.release:
 	case <-ctx.Done():
@@ -99,6 +102,7 @@ func TestSlowReadsAreShed(t *testing.T) {
 	h := setupOf(t, db.Options{Tracer: slow}, func(*api.Deps) {}, func(config *api.Config) {
 		config.Limits.Connections, config.Limits.QueueWait = 6, 50*time.Millisecond
 	})
+
 	accelerator := h.host("h1", 1)["fpga-0"]
 
 	slow.flood.Store(true)
@@ -116,6 +120,7 @@ func TestSlowReadsAreShed(t *testing.T) {
 				served.Add(1)
 				return
 			}
+
 			answer.problem(cyborg.ErrOverloaded)
 			answer.retryAfter()
 		})
@@ -168,11 +173,13 @@ func TestServiceTokenRequestsWaitInsteadOfBeingShed(t *testing.T) {
 		if patience < waitLimit {
 			(<-answered).fault(http.StatusGatewayTimeout)
 		}
+
 		h.do("GET", requestsPath, nil).fault(http.StatusTooManyRequests)
 		require.Empty(t, answered)
 
 		close(slow.release)
 		flood.Wait()
+
 		if patience > waitLimit {
 			(<-answered).expect(http.StatusOK)
 		}

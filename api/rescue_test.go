@@ -39,6 +39,7 @@ func TestHardRebootIsRecorded(t *testing.T) {
 		require.NoError(t, err)
 		return request
 	}
+
 	require.Empty(t, noted(hard), "nothing is lost")
 
 	conn, err := pgx.Connect(t.Context(), h.url)
@@ -105,6 +106,7 @@ func TestHardRebootBeforeAnotherBoot(t *testing.T) {
 func TestRescue(t *testing.T) {
 	t.Parallel()
 	const rescue = "/v1/hosts/h1/rescue"
+
 	without := setup(t, withTokens)
 	without.as(adminToken).ready("first")
 	require.Contains(t, without.as(adminToken).do("POST", rescue, nil).problem(cyborg.ErrUnsupported).Detail, "no Nova")

@@ -35,6 +35,7 @@ func TestTokensAreNeverDisclosed(t *testing.T) {
 	withTokens(&config)
 	handler, err := api.New(config, api.Deps{Store: store, Engine: h.engine, Registry: prometheus.NewRegistry(), Log: log})
 	require.NoError(t, err)
+
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 	h.server = server
@@ -49,6 +50,7 @@ func TestTokensAreNeverDisclosed(t *testing.T) {
 		for name, values := range answer.header {
 			answers.WriteString(name + ": " + strings.Join(values, ",") + "\n")
 		}
+
 		answers.Write(answer.body)
 	}
 
@@ -69,6 +71,7 @@ func TestTokensAreNeverDisclosed(t *testing.T) {
 	}
 
 	h.engine.work.Wait()
+
 	require.Eventually(t, func() bool { // the feed shows an event when all earlier transactions have ended
 		history := h.do(http.MethodGet, path(accelerator, "/history"), nil, "Authorization", "Bearer "+adminToken)
 		answers.Write(history.body)

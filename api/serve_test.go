@@ -91,6 +91,7 @@ func TestServeStops(t *testing.T) {
 	accelerator := h.ready("alpha")
 	release := h.engine.block()
 	defer release()
+
 	address, stop := served(t, h.handler, api.Endpoint{}, api.ServeOptions{Grace: waitLimit})
 	h.server.URL = "http://" + address
 
@@ -103,6 +104,7 @@ func TestServeStops(t *testing.T) {
 	started := time.Now()
 	require.NoError(t, stop())
 	require.Less(t, time.Since(started), waitLimit/2)
+
 	events.all()
 	answer := (<-answers).expect(http.StatusAccepted)
 	require.Equal(t, op, as[cyborg.Operation](answer).ID)
@@ -119,6 +121,7 @@ func TestServeClosesConnectionsAfterTheGracePeriod(t *testing.T) {
 		close(entered)
 		<-r.Context().Done()
 	})
+
 	address, stop := served(t, stuck, api.Endpoint{}, api.ServeOptions{Grace: 50 * time.Millisecond})
 
 	failed := make(chan error, 1)
@@ -140,6 +143,7 @@ func TestServeFails(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, listener.Close())
+
 	err = api.Serve(t.Context(), listener, http.NotFoundHandler(), api.ServeOptions{Log: slog.New(slog.DiscardHandler)})
 	require.ErrorIs(t, err, net.ErrClosed)
 }
@@ -148,12 +152,14 @@ func TestServeTLS(t *testing.T) {
 	t.Parallel()
 	borrowed := httptest.NewTLSServer(http.NotFoundHandler()) // for its certificate
 	defer borrowed.Close()
+
 	var protocol string
 	handler := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { protocol = r.Proto })
 	address, stop := served(t, handler, api.Endpoint{TLS: borrowed.TLS}, api.ServeOptions{})
 
 	client := borrowed.Client()
 	client.Transport.(*http.Transport).ForceAttemptHTTP2 = true
+
 	response, err := client.Get("https://" + address)
 	require.NoError(t, err)
 	require.NoError(t, response.Body.Close())

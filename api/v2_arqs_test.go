@@ -58,6 +58,7 @@ func (h *harness) requests(profile string, fpgas int) []arqBody {
 	if cyborg.ErrorKindOf(err) != cyborg.ErrNameTaken {
 		require.NoError(h.t, err)
 	}
+
 	return h.do("POST", requestsPath, map[string]any{"device_profile_name": profile}).arqs(http.StatusCreated)
 }
 
@@ -106,6 +107,7 @@ func TestARQGoldens(t *testing.T) {
 	for range 2 {
 		require.Empty(t, h.do("DELETE", ofInstance(instance), nil).expect(http.StatusNoContent).body)
 	}
+
 	h.do("GET", one, nil).golden(http.StatusNotFound,
 		`{"error_message":"{\"faultcode\": \"Client\", \"faultstring\": \"ExtArq not found with uuid=UUID\", \"debuginfo\": null}"}`)
 	require.Empty(t, h.holders(accelerator))
@@ -123,6 +125,7 @@ func TestL32InvalidARQs(t *testing.T) {
 	bind := func(change func(body map[string]any)) map[string]any {
 		text, err := json.Marshal(toBind("h1", accelerator.ProviderUUID, uuid.New(), arqs...))
 		require.NoError(t, err)
+
 		var body map[string]any
 		require.NoError(t, json.Unmarshal(text, &body))
 		change(body)
@@ -208,7 +211,7 @@ func TestARQGates(t *testing.T) {
 	require.Contains(t, member.do("PATCH", requestsPath, body).fault(http.StatusForbidden), says)
 	member.do("PATCH", requestsPath, "{}").fault(http.StatusBadRequest) // the body is checked before the right
 
-	for op, own := range map[string]string{"add": "p", "remove": ""} {  // only administrators may say whose a request is
+	for op, own := range map[string]string{"add": "p", "remove": ""} { // only administrators may say whose a request is
 		with := toBind("h1", accelerator.ProviderUUID, instance, arqs...)
 		changes := with[arqs[0].UUID.String()].([]map[string]string)
 		for i := range changes {
@@ -253,6 +256,7 @@ func TestL33ARQListing(t *testing.T) {
 
 	var bound []arqBody
 	instances := []uuid.UUID{uuid.New(), uuid.New()}
+
 	for _, instance := range instances {
 		arqs := h.requests("one", 1)
 		h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, instance, arqs...)).expect(http.StatusAccepted)
@@ -297,6 +301,7 @@ func TestL34ListsIncludeLostRequests(t *testing.T) {
 	gone := report("h1", 2, 2)
 	gone.Content.Backends[0].Devices = gone.Content.Backends[0].Devices[1:]
 	gone.Digest = gone.Content.Digest()
+
 	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{gone})
 	require.NoError(t, err)
 	require.Equal(t, cyborg.PresenceMissing, h.accelerator(accelerator.UUID).Presence)
@@ -375,6 +380,7 @@ func TestBindTakesOverFromDeletedInstance(t *testing.T) {
 	h := setupWith(t, func(deps *api.Deps) {
 		deps.Instances = instances{here: {project: "tenant"}, another: {project: "tenant"}}
 	})
+
 	accelerator := h.ready("first")
 
 	bind := func(instance uuid.UUID) *reply {
@@ -387,6 +393,7 @@ func TestBindTakesOverFromDeletedInstance(t *testing.T) {
 
 	bind(another).expect(http.StatusAccepted)
 	require.Empty(t, h.do("GET", ofInstance(gone), nil).arqs(http.StatusOK))
+
 	require.Contains(t, bind(uuid.New()).fault(http.StatusNotFound), "no free attach handle", "at once: nothing would change")
 	require.ElementsMatch(t, []cyborg.Holder{
 		{Kind: cyborg.HolderInstance, ID: here.String()}, {Kind: cyborg.HolderInstance, ID: another.String()},
@@ -401,6 +408,7 @@ func TestBindTakesOverFromUnschedulableInstance(t *testing.T) {
 	h := setupWith(t, func(deps *api.Deps) {
 		deps.Instances = instances{here: {project: "tenant"}, stranded: {project: "tenant", stranded: true}, another: {project: "tenant"}}
 	})
+
 	accelerator := h.ready("first")
 	bind := func(instance uuid.UUID) *reply {
 		return h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, instance, h.requests("one", 1)...))
@@ -424,6 +432,7 @@ func TestRepeatedBind(t *testing.T) {
 	h := setupWith(t, func(deps *api.Deps) {
 		deps.Instances = instances{scheduled: {project: "tenant", scheduled: true}, running: {project: "tenant"}}
 	})
+
 	accelerator := h.ready("first")
 	bind := func(instance uuid.UUID) (cyborg.Holder, *reply) {
 		return cyborg.Holder{Kind: cyborg.HolderInstance, ID: instance.String()},
@@ -492,6 +501,7 @@ func TestBindWaitsForTheClaim(t *testing.T) {
 	waits.Go(func() {
 		answered <- h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, uuid.New(), arqs...))
 	})
+
 	const provisionAndProgram = 2
 	require.Eventually(t, func() bool { return h.metric("cyborg_operation_answers_total") > provisionAndProgram+1 }, waitLimit, poll,
 		"it is tried again and again")
@@ -518,10 +528,12 @@ func TestServerStopEndsWaitingBinds(t *testing.T) {
 	before := h.metric("cyborg_operation_answers_total")
 	address, stop := served(t, h.handler, api.Endpoint{}, api.ServeOptions{Grace: time.Hour})
 	h.server.URL = "http://" + address
+
 	answered := make(chan *reply, 1)
 	go func() {
 		answered <- h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, uuid.New(), arqs...))
 	}()
+
 	require.Eventually(t, func() bool { return h.metric("cyborg_operation_answers_total") > before }, waitLimit, poll)
 
 	require.NoError(t, stop())
@@ -555,6 +567,7 @@ func TestL3BindTimeoutUnderFullLoad(t *testing.T) {
 	h := setup(t, func(c *api.Config) {
 		c.Operate.MaxInFlight, c.Operate.InFlightHold, c.V2.BindTimeout = 1, time.Hour, 3*time.Second
 	})
+
 	accelerator := h.ready("first")
 
 	release := h.engine.block()
@@ -573,6 +586,7 @@ func TestBindWhileNovaDoesNotAnswer(t *testing.T) {
 	mute := muteInstances{asked: make(chan struct{}, 1)}
 	h := setupOf(t, db.Options{}, func(deps *api.Deps) { deps.Instances = mute },
 		func(c *api.Config) { c.V2.BindTimeout = 16 * time.Second })
+
 	accelerator := h.ready("first")
 	h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, uuid.New(), h.requests("one", 1)...)).expect(http.StatusAccepted)
 	require.Len(t, mute.asked, 1)
@@ -638,6 +652,7 @@ func TestUnbindARQ(t *testing.T) {
 		h.do("PATCH", one, remove).expect(http.StatusAccepted)
 		require.Equal(t, cyborg.ARQUnbound, as[arqBody](h.do("GET", one, nil)).State)
 	}
+
 	require.Empty(t, h.holders(accelerator))
 }
 
@@ -680,6 +695,7 @@ func TestL4Project(t *testing.T) {
 	h := setupWith(t, func(deps *api.Deps) { deps.Instances = instances{instance: {project: "tenant"}} })
 	accelerator := h.ready("first")
 	arqs := h.requests("one", 1)
+
 	h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, instance, arqs...)).expect(http.StatusAccepted)
 	require.Equal(t, "tenant", *h.do("GET", requestsPath, nil).arqs(http.StatusOK)[0].Project)
 
@@ -689,9 +705,11 @@ func TestL4Project(t *testing.T) {
 	require.Len(t, h.do("GET", requestsPath+"?project_id=tenant", nil).arqs(http.StatusOK), 1)
 
 	h.do("DELETE", requestsPath+"/"+more[0].UUID.String(), nil).expect(http.StatusNoContent)
+
 	given := h.requests("one", 1)[0]
 	body := toBind("h1", accelerator.ProviderUUID, uuid.New(), given)
 	body[given.UUID.String()] = append(body[given.UUID.String()].([]map[string]string), map[string]string{"path": "/project_id", "op": "add", "value": "other"})
+
 	h.do("PATCH", requestsPath, body, versionHeader, "accelerator 2.1").expect(http.StatusAccepted)
 	require.Equal(t, "other", *as[arqBody](h.do("GET", requestsPath+"/"+given.UUID.String(), nil)).Project)
 }
@@ -703,6 +721,7 @@ func TestARQService(t *testing.T) {
 	arq := h.requests("one", 1)[0]
 	body := toBind("h1", accelerator.ProviderUUID, uuid.New(), arq)
 	body[arq.UUID.String()].([]map[string]string)[2] = map[string]string{"path": "/service", "op": "add", "value": "spdk"}
+
 	h.do("PATCH", requestsPath, body).expect(http.StatusAccepted)
 
 	text := string(h.do("GET", requestsPath, nil).body)

@@ -45,6 +45,7 @@ func TestRecordedClients(t *testing.T) {
 		for name, value := range request.Headers {
 			headers = append(headers, name, value)
 		}
+
 		var body any
 		if string(request.Body) != "null" {
 			body = string(request.Body)
@@ -53,9 +54,11 @@ func TestRecordedClients(t *testing.T) {
 		path := strings.ReplaceAll(there.Replace(request.Path), created, made)
 		answer := h.do(request.Method, path, body, headers...)
 		require.Equal(t, request.Code, answer.status, answer.what)
+
 		if request.Method == http.MethodPost {
 			made = as[profileBody](answer).UUID.String()
 		}
+
 		require.Equal(t, request.Answer, numberPattern.ReplaceAllString(normalised(answer), `"device_id":0`), "request %d: %s", i, answer.what)
 	}
 }
@@ -74,6 +77,7 @@ func recordedRequests(t *testing.T) []recordedRequest {
 		require.NoError(t, json.Unmarshal(lines.Bytes(), &request))
 		requests = append(requests, request)
 	}
+
 	require.NotEmpty(t, requests)
 	return requests
 }

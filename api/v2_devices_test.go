@@ -54,6 +54,7 @@ func TestDeviceGoldens(t *testing.T) {
 	for _, absent := range []string{"nonsense", uuid.NewString(), "0", "-1", "99999"} {
 		h.do("GET", "/v2/devices/"+absent, nil).fault(http.StatusNotFound)
 	}
+
 	h.do("GET", "/v2/devices/nonsense", nil).golden(http.StatusNotFound,
 		`{"error_message":"{\"faultcode\": \"Client\", \"faultstring\": \"Device not found with uuid=nonsense\", \"debuginfo\": null}"}`)
 }
@@ -65,6 +66,7 @@ func TestL19DeviceVendorsAndTypes(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	r := report("h1", 1, 0)
+
 	device := &r.Content.Backends[0].Devices[0]
 	device.Type = cyborg.DeviceTypePCI
 	device.BoardInfo, device.Model = cyborg.JSONObject{"pci_class": "030200"}, "Tésla \"T4\""
@@ -94,6 +96,7 @@ func TestL33DeviceListing(t *testing.T) {
 	h.host("h1", 2)
 	first := h.host("h2", 1)
 	all := []string{"h1/FPGA", "h1/FPGA", "h1/GPU", "h2/FPGA", "h2/GPU"}
+
 	require.Equal(t, all, h.devices(""))
 
 	// As soon as something is filtered, the newest come first.
@@ -136,6 +139,7 @@ func TestL35NumericIDsAreAccepted(t *testing.T) {
 		Device int64 `json:"device_id"`
 	}](h.do("GET", fmt.Sprintf("/v2/deployables/%d", accelerator.ID), nil).expect(http.StatusOK))
 	require.Equal(t, accelerator.UUID, deployable.UUID)
+
 	device := as[deviceBody](h.do("GET", fmt.Sprintf("/v2/devices/%d", deployable.Device), nil).expect(http.StatusOK))
 	require.Equal(t, accelerator.DeviceUUID, device.UUID)
 
@@ -162,6 +166,7 @@ func TestL5Disable(t *testing.T) {
 	}
 
 	require.Equal(t, "enabled", shown())
+
 	for range 2 {
 		done := h.do("POST", "/v2/devices/"+device.String()+"/disable", nil).expect(http.StatusNoContent)
 		require.Empty(t, done.body)
@@ -174,6 +179,7 @@ func TestL5Disable(t *testing.T) {
 	for _, accelerator := range accelerators {
 		require.Equal(t, accelerator.DeviceUUID == device, accelerator.Admin == cyborg.AdministrationMaintaining, accelerator.Name)
 	}
+
 	require.Equal(t, "local", h.accelerator(parts["fpga-1"].UUID).Maintenance.By)
 
 	h.do("POST", "/v2/devices/"+device.String()+"/enable", `{"ignored": true}`).expect(http.StatusNoContent)
@@ -188,6 +194,7 @@ func TestL5Disable(t *testing.T) {
 	for _, absent := range []string{"nonsense", uuid.NewString()} {
 		h.do("POST", "/v2/devices/"+absent+"/disable", nil).fault(http.StatusNotFound)
 	}
+
 	h.do("POST", "/v2/devices/"+device.String()+"/disable", "{").fault(http.StatusBadRequest)
 	for _, method := range []string{"POST", "PATCH", "DELETE"} {
 		h.do(method, "/v2/devices", nil).expect(http.StatusMethodNotAllowed)
@@ -200,6 +207,7 @@ func TestDeviceStatusCombinesItsDeployables(t *testing.T) {
 	h := setup(t)
 	r := report("h1", 1, 2)
 	devices := r.Content.Backends[0].Devices
+
 	devices[0].Deployables = append(devices[0].Deployables, devices[1].Deployables...)
 	r.Content.Backends[0].Devices = devices[:1]
 	r.Digest = r.Content.Digest()
@@ -246,6 +254,7 @@ func TestDeployableGoldens(t *testing.T) {
 	h.do("GET", fmt.Sprintf("/v2/deployables/%d", accelerator.ID), nil).golden(http.StatusOK, one)
 	h.do("GET", "/v2/deployables?name=h1_fpga-0", nil).golden(http.StatusOK, `{"deployables":[`+one+`]}`)
 	h.do("GET", "/v2/deployables?filters.field=name&filters.value=h1_fpga-0", nil).golden(http.StatusOK, `{"deployables":[`+one+`]}`)
+
 	require.Equal(t, cyborg.ProviderUUID("h1_fpga-0"), as[struct {
 		Provider uuid.UUID `json:"rp_uuid"`
 	}](h.do("GET", "/v2/deployables/"+accelerator.UUID.String(), nil)).Provider)
@@ -284,6 +293,7 @@ func TestL33DeployableListing(t *testing.T) {
 	require.Equal(t, []string{"h2_gpu-1"}, names("?marker="+last["fpga-0"].UUID.String()))
 	require.Equal(t, []string{"h2_gpu-1", "h2_fpga-0"}, names("?filters.field=limit&filters.value=2"))
 	require.Equal(t, []string{"h1_fpga-0"}, names("?sort_key=name&limit=1"))
+
 	h.do("GET", "/v2/deployables?device_id=x", nil).fault(http.StatusBadRequest)
 }
 
@@ -373,6 +383,7 @@ func TestAttributeGoldens(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.host("h1", 1)["fpga-0"]
+
 	one := func(key, value string) string {
 		return fmt.Sprintf(`{"uuid":"UUID","deployable_id":%d,"key":"%s","value":"%s","created_at":"TIME","updated_at":null,`+
 			`"links":[{"href":"http://HOST/accelerator/v2/attributes/UUID","rel":"self"}]}`, accelerator.ID, key, value)
@@ -388,6 +399,7 @@ func TestAttributeGoldens(t *testing.T) {
 		h.do("GET", "/v2/attributes?deployable_id="+of, nil).golden(http.StatusOK,
 			`{"attributes":[`+one("rc", "FPGA")+`,`+one("trait9", "CUSTOM_COLOUR_RED")+`]}`)
 	}
+
 	h.do("GET", "/v2/attributes?key=trait9", nil).golden(http.StatusOK, `{"attributes":[`+one("trait9", "CUSTOM_COLOUR_RED")+`]}`)
 	for _, query := range []string{"", "?key="} {
 		require.Len(t, as[map[string][]any](h.do("GET", "/v2/attributes"+query, nil))["attributes"], 3)
@@ -402,6 +414,7 @@ func TestAttributeGoldens(t *testing.T) {
 	for _, absent := range []string{id, uuid.NewString(), "nonsense"} {
 		h.do("DELETE", "/v2/attributes/"+absent, nil).fault(http.StatusNotFound)
 	}
+
 	h.do("GET", "/v2/attributes/"+id, nil).fault(http.StatusNotFound)
 	h.do("GET", "/v2/attributes/nonsense", nil).fault(http.StatusBadRequest)
 	h.do("GET", "/v2/attributes/00000000-0001-8000-8000-000000000000", nil).fault(http.StatusNotFound)
@@ -413,6 +426,7 @@ func TestL21AttributeKeysAreUnique(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.host("h1", 1)["fpga-0"]
+
 	made := func(key string) *reply {
 		return h.do("POST", "/v2/attributes", map[string]any{"deployable_id": accelerator.ID, "key": key, "value": "CUSTOM_X"})
 	}
@@ -427,9 +441,11 @@ func TestInvalidAttributes(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.host("h1", 1)["fpga-0"]
+
 	body := func(id, key, value string) string {
 		return fmt.Sprintf(`{"deployable_id": %s, "key": %s, "value": %s}`, id, key, value)
 	}
+
 	id := fmt.Sprint(accelerator.ID)
 
 	for sent, says := range map[string]string{
@@ -456,6 +472,7 @@ func TestInvalidAttributes(t *testing.T) {
 	for i := range 100 {
 		h.do("POST", "/v2/attributes", body(`"`+id+`"`, fmt.Sprintf(`"k%d"`, i), `"v"`)).expect(http.StatusCreated)
 	}
+
 	require.Contains(t, h.do("POST", "/v2/attributes", body(id, `"k100"`, `"v"`)).fault(http.StatusConflict), "100 attributes")
 }
 
@@ -482,6 +499,7 @@ func TestL8AttributeOutlivesReports(t *testing.T) {
 	var shown struct {
 		List string `json:"attributes_list"`
 	}
+
 	h.do("GET", "/v2/deployables/"+accelerator.UUID.String(), nil).json(&shown)
 	require.JSONEq(t, `[{"rc": "FPGA"}, {"trait0": "CUSTOM_Y"}, {"trait9": "CUSTOM_X"}]`, shown.List)
 }

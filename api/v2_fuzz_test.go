@@ -26,6 +26,7 @@ func FuzzAPIV2(f *testing.F) {
 	h := setup(f, func(config *api.Config) {
 		config.V2.SyncWait, config.V2.BindTimeout, config.V2.BodyLimit = time.Second, time.Second, 64<<10
 	})
+
 	h.defects.wanted.Store(true) // fuzz looks for them itself
 
 	accelerator := h.ready("alpha")
@@ -60,6 +61,7 @@ func FuzzAPIV2(f *testing.F) {
 		for _, query := range nastyQueryV2Table {
 			f.Add(uint8(i), "", query, "", true, uint8(0), "")
 		}
+
 		for _, header := range append(nastyHeaderTable, nastyHeaderV2Table...) {
 			f.Add(uint8(i), "", "", header, true, uint8(0), string(body))
 		}
@@ -67,6 +69,7 @@ func FuzzAPIV2(f *testing.F) {
 
 	f.Fuzz(func(t *testing.T, which uint8, parameter, query, headers string, whole bool, leaf uint8, text string) {
 		h := at(h, t)
+
 		if route := table[int(which)%len(table)]; route.method != http.MethodGet {
 			h.engine.work.Wait()
 			there.restore(h)
@@ -90,6 +93,7 @@ func FuzzAPIV2(f *testing.F) {
 		if !whole {
 			body = fuzztest.ReplaceLeaf(t, fullBodyV2(route.method, route.path, there), int(leaf), text)
 		}
+
 		h.fuzz(sql, route.method, path, "Content-Type: application/json\r\n"+headers, body)
 	})
 }
@@ -126,9 +130,11 @@ func (f *fuzzed) restore(h *harness) {
 	if f.arq.UUID == uuid.Nil || h.do("GET", requestsPath+"/"+f.arq.UUID.String(), nil).status != http.StatusOK {
 		f.arq = h.requests("two", 1)[0]
 	}
+
 	if f.profile == uuid.Nil || h.do("GET", "/v2/device_profiles/"+f.profile.String(), nil).status != http.StatusOK {
 		f.profile = h.profile("p" + uuid.NewString()).UUID
 	}
+
 	if f.attribute == uuid.Nil || h.do("GET", "/v2/attributes/"+f.attribute.String(), nil).status != http.StatusOK {
 		f.attribute = as[struct{ UUID uuid.UUID }](h.do("POST", "/v2/attributes",
 			map[string]any{"deployable_id": f.accelerator.ID, "key": uuid.NewString(), "value": "red"}).expect(http.StatusCreated)).UUID
@@ -150,6 +156,7 @@ func requireFault(t testing.TB, response *http.Response, body []byte, what strin
 		fuzztest.RequireSanitized(t, shapes.Error.Message)
 		return
 	}
+
 	require.NotEmpty(t, shapes.Message, what)
 	if !strings.HasPrefix(shapes.Message, "{") {
 		fuzztest.RequireSanitized(t, strings.ReplaceAll(shapes.Message, "\n", " "))

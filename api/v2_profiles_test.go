@@ -41,6 +41,7 @@ func TestDeviceProfileGoldens(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	h.do("GET", "/v2/device_profiles", nil).golden(http.StatusOK, `{"device_profiles":[]}`)
+
 	const (
 		rest = `"groups":[{"accel:function_id":"3AFB","resources:FPGA":"2","trait:CUSTOM_FPGA_INTEL":"required"}],"created_at":"TIME",` +
 			`"updated_at":null,"links":[{"href":"http://HOST/accelerator/v2/device_profiles/UUID","rel":"self"}]}`
@@ -84,6 +85,7 @@ func TestL33DeviceProfileListing(t *testing.T) {
 	require.Equal(t, []string{"c", "a", "d", "b"}, h.profiles(""))
 	require.Equal(t, []string{"a", "b"}, h.profiles("?name=b,a,nosuch"))
 	require.Empty(t, h.profiles("?name="), "there is no profile without a name")
+
 	require.Equal(t, []string{"c", "a"}, h.profiles("?limit=2"))
 	require.Equal(t, []string{"d", "b"}, h.profiles("?limit=2&marker="+ids["a"].String()))
 	require.Equal(t, []string{"a", "b", "c", "d"}, h.profiles("?sort_key=name"))
@@ -147,6 +149,7 @@ func TestL32L38InvalidDeviceProfiles(t *testing.T) {
 	} {
 		require.Contains(t, h.do("POST", "/v2/device_profiles", body, "Content-Type", "application/json").fault(http.StatusBadRequest), says, body)
 	}
+
 	require.Contains(t, h.do("POST", "/v2/device_profiles", `[{"name": "taken", `+groups+`}]`).fault(http.StatusConflict), `"taken"`)
 	require.Contains(t, h.do("POST", "/v2/device_profiles",
 		fmt.Sprintf(`[{"name": "x", "uuid": "%s", %s}]`, taken.UUID, groups)).fault(http.StatusConflict), taken.UUID.String())
@@ -170,6 +173,7 @@ func TestDeviceProfileDeletion(t *testing.T) {
 	for _, path := range []string{"", "/", "?value="} { // tempest: an empty name is a bad request
 		require.Equal(t, `Missing argument: "value"`, h.do("DELETE", "/v2/device_profiles"+path, nil).fault(http.StatusBadRequest))
 	}
+
 	require.Equal(t, `Unknown argument: "name"`, h.do("DELETE", "/v2/device_profiles?name=a", nil).fault(http.StatusBadRequest))
 	h.do("DELETE", "/v2/device_profiles/a?value=b", nil).fault(http.StatusBadRequest)
 	require.Contains(t, h.do("DELETE", "/v2/device_profiles?value=a,nosuch,b", nil).fault(http.StatusNotFound), "nosuch")
@@ -213,6 +217,7 @@ func TestDeviceProfileEvents(t *testing.T) {
 	rows, err := conn.Query(t.Context(), `SELECT from_value || '>' || to_value || ' by ' || actor FROM events
 		WHERE subject_kind = 'device_profile' AND subject_id = $1 ORDER BY transaction, id`, profile.UUID.String())
 	require.NoError(t, err)
+
 	story, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)
 	require.Equal(t, []string{">a by local", "a> by local"}, story)

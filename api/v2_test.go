@@ -24,6 +24,7 @@ func routesV2() []v2.Route { return v2.New(v2.Config{}, v2.Deps{}).Routes() }
 func TestOpenAPIV2DocumentIsValid(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, theContractV2(t).document.Validate(t.Context(), openapi3.EnableExamplesValidation()))
+
 	h := setup(t, withTokens)
 	var served map[string]any
 	h.do("GET", "/v2/openapi.json", nil).expect(http.StatusOK).json(&served)
@@ -35,6 +36,7 @@ func TestOpenAPIV2DocumentIsValid(t *testing.T) {
 func TestRoutesAndDocumentAgreeV2(t *testing.T) {
 	t.Parallel()
 	served := map[string]bool{"GET /v2": true, "GET /v2/openapi.json": true}
+
 	for _, route := range routesV2() {
 		require.Regexp(t, `^cyborg:(device_profile|arq|device|deployable|attribute):[a-z_]+$`, route.Rule)
 		require.NotNil(t, route.Handle)
@@ -127,6 +129,7 @@ func (r *reply) fault(status int) string {
 	if status >= http.StatusInternalServerError {
 		want = "Server"
 	}
+
 	require.Equal(r.t, want, fault.Code, r.what)
 	require.Nil(r.t, fault.Debug, r.what)
 	require.NotContains(r.t, fault.String, "Traceback", r.what)
@@ -151,6 +154,7 @@ func TestVersionDocumentsV2(t *testing.T) {
 	h := setup(t, withTokens, func(config *api.Config) { config.V2.PublicEndpoint = "https://cloud.example.org" })
 	const version = `{"id":"v2","status":"CURRENT","max_version":"2.3","min_version":"2.0",` +
 		`"links":[{"href":"http://HOST/accelerator/v2","rel":"self"}]}`
+
 	root := h.do("GET", "/", nil)
 	require.Contains(t, goldenPattern.ReplaceAllString(string(root.body), "http://HOST"),
 		`"versions":[`+version+`],"default_version":`+version+`,"v1":{"id":"v1",`)
@@ -226,6 +230,7 @@ func TestErrorShapes(t *testing.T) {
 		require.Contains(t, h.do("POST", "/v2/device_profiles", "[]", "Content-Type", given).fault(http.StatusUnsupportedMediaType),
 			"Unknown mimetype: "+given)
 	}
+
 	h.do("GET", "/v2/device_profiles", nil, "Accept", "application/xml").expect(http.StatusNotAcceptable)
 	h.do("GET", "/v2/device_profiles", nil, "Accept", "text/html, */*;q=0.1").expect(http.StatusOK)
 }
@@ -258,6 +263,7 @@ func TestAlternativePaths(t *testing.T) {
 	} {
 		require.JSONEq(t, want, string(h.do("GET", path, nil).expect(http.StatusOK).body))
 	}
+
 	require.Contains(t, as[map[string]any](h.do("GET", "/devices", nil).expect(http.StatusOK)), "device", "the list of /v1")
 }
 
@@ -292,6 +298,7 @@ func TestDocumentedDifferencesHaveTests(t *testing.T) {
 		}
 		names := regexp.MustCompile("`((?:Test|Fuzz)\\w+)`").FindAllStringSubmatch(row[1], -1)
 		require.NotEmpty(t, names, "%s names no test", row[0])
+
 		for _, name := range names {
 			named++
 			require.True(t, tests[name[1]], "there is no %s, which a row of docs/differences.md names", name[1])
@@ -301,6 +308,7 @@ func TestDocumentedDifferencesHaveTests(t *testing.T) {
 	require.Greater(t, named, 30)
 
 	numbers := map[string]bool{}
+
 	for name := range tests {
 		for _, number := range regexp.MustCompile(`L\d+`).FindAllString(name, -1) {
 			numbers[number] = true

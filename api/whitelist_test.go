@@ -47,6 +47,7 @@ func TestNovaWhitelist(t *testing.T) {
 		preview := as[cyborg.WhitelistPreview](h.do("POST", path, map[string]any{"devices": []any{map[string]any{"device": name}}}).expect(http.StatusOK))
 		require.Equal(t, want, preview.Diff, name)
 	}
+
 	require.Empty(t, list())
 
 	apply := map[string]any{"apply": true, "devices": []any{
@@ -54,9 +55,11 @@ func TestNovaWhitelist(t *testing.T) {
 			"resource_class": "PGPU", "traits": []string{"HW_GPU_API_VULKAN"}, "managed": false, "live_migratable": true,
 		}},
 	}}
+
 	op := as[cyborg.Operation](h.do("POST", path, apply).expect(http.StatusOK))
 	require.Equal(t, cyborg.OperationWhitelist, op.Kind)
 	require.Equal(t, []string{gpu.Name}, list())
+
 	h.do("GET", "/v1/accelerators/"+gpu.UUID.String(), nil).expect(http.StatusOK)
 	require.Equal(t, "PGPU", h.accelerator(gpu.UUID).Nova.ResourceClass)
 	h.do("POST", "/v1/accelerators/"+gpu.UUID.String()+"/ready", nil).problem(cyborg.ErrInUse)
@@ -96,5 +99,6 @@ func TestNovaWhitelist(t *testing.T) {
 			at(h, t).do("POST", path, body).problem(kind)
 		})
 	}
+
 	h.do("POST", "/v1/hosts/h3/nova-whitelist", `{"devices": []}`).problem(cyborg.ErrNotFound)
 }

@@ -191,6 +191,7 @@ func (h *harness) send(method, path string, body []byte, headers ...string) (*ht
 	h.t.Helper()
 	request, err := http.NewRequestWithContext(h.t.Context(), method, h.server.URL+path, bytes.NewReader(body))
 	require.NoError(h.t, err)
+
 	for i := 0; i < len(headers); i += 2 {
 		request.Header.Set(headers[i], headers[i+1])
 	}
@@ -215,6 +216,7 @@ func (h *harness) refused(kind cyborg.ErrorKind, response *http.Response, body [
 	h.t.Helper()
 	require.Equal(h.t, kind.HTTPStatus(), response.StatusCode, "%s", body)
 	require.Equal(h.t, "application/problem+json", response.Header.Get("Content-Type"))
+
 	var problem web.Problem
 	require.NoError(h.t, json.Unmarshal(body, &problem))
 	require.Equal(h.t, kind, problem.Kind, "%s", body)
@@ -259,6 +261,7 @@ func TestReportAndHeartbeat(t *testing.T) {
 	t.Parallel()
 	h := setup(t, agents.Config{}).plain()
 	first := report("h1", 1)
+
 	response, body := h.post(agents.ReportsPath, first)
 	reply := accepted[agentapi.ReportReply](h, response, body)
 	require.True(t, reply.Accepted)
@@ -268,6 +271,7 @@ func TestReportAndHeartbeat(t *testing.T) {
 		Host: "h1", BootID: "boot", Instance: "agent", AgentVersion: "test", StartedAt: time.Now(), Digest: first.Digest, Generation: reply.Generation,
 		SentAt: time.Now(),
 	}
+
 	response, body = h.post(agents.HeartbeatsPath, beat)
 	require.False(t, accepted[agentapi.HeartbeatReply](h, response, body).Report)
 
@@ -316,6 +320,7 @@ func TestTooManyReports(t *testing.T) {
 			_ = response.Body.Close() // what it says does not matter
 		}
 	}()
+
 	_, err = slow.Write([]byte("{"))
 	require.NoError(t, err)
 
@@ -351,6 +356,7 @@ func TestTooManyLargeReports(t *testing.T) {
 	large := bytes.Repeat([]byte(" "), 3<<19)
 	_, err = slow.Write(large)
 	require.NoError(t, err)
+
 	require.Eventually(t, func() bool {
 		response, _ := h.send(http.MethodPost, agents.ReportsPath, zip(t, large), "Content-Encoding", "gzip")
 		return response.StatusCode == http.StatusTooManyRequests
@@ -371,6 +377,7 @@ func TestReportCompressed(t *testing.T) {
 	h := setup(t, agents.Config{ReportLimit: 8 << 10}).plain()
 	text, err := json.Marshal(report("h1", 1))
 	require.NoError(t, err)
+
 	response, body := h.send(http.MethodPost, agents.ReportsPath, zip(t, text), "Content-Encoding", "gzip")
 	require.True(t, accepted[agentapi.ReportReply](h, response, body).Accepted)
 
@@ -378,6 +385,7 @@ func TestReportCompressed(t *testing.T) {
 	require.Less(t, len(bomb), 8<<10, "small on the wire")
 	response, body = h.send(http.MethodPost, agents.ReportsPath, bomb, "Content-Encoding", "gzip")
 	h.refused(cyborg.ErrTooLarge, response, body)
+
 	response, body = h.send(http.MethodPost, agents.ReportsPath, bytes.Repeat([]byte(" "), 9<<10))
 	h.refused(cyborg.ErrTooLarge, response, body)
 
@@ -432,6 +440,7 @@ func TestInvalidReports(t *testing.T) {
 	// backslash is only text.
 	odd := strings.Replace(text, `"host":"h1"`, `"host":"h1","colour":"red"`, 1)
 	odd = strings.Replace(odd, `"Card"`, `"C\\u0000"`, 1)
+
 	response, got = h.send(http.MethodPost, agents.ReportsPath, []byte(odd))
 	accepted[agentapi.ReportReply](h, response, got)
 	_, err = h.store.Host(t.Context(), "h1")
@@ -551,6 +560,7 @@ func TestImage(t *testing.T) {
 	require.Equal(t, http.StatusOK, response.StatusCode)
 	require.Equal(t, int64(len(image)), response.ContentLength)
 	require.Equal(t, "bytes", response.Header.Get("Accept-Ranges"))
+
 	got := sha256.Sum256(body)
 	require.Equal(t, hex.EncodeToString(sum[:]), hex.EncodeToString(got[:]))
 
@@ -574,6 +584,7 @@ func TestImageOfUnknownSize(t *testing.T) {
 	url, image := origin(t)
 	h := setup(t, agents.Config{}, url).plain()
 	path := workflows.ImagesPath + h.programming(url+"/plain", true).String()
+
 	response, body := h.send(http.MethodGet, path, nil, "Range", "bytes=1000-")
 	require.Equal(t, http.StatusOK, response.StatusCode)
 	require.True(t, bytes.Equal(image, body))

@@ -52,6 +52,7 @@ func FuzzHeartbeat(f *testing.F) {
 		Host: "h1", BootID: "boot", Instance: "agent", AgentVersion: "test", StartedAt: time.Unix(1, 0), Digest: "d", Generation: 1,
 		SentAt: time.Unix(2, 0),
 	}
+
 	h := setup(f, agents.Config{}).plain()
 	response, body := h.post(agents.ReportsPath, report("h1", 1))
 	require.Equal(f, http.StatusOK, response.StatusCode, "%s", body)
@@ -151,6 +152,7 @@ func requireReadable(t *testing.T, store *db.Store, host, what string) {
 		_, err = json.Marshal(value)
 		require.NoError(t, err, what)
 	}
+
 	for _, backend := range recorded.Backends {
 		fuzztest.RequireSanitized(t, backend.Error)
 	}

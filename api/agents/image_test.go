@@ -109,6 +109,7 @@ func TestOneTimeURLIsRefused(t *testing.T) {
 
 	g.grant(t, "later-secret", time.Minute)
 	refused(cyborg.ErrChanged, g.path)
+
 	short := g.grant(t, "short-secret", time.Millisecond)
 	require.Eventually(t, func() bool {
 		response, _ := g.send(http.MethodGet, short, nil)
@@ -125,6 +126,7 @@ func TestOneTimeURLIsRefused(t *testing.T) {
 		Operation: g.operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrNotFound, "gone"),
 	}))
 	refused(cyborg.ErrChanged, path)
+
 	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(g.store.GrantImage(t.Context(), db.ImageURL{
 		Operation: g.operation, Accelerator: uuid.New(), Host: "h1", Valid: time.Minute,
 	}, "too-late")))

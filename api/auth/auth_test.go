@@ -20,6 +20,7 @@ import (
 func TestRolesInclude(t *testing.T) {
 	t.Parallel()
 	order := []auth.Role{auth.Public, auth.Reader, auth.Member, auth.Admin}
+
 	for i, has := range order {
 		for j, needs := range order {
 			require.Equal(t, i >= j, has.Includes(needs), "%s %s", has, needs)
@@ -53,6 +54,7 @@ func TestSecretsAreNotPrinted(t *testing.T) {
 	token := auth.Token{Name: "a", Secret: "hush", Role: auth.Reader}
 	slog.New(slog.NewTextHandler(&log, nil)).Info("x", slog.Any("token", token))
 	fmt.Fprintf(&log, "%v %s", token, token)
+
 	require.NotContains(t, log.String(), "hush")
 	require.Contains(t, log.String(), "reader")
 }

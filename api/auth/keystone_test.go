@@ -47,6 +47,7 @@ func TestKeystoneCallers(t *testing.T) {
 	alice := auth.Caller{
 		Name: "alice", ID: "keystone/u1", Role: auth.Member, UserID: "u1", UserDomain: "ud", Project: "p1", ProjectDomain: "pd", Roles: []string{"operator"},
 	}
+
 	caller, err := authenticator.Authenticate(r)
 	require.NoError(t, err)
 	require.Equal(t, alice, caller)

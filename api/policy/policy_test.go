@@ -91,6 +91,7 @@ func TestDefaultRules(t *testing.T) {
 			if !strict {
 				may = row.before
 			}
+
 			for name := range strings.FieldsSeq(row.rules) {
 				rules++
 				for who, caller := range all {
@@ -121,6 +122,7 @@ func TestDefaultRules(t *testing.T) {
 				builtin++
 			}
 		}
+
 		require.Equal(t, builtin, rules, "the table has every rule")
 	}
 }
@@ -199,6 +201,7 @@ func TestCredentials(t *testing.T) {
 		if absent == "" && credential != "service_roles" {
 			absent = "None"
 		}
+
 		if absent != "" {
 			p = with(t, `"cyborg:arq:create": "`+credential+`:`+absent+`"`)
 			require.True(t, allowed(t, p, bare, "cyborg:arq:create"), "%s:%s", credential, absent)

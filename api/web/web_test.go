@@ -64,6 +64,7 @@ func TestRoutineRequestsAreLoggedAtDebug(t *testing.T) {
 
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, nil)
 		require.NoError(t, err)
+
 		response, err := http.DefaultClient.Do(request)
 		require.NoError(t, err)
 		require.NoError(t, response.Body.Close())
@@ -80,10 +81,12 @@ func TestRoutineRequestsAreLoggedAtDebug(t *testing.T) {
 func TestWriteError(t *testing.T) {
 	t.Parallel()
 	titles := map[string]cyborg.ErrorKind{}
+
 	for _, kind := range cyborg.ErrorKinds() {
 		server, log := observed(t, func(http.ResponseWriter, *http.Request) error {
 			return fmt.Errorf("wrapped: %w", cyborg.Errorf(kind, "secret message").WithHint("Do this."))
 		})
+
 		response, body, err := get(t, server.URL)
 		require.NoError(t, err)
 		server.Close()
@@ -106,6 +109,7 @@ func TestWriteError(t *testing.T) {
 			require.Equal(t, "secret message", problem.Detail)
 			require.Equal(t, "Do this.", problem.Hint)
 		}
+
 		require.Equal(t, kind.Retryable() || kind == cyborg.ErrHostSilent, response.Header.Get("Retry-After") != "", "%s", kind)
 
 		var line map[string]any
@@ -136,8 +140,10 @@ func TestForeignErrorsAreHidden(t *testing.T) {
 func TestPanic(t *testing.T) {
 	t.Parallel()
 	server, log := observed(t, func(http.ResponseWriter, *http.Request) error { panic("secret") })
+
 	response, body, err := get(t, server.URL)
 	require.NoError(t, err)
+
 	require.Equal(t, http.StatusInternalServerError, response.StatusCode)
 	require.Equal(t, "application/problem+json", response.Header.Get("Content-Type"))
 	require.NotContains(t, string(body), "secret")
@@ -199,8 +205,10 @@ func TestMetricsAreRegisteredOnce(t *testing.T) {
 
 	_, err := web.NewMetrics(registry, "one")
 	require.NoError(t, err)
+
 	_, err = web.NewMetrics(registry, "two")
 	require.NoError(t, err)
+
 	_, err = web.NewMetrics(registry, "one")
 	require.Error(t, err)
 }
