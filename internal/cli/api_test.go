@@ -28,7 +28,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// TestMain is also the program itself, for tests that run it on a terminal.
+// TestMain runs the tests, or the command line itself where a test starts the
+// test binary on a terminal.
 func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -39,21 +40,25 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// golden compares with a file below testdata.
+// golden compares got with a file below testdata, or writes that file anew with
+// -update.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
+
 	if *update {
 		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		require.NoError(t, os.WriteFile(path, []byte(got), 0o600))
 	}
+
 	want, err := os.ReadFile(path)
 	require.NoError(t, err, "go test -update writes it")
 	require.Equal(t, string(want), got)
 }
 
-// fakeAPI answers as /v1 does, from memory. Each change becomes an operation that goes one stage further with each
-// read; its stream speaks after each.
+// fakeAPI answers as /v1 does, from memory. Each change becomes an operation
+// that goes one stage further with each read, and its event stream sends an
+// event after each read.
 type fakeAPI struct {
 	t      *testing.T
 	server *httptest.Server
@@ -61,16 +66,17 @@ type fakeAPI struct {
 
 	mu           sync.Mutex
 	accelerators []apiclient.Accelerator
-	stages       []stage // of every operation
+	stages       []stage // the same for every operation
 	admitted     apiclient.Operation
 	reads        int
 	woken        chan struct{}
 	requests     []received
 }
 
-// stage answers a read of the operation.
+// stage answers one read of the operation.
 type stage func(w http.ResponseWriter, operation apiclient.Operation)
 
+// received is a request as the API got it.
 type received struct {
 	method, path, query, body string
 	header                    http.Header
@@ -85,6 +91,8 @@ var (
 	noon      = time.Date(2026, 1, 31, 12, 0, 0, 123456789, time.UTC)
 )
 
+// newAPI starts an API with two accelerators, whose operations go through these
+// stages. Requests and answers are checked against the API's document.
 func newAPI(t *testing.T, stages ...stage) *fakeAPI {
 	t.Helper()
 	api := &fakeAPI{t: t, mux: http.NewServeMux(), stages: stages, woken: make(chan struct{}, 1000), accelerators: park()}
@@ -93,6 +101,7 @@ func newAPI(t *testing.T, stages ...stage) *fakeAPI {
 
 	api.mux.HandleFunc("GET /v1/accelerators", api.list)
 	api.mux.HandleFunc("GET /v1/accelerators/{uuid}", api.show)
+
 	for pattern, kind := range map[string]cyborg.OperationKind{
 		"POST /v1/accelerators":                  cyborg.OperationProvision,
 		"POST /v1/accelerators/{uuid}/ready":     cyborg.OperationProvision,
@@ -109,6 +118,7 @@ func newAPI(t *testing.T, stages ...stage) *fakeAPI {
 	} {
 		api.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { api.admit(w, r, kind) })
 	}
+
 	api.mux.HandleFunc("GET /v1/operations", func(w http.ResponseWriter, _ *http.Request) {
 		api.mu.Lock()
 		admitted := []apiclient.Operation{}
@@ -118,21 +128,25 @@ func newAPI(t *testing.T, stages ...stage) *fakeAPI {
 		api.mu.Unlock()
 		answer(w, http.StatusOK, map[string]any{"operation": admitted})
 	})
+
 	api.mux.HandleFunc("GET /v1/operations/{id}", api.operation)
 	api.mux.HandleFunc("GET /v1/operations/{id}/events", api.events)
 	return api
 }
 
+// serve records the request and passes it to the present routes.
 func (f *fakeAPI) serve(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		f.t.Error(err)
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
+
 	f.mu.Lock()
 	f.requests = append(f.requests, received{r.Method, r.URL.EscapedPath(), r.URL.RawQuery, string(body), r.Header})
 	mux := f.mux
 	f.mu.Unlock()
+
 	mux.ServeHTTP(w, r)
 }
 
@@ -141,7 +155,8 @@ func (f *fakeAPI) answers(pattern string, status int, body any) {
 	f.handles(pattern, func(w http.ResponseWriter, _ *http.Request) { answer(w, status, body) })
 }
 
-// handles replaces a route. A stream of an earlier command may still be on its way in.
+// handles replaces a route. It puts a new mux around the old one, because a
+// request of an earlier command may still be under way.
 func (f *fakeAPI) handles(pattern string, handler http.HandlerFunc) {
 	outer := http.NewServeMux()
 	outer.HandleFunc(pattern, handler)
@@ -151,19 +166,19 @@ func (f *fakeAPI) handles(pattern string, handler http.HandlerFunc) {
 	f.mux = outer
 }
 
-// received lists the requests.
+// received lists the requests so far.
 func (f *fakeAPI) received() []received {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.requests)
 }
 
-// changes lists the requests that were no reads.
+// changes lists the requests so far that were not reads.
 func (f *fakeAPI) changes() []received {
 	return slices.DeleteFunc(f.received(), func(r received) bool { return r.method == http.MethodGet })
 }
 
-// has replaces the first accelerator by one that was changed like this.
+// has changes the first accelerator.
 func (f *fakeAPI) has(change func(*apiclient.Accelerator)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -171,15 +186,18 @@ func (f *fakeAPI) has(change func(*apiclient.Accelerator)) {
 	change(&f.accelerators[0])
 }
 
+// present returns the accelerators.
 func (f *fakeAPI) present() []apiclient.Accelerator {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.accelerators
 }
 
+// list answers the accelerators that the query chooses.
 func (f *fakeAPI) list(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	chosen := []apiclient.Accelerator{}
+
 	for _, a := range f.present() {
 		if !strings.HasPrefix(a.UUID.String(), strings.ToLower(q.Get("uuid_prefix"))) {
 			continue
@@ -190,9 +208,11 @@ func (f *fakeAPI) list(w http.ResponseWriter, r *http.Request) {
 		}
 		chosen = append(chosen, a)
 	}
+
 	answer(w, http.StatusOK, map[string]any{"accelerator": chosen})
 }
 
+// show answers one accelerator, with the ETag of version 3.
 func (f *fakeAPI) show(w http.ResponseWriter, r *http.Request) {
 	for _, a := range f.present() {
 		if a.UUID.String() == r.PathValue("uuid") {
@@ -204,12 +224,14 @@ func (f *fakeAPI) show(w http.ResponseWriter, r *http.Request) {
 	problem(w, http.StatusNotFound, cyborg.Errorf(cyborg.ErrNotFound, "there is no accelerator %s", r.PathValue("uuid")))
 }
 
+// admit answers a change with a new operation of this kind.
 func (f *fakeAPI) admit(w http.ResponseWriter, r *http.Request, kind cyborg.OperationKind) {
 	f.mu.Lock()
 	subject := cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: fpga.String()}
 	if kind == cyborg.OperationConfigure {
 		subject = cyborg.Subject{Kind: cyborg.SubjectHost, ID: r.PathValue("host")}
 	}
+
 	f.admitted = apiclient.Operation{Operation: cyborg.Operation{
 		ID: operation, Kind: kind, State: cyborg.OperationAdmitted, Host: "h1", Subjects: []cyborg.Subject{subject},
 		Actor: cyborg.Actor{Name: "alice"}, CreatedAt: noon, Steps: []cyborg.Step{}, Input: cyborg.JSONObject{},
@@ -217,27 +239,34 @@ func (f *fakeAPI) admit(w http.ResponseWriter, r *http.Request, kind cyborg.Oper
 	f.admitted.WorkflowID = f.admitted.Operation.WorkflowID()
 	admitted := f.admitted
 	f.mu.Unlock()
+
 	w.Header().Set("Location", "/v1/operations/"+operation.String())
 	answer(w, http.StatusAccepted, admitted)
 }
 
+// operation answers a read of the operation by its next stage; the last stage
+// stays.
 func (f *fakeAPI) operation(w http.ResponseWriter, r *http.Request) {
 	if r.PathValue("id") != operation.String() {
 		problem(w, http.StatusNotFound, cyborg.Errorf(cyborg.ErrNotFound, "there is no operation %s", r.PathValue("id")))
 		return
 	}
+
 	f.mu.Lock()
 	now, admitted := f.stages[min(f.reads, len(f.stages)-1)], f.admitted
 	f.reads++
 	f.mu.Unlock()
+
 	f.woken <- struct{}{}
 	now(w, admitted)
 }
 
+// events streams one event after each read of the operation.
 func (f *fakeAPI) events(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
+
 	for {
-		_ = http.NewResponseController(w).Flush() // a client that has gone ends the context
+		_ = http.NewResponseController(w).Flush() // if the client has gone, the context ends
 		select {
 		case <-f.woken:
 			_, _ = io.WriteString(w, "id: 1-1\nevent: step\ndata: {}\n\n")
@@ -247,14 +276,15 @@ func (f *fakeAPI) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// at is a stage in which the operation is in that state, with these steps.
+// at is a stage in which the operation is in this state, with these steps.
 func at(state cyborg.OperationState, steps ...cyborg.Step) stage {
 	return then(func(operation *apiclient.Operation) {
 		operation.State, operation.Steps = state, append([]cyborg.Step{}, steps...)
 	})
 }
 
-// then is a stage in which the operation is changed like this.
+// then is a stage that changes the operation before it is answered, and sets
+// its times as its state requires.
 func then(change func(*apiclient.Operation)) stage {
 	return func(w http.ResponseWriter, operation apiclient.Operation) {
 		change(&operation)
@@ -264,6 +294,7 @@ func then(change func(*apiclient.Operation)) stage {
 		if operation.State.Ended() {
 			operation.EndedAt = noon.Add(1500 * time.Millisecond)
 		}
+
 		answer(w, http.StatusOK, operation)
 	}
 }
@@ -273,34 +304,43 @@ func failing(state cyborg.OperationState, err *cyborg.Error) stage {
 	return then(func(operation *apiclient.Operation) { operation.State, operation.Error = state, err })
 }
 
+// away is a stage in which the API is unavailable.
 func away(w http.ResponseWriter, _ apiclient.Operation) {
 	problem(w, http.StatusServiceUnavailable, cyborg.Errorf(cyborg.ErrUnavailable, "the API stops"))
 }
 
+// broken is a stage in which the connection breaks.
 func broken(http.ResponseWriter, apiclient.Operation) { panic(http.ErrAbortHandler) }
 
 func step(name string, state cyborg.StepState, note string) cyborg.Step {
 	return cyborg.Step{Name: name, State: state, At: noon, Note: note}
 }
 
+// answer sends the body as JSON.
 func answer(w http.ResponseWriter, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(body) // a client that has gone shows in the test itself
+	_ = json.NewEncoder(w).Encode(body) // a client that has gone makes the test fail elsewhere
 }
 
+// problem sends the error as an RFC 9457 problem, as the API does.
 func problem(w http.ResponseWriter, status int, err *cyborg.Error) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(status)
+
 	body := map[string]any{"type": "urn:cyborg:problem:" + string(err.Kind), "title": "Problem", "status": status, "detail": err.Message, "kind": err.Kind, "hint": err.Hint, "request_id": requestID}
 	if err.Operation != uuid.Nil {
 		body["operation_id"] = err.Operation
 	}
+
 	_ = json.NewEncoder(w).Encode(body)
 }
 
+// park returns a ready FPGA with one of two handles attached, and an inactive,
+// protected GPU.
 func park() []apiclient.Accelerator {
 	holder := cyborg.Holder{Kind: cyborg.HolderInstance, ID: instance}
+
 	return []apiclient.Accelerator{
 		{
 			Accelerator: cyborg.Accelerator{
@@ -340,7 +380,7 @@ func park() []apiclient.Accelerator {
 	}
 }
 
-// result is what a command line came to.
+// result is the outcome of a command line: its exit code and what it wrote.
 type result struct {
 	code     int
 	out, err string
@@ -352,6 +392,8 @@ func (f *fakeAPI) cyborg(args ...string) result {
 	return run(f.t.Context(), cli.Streams{Env: environment("CYBORG_URL", f.server.URL)}, args...)
 }
 
+// environment looks up variables in pairs of names and values; there are no
+// others.
 func environment(pairs ...string) func(string) string {
 	return func(name string) string {
 		for i := 0; i < len(pairs); i += 2 {
@@ -363,6 +405,7 @@ func environment(pairs ...string) func(string) string {
 	}
 }
 
+// run runs a command line and returns its outcome.
 func run(ctx context.Context, streams cli.Streams, args ...string) result {
 	var out, err bytes.Buffer
 	streams.Out, streams.Err = &out, &err

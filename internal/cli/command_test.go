@@ -18,17 +18,22 @@ import (
 	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
+// TestExitCodes: scripts tell failures apart by the exit code, which follows
+// the HTTP status of the answer.
 func TestExitCodes(t *testing.T) {
 	t.Parallel()
+
 	for _, kind := range cyborg.ErrorKinds() {
 		want := map[int]int{400: 2, 404: 3, 409: 4, 504: 5, 503: 6, 429: 6}[kind.HTTPStatus()]
 		if want == 0 {
 			want = 1
 		}
+
 		api := newAPI(t)
 		api.handles("GET /v1/hosts/{host}", func(w http.ResponseWriter, _ *http.Request) {
 			problem(w, kind.HTTPStatus(), cyborg.Errorf(kind, "no").WithHint("Try less."))
 		})
+
 		got := api.cyborg("host", "show", "h1")
 		require.Equal(t, want, got.code, kind)
 		require.True(t, strings.HasPrefix(got.err, "Error: no\nTry less.\n"), got.err)
@@ -42,22 +47,28 @@ func TestConflictNamesTheOperation(t *testing.T) {
 	api.handles("POST /v1/accelerators/{uuid}/maintain", func(w http.ResponseWriter, _ *http.Request) {
 		problem(w, http.StatusConflict, cyborg.Errorf(cyborg.ErrClaimed, "it is being programmed").WithOperation(operation))
 	})
+
 	got := api.cyborg("accelerator", "maintain", "fast", "--reason", "dust")
 	require.Equal(t, 4, got.code)
 	require.Equal(t, "Error: it is being programmed\nOperation "+operation.String()+": cyborg operation show "+operation.String()+"\n", got.err)
 }
 
+// TestInternalErrorNamesTheRequestID: the request ID finds the cause in the
+// server's log.
 func TestInternalErrorNamesTheRequestID(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	api.handles("GET /v1/hosts", func(w http.ResponseWriter, _ *http.Request) {
 		problem(w, http.StatusInternalServerError, cyborg.Errorf(cyborg.ErrInternal, "something went wrong"))
 	})
+
 	got := api.cyborg("host", "list")
 	require.Equal(t, 1, got.code)
 	require.Contains(t, got.err, requestID)
 }
 
+// TestUsageErrors: a mistake in a command line ends with code 2, says what is
+// wrong and points to the help.
 func TestUsageErrors(t *testing.T) {
 	t.Parallel()
 	for line, says := range map[string]string{
@@ -103,6 +114,7 @@ func TestUsageErrors(t *testing.T) {
 	} {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
+
 			got := newAPI(t).cyborg(strings.Fields(line)...)
 			require.Equal(t, 2, got.code)
 			require.Contains(t, got.err, says)
@@ -112,8 +124,8 @@ func TestUsageErrors(t *testing.T) {
 	}
 }
 
-// TestEmptyArgumentsAreRefused: a script whose variable is not set must not
-// detach whoever holds the accelerator, nor work on just any.
+// TestEmptyArgumentsAreRefused: a script whose variable is empty must not
+// detach any holder, nor work on any accelerator.
 func TestEmptyArgumentsAreRefused(t *testing.T) {
 	t.Parallel()
 	for says, args := range map[string][]string{
@@ -128,6 +140,7 @@ func TestEmptyArgumentsAreRefused(t *testing.T) {
 	} {
 		t.Run(says, func(t *testing.T) {
 			t.Parallel()
+
 			got := newAPI(t).cyborg(args...)
 			require.Equal(t, 2, got.code)
 			require.Contains(t, got.err, says)
@@ -139,32 +152,38 @@ func TestEmptyArgumentsAreRefused(t *testing.T) {
 func TestUnreachableServerNamesTheRemedy(t *testing.T) {
 	t.Parallel()
 	nowhere := "http://" + porttest.Address(t)
+
 	got := run(t.Context(), cli.Streams{Env: environment()}, "accelerator", "list", "--url", nowhere)
 	require.Equal(t, 6, got.code)
 	require.Contains(t, got.err, "Error: nothing listens at "+nowhere)
 	require.Contains(t, got.err, "\nStart one with `make run` or `cyborg-standalone`, or say where yours is with --url or CYBORG_URL.\n")
 }
 
+// TestAcceleratorNamesAndUUIDPrefixes: an accelerator is found by its name, its
+// UUID or at least 8 characters of the UUID, but never by a guess.
 func TestAcceleratorNamesAndUUIDPrefixes(t *testing.T) {
 	t.Parallel()
 	show := func(name string) result {
 		return newAPI(t).cyborg("accelerator", "show", name, "-f", "value", "-c", "uuid")
 	}
+
 	require.Equal(t, result{0, fpga.String() + "\n", ""}, show("fast"))
 	require.Equal(t, result{0, gpu.String() + "\n", ""}, show(gpu.String()))
 	require.Equal(t, result{0, gpu.String() + "\n", ""}, show("0A1B2C3E"))
 	require.Equal(t, result{0, gpu.String() + "\n", ""}, show("0a1b2c3e-0000"))
 	require.Equal(t, result{3, "", "Error: there is no accelerator \"0a1b2c3\"\nSee `cyborg accelerator list`. Give at least 8 characters of a UUID.\n"}, show("0a1b2c3"))
+
 	require.Equal(t, 3, show("nobody").code)
 	require.Equal(t, 3, show(uuid.NewString()).code)
 
 	api := newAPI(t)
-	api.has(func(a *apiclient.Accelerator) { a.UUID[3]++ }) // 0a1b2c3e too
+	api.has(func(a *apiclient.Accelerator) { a.UUID[3]++ }) // now both UUIDs begin with 0a1b2c3e
 	got := api.cyborg("accelerator", "show", "0a1b2c3e")
 	require.Equal(t, 2, got.code)
 	require.Contains(t, got.err, "more than one accelerator's UUID")
 }
 
+// TestCreate: the flags become the request, and what was not given is left out.
 func TestCreate(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, succeeding()...)
@@ -184,10 +203,14 @@ func TestCreate(t *testing.T) {
 	require.JSONEq(t, `{"name":"new"}`, api.changes()[0].body)
 }
 
+// TestSetMergesSpecs: the API replaces acc_capability as a whole, so the
+// command must also send the capabilities that it does not change. If-Match
+// refuses the change where the accelerator has changed since they were read.
 func TestSetMergesSpecs(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	api.answers("PUT /v1/accelerators/{uuid}/acc_specs", http.StatusOK, park()[0])
+
 	got := api.cyborg("accelerator", "set", "fast", "--capability", "memory.kind=hbm", "--unset-capability", "sriov", "--remote")
 	require.Zero(t, got.code, got.err)
 	change := api.changes()[0]
@@ -205,29 +228,38 @@ func TestAttachAndDetachSendTheHolder(t *testing.T) {
 		require.Zero(t, api.cyborg(append([]string{"accelerator", "attach", "fast"}, strings.Fields(flags)...)...).code)
 		require.JSONEq(t, want, api.changes()[0].body)
 	}
+
 	api := newAPI(t, succeeding()...)
 	require.Zero(t, api.cyborg("accelerator", "detach", "fast", "--yes", "--service", "ovs").code)
 	require.Equal(t, "service=ovs", api.changes()[0].query)
 }
 
+// TestMaintainAndEnable: maintenance ends after a duration or at a time, or
+// when the accelerator is enabled.
 func TestMaintainAndEnable(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
+
 	maintained := park()[0]
 	maintained.Maintenance = &cyborg.Maintenance{Reason: "dust", By: "alice", Until: noon}
 	api.answers("POST /v1/accelerators/{uuid}/maintain", http.StatusOK, maintained)
 	api.answers("POST /v1/accelerators/{uuid}/enable", http.StatusOK, park()[0])
+
 	got := api.cyborg("accelerator", "maintain", "fast", "--reason", "dust", "--for", "90m")
 	require.Zero(t, got.code, got.err)
 	require.Contains(t, got.out, "dust (by alice) until 2026-01-31T12:00:00Z")
+
 	require.Zero(t, api.cyborg("accelerator", "maintain", "fast", "--reason", "dust", "--until", noon.Format(time.RFC3339)).code)
 	require.Zero(t, api.cyborg("accelerator", "enable", "fast").code)
+
 	changes := api.changes()
 	require.JSONEq(t, `{"reason":"dust","for":"1h30m0s"}`, changes[0].body)
 	require.JSONEq(t, `{"reason":"dust","until":"2026-01-31T12:00:00Z"}`, changes[1].body)
 	require.Equal(t, "/v1/accelerators/"+fpga.String()+"/enable", changes[2].path)
 }
 
+// TestDrivers: drivers are installed, updated, removed and shown; updating
+// without options clears them.
 func TestDrivers(t *testing.T) {
 	t.Parallel()
 	done := then(func(operation *apiclient.Operation) {
@@ -235,11 +267,13 @@ func TestDrivers(t *testing.T) {
 		operation.Result = cyborg.JSONObject{"state": "ok", "services": []string{"attach"}, "devices": 3}
 	})
 	api := newAPI(t, done)
+
 	got := api.cyborg("driver", "install", "h1", "generic", "--name", "nics", "--option", "device_spec.vendor_id=8086", "-q", "-f", "json")
 	require.Zero(t, got.code, got.err)
 	require.JSONEq(t, `{"host":"h1","name":"nics","state":"ok","services":["attach"],"devices":3}`, got.out)
 	require.Zero(t, api.cyborg("driver", "update", "h1", "nics", "--no-options").code)
 	require.Zero(t, api.cyborg("driver", "uninstall", "h1", "nics", "--yes").code)
+
 	changes := api.changes()
 	require.JSONEq(t, `{"name":"nics","driver":"generic","options":{"device_spec":{"vendor_id":8086}}}`, changes[0].body)
 	require.JSONEq(t, `{"options":{}}`, changes[1].body)
@@ -250,34 +284,42 @@ func TestDrivers(t *testing.T) {
 		{Host: "h1", Name: "nics", Driver: "generic", State: cyborg.BackendFailed, Error: "no sysfs", Services: []string{"discover", "attach"}},
 	}})
 	golden(t, "drivers.table", api.cyborg("driver", "list").out)
+
 	api.answers("GET /v1/hosts/h1/drivers/nics", http.StatusOK, cyborg.Backend{
 		Host: "h1", Name: "nics", Driver: "generic", State: cyborg.BackendOK, Services: []string{"attach"}, Options: map[string]any{"device_spec": "8086"},
 	})
 	golden(t, "driver-show.table", api.cyborg("driver", "show", "h1", "nics").out)
 }
 
+// TestHostsAndServices compares what the commands about hosts and services
+// print with a golden file.
 func TestHostsAndServices(t *testing.T) {
 	t.Parallel()
 	backend := cyborg.Backend{Host: "h1", Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{"discover"}}
 	host := cyborg.Host{Name: "h1", Silent: true, LastSeen: noon, Devices: 3, AgentVersion: "1", Backends: []cyborg.Backend{
 		backend, {Host: "h1", Name: "nics", Driver: "generic", State: cyborg.BackendDisabled, Services: []string{}},
 	}}
+
 	api := newAPI(t)
 	api.answers("GET /v1/hosts", http.StatusOK, map[string]any{"host": []cyborg.Host{host}})
 	api.answers("GET /v1/hosts/h1", http.StatusOK, host)
 	api.answers("GET /v1/hosts/h1/services", http.StatusOK, map[string]any{"service": []cyborg.Backend{backend}})
 	api.answers("POST /v1/hosts/h1/discover", http.StatusOK, map[string]any{"host": "h1", "sequence": 4, "generation": 2, "devices": map[string]int{"fake": 3}, "errors": []string{}})
 	api.answers("GET /v1/services", http.StatusOK, map[string]any{"service": []cyborg.Service{{Role: "agent", Host: "h1", Instance: "1", LastSeen: noon, StartedAt: noon, Version: "1"}}})
+
 	var all strings.Builder
 	for _, line := range []string{"host list", "host show h1", "host services h1", "discover h1", "service list"} {
 		got := api.cyborg(strings.Fields(line)...)
 		require.Zero(t, got.code, got.err)
 		all.WriteString("$ cyborg " + line + "\n" + got.out)
 	}
+
 	golden(t, "hosts.table", all.String())
 	require.Equal(t, "h1 true\n", api.cyborg("host", "list", "-f", "value", "-c", "name", "-c", "silent").out)
 }
 
+// TestUsageNamesMissingHosts: a host that did not answer is named on stderr, so
+// that a partial census is not taken for a whole one.
 func TestUsageNamesMissingHosts(t *testing.T) {
 	t.Parallel()
 	used := cyborg.HostUsage{Host: "h1", At: noon, Deployables: []cyborg.DeployableUsage{
@@ -285,18 +327,24 @@ func TestUsageNamesMissingHosts(t *testing.T) {
 			{Handle: "0000:3b:00.1", Attached: true, InUse: true, By: "qemu (pid 7)"},
 		}},
 	}}
+
 	api := newAPI(t)
 	api.answers("GET /v1/usage", http.StatusOK, cyborg.Census{Partial: true, Hosts: []cyborg.HostUsage{used, {Host: "h2", Error: "silent since noon", Deployables: []cyborg.DeployableUsage{}}}})
 	api.answers("GET /v1/accelerators/{uuid}/usage", http.StatusOK, used)
+
 	got := api.cyborg("usage")
 	require.Zero(t, got.code)
 	require.Equal(t, "No answer from h2: silent since noon\n", got.err)
 	golden(t, "usage.table", got.out)
+
 	require.Equal(t, result{0, got.out, ""}, api.cyborg("accelerator", "usage", "fast"))
+
 	require.Contains(t, api.cyborg("usage", "-f", "json").out, `"partial": true`)
 	require.Equal(t, fpga.String()+" fast h1\n", api.cyborg("usage", "-f", "value", "-c", "UUID", "-c", "Name", "-c", "Host").out)
 }
 
+// TestDevicesAndHistory compares what the commands about devices and histories
+// print with a golden file.
 func TestDevicesAndHistory(t *testing.T) {
 	t.Parallel()
 	id := uuid.MustParse("dddddddd-0000-4000-8000-000000000001")
@@ -305,8 +353,10 @@ func TestDevicesAndHistory(t *testing.T) {
 		Vendor: "Intel Corporation", Model: "PAC", Presence: cyborg.PresencePresent, CreatedAt: noon, UpdatedAt: noon,
 		ControlPath: cyborg.ControlPath{Kind: "PCI", Info: map[string]string{"bus": "3b"}},
 	}}
+
 	full := device
 	full.Accelerators = park()[:1]
+
 	api := newAPI(t)
 	api.answers("GET /v1/devices", http.StatusOK, map[string]any{"device": []apiclient.Device{device}})
 	api.answers("GET /v1/devices/{uuid}", http.StatusOK, full)
@@ -314,21 +364,27 @@ func TestDevicesAndHistory(t *testing.T) {
 		{Cursor: cyborg.Cursor{Transaction: 7, Event: 1}, Subject: cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: fpga.String()}, Axis: cyborg.AxisLifecycle, To: "inactive", Time: noon},
 		{Cursor: cyborg.Cursor{Transaction: 8, Event: 2}, Subject: cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: fpga.String()}, Axis: cyborg.AxisLifecycle, From: "inactive", To: "error", Data: cyborg.JSONObject{"reason": "it burns"}, Actor: "alice", Operation: operation, Time: noon},
 	}})
+
 	var all strings.Builder
 	for _, line := range []string{"device list", "device show dddddddd", "accelerator history fast"} {
 		got := api.cyborg(strings.Fields(line)...)
 		require.Zero(t, got.code, got.err)
 		all.WriteString("$ cyborg " + line + "\n" + got.out)
 	}
+
 	golden(t, "devices.table", all.String())
 }
 
+// TestCredentials: the token comes from --token-file, CYBORG_TOKEN or
+// CYBORG_TOKEN_FILE, in this order. Credentials that cannot be read end the
+// command before it asks the API.
 func TestCredentials(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(file, []byte("from-file\n"), 0o600))
 	two := filepath.Join(t.TempDir(), "two")
 	require.NoError(t, os.WriteFile(two, []byte("one two\n"), 0o600))
+
 	for name, c := range map[string]struct {
 		env  []string
 		args []string
@@ -346,11 +402,14 @@ func TestCredentials(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			api := newAPI(t)
 			env := append([]string{"CYBORG_URL", api.server.URL}, c.env...)
 			got := run(t.Context(), cli.Streams{Env: environment(env...)}, append([]string{"accelerator", "list"}, c.args...)...)
+
 			require.Equal(t, c.code, got.code, got.err)
 			require.NotContains(t, got.err, "from-")
+
 			if c.code == 0 {
 				require.Equal(t, c.want, api.received()[0].header.Get("Authorization"))
 			} else {
@@ -360,6 +419,8 @@ func TestCredentials(t *testing.T) {
 	}
 }
 
+// TestEventsAreLines: each event is one line, and a broken stream is resumed
+// after the last event.
 func TestEventsAreLines(t *testing.T) {
 	t.Parallel()
 	for format, want := range map[string]string{
@@ -376,23 +437,29 @@ event: lifecycle
 data: {"cursor":"7-1","subject":{"kind":"accelerator","id":"`+fpga.String()+`"},"axis":"lifecycle","from":"inactive","to":"ready","actor":"alice","time":"2026-01-31T12:00:00Z"}
 
 `)
-				return // and the client comes back, with the id of the last event
+				return // the client connects again with the ID of the last event
 			}
 			problem(w, http.StatusForbidden, cyborg.Errorf(cyborg.ErrForbidden, "that is enough"))
 		})
+
 		got := api.cyborg("events", "-f", format, "--accelerator", "fast", "--after", "6-9")
 		require.Equal(t, 1, got.code)
 		require.Equal(t, want, got.out)
 		require.Equal(t, "Error: that is enough\n", got.err)
+
 		requests := api.received()
 		require.Equal(t, "accelerator="+fpga.String(), requests[len(requests)-1].query)
 	}
 }
 
+// answerText writes text as the body of an answer.
 func answerText(w http.ResponseWriter, text string) {
 	_, _ = w.Write([]byte(text)) // a client that has gone shows in the test itself
 }
 
+// TestLocalCommandsAreServedWithoutClientFlagsInTheirHelp: commands that run a
+// server share the exit codes and errors, but flags of the client would mislead
+// in their help.
 func TestLocalCommandsAreServedWithoutClientFlagsInTheirHelp(t *testing.T) {
 	t.Parallel()
 	ran := false
@@ -405,16 +472,21 @@ func TestLocalCommandsAreServedWithoutClientFlagsInTheirHelp(t *testing.T) {
 		migrate.Args = cobra.NoArgs
 		return migrate
 	}
+
 	var out, errOut strings.Builder
 	streams := cli.Streams{Out: &out, Err: &errOut, Env: environment()}
+
 	require.Equal(t, 6, cli.Execute(t.Context(), []string{"migrate"}, streams, local()))
 	require.True(t, ran)
 	require.Equal(t, "Error: no database\nStart it.\n", errOut.String())
+
 	require.Equal(t, 2, cli.Execute(t.Context(), []string{"migrate", "more"}, streams, local()))
 	require.Contains(t, errOut.String(), "See `cyborg migrate --help`.")
+
 	require.Zero(t, cli.Execute(t.Context(), []string{"migrate", "--help"}, streams, local()))
 	require.Contains(t, out.String(), "its own")
 	require.NotContains(t, out.String(), "--token-file")
+
 	out.Reset()
 	require.Zero(t, cli.Execute(t.Context(), []string{"--help"}, streams, local()))
 	require.Contains(t, out.String(), "Running a server:\n  migrate")

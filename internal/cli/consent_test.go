@@ -15,8 +15,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/cli"
 )
 
-// destructive are the command lines by which somebody loses something, with
-// what they say of it.
+// destructive returns the command lines that take something away from somebody,
+// each with how it describes the loss.
 func destructive() map[string]string {
 	return map[string]string{
 		"accelerator detach fast":                                "nstance " + instance + " loses 0000:3b:00.1 of fast, which it has since 2026-01-31T12:00:00Z",
@@ -33,7 +33,8 @@ func destructive() map[string]string {
 	}
 }
 
-// asked is an API with an operation that runs.
+// asked is an API that has whatever the destructive commands ask about, among
+// them a running operation.
 func asked(t *testing.T) *fakeAPI {
 	t.Helper()
 	api := newAPI(t, at(cyborg.OperationRunning), at(cyborg.OperationSucceeded))
@@ -42,20 +43,24 @@ func asked(t *testing.T) *fakeAPI {
 		Input: cyborg.JSONObject{}, Steps: []cyborg.Step{}, CreatedAt: noon,
 	}}
 	api.admitted.WorkflowID = api.admitted.Operation.WorkflowID()
+
 	device := apiclient.Device{Accelerators: park()[:1]}
 	device.UUID, device.Host, device.ControlPath.Info = park()[0].DeviceUUID, "h1", map[string]string{}
 	device.Presence = cyborg.PresencePresent
 	api.handles("GET /v1/devices/{uuid}", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, device) })
+
 	host := cyborg.Host{Name: "h1", Silent: true, Devices: 1, LastSeen: noon, RegisteredAt: noon, Backends: []cyborg.Backend{}}
 	api.answers("GET /v1/hosts/h1", http.StatusOK, host)
 	api.answers("GET /v1/drift", http.StatusOK, map[string]any{"drift": []apiclient.Drift{{Drift: cyborg.Drift{
 		Host: "h1", Class: cyborg.DriftLostAtBoot, Instance: uuid.MustParse(instance), FoundAt: noon, LastAt: noon,
 	}}}})
+
 	api.handles("DELETE /v1/hosts/{host}", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	return api
 }
 
-// What is refused is not asked about.
+// TestForgetLiveHostIsRefusedWithoutAQuestion: there is nothing to agree to
+// where the API would refuse anyway.
 func TestForgetLiveHostIsRefusedWithoutAQuestion(t *testing.T) {
 	t.Parallel()
 	api := asked(t)
@@ -66,37 +71,46 @@ func TestForgetLiveHostIsRefusedWithoutAQuestion(t *testing.T) {
 	require.Equal(t, result{4, "", "Error: host h1 was heard\n"}, api.cyborg("host", "forget", "h1"))
 }
 
+// TestDestructiveCommandsNeedYesWithoutATerminal: a script that did not ask for
+// a loss must not cause one.
 func TestDestructiveCommandsNeedYesWithoutATerminal(t *testing.T) {
 	t.Parallel()
 	for line, loss := range destructive() {
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
+
 			api := asked(t)
 			got := api.cyborg(strings.Fields(line)...)
 			require.Equal(t, 2, got.code)
 			require.Contains(t, got.err, loss)
 			require.Contains(t, got.err, "\nNobody can be asked here, so nothing was changed. To go on all the same, add --yes.\n")
 			require.Empty(t, api.changes())
+
 			require.NotEqual(t, 2, api.cyborg(append(strings.Fields(line), "--yes")...).code)
 			require.Len(t, api.changes(), 1)
 		})
 	}
 }
 
+// TestDestructiveCommandsAskOnATerminal: only a plain yes goes on; anything
+// else changes nothing.
 func TestDestructiveCommandsAskOnATerminal(t *testing.T) {
 	t.Parallel()
 	for line, loss := range destructive() {
 		for typed, goesOn := range map[string]bool{"y\n": true, "YES\n": true, "\n": false, "n\n": false, "yess\n": false, "": false} {
 			t.Run(line+" "+typed, func(t *testing.T) {
 				t.Parallel()
+
 				api := asked(t)
 				streams := cli.Streams{Env: environment("CYBORG_URL", api.server.URL), In: strings.NewReader(typed)}
 				got := run(t.Context(), streams, strings.Fields(line)...)
+
 				require.Contains(t, got.err, loss+".\nGo on? [y/N] ")
 				if goesOn {
 					require.Len(t, api.changes(), 1)
 					return
 				}
+
 				require.Equal(t, 1, got.code)
 				require.True(t, strings.HasSuffix(got.err, "Nothing was changed.\n"), got.err)
 				require.Empty(t, api.changes())
@@ -105,6 +119,8 @@ func TestDestructiveCommandsAskOnATerminal(t *testing.T) {
 	}
 }
 
+// TestHarmlessCommandsDoNotAsk: no question is asked where nothing is lost, or
+// where the command line itself names what is lost.
 func TestHarmlessCommandsDoNotAsk(t *testing.T) {
 	t.Parallel()
 	for _, line := range []string{
@@ -124,9 +140,11 @@ func TestCtrlCAtAQuestionAborts(t *testing.T) {
 	keyboard, typing := io.Pipe()
 	defer typing.Close()
 	done := make(chan result)
+
 	go func() {
 		done <- run(ctx, cli.Streams{Env: environment("CYBORG_URL", api.server.URL), In: keyboard}, "accelerator", "detach", "fast")
 	}()
+
 	cancel()
 	require.Equal(t, 130, (<-done).code)
 	require.Empty(t, api.changes())
@@ -141,6 +159,8 @@ func TestAttachInstance(t *testing.T) {
 	require.JSONEq(t, `{"instance":"`+instance+`"}`, api.changes()[0].body)
 }
 
+// TestDetachInstanceGoesOnAfterAFailure: one accelerator that stays does not
+// keep the others attached.
 func TestDetachInstanceGoesOnAfterAFailure(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, at(cyborg.OperationSucceeded))

@@ -9,12 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every verb and every flag is in docs/cli.md.
+// TestDocumentationIsComplete: docs/cli.md names every verb and every flag.
 func TestDocumentationIsComplete(t *testing.T) {
 	t.Parallel()
 	content, err := os.ReadFile("../../docs/cli.md")
 	require.NoError(t, err)
 	docs := string(content)
+
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {
 		require.NotEmpty(t, cmd.Short, cmd.CommandPath())
@@ -26,9 +27,11 @@ func TestDocumentationIsComplete(t *testing.T) {
 				}
 			}
 		}
+
 		for _, sub := range cmd.Commands() {
 			walk(sub)
 		}
 	}
+
 	walk((&shell{Streams: System()}).root(nil))
 }

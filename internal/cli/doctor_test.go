@@ -15,7 +15,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
-// healthy is an API on which the doctor finds nothing.
+// healthy is an API in which doctor finds nothing wrong.
 func healthy(t *testing.T) *fakeAPI {
 	t.Helper()
 	api := newAPI(t)
@@ -23,9 +23,11 @@ func healthy(t *testing.T) *fakeAPI {
 	api.answers("GET /v1", http.StatusOK, map[string]any{
 		"id": "v1", "status": "CURRENT", "product": "cyborg", "release": cyborg.Version, "authentication": "bearer token", "links": []any{},
 	})
+
 	api.handles("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
+
 	api.readiness(http.StatusOK, "ready", true)
 	api.clock(0)
 	api.services(service("api", true), service("conductor", true))
@@ -33,32 +35,39 @@ func healthy(t *testing.T) *fakeAPI {
 	api.backends(cyborg.Backend{Host: "h1", Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{}})
 	api.openOperation(time.Minute)
 	api.drift()
+
 	return api
 }
 
+// drift sets the drift that the API lists.
 func (f *fakeAPI) drift(found ...apiclient.Drift) {
 	f.answers("GET /v1/drift", http.StatusOK, map[string]any{"drift": append([]apiclient.Drift{}, found...)})
 }
 
+// readiness sets what /readyz answers, and whether Temporal is ready.
 func (f *fakeAPI) readiness(status int, word string, temporal bool) {
 	f.answers("GET /readyz", status, map[string]any{"status": word, "checks": []apiclient.Check{{Name: "database", OK: true}, {Name: "temporal", OK: temporal, Detail: "does not answer"}}})
 }
 
-// clock lets the API's clock be ahead of ours.
+// clock makes the API's clock run ahead of this machine's.
 func (f *fakeAPI) clock(ahead time.Duration) {
 	f.handles("GET /v1/caller", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, http.StatusOK, apiclient.Caller{Name: "alice", Role: "admin", Time: time.Now().Add(ahead)})
 	})
 }
 
+// service is a process of this role, which is alive or disappeared without
+// notice.
 func service(role string, alive bool) cyborg.Service {
 	return cyborg.Service{Role: role, Host: "s1", Instance: "7", Version: cyborg.Version, StartedAt: noon, LastSeen: noon, Alive: alive}
 }
 
+// services sets the processes that the API lists.
 func (f *fakeAPI) services(services ...cyborg.Service) {
 	f.answers("GET /v1/services", http.StatusOK, map[string]any{"service": services})
 }
 
+// hosts sets the hosts that the API lists.
 func (f *fakeAPI) hosts(hosts ...cyborg.Host) {
 	for i := range hosts {
 		hosts[i].LastSeen, hosts[i].RegisteredAt, hosts[i].Backends = noon, noon, []cyborg.Backend{}
@@ -66,21 +75,23 @@ func (f *fakeAPI) hosts(hosts ...cyborg.Host) {
 	f.answers("GET /v1/hosts", http.StatusOK, map[string]any{"host": append([]cyborg.Host{}, hosts...)})
 }
 
+// backends sets the backends that the API lists.
 func (f *fakeAPI) backends(backends ...cyborg.Backend) {
 	f.answers("GET /v1/drivers", http.StatusOK, map[string]any{"driver": backends})
 }
 
-// openOperation lets one operation be in flight, admitted so long ago.
+// openOperation makes one operation run that was admitted this long ago.
 func (f *fakeAPI) openOperation(age time.Duration) {
 	one := apiclient.Operation{Operation: cyborg.Operation{
 		ID: operation, Kind: cyborg.OperationProgram, State: cyborg.OperationRunning, Host: "h1", Subjects: []cyborg.Subject{}, Actor: cyborg.Actor{Name: "alice"},
 		Input: cyborg.JSONObject{}, Steps: []cyborg.Step{}, CreatedAt: time.Now().Add(-age).UTC(),
 	}}
+
 	f.onlyOperation("open", "true", one)
 }
 
-// onlyOperation lists one operation where it is asked for in this way, and else
-// none.
+// onlyOperation lists one operation where the query has this filter with this
+// value, and none otherwise.
 func (f *fakeAPI) onlyOperation(filter, value string, one apiclient.Operation) {
 	one.WorkflowID = one.Operation.WorkflowID()
 	f.handles("GET /v1/operations", func(w http.ResponseWriter, r *http.Request) {
@@ -92,7 +103,8 @@ func (f *fakeAPI) onlyOperation(filter, value string, one apiclient.Operation) {
 	})
 }
 
-// undoneOperation lets one operation need an operator, admitted so long ago.
+// undoneOperation makes one operation need an operator; it was admitted this
+// long ago.
 func (f *fakeAPI) undoneOperation(age time.Duration) {
 	f.onlyOperation("state", "needs_operator", apiclient.Operation{Operation: cyborg.Operation{
 		ID: operation, Kind: cyborg.OperationProgram, State: cyborg.OperationNeedsOperator, Host: "h1", Subjects: []cyborg.Subject{}, Actor: cyborg.Actor{Name: "alice"},
@@ -100,6 +112,8 @@ func (f *fakeAPI) undoneOperation(age time.Duration) {
 	}})
 }
 
+// TestDoctorIgnoresOldFailures: an operation that needs an operator is reported
+// for 7 days.
 func TestDoctorIgnoresOldFailures(t *testing.T) {
 	t.Parallel()
 	api := healthy(t)
@@ -107,14 +121,15 @@ func TestDoctorIgnoresOldFailures(t *testing.T) {
 	require.NotContains(t, api.cyborg("doctor").out, operation.String())
 }
 
-// TestDoctorIgnoresRestartedProcesses: a process that was killed is listed for
-// a day, and nobody need do anything.
+// TestDoctorIgnoresRestartedProcesses: a killed process is listed for a day. If
+// another one has started since, there is nothing to do.
 func TestDoctorIgnoresRestartedProcesses(t *testing.T) {
 	t.Parallel()
 	api := healthy(t)
 	killed := service("api", false)
 	killed.LastSeen = noon.Add(-time.Minute)
 	api.services(killed, service("api", true), service("conductor", true))
+
 	got := api.cyborg("doctor")
 	require.Zero(t, got.code, got.err)
 	require.NotContains(t, got.out, "warning", "its successor lives")
@@ -124,8 +139,8 @@ func TestDoctorIgnoresRestartedProcesses(t *testing.T) {
 	require.Contains(t, api.cyborg("doctor").out, "disappeared without notice", "the other one ran beside it")
 }
 
-// TestDoctorCountsSuccessors: of two that were killed at once, one may still be
-// missing.
+// TestDoctorCountsSuccessors: each process that started later replaces one that
+// was killed before. If two were killed and one was started, one is missing.
 func TestDoctorCountsSuccessors(t *testing.T) {
 	t.Parallel()
 	at := func(instance string, from, to time.Duration, alive bool) cyborg.Service {
@@ -136,6 +151,7 @@ func TestDoctorCountsSuccessors(t *testing.T) {
 	api := healthy(t)
 	api.services(at("1", -time.Hour, -10*time.Minute, false), at("2", -time.Hour, -8*time.Minute, false),
 		at("3", -time.Minute, 0, true), service("conductor", true))
+
 	got := api.cyborg("doctor")
 	require.Contains(t, got.out, "api on s1 (since 2026-01-31T11:50:00Z) disappeared without notice", "the other one was started again")
 	require.NotContains(t, got.out, "11:52")
@@ -145,6 +161,7 @@ func TestDoctorCountsSuccessors(t *testing.T) {
 	require.NotContains(t, api.cyborg("doctor").out, "warning", "each took the place of the one before")
 }
 
+// TestDoctorOnAHealthySystem: every check reports, and each says ok.
 func TestDoctorOnAHealthySystem(t *testing.T) {
 	t.Parallel()
 	got := healthy(t).cyborg("doctor")
@@ -155,7 +172,8 @@ func TestDoctorOnAHealthySystem(t *testing.T) {
 	require.Equal(t, 15, strings.Count(got.out, "\n"), got.out)
 }
 
-// Each check fails where its part does, and says what to do.
+// TestDoctorFindings: each check finds what is wrong with its subject and says
+// what to do.
 func TestDoctorFindings(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -209,17 +227,21 @@ func TestDoctorFindings(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			api := healthy(t)
 			test.breaks(api)
 			got := api.cyborg("doctor", "-f", "json")
+
 			var findings []doctor.Finding
 			require.NoError(t, json.Unmarshal([]byte(got.out), &findings), got.out)
+
 			var bad []doctor.Finding
 			for _, finding := range findings {
 				if finding.State != doctor.OK {
 					bad = append(bad, finding)
 				}
 			}
+
 			require.NotEmpty(t, bad, got.out)
 			require.Equal(t, test.check, bad[0].Check)
 			require.Equal(t, test.state, bad[0].State)

@@ -11,6 +11,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
+// TestDrift compares the list of drift with a golden file.
 func TestDrift(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
@@ -22,6 +23,7 @@ func TestDrift(t *testing.T) {
 		{Drift: cyborg.Drift{Host: "h2", Class: cyborg.DriftNoComputeNode, Detail: "it is not there", FoundAt: noon, LastAt: noon, RepairedAt: noon}, Repaired: true},
 		{Drift: cyborg.Drift{Host: "h2", Class: cyborg.DriftLostAtBoot, Instance: uuid.MustParse(instance), Detail: "it may run without 1 of them", FoundAt: noon, LastAt: noon}},
 	}})
+
 	got := api.cyborg("drift", "list", "--all", "--long", "--host", "h1", "--host", "h2", "--class", "orphan_provider")
 	require.Zero(t, got.code, got.err)
 	golden(t, "drift.table", got.out)

@@ -6,9 +6,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// HelpExamples are those of the help, by command.
+// HelpExamples returns the examples in the help of each command.
 func HelpExamples() map[string][]string {
 	examples := map[string][]string{}
+
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {
 		if cmd.HasExample() {
@@ -18,6 +19,7 @@ func HelpExamples() map[string][]string {
 			walk(below)
 		}
 	}
+
 	walk((&shell{Streams: System()}).root(nil))
 	return examples
 }

@@ -15,13 +15,15 @@ import (
 	"github.com/cyborg-project/cyborg/internal/cli"
 )
 
-// feed is what a standalone answered after a day of a host with two cards: its events, operations and accelerators.
+// feed is what a standalone server answered after a day with one host and two
+// cards: its events, operations and accelerators.
 type feed struct {
 	Event       []cyborg.Event          `json:"event"`
 	Operation   []apiclient.Operation   `json:"operation"`
 	Accelerator []apiclient.Accelerator `json:"accelerator"`
 }
 
+// recorded reads the feed, which the tests of package history use too.
 func recorded(t *testing.T) feed {
 	t.Helper()
 	var all feed
@@ -33,10 +35,12 @@ func recorded(t *testing.T) feed {
 	return all
 }
 
-// serve answers from the record; the events are those that keep chooses.
+// serve starts an API that answers from the recorded feed, with the events that
+// keep accepts.
 func (f feed) serve(t *testing.T, keep func(cyborg.Event) bool) *fakeAPI {
 	t.Helper()
 	api := newAPI(t)
+
 	chosen := slices.DeleteFunc(slices.Clone(f.Event), func(e cyborg.Event) bool { return !keep(e) })
 	history := func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, http.StatusOK, map[string]any{"event": chosen})
@@ -44,6 +48,7 @@ func (f feed) serve(t *testing.T, keep func(cyborg.Event) bool) *fakeAPI {
 	for _, what := range []string{"accelerators/{uuid}", "devices/{uuid}", "hosts/{host}", "operations/{id}"} {
 		api.handles("GET /v1/"+what+"/history", history)
 	}
+
 	api.accelerators = f.Accelerator
 	api.handles("GET /v1/operations", func(w http.ResponseWriter, r *http.Request) {
 		asked := slices.DeleteFunc(slices.Clone(f.Operation), func(o apiclient.Operation) bool {
@@ -51,6 +56,7 @@ func (f feed) serve(t *testing.T, keep func(cyborg.Event) bool) *fakeAPI {
 		})
 		answer(w, http.StatusOK, map[string]any{"operation": asked})
 	})
+
 	api.handles("GET /v1/operations/{id}", func(w http.ResponseWriter, r *http.Request) {
 		for _, o := range f.Operation {
 			if o.ID.String() == r.PathValue("id") {
@@ -58,24 +64,31 @@ func (f feed) serve(t *testing.T, keep func(cyborg.Event) bool) *fakeAPI {
 			}
 		}
 	})
+
 	device := apiclient.Device{Device: cyborg.Device{
 		UUID: f.Accelerator[0].DeviceUUID, Host: "south", Presence: cyborg.PresencePresent,
 		ControlPath: cyborg.ControlPath{Info: map[string]string{}},
 	}}
 	api.answers("GET /v1/devices/{uuid}", http.StatusOK, device)
+
 	return api
 }
 
+// TestHistoriesAreSentences: each history command tells its events as
+// sentences, wrapped to the terminal, and shows the plain events on request.
 func TestHistoriesAreSentences(t *testing.T) {
 	t.Parallel()
 	all := recorded(t)
+
 	i := slices.IndexFunc(all.Accelerator, func(a apiclient.Accelerator) bool { return a.Name == "story" })
 	story := all.Accelerator[i]
 	all.Accelerator[0], all.Accelerator[i] = story, all.Accelerator[0]
+
 	cancelled := all.Operation[slices.IndexFunc(all.Operation, func(o apiclient.Operation) bool { return o.State == cyborg.OperationCancelled })]
 	ofStory := func(e cyborg.Event) bool {
 		return e.Subject.ID == story.UUID.String() || e.Data["accelerator"] == story.UUID.String()
 	}
+
 	for name, c := range map[string]struct {
 		line string
 		keep func(cyborg.Event) bool
@@ -97,6 +110,7 @@ func TestHistoriesAreSentences(t *testing.T) {
 			narrow := run(t.Context(), cli.Streams{OutWidth: 60, Env: environment("CYBORG_URL", api.server.URL)}, strings.Fields(c.line)...)
 			bare := func(text string) string { return strings.Join(strings.Fields(text), "") }
 			require.Equal(t, bare(got.out), bare(narrow.out), "the same words")
+
 			raw := api.cyborg(append(strings.Fields(c.line), "--events")...)
 			require.Contains(t, raw.out, "| Time ")
 			var events []cyborg.Event

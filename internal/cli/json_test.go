@@ -11,7 +11,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// Whatever texts the API sends, each format carries them unharmed.
+// TestTextsSurviveEveryFormat: each format carries any text that the API sends
+// unchanged.
 func TestTextsSurviveEveryFormat(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
@@ -23,6 +24,7 @@ func TestTextsSurviveEveryFormat(t *testing.T) {
 				"&a", "*a", "!t", "|", ">", "%", "@", "`", "'", "\"", "\\", "\u0085", "\u009b", "\ufeff", "\x7f", "a\nb", "a\n", " a ", "\t", "\t\n", "\n\ta", " \ta\nb", "a\n\tb", "é", "😀", "<b>&",
 			}),
 		).Draw(rt, "text")
+
 		api.has(func(a *apiclient.Accelerator) { a.Reason = text })
 		want := text
 
@@ -43,12 +45,15 @@ func TestTextsSurviveEveryFormat(t *testing.T) {
 		if text == "" { // the API leaves an empty reason out
 			return
 		}
+
 		got = api.cyborg("accelerator", "show", fpga.String(), "-f", "value", "-c", "reason")
 		require.Equal(rt, want+"\n", got.out)
 		require.Zero(rt, api.cyborg("accelerator", "show", fpga.String()).code)
 	})
 }
 
+// TestYAMLMeansTheSameToPython: YAML 1.1, which Python reads, takes some plain
+// texts for numbers, times or booleans, so they must be quoted.
 func TestYAMLMeansTheSameToPython(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)

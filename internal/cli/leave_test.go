@@ -9,6 +9,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
+// TestRetire: a retired accelerator is shown, and one in use is refused.
 func TestRetire(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, succeeding()...)
@@ -24,6 +25,7 @@ func TestRetire(t *testing.T) {
 	require.Equal(t, result{code: 4, err: "Error: instance 7 has it\nDetach it first.\n"}, api.cyborg("accelerator", "retire", "fast"))
 }
 
+// TestDetachByForce: force is sent where --force was given, and nowhere else.
 func TestDetachByForce(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, succeeding()...)
@@ -38,14 +40,18 @@ func TestDetachByForce(t *testing.T) {
 	require.Equal(t, "instance="+instance, api.changes()[1].query, "nobody forces what was not asked for by force")
 }
 
+// TestForgetHost: a silent host is forgotten after a yes, and a live one is
+// refused without a question.
 func TestForgetHost(t *testing.T) {
 	t.Parallel()
 	host := cyborg.Host{Backends: []cyborg.Backend{}}
 	host.Name, host.Devices = "h1", 3
+
 	for _, silent := range []bool{true, false} {
 		api := newAPI(t)
 		host.Silent = silent
 		api.answers("GET /v1/hosts/{host}", http.StatusOK, host)
+
 		api.handles("DELETE /v1/hosts/{host}", func(w http.ResponseWriter, _ *http.Request) {
 			if silent {
 				w.WriteHeader(http.StatusNoContent)
@@ -53,10 +59,12 @@ func TestForgetHost(t *testing.T) {
 			}
 			problem(w, http.StatusConflict, cyborg.Errorf(cyborg.ErrChanged, "host h1 was heard").WithHint("Stop it."))
 		})
+
 		if !silent {
 			require.Equal(t, result{code: 4, err: "Error: host h1 was heard\nStop it.\n"}, api.cyborg("host", "forget", "h1"), "there is nothing to agree to")
 			continue
 		}
+
 		got := api.cyborg("host", "forget", "h1")
 		require.Equal(t, 2, got.code)
 		require.Contains(t, got.err, "ost h1 goes with its 3 devices")

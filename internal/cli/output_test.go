@@ -15,6 +15,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/cli"
 )
 
+// TestOutput compares every output format with its golden file.
 func TestOutput(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string]string{
@@ -36,6 +37,7 @@ func TestOutput(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			got := newAPI(t).cyborg(strings.Fields(args)...)
 			require.Empty(t, got.err)
 			require.Zero(t, got.code)
@@ -44,10 +46,13 @@ func TestOutput(t *testing.T) {
 	}
 }
 
+// TestJSONShowsTheAPIObjects: JSON output is what the API sent, so a script
+// needs one schema only.
 func TestJSONShowsTheAPIObjects(t *testing.T) {
 	t.Parallel()
 	var list []apiclient.Accelerator
 	require.NoError(t, json.Unmarshal([]byte(newAPI(t).cyborg("accelerator", "list", "-f", "json").out), &list))
+
 	want, err := json.Marshal(park())
 	require.NoError(t, err)
 	got, err := json.Marshal(list)
@@ -67,11 +72,14 @@ func TestColourIsForTerminalsOnly(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	require.NotContains(t, api.cyborg("accelerator", "list").out, "\x1b[")
+
 	terminal := cli.Streams{OutWidth: 120, Env: environment("CYBORG_URL", api.server.URL)}
 	require.Contains(t, run(t.Context(), terminal, "accelerator", "list").out, "\x1b[32mready\x1b[0m")
 	require.NotContains(t, run(t.Context(), terminal, "accelerator", "list", "-f", "value").out, "\x1b[")
+
 	terminal.Env = environment("CYBORG_URL", api.server.URL, "TERM", "dumb")
 	require.NotContains(t, run(t.Context(), terminal, "accelerator", "list").out, "\x1b[")
+
 	terminal.Env = environment("CYBORG_URL", api.server.URL, "NO_COLOR", "1")
 	require.NotContains(t, run(t.Context(), terminal, "accelerator", "list").out, "\x1b[")
 }
@@ -86,6 +94,8 @@ func TestShowFitsTheTerminal(t *testing.T) {
 	}
 }
 
+// TestTerminalControlCharactersAreEscaped: a name must not be able to move the
+// cursor.
 func TestTerminalControlCharactersAreEscaped(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
@@ -96,11 +106,14 @@ func TestTerminalControlCharactersAreEscaped(t *testing.T) {
 	}
 }
 
+// TestWideListShortensUUIDs: a list that does not fit the terminal shows short
+// UUIDs where a command accepts them, and whole ones in other formats.
 func TestWideListShortensUUIDs(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	env := environment("CYBORG_URL", api.server.URL, "NO_COLOR", "1")
 	require.Contains(t, run(t.Context(), cli.Streams{OutWidth: 140, Env: env}, "accelerator", "list").out, fpga.String())
+
 	narrow := run(t.Context(), cli.Streams{OutWidth: 100, Env: env}, "accelerator", "list").out
 	require.NotContains(t, narrow, fpga.String())
 	require.Contains(t, narrow, "| 0a1b2c3d | fast ")
@@ -108,8 +121,8 @@ func TestWideListShortensUUIDs(t *testing.T) {
 	require.Contains(t, run(t.Context(), cli.Streams{OutWidth: 20, Env: env}, "accelerator", "list", "-f", "value").out, fpga.String())
 }
 
-// TestEmptyFieldsCanBeSelected: the API leaves it out, and a script still asks
-// for it.
+// TestEmptyFieldsCanBeSelected: the API leaves empty fields out, but a script
+// that asks for one must get an empty value and no error.
 func TestEmptyFieldsCanBeSelected(t *testing.T) {
 	t.Parallel()
 	line := "accelerator show h2_gpu0 -c status -c bitstream_id -c fence -f "
@@ -121,7 +134,8 @@ func TestEmptyFieldsCanBeSelected(t *testing.T) {
 	}
 }
 
-// TestLongListShowsReasons: the runbook looks there for what stands still.
+// TestLongListShowsReasons: the runbook sends readers to the long list to find
+// out why an accelerator is not in use.
 func TestLongListShowsReasons(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*apiclient.Accelerator){
@@ -137,27 +151,32 @@ func TestLongListShowsReasons(t *testing.T) {
 	}
 }
 
+// dust is a maintenance with all its fields.
 func dust() *cyborg.Maintenance {
 	return &cyborg.Maintenance{Reason: "dust", By: "alice", Until: time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)}
 }
 
-// TestListAbbreviatesSubjects: an operation on a backend is about all that its
-// host has; its show names them.
+// TestListAbbreviatesSubjects: an operation on a backend can have all of a
+// host's accelerators as subjects. The list names a few of them.
 func TestListAbbreviatesSubjects(t *testing.T) {
 	t.Parallel()
+
 	of := func(n int) string {
 		one := apiclient.Operation{Operation: cyborg.Operation{
 			ID: operation, Kind: cyborg.OperationConfigure, State: cyborg.OperationRunning, Host: "h1", Actor: cyborg.Actor{Name: "alice"},
 			Input: cyborg.JSONObject{}, Steps: []cyborg.Step{}, CreatedAt: noon,
 		}}
+
 		for i := range n {
 			one.Subjects = append(one.Subjects, cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: fmt.Sprintf("a%d", i)})
 		}
+
 		one.WorkflowID = one.Operation.WorkflowID()
 		api := newAPI(t)
 		api.answers("GET /v1/operations", http.StatusOK, map[string]any{"operation": []apiclient.Operation{one}})
 		return api.cyborg("operation", "list").out
 	}
+
 	require.Contains(t, of(4), "accelerator a3")
 	require.Contains(t, of(5), "and 2 others")
 	require.NotContains(t, of(5), "accelerator a3")

@@ -14,7 +14,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/cli"
 )
 
-// person types at a command line with a home of their own.
+// person is a user with a home directory of their own.
 type person struct {
 	t    *testing.T
 	home string
@@ -26,18 +26,21 @@ func newPerson(t *testing.T, env ...string) *person {
 	return &person{t: t, home: t.TempDir(), env: env}
 }
 
+// types runs a command line; stdin is what is typed where a token is asked for.
 func (p *person) types(stdin string, args ...string) result {
 	p.t.Helper()
 	env := environment(append([]string{"XDG_CONFIG_HOME", p.home}, p.env...)...)
 	return run(p.t.Context(), cli.Streams{Env: env, Secret: func(string) (string, error) { return stdin, nil }}, args...)
 }
 
+// file is where the profiles are kept.
 func (p *person) file() string { return filepath.Join(p.home, "cyborg", "profiles.yaml") }
 
-// whoAsks lets the API keep what credential each request has.
+// whoAsks is an API that remembers the credential of the last request.
 func whoAsks(t *testing.T) (api *fakeAPI, credential func() string) {
 	t.Helper()
 	api = newAPI(t)
+
 	var mu sync.Mutex
 	var last string
 	api.handles("GET /v1/hosts", func(w http.ResponseWriter, r *http.Request) {
@@ -46,6 +49,7 @@ func whoAsks(t *testing.T) (api *fakeAPI, credential func() string) {
 		last = r.Header.Get("Authorization")
 		answer(w, http.StatusOK, map[string]any{"host": []cyborg.Host{}})
 	})
+
 	return api, func() string {
 		mu.Lock()
 		defer mu.Unlock()
@@ -53,6 +57,8 @@ func whoAsks(t *testing.T) (api *fakeAPI, credential func() string) {
 	}
 }
 
+// TestProfileSetsURLAndToken: a profile supplies URL and token, can be chosen,
+// and is never shown with its token.
 func TestProfileSetsURLAndToken(t *testing.T) {
 	t.Parallel()
 	api, credential := whoAsks(t)
@@ -87,11 +93,13 @@ func TestProfileSetsURLAndToken(t *testing.T) {
 	require.Equal(t, 3, p.types("", "host", "list", "--profile", "other").code)
 }
 
-// Flags go before variables, variables before the profile in use; --profile is
-// a flag.
+// TestProfilePrecedence: flags, --profile among them, override variables, and
+// variables override the profile in use. A profile's token is never sent to
+// another URL than the profile's.
 func TestProfilePrecedence(t *testing.T) {
 	t.Parallel()
 	const here, elsewhere = "http://HERE", "http://ELSEWHERE" // one API under two names
+
 	file := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(file, []byte("of-the-file\n"), 0o600))
 	for name, test := range map[string]struct {
@@ -115,6 +123,7 @@ func TestProfilePrecedence(t *testing.T) {
 			for _, profile := range []string{"one", "two"} {
 				require.Equal(t, 0, p.types("of-"+profile, "profile", "set", profile, "--url", api.server.URL, "--token-stdin").code)
 			}
+
 			names := strings.NewReplacer(here, api.server.URL, elsewhere, strings.Replace(api.server.URL, "127.0.0.1", "localhost", 1))
 			args := []string{"host", "list"}
 			for _, arg := range test.args {
@@ -123,6 +132,7 @@ func TestProfilePrecedence(t *testing.T) {
 			for _, text := range test.env {
 				p.env = append(p.env, names.Replace(text))
 			}
+
 			got := p.types("", args...)
 			require.Equal(t, 0, got.code, got.err)
 			require.Equal(t, test.want, credential())
@@ -130,6 +140,8 @@ func TestProfilePrecedence(t *testing.T) {
 	}
 }
 
+// TestInvalidProfilesAreRefused: a mistake leaves the profiles as they were,
+// and a file that others can read is not used.
 func TestInvalidProfilesAreRefused(t *testing.T) {
 	t.Parallel()
 	p := newPerson(t)
@@ -151,17 +163,20 @@ func TestInvalidProfilesAreRefused(t *testing.T) {
 
 	require.Equal(t, 0, p.types("", "profile", "set", "a", "--url", "http://127.0.0.1:1").code)
 	require.Contains(t, p.types("", "host", "list", "--profile", "a", "--url", "http://b").err, "the profile a is for http://127.0.0.1:1, not for http://b")
+
 	require.NoError(t, os.Chmod(p.file(), 0o640))
 	got := p.types("", "host", "list")
 	require.Equal(t, 2, got.code)
 	require.Contains(t, got.err, "others have access to "+p.file()+" (mode 0640), which may hold tokens\nchmod 600 ")
 	require.Contains(t, p.types("", "host", "list", "--url", "http://127.0.0.1:1").err, "127.0.0.1:1", "who names a URL needs no profile")
+
 	require.NoError(t, os.WriteFile(p.file(), []byte("profiles: {a: {tokn: x}}\n"), 0o600))
 	require.NoError(t, os.Chmod(p.file(), 0o600))
 	require.Contains(t, p.types("", "profile", "list").err, "field tokn not found")
 }
 
-// Of many commands at once none loses what another kept.
+// TestConcurrentProfileChanges: commands that change profiles at the same time
+// do not lose each other's changes.
 func TestConcurrentProfileChanges(t *testing.T) {
 	t.Parallel()
 	p := newPerson(t)
@@ -172,6 +187,7 @@ func TestConcurrentProfileChanges(t *testing.T) {
 	}
 	all.Wait()
 	require.Equal(t, strings.Join(names, "\n")+"\n", p.types("", "profile", "list", "-f", "value", "-c", "name").out)
+
 	entries, err := os.ReadDir(filepath.Dir(p.file()))
 	require.NoError(t, err)
 	require.Len(t, entries, 1, "nothing is left beside the file")

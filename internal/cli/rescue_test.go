@@ -11,7 +11,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// TestHostRescue: it says what became of each instance, and nothing where there was nothing to do.
+// TestHostRescue: the command says what became of each instance, and lists none
+// where there was nothing to do.
 func TestHostRescue(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, then(func(o *apiclient.Operation) {
@@ -21,6 +22,7 @@ func TestHostRescue(t *testing.T) {
 			{Rescue: cyborg.Rescue{Instance: operation, BootID: "b", BootedAt: noon}, Outcome: cyborg.RescueElsewhere, Detail: "it is on h2"},
 		}}
 	}))
+
 	api.answers("GET /v1/drift", http.StatusOK, map[string]any{"drift": []apiclient.Drift{}})
 	got := api.cyborg("host", "rescue", "h1")
 	require.Zero(t, got.code, got.err)

@@ -15,7 +15,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// listed lists accelerators of these names, sorted.
+// listed gives the API accelerators with these names, in this order, and
+// returns the names in the order in which the command lists them.
 func listed(t require.TestingT, api *fakeAPI, names []string, args ...string) []string {
 	api.mu.Lock()
 	one := park()[0]
@@ -25,11 +26,14 @@ func listed(t require.TestingT, api *fakeAPI, names []string, args ...string) []
 		api.accelerators = append(api.accelerators, one)
 	}
 	api.mu.Unlock()
+
 	got := api.cyborg(append([]string{"accelerator", "list", "-f", "csv", "-c", "name"}, args...)...)
 	require.Zero(t, got.code, got.err)
 	return strings.Split(strings.TrimSpace(got.out), "\n")[1:]
 }
 
+// TestSortIsNatural: numbers within names are sorted by value, and PCI
+// addresses as hexadecimal.
 func TestSortIsNatural(t *testing.T) {
 	t.Parallel()
 	for _, want := range [][]string{
@@ -40,6 +44,7 @@ func TestSortIsNatural(t *testing.T) {
 	} {
 		api := newAPI(t)
 		require.Equal(t, want, listed(t, api, append(slices.Clone(want[2:]), want[:2]...), "--sort", "name"))
+
 		backwards := slices.Clone(want)
 		slices.Reverse(backwards)
 		require.Equal(t, backwards, listed(t, api, want, "--sort", "Name:desc"))
@@ -54,21 +59,25 @@ func TestSortIsStableAndTakesMoreColumns(t *testing.T) {
 	require.Equal(t, []string{"a", "b", "c"}, listed(t, api, []string{"b", "a", "c"}, "--sort", "device-type:desc", "--sort", "name:asc"))
 }
 
-// TestSortKeepsAllRowsAndIsIdempotent: whatever the names are, nothing is lost,
-// and sorting again changes nothing.
+// TestSortKeepsAllRowsAndIsIdempotent: with any names, sorting keeps every row,
+// and neither sorting again nor another order before it changes the result.
 func TestSortKeepsAllRowsAndIsIdempotent(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		names := rapid.SliceOfN(rapid.StringMatching(`[a-cA-C0-9:._-]{1,14}`), 2, 12).Draw(rt, "names")
 		once := listed(rt, api, names, "--sort", "name")
+
 		require.ElementsMatch(rt, names, once)
 		require.Equal(rt, once, listed(rt, api, once, "--sort", "name"))
+
 		slices.Reverse(names)
 		require.Equal(rt, once, listed(rt, api, names, "--sort", "name"), "the order in which they came does not matter")
 	})
 }
 
+// TestSortTimesAndEmptyValues: times are sorted as times, and empty values come
+// last in either direction.
 func TestSortTimesAndEmptyValues(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
@@ -77,9 +86,11 @@ func TestSortTimesAndEmptyValues(t *testing.T) {
 		{Name: "later", LastSeen: noon.Truncate(time.Second).Add(time.Second), Backends: []cyborg.Backend{}},
 		{Name: "sooner", LastSeen: noon, Backends: []cyborg.Backend{}},
 	}})
+
 	names := func(order string) string {
 		return api.cyborg("host", "list", "-f", "value", "-c", "name", "--sort", order).out
 	}
+
 	require.Equal(t, "sooner\nlater\nnever\n", names("last_seen"))
 	require.Equal(t, "later\nsooner\nnever\n", names("Last Seen:desc"))
 	require.Equal(t, "later\nnever\nsooner\n", names("state,name"))
@@ -95,6 +106,7 @@ func TestEveryListSorts(t *testing.T) {
 	api.answers("GET /v1/services", http.StatusOK, map[string]any{"service": []cyborg.Service{}})
 	api.answers("GET /v1/drift", http.StatusOK, map[string]any{"drift": []apiclient.Drift{}})
 	api.answers("GET /v1/operations", http.StatusOK, map[string]any{"operation": []apiclient.Operation{}})
+
 	for _, line := range []string{
 		"accelerator list", "deployable list", "device list", "driver list", "host list", "host services h1", "service list", "operation list", "drift list",
 	} {

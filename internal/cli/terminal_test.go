@@ -15,20 +15,21 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// asProgram makes the test binary the command line.
+// asProgram is the variable that makes the test binary run the command line
+// instead of the tests.
 const asProgram = "CYBORG_TEST_AS_PROGRAM"
 
-// terminal is a pseudo-terminal with the program on it.
+// terminal is a pseudo-terminal on which the program runs.
 type terminal struct {
 	screen
 
 	t        *testing.T
 	keyboard *os.File
 	program  *exec.Cmd
-	gone     chan struct{} // the program, and all it wrote is on the screen
+	gone     chan struct{} // closed once the program has ended and the screen has all that it wrote
 }
 
-// onTerminal runs the program on a terminal of its own.
+// onTerminal starts the program on a terminal of its own with this width.
 func onTerminal(t *testing.T, api *fakeAPI, columns uint16, args ...string) *terminal {
 	t.Helper()
 	ours, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
@@ -42,12 +43,14 @@ func onTerminal(t *testing.T, api *fakeAPI, columns uint16, args ...string) *ter
 
 	program, err := os.Executable()
 	require.NoError(t, err)
+
 	term := &terminal{t: t, keyboard: ours, program: exec.CommandContext(t.Context(), program, args...), gone: make(chan struct{})}
 	term.program.Env = []string{asProgram + "=1", "CYBORG_URL=" + api.server.URL, "TERM=xterm", "HOME=" + t.TempDir()}
 	term.program.Stdin, term.program.Stdout, term.program.Stderr = theirs, theirs, theirs
 	term.program.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	require.NoError(t, term.program.Start())
 	require.NoError(t, theirs.Close())
+
 	go func() {
 		defer close(term.gone)
 		buffer := make([]byte, 4096)
@@ -64,9 +67,11 @@ func onTerminal(t *testing.T, api *fakeAPI, columns uint16, args ...string) *ter
 		<-term.gone
 		require.NoError(t, ours.Close())
 	})
+
 	return term
 }
 
+// types sends keys to the program.
 func (term *terminal) types(keys string) {
 	term.t.Helper()
 	_, err := term.keyboard.WriteString(keys)
@@ -77,11 +82,12 @@ func (term *terminal) types(keys string) {
 // on the screen.
 func (term *terminal) ends() (int, string) {
 	term.t.Helper()
-	_ = term.program.Wait() // the exit code says it
+	_ = term.program.Wait() // the exit code tells the outcome
 	<-term.gone
 	return term.program.ProcessState.ExitCode(), term.String()
 }
 
+// TestTerminalQuestion: the question is asked and answered on a real terminal.
 func TestTerminalQuestion(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, at(cyborg.OperationSucceeded))
@@ -102,14 +108,18 @@ func TestTerminalQuestion(t *testing.T) {
 	require.Len(t, api.changes(), 1)
 }
 
+// TestTerminalCtrlCDetachesFromProgress: Ctrl-C ends the display, never the
+// operation, and says how to come back to it.
 func TestTerminalCtrlCDetachesFromProgress(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, then(func(operation *apiclient.Operation) {
 		operation.State = cyborg.OperationRunning
 		operation.Progress = &cyborg.Progress{Step: "LoadBits", Percent: 50, Note: "a story that does not fit into the line"}
 	}))
+
 	term := onTerminal(t, api, 48, "accelerator", "program", "fast", "afu.gbs", "--id", "afu-1")
 	term.awaits(t, "program [######......] 50% ")
+
 	term.types("\x03")
 	code, said := term.ends()
 	require.Equal(t, 130, code)

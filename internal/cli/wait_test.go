@@ -13,6 +13,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/cli"
 )
 
+// succeeding is an operation that takes two steps and succeeds.
 func succeeding() []stage {
 	return []stage{
 		at(cyborg.OperationAdmitted),
@@ -22,6 +23,8 @@ func succeeding() []stage {
 	}
 }
 
+// TestWaitPrintsStepsAndResult: without a terminal each finished step is a line
+// on stderr, and the result is on stdout.
 func TestWaitPrintsStepsAndResult(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, succeeding()...)
@@ -29,6 +32,7 @@ func TestWaitPrintsStepsAndResult(t *testing.T) {
 	require.Zero(t, got.code)
 	require.Equal(t, "attach: take a handle: done (0000:3b:00.2)\nattach: attach on h1: done\nattach: succeeded in 1.5s\n", got.err)
 	golden(t, "show.table", got.out)
+
 	changes := api.changes()
 	require.Len(t, changes, 1)
 	require.JSONEq(t, `{"instance":"`+instance+`"}`, changes[0].body)
@@ -51,6 +55,8 @@ func TestNoWaitPrintsTheOperationOnly(t *testing.T) {
 	require.Contains(t, got.out, `"state": "admitted"`)
 }
 
+// TestTerminalDrawsLiveProgress: a terminal shows one line that is drawn again
+// and again, and keeps the finished steps above it.
 func TestTerminalDrawsLiveProgress(t *testing.T) {
 	t.Parallel()
 	stages := succeeding()
@@ -59,9 +65,11 @@ func TestTerminalDrawsLiveProgress(t *testing.T) {
 		operation.Steps = []cyborg.Step{step("stage image", cyborg.StepDone, ""), step("load", cyborg.StepRunning, "")}
 		operation.Progress = &cyborg.Progress{Step: "LoadBits", Percent: 50, Note: "block 5 of 10"}
 	})
+
 	api := newAPI(t, stages...)
 	terminal := cli.Streams{ErrWidth: 200, Env: environment("CYBORG_URL", api.server.URL)}
 	got := run(t.Context(), terminal, "accelerator", "program", "fast", "afu.gbs", "--id", "afu-1")
+
 	require.Zero(t, got.code)
 	require.Regexp(t, `program \[############............\] 50% [0-9hms]+: load bits \(block 5 of 10\)`, got.err)
 	require.Contains(t, got.err, "\rprogram: stage image: done\x1b[K\n")
@@ -71,11 +79,13 @@ func TestTerminalDrawsLiveProgress(t *testing.T) {
 	require.JSONEq(t, `{"image":{"source":"afu.gbs","id":"afu-1"}}`, api.changes()[0].body)
 }
 
+// TestLiveLineNeverWraps: a line that wraps cannot be drawn over.
 func TestLiveLineNeverWraps(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, at(cyborg.OperationRunning, step(strings.Repeat("long ", 50), cyborg.StepRunning, "")), at(cyborg.OperationSucceeded))
 	terminal := cli.Streams{ErrWidth: 40, Env: environment("CYBORG_URL", api.server.URL)}
 	got := run(t.Context(), terminal, "accelerator", "detach", "fast", "--yes")
+
 	for drawn := range strings.SplitSeq(got.err, "\r") {
 		require.Less(t, len(strings.NewReplacer("\n", "", "\x1b[K", "", "\x1b[2K", "").Replace(drawn)), 40)
 	}
@@ -95,6 +105,7 @@ func TestNarrowTerminalKeepsThePercentage(t *testing.T) {
 	}
 }
 
+// TestFailedAttemptIsShown: each failed attempt of a step is told once.
 func TestFailedAttemptIsShown(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t,
@@ -103,6 +114,7 @@ func TestFailedAttemptIsShown(t *testing.T) {
 		at(cyborg.OperationRunning, step("attach on h1", cyborg.StepRunning, "try 1: the card is busy")),
 		at(cyborg.OperationRunning, step("attach on h1", cyborg.StepRunning, "try 2: the card is busy")),
 		at(cyborg.OperationSucceeded, step("attach on h1", cyborg.StepDone, "")))
+
 	got := api.cyborg("accelerator", "attach", "fast")
 	require.Equal(t, `attach: attach on h1: running (try 1: the card is busy)
 attach: attach on h1: running (try 2: the card is busy)
@@ -129,6 +141,7 @@ func TestCtrlCDetachesAndNeverCancels(t *testing.T) {
 		cancel()
 		at(cyborg.OperationRunning)(w, o)
 	})
+
 	got := run(ctx, cli.Streams{Env: environment("CYBORG_URL", api.server.URL)}, "accelerator", "attach", "fast")
 	require.Equal(t, 130, got.code)
 	require.Empty(t, got.out)
@@ -139,12 +152,15 @@ func TestCtrlCDetachesAndNeverCancels(t *testing.T) {
 func TestTimeoutDetaches(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, at(cyborg.OperationRunning))
+
 	got := api.cyborg("accelerator", "attach", "fast", "--timeout", "2s")
 	require.Equal(t, 5, got.code)
 	require.Contains(t, got.err, "Not ended within 2s: operation "+operation.String()+" goes on.\n")
 	require.Contains(t, got.err, "cyborg operation watch")
 }
 
+// TestNothingToDoStartsNoOperation: the command succeeds and says who has the
+// accelerator.
 func TestNothingToDoStartsNoOperation(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
@@ -174,6 +190,7 @@ func TestFailedOperationIsShownWithItsExitCode(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			got := newAPI(t, at(cyborg.OperationRunning), failing(c.state, c.err)).cyborg("accelerator", "detach", "fast", "--yes")
 			require.Equal(t, c.code, got.code)
 			require.Empty(t, got.out)
@@ -208,6 +225,8 @@ func TestUnknownOperationIsNotFound(t *testing.T) {
 	require.Equal(t, result{3, "", "Error: there is no operation\n"}, api.cyborg("operation", "watch", operation.String()))
 }
 
+// TestCancel: cancelling succeeds where the operation ends as cancelled, and
+// conflicts where it was faster.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	stopped := failing(cyborg.OperationCancelled, cyborg.Errorf(cyborg.ErrCancelled, "alice cancelled it"))

@@ -20,30 +20,31 @@ import (
 // screen is what a watch has written so far.
 type screen struct{ transcript.Text }
 
-// awaits waits until the text is on the screen.
+// awaits waits until the text has been written.
 func (s *screen) awaits(t *testing.T, text string) {
 	t.Helper()
 	require.Eventually(t, func() bool { return strings.Contains(s.String(), text) }, 5*time.Minute, 5*time.Millisecond, "%q never came", text)
 }
 
-// watched is a command that watches, and how it ends.
+// watched is a command that runs with --watch.
 type watched struct {
 	*fakeAPI
 	screen
-	changed chan string // sent as an event each
+	changed chan string // cursors; each is sent as an event
 	stop    context.CancelFunc
 	ended   chan int
 }
 
-// watching starts a command against an API whose feed says what the test sends
-// it.
+// watching starts a command against an API whose event feed sends what the test
+// puts into changed.
 func watching(t *testing.T, streams cli.Streams, args ...string) *watched {
 	t.Helper()
 	w := &watched{fakeAPI: newAPI(t), changed: make(chan string), ended: make(chan int, 1)}
 	w.handles("GET /v1/events", func(out http.ResponseWriter, r *http.Request) {
 		out.Header().Set("Content-Type", "text/event-stream")
+
 		for {
-			_ = http.NewResponseController(out).Flush() // a client that has gone ends the context
+			_ = http.NewResponseController(out).Flush() // if the client has gone, the context ends
 			select {
 			case id := <-w.changed:
 				_, _ = io.WriteString(out, "id: "+id+"\ndata: {}\n\n")
@@ -52,20 +53,24 @@ func watching(t *testing.T, streams cli.Streams, args ...string) *watched {
 			}
 		}
 	})
+
 	var ctx context.Context
 	ctx, w.stop = context.WithCancel(t.Context())
 	t.Cleanup(w.stop)
+
 	streams.Env, streams.Out, streams.Err = environment("CYBORG_URL", w.server.URL, "NO_COLOR", "1"), &w.screen, &w.screen
 	go func() { w.ended <- cli.Execute(ctx, args, streams) }()
 	return w
 }
 
-// becomes changes the first accelerator's status, and has the feed say so.
+// becomes changes the first accelerator's status and sends an event.
 func (w *watched) becomes(status cyborg.Status, cursor string) {
 	w.has(func(a *apiclient.Accelerator) { a.Status = status })
 	w.changed <- cursor
 }
 
+// TestWatchInAPipePrintsChanges: without a terminal the whole output is printed
+// again after each change that it shows.
 func TestWatchInAPipePrintsChanges(t *testing.T) {
 	t.Parallel()
 	for format, want := range map[string]string{
@@ -76,10 +81,12 @@ func TestWatchInAPipePrintsChanges(t *testing.T) {
 		t.Run(format, func(t *testing.T) {
 			t.Parallel()
 			w := watching(t, cli.Streams{}, "accelerator", "list", "--watch=1h", "-f", format, "-c", "name", "-c", "status")
+
 			w.awaits(t, "ready")
-			w.changed <- "1-1" // nothing that the list shows
+			w.changed <- "1-1" // an event that changes nothing that the list shows
 			w.becomes(cyborg.StatusAttached, "2-1")
 			w.awaits(t, "attached")
+
 			w.stop()
 			require.Equal(t, 130, <-w.ended)
 			require.Equal(t, want, w.String())
@@ -87,14 +94,18 @@ func TestWatchInAPipePrintsChanges(t *testing.T) {
 	}
 }
 
+// TestWatchPollsWithoutEvents: the interval alone brings changes that no event
+// announced.
 func TestWatchPollsWithoutEvents(t *testing.T) {
 	t.Parallel()
 	w := watching(t, cli.Streams{}, "accelerator", "show", "fast", "--watch=10ms", "-f", "json", "-c", "status")
+
 	w.awaits(t, "ready")
 	w.has(func(a *apiclient.Accelerator) { a.Status = cyborg.StatusMissing })
 	w.awaits(t, "missing")
 	w.stop()
 	require.Equal(t, 130, <-w.ended)
+
 	var seen []string
 	for documents := json.NewDecoder(strings.NewReader(w.String())); documents.More(); {
 		var document struct{ Status string }
@@ -104,23 +115,30 @@ func TestWatchPollsWithoutEvents(t *testing.T) {
 	require.Equal(t, []string{"ready", "missing"}, seen)
 }
 
+// TestWatchIsDrawnInPlace: a terminal shows one table, drawn over the earlier
+// one, with the changed values marked.
 func TestWatchIsDrawnInPlace(t *testing.T) {
 	t.Parallel()
+
 	size := func() (columns, rows int) { return 100, 30 }
 	w := watching(t, cli.Streams{OutWidth: 80, Screen: size}, "accelerator", "list", "--watch=1h")
 	w.awaits(t, "Ctrl-C ends")
 	require.NotContains(t, w.String(), "\x1b[7m", "nothing has changed yet")
 	first := w.String()
+
 	w.becomes(cyborg.StatusAttached, "1-1")
 	w.awaits(t, "\x1b[7mattached\x1b[0m")
+
 	again := strings.TrimPrefix(w.String(), first)
 	lines := strings.Count(first, "\n")
 	require.True(t, strings.HasPrefix(again, "\x1b["+string(rune('0'+lines))+"A\r"), "it goes up over what it drew: %q", again)
 	require.Equal(t, lines, strings.Count(again, "\n"))
 	require.Equal(t, 1, strings.Count(again, "\x1b[7m"), "only what differs is marked")
+
 	for line := range strings.SplitSeq(first, "\n") {
 		require.Less(t, len(strings.NewReplacer("\x1b[0m", "", "\x1b[K", "", "\x1b[J", "", "\r", "").Replace(line)), 100)
 	}
+
 	w.stop()
 	require.Equal(t, 130, <-w.ended)
 }
@@ -135,16 +153,20 @@ func TestWatchFitsALowScreen(t *testing.T) {
 	require.Equal(t, 4, strings.Count(w.String(), "\n"))
 }
 
+// TestWatchWaitsForTheAPI: a watch outlives a restart of the API, but not an
+// error that waiting cannot mend.
 func TestWatchWaitsForTheAPI(t *testing.T) {
 	t.Parallel()
 	w := watching(t, cli.Streams{}, "accelerator", "show", fpga.String(), "--watch=10ms", "-f", "value", "-c", "status")
 	w.awaits(t, "ready")
+
 	w.handles("GET /v1/accelerators/{uuid}", func(out http.ResponseWriter, _ *http.Request) {
 		problem(out, http.StatusServiceUnavailable, cyborg.Errorf(cyborg.ErrUnavailable, "it starts"))
 	})
 	w.awaits(t, "Waiting for the API: it starts\n")
 	w.handles("GET /v1/accelerators/{uuid}", w.show)
 	w.awaits(t, "The API answers again.\n")
+
 	w.handles("GET /v1/accelerators/{uuid}", func(out http.ResponseWriter, _ *http.Request) {
 		problem(out, http.StatusNotFound, cyborg.Errorf(cyborg.ErrNotFound, "it is gone"))
 	})

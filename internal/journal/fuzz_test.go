@@ -15,13 +15,15 @@ import (
 	"github.com/cyborg-project/cyborg/internal/journal"
 )
 
-// line is a record with a good checksum, whatever is in it.
+// line is a record of this text with a correct checksum.
 func line(text string) string {
 	return fmt.Sprintf("%08x %s\n", crc32.Checksum([]byte(text), crc32.MakeTable(crc32.Castagnoli)), text)
 }
 
-// FuzzOpen opens any file as a journal, and one whose first record is anything with a good checksum. It says that it is
-// unusable, or it is one: what it holds is the same after a rewrite, and it can be written to.
+// FuzzOpen opens arbitrary files as journals, and files whose only record is
+// arbitrary text with a correct checksum. Open must either refuse the file and
+// leave it as it is, or return a journal that can be written to and reads the
+// same when it is opened again.
 func FuzzOpen(f *testing.F) {
 	full := journal.Change{
 		Sequence: 7,
@@ -32,16 +34,20 @@ func FuzzOpen(f *testing.F) {
 		Loaded: []journal.Loaded{{RegionKey: journal.RegionKey{Backend: "fake", Device: "d", Region: "r"}, SHA256: "aa"}},
 		Staged: []journal.Staged{{Operation: uuid.Max, SHA256: "aa"}},
 	}
+
 	plain, err := json.Marshal(full)
 	require.NoError(f, err)
+
 	const header = "cyborg-journal 1\n"
 	f.Add(true, []byte(header+line(string(plain))))
 	f.Add(false, plain)
+
 	for _, text := range append(fuzztest.Texts(), header, "cyborg-journal 2\n", "cyborg-journal -1\n", header+"\n", header+"00000000 {}\n", header+line("{}")[:6],
 		header+"broken\n"+line("{}"), header+line("{}")+"broken\n", header+line("null")) {
 		f.Add(true, []byte(text))
 		f.Add(false, []byte(text))
 	}
+
 	for leaf := range 40 {
 		for i, value := range fuzztest.Values() {
 			if i%8 == leaf%8 {
@@ -49,6 +55,7 @@ func FuzzOpen(f *testing.F) {
 			}
 		}
 	}
+
 	f.Fuzz(func(t *testing.T, whole bool, text []byte) {
 		dir := t.TempDir()
 		path := filepath.Join(dir, "journal")
@@ -56,6 +63,7 @@ func FuzzOpen(f *testing.F) {
 			text = []byte(header + line(string(text)))
 		}
 		require.NoError(t, os.WriteFile(path, text, 0o600))
+
 		j, err := journal.Open(dir, journal.Options{BootID: "boot"})
 		if err != nil {
 			require.LessOrEqual(t, len(err.Error()), fuzztest.LongestMessage+len(path))
@@ -64,15 +72,19 @@ func FuzzOpen(f *testing.F) {
 			require.Equal(t, string(text), string(kept), "an operator may want to look at it")
 			return
 		}
+
 		number, err := j.NextSequence()
 		require.NoError(t, err)
 		require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{{Backend: "b", Handle: "x", State: journal.InDoubt}}}))
+
 		before := j.Attachments()
 		require.NoError(t, j.Close())
+
 		j, err = journal.Open(dir, journal.Options{BootID: "boot"})
 		require.NoError(t, err)
 		defer j.Close()
 		require.Equal(t, before, j.Attachments())
+
 		next, err := j.NextSequence()
 		require.NoError(t, err)
 		require.Greater(t, next, number)

@@ -26,35 +26,45 @@ func TestJournalMatchesAPlainMap(t *testing.T) {
 		dir := filepath.Join(base, fmt.Sprint(runs))
 		require.NoError(t, os.Mkdir(dir, 0o700))
 		path := filepath.Join(dir, "journal")
+
 		clock := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 		options := journal.Options{BootID: "b", Now: func() time.Time { return clock }}
+
 		j, err := journal.Open(dir, options)
 		require.NoError(t, err)
+
 		steps := map[journal.StepKey]journal.StepState{}
 		attachments := map[journal.AttachmentKey]journal.AttachmentState{}
+
 		reopen := func() {
 			require.NoError(t, j.Close())
 			j, err = journal.Open(dir, options)
 			require.NoError(t, err)
 		}
+
 		handle := rapid.SampledFrom([]string{"a", "b", "c"})
+
 		t.Repeat(map[string]func(*rapid.T){
 			"step": func(t *rapid.T) {
 				key := stepKey(rapid.IntRange(0, 5).Draw(t, "step"))
+
 				state := rapid.SampledFrom([]journal.StepState{journal.Started, journal.Done, journal.Undone}).Draw(t, "state")
-				size := rapid.SampledFrom([]int{0, 10, 10, 10, 90 << 10}).Draw(t, "size") // the big ones make it rewrite
+				size := rapid.SampledFrom([]int{0, 10, 10, 10, 90 << 10}).Draw(t, "size") // the big ones make the journal rewrite its file
 				result := json.RawMessage(`"` + strings.Repeat("x", size) + `"`)
+
 				require.NoError(t, j.Write(journal.Change{Steps: []journal.Step{{StepKey: key, State: state, Result: result}}}))
 				steps[key] = state
 			},
 			"attach": func(t *rapid.T) {
 				a := attached(handle.Draw(t, "handle"))
 				a.State = rapid.SampledFrom([]journal.AttachmentState{journal.Attached, journal.InDoubt}).Draw(t, "state")
+
 				require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{a}}))
 				attachments[a.Key()] = a.State
 			},
 			"detach": func(t *rapid.T) {
 				key := journal.AttachmentKey{Backend: "fake", Handle: handle.Draw(t, "handle")}
+
 				require.NoError(t, j.Write(journal.Change{DropAttachments: []journal.AttachmentKey{key}}))
 				delete(attachments, key)
 			},
@@ -62,13 +72,16 @@ func TestJournalMatchesAPlainMap(t *testing.T) {
 			"crash in a write": func(t *rapid.T) {
 				good, err := os.ReadFile(path)
 				require.NoError(t, err)
+
 				require.NoError(t, j.Write(started(99)))
 				more, err := os.ReadFile(path)
 				require.NoError(t, err)
+
 				if len(more) <= len(good) || string(more[:len(good)]) != string(good) {
-					steps[stepKey(99)] = journal.Started // it rewrote the file, which is one step that is never half done
+					steps[stepKey(99)] = journal.Started // it replaced the whole file, which a crash cannot leave half done
 					return
 				}
+
 				keep := rapid.IntRange(len(good), len(more)-1).Draw(t, "keep")
 				require.NoError(t, os.WriteFile(path, more[:keep], 0o600))
 				reopen()
@@ -80,6 +93,7 @@ func TestJournalMatchesAPlainMap(t *testing.T) {
 					require.Equal(t, wanted, ok)
 					require.Equal(t, want, step.State)
 				}
+
 				got := map[journal.AttachmentKey]journal.AttachmentState{}
 				for _, a := range j.Attachments() {
 					got[a.Key()] = a.State
@@ -87,6 +101,7 @@ func TestJournalMatchesAPlainMap(t *testing.T) {
 				require.Equal(t, attachments, got)
 			},
 		})
+
 		require.NoError(t, j.Close())
 	})
 }

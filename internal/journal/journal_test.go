@@ -23,9 +23,11 @@ import (
 	"github.com/cyborg-project/cyborg/internal/journal"
 )
 
-// childEnv makes the test binary play another process: see TestMain.
+// childEnv names the environment variable that makes the test binary play
+// another process: see TestMain.
 const childEnv = "JOURNAL_TEST_CHILD"
 
+// TestMain runs the tests, or plays the child process that a test starts.
 func TestMain(m *testing.M) {
 	switch os.Getenv(childEnv) {
 	case "write":
@@ -37,6 +39,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
+// open opens the journal in dir and closes it when the test ends.
 func open(t *testing.T, dir string) *journal.Journal {
 	t.Helper()
 	j, err := journal.Open(dir, journal.Options{BootID: "boot-1", Log: slog.New(slog.DiscardHandler)})
@@ -45,15 +48,17 @@ func open(t *testing.T, dir string) *journal.Journal {
 	return j
 }
 
-// number is a UUID that tells the tests' operations apart.
+// number returns the UUID of the test's operation n.
 func number(n int) uuid.UUID { return uuid.NewSHA1(uuid.NameSpaceOID, []byte(strconv.Itoa(n))) }
 
 func stepKey(n int) journal.StepKey { return journal.StepKey{Operation: number(n), Name: "Install"} }
 
+// started is a change that records the step of operation n as started.
 func started(n int) journal.Change {
 	return journal.Change{Steps: []journal.Step{{StepKey: stepKey(n), State: journal.Started, Note: json.RawMessage(`{"n":1}`)}}}
 }
 
+// attached is an attachment of this handle, with a note.
 func attached(handle string) journal.Attachment {
 	return journal.Attachment{
 		Backend: "fake", Handle: handle, Device: "d", Deployable: "r0", Operation: number(1), HolderKind: "host", HolderID: "h",
@@ -66,6 +71,7 @@ func TestWrittenEntriesSurviveReopening(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir)
 	require.NoError(t, j.Write(started(1)))
+
 	region := journal.RegionKey{Backend: "fake", Device: "d", Region: "r0"}
 	require.NoError(t, j.Write(journal.Change{
 		Attachments: []journal.Attachment{attached("a"), attached("b")},
@@ -82,38 +88,46 @@ func TestWrittenEntriesSurviveReopening(t *testing.T) {
 	require.Equal(t, "boot-1", step.BootID)
 	require.JSONEq(t, `{"n":1}`, string(step.Note))
 	require.False(t, step.At.IsZero())
+
 	require.Len(t, again.Attachments(), 1)
 	entry, ok := again.Attachment(journal.AttachmentKey{Backend: "fake", Handle: "a"})
 	require.True(t, ok)
 	require.JSONEq(t, `{"driver":"nvme"}`, string(entry.Note))
+
 	loaded, ok := again.Loaded(region)
 	require.True(t, ok)
 	require.Equal(t, "id", loaded.BitstreamID)
+
 	require.Equal(t, map[string]bool{"11": true, "22": true}, again.Images(time.Now().Add(-time.Hour)))
 	require.Equal(t, map[string]bool{"11": true}, again.Images(time.Now().Add(time.Hour)), "an old staged image may go")
 }
 
+// TestWriteIsAtomic: a change that cannot be recorded must leave the step as it
+// was.
 func TestWriteIsAtomic(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, dir)
+
 	change := started(1)
 	change.Attachments = []journal.Attachment{attached("a")}
 	require.NoError(t, j.Write(change))
+
 	change = journal.Change{Steps: []journal.Step{{StepKey: stepKey(1), State: journal.Done, Note: json.RawMessage(`{broken`)}}}
 	require.Equal(t, cyborg.ErrInternal, cyborg.ErrorKindOf(j.Write(change)), "a record that is not JSON")
 	step, _ := j.Step(stepKey(1))
 	require.Equal(t, journal.Started, step.State)
 }
 
-// TestTruncatedAtEveryByte cuts the file at every byte: what had been written
-// whole before the cut is there, nothing else is, and the journal goes on from
-// there.
+// TestTruncatedAtEveryByte cuts the file at every byte, as a crash may. Records
+// that are complete before the cut must be there and no others, and the journal
+// must accept further writes.
 func TestTruncatedAtEveryByte(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	path := filepath.Join(dir, "journal")
 	j := open(t, dir)
+
 	const count = 4
 	var ends []int64 // of the file after each change
 	size := func() int64 {
@@ -121,11 +135,13 @@ func TestTruncatedAtEveryByte(t *testing.T) {
 		require.NoError(t, err)
 		return info.Size()
 	}
+
 	begin := size()
 	for n := range count {
 		require.NoError(t, j.Write(started(n)))
 		ends = append(ends, size())
 	}
+
 	require.NoError(t, j.Close())
 	whole, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -141,8 +157,10 @@ func TestTruncatedAtEveryByte(t *testing.T) {
 			complete := end <= cut || (end == cut+1 && tail == "\n") // the line feed was all that was missing
 			require.Equal(t, complete, ok, "cut at byte %d, tail %q, step %d", cut, tail, n)
 		}
+
 		require.NoError(t, after.Write(started(100)))
 		require.NoError(t, after.Close())
+
 		after, err = journal.Open(torn, journal.Options{BootID: "boot-1"})
 		require.NoError(t, err)
 		_, ok := after.Step(stepKey(100))
@@ -151,8 +169,9 @@ func TestTruncatedAtEveryByte(t *testing.T) {
 	}
 }
 
-// TestDamagedJournalIsRefused flips each byte of what is not at the end: that
-// is no cut, and nobody may guess what it had said.
+// TestDamagedJournalIsRefused flips a bit in each byte before the last two
+// records. No crash does that, so the journal must be refused and left as it
+// is: nobody may guess what it said.
 func TestDamagedJournalIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -164,8 +183,9 @@ func TestDamagedJournalIsRefused(t *testing.T) {
 	require.NoError(t, j.Close())
 	whole, err := os.ReadFile(path)
 	require.NoError(t, err)
+
 	lines := bytes.SplitAfter(whole, []byte("\n"))
-	end := len(whole) - len(lines[4]) - len(lines[3]) // the last two are what a cut could be confused with
+	end := len(whole) - len(lines[4]) - len(lines[3]) // damage to the last two could be mistaken for a cut
 	for at := range end {
 		damaged := bytes.Clone(whole)
 		damaged[at] ^= 0x04
@@ -174,6 +194,7 @@ func TestDamagedJournalIsRefused(t *testing.T) {
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "byte %d: %v", at, err)
 		require.Contains(t, err.Error(), path)
 		require.Contains(t, cyborg.AsError(err).Hint, "move it to "+path+".damaged")
+
 		after, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.Equal(t, damaged, after, "a damaged journal is left as it is")
@@ -184,43 +205,56 @@ func TestANewerFormatIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "journal"), []byte("cyborg-journal 2\n"), 0o600))
+
 	_, err := journal.Open(dir, journal.Options{})
 	require.ErrorContains(t, err, "it has format 2 and this release knows formats up to 1")
 }
 
+// TestSequencesGrowOverRestartsAndClocks: the agent's reports are ordered by
+// these numbers, so they must grow over restarts and over clocks that jump
+// back.
 func TestSequencesGrowOverRestartsAndClocks(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	clock := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
 	var last int64
+
 	for _, step := range []time.Duration{0, time.Hour, -48 * time.Hour, time.Millisecond, 0} {
 		clock = clock.Add(step)
 		j, err := journal.Open(dir, journal.Options{Now: func() time.Time { return clock }})
 		require.NoError(t, err)
-		for range 5000 { // more than one block
+
+		for range 5000 { // more than the journal reserves at once
 			n, err := j.NextSequence()
 			require.NoError(t, err)
 			require.Greater(t, n, last)
 			last = n
 		}
+
 		require.GreaterOrEqual(t, last, clock.UnixMilli(), "a host that lost its state still outnumbers its past")
 		require.NoError(t, j.Close())
 	}
 }
 
+// TestTheFileStaysSmall: results older than a week go when the file is
+// rewritten; attachments and unfinished steps stay.
 func TestTheFileStaysSmall(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	clock := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	j, err := journal.Open(dir, journal.Options{BootID: "b", Now: func() time.Time { return clock }})
 	require.NoError(t, err)
+
 	require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{attached("a")}}))
 	require.NoError(t, j.Write(started(0)))
+
 	big := json.RawMessage(`"` + strings.Repeat("x", 20<<10) + `"`)
-	for n := 1; n < 600; n++ { // 12 MB of results, of 600 hours
+	for n := 1; n < 600; n++ { // 12 MB of results, written over 600 hours
 		clock = clock.Add(time.Hour)
 		require.NoError(t, j.Write(journal.Change{Steps: []journal.Step{{StepKey: stepKey(n), State: journal.Done, Result: big}}}))
 	}
+
 	info, err := os.Stat(filepath.Join(dir, "journal"))
 	require.NoError(t, err)
 	require.Less(t, info.Size(), int64(13<<20))
@@ -231,9 +265,11 @@ func TestTheFileStaysSmall(t *testing.T) {
 	info, err = os.Stat(filepath.Join(dir, "journal"))
 	require.NoError(t, err)
 	require.Less(t, info.Size(), int64(5<<20), "a week of results")
+
 	require.Len(t, j.Attachments(), 1)
 	_, ok := j.Step(stepKey(0))
 	require.True(t, ok, "what began and did not end is kept")
+
 	_, ok = j.Step(stepKey(599))
 	require.True(t, ok)
 	_, ok = j.Step(stepKey(1))
@@ -241,20 +277,26 @@ func TestTheFileStaysSmall(t *testing.T) {
 	require.NoError(t, j.Close())
 }
 
+// TestAttachmentsLostAtBoot: a reboot loses a plain attachment, but neither one
+// that was handed out nor one that is in doubt.
 func TestAttachmentsLostAtBoot(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := open(t, dir)
+
 	handedOut, doubt := attached("b"), attached("c")
 	handedOut.HandedOut = true
 	doubt.State = journal.InDoubt
 	require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{attached("a"), handedOut, doubt}}))
+
 	for _, a := range j.Attachments() {
 		require.False(t, j.Lost(a))
 	}
 	require.NoError(t, j.Close())
+
 	j, err := journal.Open(dir, journal.Options{BootID: "boot-2"})
 	require.NoError(t, err)
+
 	lost := map[string]bool{}
 	for _, a := range j.Attachments() {
 		lost[a.Handle] = j.Lost(a)
@@ -263,8 +305,8 @@ func TestAttachmentsLostAtBoot(t *testing.T) {
 	require.NoError(t, j.Close())
 }
 
-// TestKill kills a process that writes, again and again: every change for which
-// Write returned is in the journal afterwards.
+// TestKill kills a writing process again and again. Every change for which
+// Write returned must be in the journal afterwards.
 func TestKill(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -272,16 +314,19 @@ func TestKill(t *testing.T) {
 	for round := range 8 {
 		child := exec.Command(os.Args[0], dir)
 		child.Env = append(os.Environ(), childEnv+"=write", "FROM="+strconv.Itoa(next))
+
 		output, err := child.StdoutPipe()
 		require.NoError(t, err)
 		require.NoError(t, child.Start())
+
 		lines := bufio.NewScanner(output)
 		for told := 0; told < 20+7*round && lines.Scan(); told++ {
 			next, err = strconv.Atoi(lines.Text())
 			require.NoError(t, err)
 		}
+
 		require.NoError(t, child.Process.Kill())
-		for lines.Scan() { // what it had still told
+		for lines.Scan() { // what it printed before it died
 			next, err = strconv.Atoi(lines.Text())
 			require.NoError(t, err)
 		}
@@ -299,6 +344,8 @@ func TestKill(t *testing.T) {
 	require.Greater(t, next, 100)
 }
 
+// childWrites writes one step after another, and prints the number of each that
+// was written, until it is killed.
 func childWrites(dir string) {
 	j, err := journal.Open(dir, journal.Options{})
 	if err != nil {
@@ -308,9 +355,10 @@ func childWrites(dir string) {
 	if err != nil {
 		panic(err)
 	}
+
 	for n := from; ; n++ {
 		change := started(n)
-		change.Steps[0].Note = json.RawMessage(`"` + strings.Repeat("x", n*37%9000) + `"`) // also over several pages
+		change.Steps[0].Note = json.RawMessage(`"` + strings.Repeat("x", n*37%9000) + `"`) // some records span several pages
 		if err := j.Write(change); err != nil {
 			panic(err)
 		}
@@ -318,8 +366,9 @@ func childWrites(dir string) {
 	}
 }
 
-// TestFullDisk lets a process run into a limit on the size of its files, which
-// looks to it like a disk that is full in the middle of a record.
+// TestFullDisk limits the size of a child's files. To the child this looks like
+// a disk that fills up in the middle of a record: the write must fail as a
+// whole, and writing must work again once there is space.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	child := exec.Command(os.Args[0], t.TempDir())
@@ -329,6 +378,8 @@ func TestFullDisk(t *testing.T) {
 	require.Contains(t, string(output), "as it should be")
 }
 
+// childFillsDisk writes past its file size limit, lifts the limit, writes again
+// and checks what a reopened journal holds.
 func childFillsDisk(dir string) {
 	check := func(ok bool, what string, args ...any) {
 		if !ok {
@@ -340,19 +391,25 @@ func childFillsDisk(dir string) {
 	j, err := journal.Open(dir, journal.Options{})
 	check(err == nil, "open: %v", err)
 	check(j.Write(started(1)) == nil, "the first write")
+
 	info, err := os.Stat(filepath.Join(dir, "journal"))
 	check(err == nil, "stat: %v", err)
+
 	var old syscall.Rlimit
 	check(syscall.Getrlimit(syscall.RLIMIT_FSIZE, &old) == nil, "getrlimit")
+
 	limit := old
 	limit.Cur = uint64(info.Size()) + 40
 	check(syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit) == nil, "setrlimit")
+
 	for range 3 {
 		err = j.Write(started(2))
 		check(cyborg.ErrorKindOf(err) == cyborg.ErrUnavailable, "a write on a full disk gives %v", err)
 	}
+
 	_, ok := j.Step(stepKey(2))
 	check(!ok, "what could not be written is taken for written")
+
 	check(syscall.Setrlimit(syscall.RLIMIT_FSIZE, &old) == nil, "setrlimit")
 	err = j.Write(started(3))
 	check(err == nil, "a write after space was made: %v", err)
