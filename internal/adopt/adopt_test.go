@@ -18,24 +18,27 @@ import (
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
 )
 
-// ours are our records.
+// ours is the database that the records are adopted into.
 type ours struct {
 	*db.Store
 	url string
 }
 
+// newOurs returns an empty database of our own.
 func newOurs(t *testing.T) *ours {
 	t.Helper()
 	url := postgrestest.NewFrom(t, "migrated", func(ctx context.Context, url string) error {
 		_, _, err := db.Migrate(ctx, url)
 		return err
 	})
+
 	store, err := db.Open(t.Context(), url, db.Options{MaxConns: 5}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(store.Close)
 	return &ours{store, url}
 }
 
+// adopt adopts from the cloud, or only rehearses it.
 func (o *ours) adopt(t *testing.T, from *cloud, apply bool) adopt.Report {
 	t.Helper()
 	report, err := adopt.Run(t.Context(), from.url, o.Store, apply, slog.New(slog.DiscardHandler))
@@ -43,22 +46,27 @@ func (o *ours) adopt(t *testing.T, from *cloud, apply bool) adopt.Report {
 	return report
 }
 
-// count is how many hosts, devices, accelerators and profiles there are.
+// count says how many hosts, devices, accelerators and handles there are.
 func (o *ours) count(t *testing.T) string {
 	t.Helper()
 	hosts, err := o.Hosts(t.Context(), db.Page{Limit: 1000})
 	require.NoError(t, err)
+
 	devices, err := o.Devices(t.Context(), db.DeviceFilter{}, db.Page{Limit: 1000})
 	require.NoError(t, err)
+
 	accelerators, err := o.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{Limit: 1000})
 	require.NoError(t, err)
+
 	handles := 0
 	for _, a := range accelerators {
 		handles += len(a.Handles)
 	}
+
 	return fmt.Sprintf("%d hosts, %d devices, %d accelerators, %d handles", len(hosts), len(devices), len(accelerators), handles)
 }
 
+// texts returns the remarks, one a line.
 func texts(remarks []adopt.Remark) string {
 	var lines []string
 	for _, r := range remarks {
@@ -67,17 +75,20 @@ func texts(remarks []adopt.Remark) string {
 	return strings.Join(lines, "\n")
 }
 
-// What an OpenStack Cyborg has becomes ours, with its UUIDs, providers, names
-// and holders: first only told, then done, then done already.
+// TestAdopt: the records of an OpenStack Cyborg become ours with their UUIDs,
+// resource providers, names and holders. A rehearsal changes nothing, and
+// adopting again finds everything adopted already.
 func TestAdopt(t *testing.T) {
 	t.Parallel()
 	for name, start := range kinds() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			from, o := start(t).load(t, "cloud.sql"), newOurs(t)
+
 			want := map[db.AdoptionKind]db.AdoptionCount{
 				db.AdoptProfile: {New: 2}, db.AdoptDevice: {New: 2}, db.AdoptDeployable: {New: 2}, db.AdoptHandle: {New: 4}, db.AdoptARQ: {New: 4},
 			}
+
 			rehearsal := o.adopt(t, from, false)
 			require.NoError(t, rehearsal.Refusal(), texts(rehearsal.Refused))
 			require.Equal(t, want, rehearsal.Adopted.Counts)
@@ -93,6 +104,7 @@ func TestAdopt(t *testing.T) {
 			require.Contains(t, texts(done.Notes), "it is BindStarted, and nobody works on it any more")
 			require.Len(t, done.Notes, 3)
 			requireAdopted(t, o)
+
 			hosts, err := o.Hosts(t.Context(), db.Page{Limit: 10})
 			require.NoError(t, err)
 			require.True(t, hosts[0].Silent)
@@ -106,6 +118,7 @@ func TestAdopt(t *testing.T) {
 
 			_, err = o.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{uuid.MustParse("20000000-0000-4000-8000-000000000002")}}, cyborg.Actor{Name: "test"})
 			require.NoError(t, err)
+
 			again = o.adopt(t, from, true)
 			require.Equal(t, db.AdoptionCount{Already: 4}, again.Adopted.Counts[db.AdoptARQ])
 			_, err = o.ARQ(t.Context(), uuid.MustParse("20000000-0000-4000-8000-000000000002"))
@@ -114,6 +127,7 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
+// requireAdopted requires that the records hold what cloud.sql has.
 func requireAdopted(t *testing.T, o *ours) {
 	t.Helper()
 	card, err := o.Accelerator(t.Context(), uuid.MustParse("e0000000-0000-4000-8000-000000000001"))
@@ -128,16 +142,20 @@ func requireAdopted(t *testing.T, o *ours) {
 	require.Equal(t, 3, card.Specs.Num)
 	require.Equal(t, "abcd", card.Specs.VendorID)
 	require.Equal(t, "b069d97a-010a-4057-b70d-eca2b337fc9c", card.BitstreamID)
+
 	device, err := o.Device(t.Context(), card.DeviceUUID)
 	require.NoError(t, err)
 	require.NotEmpty(t, device.ProductID)
 	require.NotContains(t, device.BoardInfo, "product_id", "it is told once")
 	require.Equal(t, []cyborg.Attribute{{Key: "rc", Value: "FPGA"}, {Key: "traits1", Value: "CUSTOM_FAKE_DEVICE"}, {Key: "rack", Value: "b7"}}, card.Attributes)
+
 	set, err := o.Attribute(t.Context(), uuid.MustParse("a0000000-0000-4000-8000-000000000003"))
 	require.NoError(t, err)
 	require.Equal(t, cyborg.Attribute{Key: "rack", Value: "b7"}, set.Attribute, "what somebody set has its UUID")
+
 	require.Equal(t, time.Date(2025, 3, 1, 10, 0, 0, 0, time.UTC), card.CreatedAt)
 	require.Len(t, card.Handles, 3)
+
 	held := card.Handles[0]
 	require.Equal(t, uuid.MustParse("f0000000-0000-4000-8000-000000000001"), held.UUID)
 	require.Equal(t, &cyborg.Holder{Kind: cyborg.HolderInstance, ID: "30000000-0000-4000-8000-000000000001"}, held.Holder)
@@ -175,7 +193,8 @@ func requireAdopted(t *testing.T, o *ours) {
 	require.Equal(t, "physnet1", gpu.Handles[0].Info["physical_network"])
 }
 
-// Nothing is adopted where one row is not understood; the report names it.
+// TestAdoptRefuses: if a single row is not understood, nothing is adopted, and
+// the report names the row.
 func TestAdoptRefuses(t *testing.T) {
 	t.Parallel()
 	for statement, want := range map[string]string{
@@ -205,6 +224,7 @@ func TestAdoptRefuses(t *testing.T) {
 	} {
 		broken := newPostgreSQL(t).load(t, "cloud.sql").exec(t, statement)
 		o := newOurs(t)
+
 		report := o.adopt(t, broken, true)
 		require.Contains(t, texts(report.Refused), want, statement)
 		require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(report.Refusal()))
@@ -213,13 +233,15 @@ func TestAdoptRefuses(t *testing.T) {
 	}
 }
 
-// Another schema is refused whole, by name.
+// TestAdoptRequiresTheKnownSchema: any other schema is refused, and the error
+// says what differs.
 func TestAdoptRequiresTheKnownSchema(t *testing.T) {
 	t.Parallel()
 	for name, start := range kinds() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := newOurs(t)
+
 			for statement, want := range map[string]string{
 				"UPDATE alembic_version SET version_num = '60d8ac91fd20'": "has version 60d8ac91fd20",
 				"ALTER TABLE devices ADD COLUMN serial varchar(10)":       "devices has created_at hostname id model serial",
@@ -236,7 +258,7 @@ func TestAdoptRequiresTheKnownSchema(t *testing.T) {
 	}
 }
 
-// TestMissingDatabase: the server answers, so the URL is wrong, and trying
+// TestMissingDatabase: the server answers, so the URL is wrong and trying again
 // later would not help.
 func TestMissingDatabase(t *testing.T) {
 	t.Parallel()
@@ -246,6 +268,7 @@ func TestMissingDatabase(t *testing.T) {
 			from, err := url.Parse(start(t).url)
 			require.NoError(t, err)
 			from.Path = "/nowhere"
+
 			_, err = adopt.Run(t.Context(), from.String(), nil, false, slog.New(slog.DiscardHandler))
 			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%v", err)
 			require.ErrorContains(t, err, "nowhere")
@@ -254,6 +277,8 @@ func TestMissingDatabase(t *testing.T) {
 	}
 }
 
+// TestURLs: a URL that cannot work is refused before anything connects, and no
+// error shows the password.
 func TestURLs(t *testing.T) {
 	t.Parallel()
 	for url, kind := range map[string]cyborg.ErrorKind{

@@ -21,9 +21,9 @@ import (
 
 const computeHost = "compute1.example.org"
 
-// upstreamOf puts into the database of an OpenStack Cyborg what that one's
-// drivers would have reported of the devices: each with one deployable, whose
-// name ends as the driver makes it, and the first handle of each bound.
+// upstreamOf fills the database with what the drivers of an OpenStack Cyborg
+// would have reported of these devices. Each device has one deployable with the
+// given name, and the first handle of each of its parts is bound.
 func (c *cloud) upstreamOf(t *testing.T, devices []cyborg.DeviceReport, name func(d cyborg.DeviceReport) string) *cloud {
 	t.Helper()
 	text := func(info map[string]string) string {
@@ -31,16 +31,22 @@ func (c *cloud) upstreamOf(t *testing.T, devices []cyborg.DeviceReport, name fun
 		require.NoError(t, err)
 		return string(out)
 	}
+
 	c.exec(t, `INSERT INTO device_profiles (id, uuid, name, profile_json) VALUES (1, '`+uuid.NewString()+`', 'p', '{"groups": [{"resources:FPGA": "1"}]}')`)
+
 	handle := 0
 	for i, d := range devices {
 		id := i + 1
+
 		c.exec(t, fmt.Sprintf(`INSERT INTO devices (id, uuid, type, vendor, model, hostname, status) VALUES (%d, '%s', '%s', '%s', 'x', '%s', 'enabled')`,
 			id, uuid.NewString(), d.Type, d.VendorID, computeHost))
+
 		c.exec(t, fmt.Sprintf(`INSERT INTO controlpath_ids (id, uuid, device_id, cpid_type, cpid_info) VALUES (%[1]d, '%[2]s', %[1]d, 'PCI', '%[3]s')`,
 			id, uuid.NewString(), text(d.ControlPath.Info)))
+
 		c.exec(t, fmt.Sprintf(`INSERT INTO deployables (id, uuid, name, num_accelerators, device_id, rp_uuid, driver_name) VALUES (%[1]d, '%[2]s', '%[3]s', 1, %[1]d, '%[4]s', 'x')`,
 			id, uuid.NewString(), name(d), uuid.NewString()))
+
 		for _, part := range d.Deployables {
 			for n, h := range part.Handles {
 				handle++
@@ -57,33 +63,40 @@ func (c *cloud) upstreamOf(t *testing.T, devices []cyborg.DeviceReport, name fun
 	return c
 }
 
+// fakeDevices returns what the fake driver reports.
 func fakeDevices(t *testing.T) (name string, devices []cyborg.DeviceReport) {
 	t.Helper()
 	driver, err := fake.New(drivers.Environment{Root: t.TempDir(), StateDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)},
 		map[string]any{"park": "2xfpga,1xgpu"})
 	require.NoError(t, err)
+
 	devices, err = driver.Discover(t.Context())
 	require.NoError(t, err)
 	return fake.Name, devices
 }
 
+// genericDevices returns what the generic driver reports of a GPU and a QAT
+// card.
 func genericDevices(t *testing.T) (name string, devices []cyborg.DeviceReport) {
 	t.Helper()
 	host := sysfstest.New(t, sysfstest.GPU(t, "0000:3b:00.0"), sysfstest.QAT(t, "0000:5e:00.0"))
 	driver, err := generic.New(drivers.Environment{Root: host.Root(), Backend: "generic", StateDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)},
 		map[string]any{"device_spec": []any{map[string]any{"address": "*:*:*.*"}}})
 	require.NoError(t, err)
+
 	devices, err = driver.Discover(t.Context())
 	require.NoError(t, err)
 	return generic.Name, devices
 }
 
+// report merges the first report of the host, with these devices of the driver.
 func (o *ours) report(t *testing.T, driver string, devices []cyborg.DeviceReport) {
 	t.Helper()
 	content := agentapi.Content{
 		Backends:    []agentapi.BackendReport{{Name: driver, Driver: driver, State: cyborg.BackendOK, Services: []string{}, Devices: devices}},
 		Attachments: []agentapi.Attachment{},
 	}
+
 	replies, err := o.MergeReports(t.Context(), []agentapi.Report{{
 		Host: computeHost, BootID: "boot", Instance: "agent", AgentVersion: "test", Sequence: 1_700_000_000_000, Digest: content.Digest(), Content: content,
 	}})
@@ -91,12 +104,13 @@ func (o *ours) report(t *testing.T, driver string, devices []cyborg.DeviceReport
 	require.True(t, replies[0].Accepted)
 }
 
-// rows are the accelerators by UUID: what must stay as it was adopted, and how
-// the records know it.
+// rows returns what a report must not change of each accelerator, by its UUID,
+// and the backend of each accelerator's device, by the device's identity.
 func (o *ours) rows(t *testing.T) (kept map[uuid.UUID]string, devices map[string]string) {
 	t.Helper()
 	accelerators, err := o.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{Limit: 100})
 	require.NoError(t, err)
+
 	kept, devices = map[uuid.UUID]string{}, map[string]string{}
 	for _, a := range accelerators {
 		text := fmt.Sprintf("%s %s %s %s %s", a.Name, a.ProviderName, a.ProviderUUID, a.DeviceUUID, a.Presence)
@@ -104,6 +118,7 @@ func (o *ours) rows(t *testing.T) (kept map[uuid.UUID]string, devices map[string
 			text += fmt.Sprintf(" %s %s %v %s", h.UUID, h.Identity, h.Holder, h.Presence)
 		}
 		kept[a.UUID] = text
+
 		device, err := o.Device(t.Context(), a.DeviceUUID)
 		require.NoError(t, err)
 		devices[device.Identity] = device.Backend
@@ -111,11 +126,13 @@ func (o *ours) rows(t *testing.T) (kept map[uuid.UUID]string, devices map[string
 	return kept, devices
 }
 
-// What a host reports is what was adopted, whatever its driver calls it:
-// nothing is doubled, lost, or taken from its holder.
+// TestReportsMatchAdoptedDevices: a host's report must be matched to what was
+// adopted, whatever names its driver uses. Nothing may be doubled, lost or
+// taken from its holder.
 func TestReportsMatchAdoptedDevices(t *testing.T) {
 	t.Parallel()
-	renamed := func(t *testing.T) (string, []cyborg.DeviceReport) { // by a driver that goes by serial numbers
+
+	renamed := func(t *testing.T) (string, []cyborg.DeviceReport) { // by a driver that names devices by serial number
 		t.Helper()
 		_, devices := genericDevices(t)
 		for i := range devices {
@@ -124,9 +141,11 @@ func TestReportsMatchAdoptedDevices(t *testing.T) {
 		}
 		return "vendor", devices
 	}
+
 	byAddress := func(d cyborg.DeviceReport) string {
 		return "compute1_" + strings.TrimPrefix(d.ControlPath.Info["domain"], " ") + addressOf(d)
 	}
+
 	for name, test := range map[string]struct {
 		devices func(t *testing.T) (string, []cyborg.DeviceReport)
 		named   func(d cyborg.DeviceReport) string
@@ -141,9 +160,11 @@ func TestReportsMatchAdoptedDevices(t *testing.T) {
 			t.Parallel()
 			driver, devices := test.devices(t)
 			require.NotEmpty(t, devices)
+
 			from, o := newPostgreSQL(t).upstreamOf(t, devices, test.named), newOurs(t)
 			report := o.adopt(t, from, true)
 			require.True(t, report.Applied, texts(report.Refused))
+
 			before, _ := o.rows(t)
 			require.Len(t, before, len(devices))
 
@@ -164,15 +185,18 @@ func TestReportsMatchAdoptedDevices(t *testing.T) {
 	}
 }
 
+// addressOf returns the device's PCI address without its domain, such as
+// :3b:00.0.
 func addressOf(d cyborg.DeviceReport) string {
 	i := d.ControlPath.Info
 	return fmt.Sprintf(":%s:%s.%s", i["bus"], i["device"], i["function"])
 }
 
-// OpenStack Cyborg knows a physical function and its virtual ones as cards of
-// their own; our driver shows one card with the virtual functions as its parts.
-// Those are what was adopted; the physical one, which nobody could have had, is
-// missing.
+// TestAdoptedVirtualFunctions: OpenStack Cyborg records a physical function and
+// each of its virtual functions as separate devices, while our driver reports
+// one device with the virtual functions as its parts. The parts must be matched
+// to the adopted virtual functions. The physical function becomes missing; no
+// instance can have held it.
 func TestAdoptedVirtualFunctions(t *testing.T) {
 	t.Parallel()
 	host := sysfstest.New(t, sysfstest.NIC(t, "0000:81:00.0", "ens1"))
@@ -180,10 +204,12 @@ func TestAdoptedVirtualFunctions(t *testing.T) {
 	driver, err := generic.New(drivers.Environment{Root: host.Root(), Backend: "generic", StateDir: t.TempDir(), Log: slog.New(slog.DiscardHandler)},
 		map[string]any{"device_spec": []any{map[string]any{"address": "*:*:*.*"}}})
 	require.NoError(t, err)
+
 	shown, err := driver.Discover(t.Context())
 	require.NoError(t, err)
 	require.Len(t, shown, 1)
 	require.Len(t, shown[0].Deployables, 2)
+
 	cards := []cyborg.DeviceReport{shown[0]}
 	cards[0].Deployables = nil
 	for _, part := range shown[0].Deployables {
@@ -192,18 +218,23 @@ func TestAdoptedVirtualFunctions(t *testing.T) {
 			Deployables: []cyborg.DeployableReport{part},
 		})
 	}
+
 	shown, err = driver.Discover(t.Context())
 	require.NoError(t, err)
+
 	from := newPostgreSQL(t).upstreamOf(t, cards, func(d cyborg.DeviceReport) string { return "compute1_" + d.ControlPath.Info["domain"] + addressOf(d) })
 	o := newOurs(t)
 	require.True(t, o.adopt(t, from, true).Applied)
 	before, _ := o.rows(t)
+
 	o.report(t, generic.Name, shown)
+
 	accelerators, err := o.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{Limit: 100})
 	require.NoError(t, err)
 	require.Len(t, accelerators, len(before), "none is new")
 	for _, a := range accelerators {
 		require.Contains(t, before, a.UUID)
+
 		physical := a.ProviderName == "compute1_0000:81:00.0"
 		require.Equal(t, physical, a.Presence == cyborg.PresenceMissing, a.ProviderName)
 		if !physical {
@@ -213,14 +244,16 @@ func TestAdoptedVirtualFunctions(t *testing.T) {
 	}
 }
 
-// What a host no longer shows is missing; where an instance has it, it is kept,
-// fenced.
+// TestAdoptedDeviceVanished: an adopted device that the host does not report is
+// missing. An instance holds it, so it stays with its holder and is fenced.
 func TestAdoptedDeviceVanished(t *testing.T) {
 	t.Parallel()
 	driver, devices := fakeDevices(t)
 	from, o := newPostgreSQL(t).upstreamOf(t, devices, func(d cyborg.DeviceReport) string { return "compute1_Fake" + d.Identity }), newOurs(t)
 	require.True(t, o.adopt(t, from, true).Applied)
+
 	o.report(t, driver, devices[1:])
+
 	accelerators, err := o.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{Limit: 100})
 	require.NoError(t, err)
 	require.Len(t, accelerators, len(devices))
@@ -232,21 +265,26 @@ func TestAdoptedDeviceVanished(t *testing.T) {
 	}
 }
 
-// Where a host has reported before, what it reported stands in the way, and the
-// report says so.
+// TestAdoptAfterTheFirstReportIsRefused: a host that has reported already has
+// records of its own for the same devices. Nothing is adopted, and the report
+// says what to do.
 func TestAdoptAfterTheFirstReportIsRefused(t *testing.T) {
 	t.Parallel()
 	driver, devices := fakeDevices(t)
 	from, o := newPostgreSQL(t).upstreamOf(t, devices, func(d cyborg.DeviceReport) string { return "compute1_Fake" + d.Identity }), newOurs(t)
+
 	o.report(t, driver, devices)
 	before, _ := o.rows(t)
+
 	report := o.adopt(t, from, true)
 	require.False(t, report.Applied)
 	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(report.Refusal()))
+
 	var text strings.Builder
 	report.Write(&text)
 	require.Contains(t, text.String(), "has reported "+devices[0].Identity)
 	require.Contains(t, text.String(), "forget the host, then adopt")
+
 	after, _ := o.rows(t)
 	require.Equal(t, before, after)
 }

@@ -29,18 +29,22 @@ import (
 func TestProblemsBecomeErrorsOfTheirKind(t *testing.T) {
 	t.Parallel()
 	operation := uuid.New()
+
 	client := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "3")
 		answerProblem(w, http.StatusConflict, `{"type":"about:blank","title":"Another operation works on it","status":409,
 			"detail":"accelerator fpga0 is being programmed","kind":"claimed","request_id":"req-7",
 			"operation_id":"`+operation.String()+`","hint":"Wait for it."}`)
 	})
+
 	_, err := client.Attach(t.Context(), uuid.New(), cyborg.Holder{})
 	require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err))
+
 	e := cyborg.AsError(err)
 	require.Equal(t, "accelerator fpga0 is being programmed", e.Message)
 	require.Equal(t, "Wait for it.", e.Hint)
 	require.Equal(t, operation, e.Operation)
+
 	problem, ok := errors.AsType[*apiclient.Problem](err)
 	require.True(t, ok)
 	require.Equal(t, "req-7", problem.RequestID)
@@ -48,6 +52,8 @@ func TestProblemsBecomeErrorsOfTheirKind(t *testing.T) {
 	require.Equal(t, 3*time.Second, problem.RetryAfter)
 }
 
+// TestForeignErrorPages: a proxy or another server may answer in the API's
+// place. Its status gives the error's kind, and the hint says to check the URL.
 func TestForeignErrorPages(t *testing.T) {
 	t.Parallel()
 	for status, kind := range map[int]cyborg.ErrorKind{
@@ -56,14 +62,17 @@ func TestForeignErrorPages(t *testing.T) {
 	} {
 		t.Run(strconv.Itoa(status), func(t *testing.T) {
 			t.Parallel()
+
 			client := serve(t, func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("X-Openstack-Request-Id", "req-7") // what stands between may leave the API's headers
+				w.Header().Set("X-Openstack-Request-Id", "req-7") // a proxy may keep the API's headers
 				http.Error(w, "<h1>No</h1>", status)
 			})
+
 			_, err := client.Host(t.Context(), "h1")
 			require.Equal(t, kind, cyborg.ErrorKindOf(err))
 			require.ErrorContains(t, err, strconv.Itoa(status))
 			require.Contains(t, cyborg.AsError(err).Hint, "check the URL")
+
 			problem, ok := errors.AsType[*apiclient.Problem](err)
 			require.True(t, ok)
 			require.Equal(t, "req-7", problem.RequestID)
@@ -85,6 +94,7 @@ func TestBadOptionsAreRefused(t *testing.T) {
 	t.Parallel()
 	empty := filepath.Join(t.TempDir(), "empty.pem")
 	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+
 	for name, options := range map[string]apiclient.Options{
 		"no scheme":          {URL: "127.0.0.1:6666"},
 		"other scheme":       {URL: "ftp://127.0.0.1"},
@@ -103,10 +113,13 @@ func TestBadOptionsAreRefused(t *testing.T) {
 	}
 }
 
+// TestRequestHeaders: what a request says about its caller and about how it is
+// to be answered.
 func TestRequestHeaders(t *testing.T) {
 	t.Parallel()
 	var got *http.Request
 	var body string
+
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		content, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -136,6 +149,7 @@ func TestRequestHeaders(t *testing.T) {
 	first := got.Header.Get("Idempotency-Key")
 	require.NoError(t, uuid.Validate(first), "each change has a key")
 	require.Equal(t, "instance=i1", got.URL.RawQuery)
+
 	_, err = client.Detach(t.Context(), id, cyborg.Holder{})
 	require.NoError(t, err)
 	require.NotEqual(t, first, got.Header.Get("Idempotency-Key"))
@@ -147,37 +161,48 @@ func TestRequestHeaders(t *testing.T) {
 	require.Equal(t, "/v1/hosts/host%2F1/drivers/a%20b", got.URL.EscapedPath())
 }
 
+// TestBrokenChangeIsRetriedWithItsIdempotencyKey: the API may have made the
+// change before the connection broke, so the second try must be the same
+// request.
 func TestBrokenChangeIsRetriedWithItsIdempotencyKey(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	keys, bodies := map[string]bool{}, map[string]bool{}
 	count := 0
+
 	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)
 		}
+
 		mu.Lock()
 		count++
 		present := count
 		keys[r.Header.Get("Idempotency-Key")], bodies[string(body)] = true, true
 		mu.Unlock()
+
 		if present == 1 {
 			breakConnection()
 		}
+
 		w.Header().Set("Location", "/v1/accelerators/"+uuid.Nil.String())
 		w.WriteHeader(http.StatusCreated)
 	})
+
 	reply, err := client.Provision(t.Context(), apiclient.Provisioning{Name: "fast"})
 	require.NoError(t, err)
 	id, err := reply.Created()
 	require.NoError(t, err)
 	require.Equal(t, uuid.Nil, id)
+
 	require.Equal(t, 2, count)
 	require.Len(t, keys, 1)
 	require.Len(t, bodies, 1)
 }
 
+// TestUnansweredChangeMayHaveBeenAdmitted: where every try breaks, the error
+// must not claim that nothing was changed.
 func TestUnansweredChangeMayHaveBeenAdmitted(t *testing.T) {
 	t.Parallel()
 	client := serve(t, func(http.ResponseWriter, *http.Request) { breakConnection() })
@@ -196,15 +221,17 @@ func TestCancelledContextIsTheError(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// park serves n hosts page by page, as the API does.
+// park serves n hosts page by page, as the API does, and counts the pages.
 func park(n int, pages *int) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		*pages++
+
 		limit, err := strconv.Atoi(r.URL.Query().Get("limit"))
 		if err != nil || limit < 1 || limit > 1000 {
 			answerProblem(w, http.StatusBadRequest, `{"kind":"invalid","detail":"limit"}`)
 			return
 		}
+
 		start := 0
 		if marker := r.URL.Query().Get("marker"); marker != "" {
 			if _, err := fmt.Sscanf(marker, "h%d", &start); err != nil {
@@ -213,10 +240,12 @@ func park(n int, pages *int) http.HandlerFunc {
 			}
 			start++
 		}
+
 		hosts := []cyborg.Host{}
 		for i := start; i < min(n, start+limit); i++ {
 			hosts = append(hosts, cyborg.Host{Name: fmt.Sprintf("h%d", i)})
 		}
+
 		body, err := json.Marshal(map[string]any{"host": hosts})
 		if err != nil {
 			panic(err)
@@ -225,6 +254,8 @@ func park(n int, pages *int) http.HandlerFunc {
 	}
 }
 
+// TestListsAreReadPageByPage: a list is read in as few pages as it takes, up to
+// the caller's limit.
 func TestListsAreReadPageByPage(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -246,10 +277,12 @@ func TestListsAreReadPageByPage(t *testing.T) {
 			t.Parallel()
 			pages := 0
 			client := serve(t, park(c.have, &pages))
+
 			hosts, err := apiclient.Collect(client.Hosts(t.Context(), c.page))
 			require.NoError(t, err)
 			require.Len(t, hosts, c.want)
 			require.Equal(t, c.pages, pages)
+
 			if c.want > 0 {
 				require.Equal(t, c.first, hosts[0].Name)
 			}
@@ -257,6 +290,8 @@ func TestListsAreReadPageByPage(t *testing.T) {
 	}
 }
 
+// TestUnexpectedListIsAnError: an answer of another server must not look like
+// an empty list.
 func TestUnexpectedListIsAnError(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{`{"hosts":[]}`, `{"host":{}}`, `[]`, `<html>`, ``} {
@@ -274,6 +309,7 @@ func TestAcceleratorsIncludeComputedFields(t *testing.T) {
 		answer(w, http.StatusOK, `{"uuid":"6ba7b810-9dad-11d1-80b4-00c04fd430c8","name":"fpga0","status":"attached",
 			"holders":[{"kind":"host","id":"h1"}],"acc_specs":{"num":1,"acc_capability":{"a":1}},"unknown":true}`)
 	})
+
 	accelerator, etag, err := client.Accelerator(t.Context(), uuid.New())
 	require.NoError(t, err)
 	require.Equal(t, `"7"`, etag)
@@ -284,6 +320,7 @@ func TestAcceleratorsIncludeComputedFields(t *testing.T) {
 
 func TestTLS(t *testing.T) {
 	t.Parallel()
+
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, `{"name":"h1"}`) }))
 	t.Cleanup(server.Close)
 	server.Config.ErrorLog = nil
@@ -310,13 +347,15 @@ func TestMutualTLS(t *testing.T) {
 	server.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert, MinVersion: tls.VersionTLS12}
 	server.StartTLS()
 	t.Cleanup(server.Close)
+
 	dir := t.TempDir()
 	write := func(name, kind string, der []byte) string {
 		path := filepath.Join(dir, name)
 		require.NoError(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 		return path
 	}
-	own := server.TLS.Certificates[0] // any will do
+
+	own := server.TLS.Certificates[0] // the server accepts any certificate
 	key, err := x509.MarshalPKCS8PrivateKey(own.PrivateKey)
 	require.NoError(t, err)
 	options := apiclient.Options{URL: server.URL, CACert: write("ca.pem", "CERTIFICATE", server.Certificate().Raw)}

@@ -10,8 +10,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// A client lists the accelerators that are ready, attaches the first of them
-// to its own host, and follows the operation to its end.
+// A client lists the accelerators that are ready, attaches the first of them to
+// its own host, and follows the operation to its end.
 func Example() {
 	api := httptest.NewServer(exampleAPI())
 	defer api.Close()
@@ -49,8 +49,7 @@ func Example() {
 	}
 
 	// Output:
-	// fpga-1 on compute-1 is ready
-	// attach: succeeded
+	// fpga-1 on compute-1 is ready attach: succeeded
 }
 
 // Every failure of the API is a *cyborg.Error, whose kind a program can tell
@@ -73,8 +72,7 @@ func Example_errors() {
 	}
 
 	// Output:
-	// there is no host "compute-9"
-	// See `cyborg host list`.
+	// there is no host "compute-9" See `cyborg host list`.
 }
 
 // exampleAPI stands in for the API: it knows one accelerator and no host.

@@ -11,6 +11,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
+// TestMain also requires that no goroutine is left after the tests.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // serve starts an API made of one handler, and a client of it.
@@ -21,6 +22,7 @@ func serve(t *testing.T, handler http.HandlerFunc) *apiclient.Client {
 	return newClient(t, apiclient.Options{URL: server.URL})
 }
 
+// newClient is a client that is closed when the test ends.
 func newClient(t *testing.T, options apiclient.Options) *apiclient.Client {
 	t.Helper()
 	client, err := apiclient.New(options)
@@ -29,12 +31,14 @@ func newClient(t *testing.T, options apiclient.Options) *apiclient.Client {
 	return client
 }
 
+// answer sends a JSON body.
 func answer(w http.ResponseWriter, status int, body string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write([]byte(body)) // a client that has gone shows in the test itself
+	_, _ = w.Write([]byte(body)) // a client that has gone makes the test fail elsewhere
 }
 
+// answerProblem sends a problem document.
 func answerProblem(w http.ResponseWriter, status int, body string) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(status)

@@ -13,6 +13,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
+// TestMessages: event streams are read as the HTML standard says, at any cut of
+// the bytes.
 func TestMessages(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -34,8 +36,10 @@ func TestMessages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			reader := newMessageReader(iotest.OneByteReader(strings.NewReader(c.text)), func() {})
 			var got []message
+
 			for {
 				msg, err := reader.next()
 				if errors.Is(err, io.EOF) {
@@ -44,12 +48,15 @@ func TestMessages(t *testing.T) {
 				require.NoError(t, err)
 				got = append(got, msg)
 			}
+
 			require.Equal(t, c.want, got)
 			require.Equal(t, c.last, reader.lastID)
 		})
 	}
 }
 
+// TestMessageReaderReportsPingsAndTheEnd: every line counts as a sign of life.
+// An interrupted stream and an overlong line are errors of kind unavailable.
 func TestMessageReaderReportsPingsAndTheEnd(t *testing.T) {
 	t.Parallel()
 	lines := 0

@@ -15,8 +15,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
-// script serves one operation that goes one stage further with each read; the
-// stream speaks after each read.
+// script serves one operation that goes one stage further with each read, and
+// streams an event after each read.
 type script struct {
 	t      *testing.T
 	id     uuid.UUID
@@ -30,6 +30,7 @@ func newScript(t *testing.T, stages ...func(http.ResponseWriter)) *script {
 	return &script{t: t, id: uuid.New(), stages: stages, read: make(chan struct{}, 100)}
 }
 
+// ServeHTTP answers reads of the operation and of its event stream.
 func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if strings.HasSuffix(r.URL.Path, "/events") {
 		send := stream(w)
@@ -42,32 +43,40 @@ func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			}
 		}
 	}
+
 	s.mu.Lock()
 	stage := s.stages[0]
 	if len(s.stages) > 1 {
 		s.stages = s.stages[1:]
 	}
 	s.mu.Unlock()
+
 	s.read <- struct{}{}
 	stage(w)
 }
 
+// at is a stage in which the operation is in this state, with these steps.
 func at(state cyborg.OperationState, steps ...cyborg.Step) func(http.ResponseWriter) {
 	return func(w http.ResponseWriter) {
 		body, err := json.Marshal(apiclient.Operation{Operation: cyborg.Operation{Kind: cyborg.OperationAttach, State: state, Steps: steps}})
 		if err != nil {
 			panic(err)
 		}
+
 		answer(w, http.StatusOK, string(body))
 	}
 }
 
+// away is a stage in which the API is unavailable.
 func away(w http.ResponseWriter) {
 	answerProblem(w, http.StatusServiceUnavailable, `{"kind":"unavailable","detail":"the API stops"}`)
 }
 
+// dead is a stage in which the connection breaks.
 func dead(http.ResponseWriter) { breakConnection() }
 
+// TestWatchYieldsEachChangeAndEndsWithTheOperation: a state that was read twice
+// is yielded once, and a failing API only delays the watch.
 func TestWatchYieldsEachChangeAndEndsWithTheOperation(t *testing.T) {
 	t.Parallel()
 	s := newScript(t,
@@ -76,12 +85,15 @@ func TestWatchYieldsEachChangeAndEndsWithTheOperation(t *testing.T) {
 		at(cyborg.OperationRunning, cyborg.Step{Name: "take a handle", State: cyborg.StepDone}),
 		at(cyborg.OperationSucceeded))
 	client := serve(t, s.ServeHTTP)
+
 	var states []cyborg.OperationState
 	var troubles []error
+
 	for operation, err := range client.Watch(t.Context(), s.id, func(err error) { troubles = append(troubles, err) }) {
 		require.NoError(t, err)
 		states = append(states, operation.State)
 	}
+
 	require.Equal(t, []cyborg.OperationState{cyborg.OperationAdmitted, cyborg.OperationRunning, cyborg.OperationRunning, cyborg.OperationSucceeded}, states)
 	require.GreaterOrEqual(t, len(troubles), 2)
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(troubles[0]))
@@ -98,11 +110,13 @@ func TestWatchWithoutAStreamPolls(t *testing.T) {
 		}
 		s.ServeHTTP(w, r)
 	})
+
 	last := cyborg.OperationAdmitted
 	for operation, err := range client.Watch(t.Context(), s.id, nil) {
 		require.NoError(t, err)
 		last = operation.State
 	}
+
 	require.Equal(t, cyborg.OperationFailed, last)
 }
 
@@ -111,10 +125,12 @@ func TestWatchOfAnUnknownOperation(t *testing.T) {
 	client := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		answerProblem(w, http.StatusNotFound, `{"kind":"not_found","detail":"there is no operation"}`)
 	})
+
 	var got []error
 	for _, err := range client.Watch(t.Context(), uuid.New(), nil) {
 		got = append(got, err)
 	}
+
 	require.Len(t, got, 1)
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(got[0]))
 }
@@ -134,6 +150,6 @@ func TestWatchEndsWithContextOrBreak(t *testing.T) {
 
 	for _, err := range client.Watch(t.Context(), s.id, nil) {
 		require.NoError(t, err)
-		break // and goleak finds nothing left
+		break // goleak checks that nothing is left running
 	}
 }
