@@ -12,25 +12,31 @@ import (
 	"github.com/cyborg-project/cyborg/internal/atomicfile"
 )
 
-// only requires that the file has the content and the mode, and that nothing lies beside it.
+// only requires that the file has this content and mode, and is the only one in
+// its directory.
 func only(t *testing.T, path, content string, mode fs.FileMode) {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Equal(t, content, string(text))
+
 	info, err := os.Lstat(path)
 	require.NoError(t, err)
 	require.Equal(t, mode, info.Mode())
+
 	beside, err := os.ReadDir(filepath.Dir(path))
 	require.NoError(t, err)
 	require.Len(t, beside, 1)
 }
 
+// TestWrite: a file is replaced as a whole, also after a process was killed in
+// the middle.
 func TestWrite(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, atomicfile.Write(path, []byte("one, which is longer"), 0o600))
 	only(t, path, "one, which is longer", 0o600)
+
 	require.NoError(t, atomicfile.Write(path, []byte("two"), 0o666))
 	only(t, path, "two", 0o666)
 
@@ -42,21 +48,26 @@ func TestWrite(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
-// A link in the place of the file or of the hidden one is replaced, and what it points to stays as it is.
+// TestLinksAreReplaced: a link in the place of the file, or of the hidden file
+// that becomes it, is replaced. What the link points to stays as it is.
 func TestLinksAreReplaced(t *testing.T) {
 	t.Parallel()
 	victim := filepath.Join(t.TempDir(), "victim")
 	require.NoError(t, os.WriteFile(victim, []byte("untouched"), 0o640))
+
 	path := filepath.Join(t.TempDir(), "file")
 	require.NoError(t, os.Symlink(victim, path))
 	require.NoError(t, os.Symlink(victim, filepath.Join(filepath.Dir(path), ".file.new")))
+
 	require.NoError(t, atomicfile.Write(path, []byte("one"), 0o600))
 	only(t, path, "one", 0o600)
+
 	text, err := os.ReadFile(victim)
 	require.NoError(t, err)
 	require.Equal(t, "untouched", string(text))
 }
 
+// TestOpen: the file can be written on after it has its name.
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "file")
@@ -68,32 +79,40 @@ func TestOpen(t *testing.T) {
 	only(t, path, "one, two", 0o600)
 }
 
-// Where the new file cannot be owned as it should, the old one stays.
+// TestInADirectory: if the new file cannot get the right owner, the old one
+// stays.
 func TestInADirectory(t *testing.T) {
 	t.Parallel()
 	root, err := os.OpenRoot(t.TempDir())
 	require.NoError(t, err)
 	defer root.Close()
+
 	path := filepath.Join(root.Name(), "file")
 	owned := func(file *os.File) error { return file.Chown(-1, -1) }
+
 	require.NoError(t, atomicfile.WriteIn(root, "file", []byte("one"), 0o640, owned))
 	only(t, path, "one", 0o640)
+
 	refused := errors.New("refused")
 	require.ErrorIs(t, atomicfile.WriteIn(root, "file", []byte("two"), 0o640, func(*os.File) error { return refused }), refused)
 	only(t, path, "one", 0o640)
+
 	require.NoError(t, atomicfile.RemoveIn(root, "file"))
 	require.NoFileExists(t, path)
 	require.NoError(t, atomicfile.RemoveIn(root, "file"))
 }
 
+// TestKeep: a finished file gets its final name, and is closed.
 func TestKeep(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "file")
 	part, err := os.Create(path + ".part")
 	require.NoError(t, err)
+
 	_, err = part.WriteString("one")
 	require.NoError(t, err)
 	require.NoError(t, part.Chmod(0o600))
+
 	require.NoError(t, atomicfile.Keep(part, path))
 	only(t, path, "one", 0o600)
 	require.ErrorIs(t, atomicfile.Keep(part, path), fs.ErrClosed)

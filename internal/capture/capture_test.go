@@ -30,9 +30,11 @@ type item struct {
 // archive writes a .tar.gz and returns its path.
 func archive(tb testing.TB, items ...item) string {
 	tb.Helper()
+
 	var packed bytes.Buffer
 	compressed := gzip.NewWriter(&packed)
 	writer := tar.NewWriter(compressed)
+
 	for _, i := range items {
 		header := &tar.Header{Typeflag: i.kind, Name: i.name, Mode: 0o777}
 		switch i.kind {
@@ -42,19 +44,23 @@ func archive(tb testing.TB, items ...item) string {
 			header.Linkname = i.text
 		}
 		require.NoError(tb, writer.WriteHeader(header))
+
 		if i.kind == tar.TypeReg {
 			_, err := io.WriteString(writer, i.text)
 			require.NoError(tb, err)
 		}
 	}
+
 	require.NoError(tb, writer.Close())
 	require.NoError(tb, compressed.Close())
+
 	name := filepath.Join(tb.TempDir(), "machine.tar.gz")
 	require.NoError(tb, os.WriteFile(name, packed.Bytes(), 0o600))
 	return name
 }
 
-// vendor is an entry without which nothing is a recording.
+// vendor is the vendor file of a PCI function. An archive with it has the
+// directory sys, as a recording must.
 func vendor(text string) item {
 	return item{tar.TypeReg, "sys/devices/pci0000:00/0000:00:02.0/vendor", text}
 }
@@ -68,6 +74,7 @@ func TestOpenUnpacks(t *testing.T) {
 	), dir)
 	require.NoError(t, err)
 	require.Equal(t, dir, root)
+
 	text, err := os.ReadFile(filepath.Join(root, "sys/bus/pci/devices/0000:00:02.0/vendor"))
 	require.NoError(t, err)
 	require.Equal(t, "0x10de\n", string(text))
@@ -94,17 +101,22 @@ func TestOpenReusesWhatItUnpacked(t *testing.T) {
 	require.Equal(t, "0x8086\n", string(text))
 }
 
+// TestOpenTakesDirectories: a recording may also be a directory, which is used
+// where it is.
 func TestOpenTakesDirectories(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	_, err := capture.Open(dir, t.TempDir())
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "an empty directory is no recording")
+
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "sys/devices"), 0o755))
 	root, err := capture.Open(dir, t.TempDir())
 	require.NoError(t, err)
 	require.Equal(t, dir, root)
 }
 
+// TestOpenRefuses: an archive that is no recording, or would write outside its
+// directory, leaves nothing behind.
 func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
 	occupied := t.TempDir()
@@ -140,10 +152,11 @@ func TestOpenRefuses(t *testing.T) {
 	require.FileExists(t, filepath.Join(occupied, "important"))
 }
 
+// TestOpenBoundsWhatItUnpacks: a small archive may unpack to any size.
 func TestOpenBoundsWhatItUnpacks(t *testing.T) {
 	t.Parallel()
-	// An entry of a kind that is not unpacked: what is skipped counts as well. The
-	// zeros are packed once and appended often, as gzip allows.
+	// The entry is of a kind that is not unpacked, because what is skipped must
+	// count as well. Gzip allows the zeros to be packed once and appended often.
 	const piece, pieces = 4 << 20, 40
 	pack := func(write func(io.Writer)) []byte {
 		var packed bytes.Buffer
@@ -162,6 +175,7 @@ func TestOpenBoundsWhatItUnpacks(t *testing.T) {
 	})
 	bomb = append(bomb, bytes.Repeat(zeros, pieces)...)
 	require.Less(t, len(bomb), 1<<20)
+
 	name := filepath.Join(t.TempDir(), "bomb.tar.gz")
 	require.NoError(t, os.WriteFile(name, bomb, 0o600))
 
@@ -169,6 +183,8 @@ func TestOpenBoundsWhatItUnpacks(t *testing.T) {
 	require.Equal(t, cyborg.ErrTooLarge, cyborg.ErrorKindOf(err), err)
 }
 
+// TestOpenSkipsLinksOutside: links and special files of another machine must
+// not lead into this one.
 func TestOpenSkipsLinksOutside(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()
@@ -178,27 +194,33 @@ func TestOpenSkipsLinksOutside(t *testing.T) {
 		item{tar.TypeSymlink, "sys/inside", "devices"},
 		item{tar.TypeLink, "sys/hard", "/etc/passwd"},
 		item{tar.TypeChar, "sys/null", ""}, item{tar.TypeFifo, "sys/pipe", ""},
-		// Through a chain of links that each stay inside, as far as their text tells.
+		// Each of these links stays inside, judged by its text alone, but the chain
+		// leads outside.
 		item{tar.TypeSymlink, "sys/a", "devices/b"},
 		item{tar.TypeSymlink, "sys/devices/b", "../.."},
 		item{tar.TypeSymlink, "sys/devices/c", "b/../.."},
 	), filepath.Join(t.TempDir(), "machine"))
 	require.NoError(t, err)
+
 	for _, name := range []string{"absolute", "above", "hard", "null", "pipe"} {
 		_, err := os.Lstat(filepath.Join(root, "sys", name))
 		require.ErrorIs(t, err, fs.ErrNotExist, name)
 	}
+
 	_, err = os.Stat(filepath.Join(root, "sys/inside"))
 	require.NoError(t, err)
 }
 
+// TestOpenCannotWriteThroughLinks: links of the archive itself must not lead a
+// later entry outside.
 func TestOpenCannotWriteThroughLinks(t *testing.T) {
 	t.Parallel()
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "machine")
+
 	_, err := capture.Open(archive(t, vendor(""),
-		item{tar.TypeSymlink, "sys/deep/er/up", "../../.."}, // the root itself
-		item{tar.TypeSymlink, "sys/out", "deep/er/up/.."},   // looks like sys/deep/er, and is above the root
+		item{tar.TypeSymlink, "sys/deep/er/up", "../../.."}, // leads to the root itself
+		item{tar.TypeSymlink, "sys/out", "deep/er/up/.."},   // looks like sys/deep/er, but is above the root
 		item{tar.TypeReg, "sys/out/stolen", "x"},
 	), dir)
 	require.Error(t, err)
@@ -230,17 +252,21 @@ func FuzzOpen(f *testing.F) {
 		require.NoError(f, err)
 		f.Add(packed)
 	}
+
 	f.Fuzz(func(t *testing.T, packed []byte) {
 		parent := t.TempDir()
 		name := filepath.Join(t.TempDir(), "machine.tar.gz")
 		require.NoError(t, os.WriteFile(name, packed, 0o600))
+
 		root, err := capture.Open(name, filepath.Join(parent, "machine"))
 		entries, readErr := os.ReadDir(parent)
 		require.NoError(t, readErr)
+
 		if err != nil {
 			require.Empty(t, entries)
 			return
 		}
+
 		require.Len(t, entries, 1)
 		require.NoError(t, filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
 			if err == nil && entry.Type()&fs.ModeSymlink != 0 {
@@ -253,17 +279,19 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-// FuzzUnpack is FuzzOpen behind the compression: any tar, and files of any name
-// and links to anywhere.
+// FuzzUnpack does the same as FuzzOpen with archives that are valid gzip: with
+// arbitrary tar, and with entries of arbitrary names and links to anywhere.
 func FuzzUnpack(f *testing.F) {
 	for _, text := range append(fuzztest.Texts(), "sys/../../x", "sys/up/x", "./sys//x", "sys", "sys/devices/pci0000:00", ".cyborg-capture", strings.Repeat("a/", 70)+"x") {
 		f.Add(text, text, []byte(nil))
 		f.Add("sys/up", text, []byte(nil))
 		f.Add("sys/up", "../..", []byte(text))
 	}
+
 	f.Fuzz(func(t *testing.T, name, target string, plain []byte) {
 		var packed bytes.Buffer
 		compressed := gzip.NewWriter(&packed)
+
 		if plain != nil {
 			_, err := compressed.Write(plain)
 			require.NoError(t, err)
@@ -278,27 +306,34 @@ func FuzzUnpack(f *testing.F) {
 				{Typeflag: tar.TypeDir, Name: name + "/y"},
 			} {
 				if writer.WriteHeader(header) != nil {
-					return // no archive has such a name
+					return // tar cannot hold such a name
 				}
 			}
 			require.NoError(t, writer.Close())
 		}
+
 		require.NoError(t, compressed.Close())
+
 		parent := t.TempDir()
 		archive := filepath.Join(t.TempDir(), "machine.tar.gz")
 		require.NoError(t, os.WriteFile(archive, packed.Bytes(), 0o600))
+
 		root, err := capture.Open(archive, filepath.Join(parent, "machine"))
 		entries, readErr := os.ReadDir(parent)
 		require.NoError(t, readErr)
+
 		if err != nil {
 			require.Contains(t, []cyborg.ErrorKind{cyborg.ErrInvalid, cyborg.ErrTooLarge}, cyborg.ErrorKindOf(err), "%v", err)
 			require.Empty(t, entries)
 			return
 		}
+
 		require.Len(t, entries, 1)
+
 		inside, err := os.OpenRoot(root)
 		require.NoError(t, err)
 		defer inside.Close()
+
 		require.NoError(t, fs.WalkDir(os.DirFS(root), ".", func(path string, entry fs.DirEntry, err error) error {
 			if err == nil && entry.Type()&fs.ModeSymlink != 0 {
 				_, err := inside.Stat(path)
@@ -306,29 +341,34 @@ func FuzzUnpack(f *testing.F) {
 				require.False(t, err != nil && strings.Contains(err.Error(), "escapes"), "%s: %v", path, err)
 				return nil
 			}
+
 			require.True(t, entry.IsDir() || entry.Type().IsRegular(), "%s is %s", path, entry.Type())
 			return err
 		}))
 	})
 }
 
-// An archive of sparse files is small on the wire and in tar's own form; what
-// it unpacks to is bounded all the same.
+// TestSparseFilesAreCounted: an archive of sparse files is small even when it
+// is decompressed. What it unpacks to must be bounded all the same.
 func TestSparseFilesAreCounted(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "sys"), 0o755))
+
 	for i := range 40 {
 		file := filepath.Join(dir, "sys", strconv.Itoa(i))
 		require.NoError(t, os.WriteFile(file, []byte("0x10de"), 0o600))
 		require.NoError(t, os.Truncate(file, 4<<20))
 	}
+
 	name := filepath.Join(t.TempDir(), "machine.tar.gz")
 	text, err := exec.Command("tar", "--sparse", "--format=pax", "-C", dir, "-czf", name, "sys").CombinedOutput()
 	require.NoError(t, err, "%s", text)
+
 	info, err := os.Stat(name)
 	require.NoError(t, err)
 	require.Less(t, info.Size(), int64(1<<20))
+
 	_, err = capture.Open(name, filepath.Join(t.TempDir(), "machine"))
 	require.Equal(t, cyborg.ErrTooLarge, cyborg.ErrorKindOf(err), "%v", err)
 }

@@ -21,14 +21,17 @@ func recordAndOpen(t *testing.T, root string) string {
 	t.Helper()
 	var packed bytes.Buffer
 	require.NoError(t, capture.Record(t.Context(), root, &packed))
+
 	name := filepath.Join(t.TempDir(), "machine.tar.gz")
 	require.NoError(t, os.WriteFile(name, packed.Bytes(), 0o600))
+
 	opened, err := capture.Open(name, filepath.Join(t.TempDir(), "machine"))
 	require.NoError(t, err)
 	return opened
 }
 
-// survey is what drivers see of a machine.
+// survey returns what drivers see of a machine: its PCI functions, and which of
+// them are protected.
 func survey(t *testing.T, root string) ([]sysfs.Function, sysfs.Protection) {
 	t.Helper()
 	tree := sysfs.NewTree(root, slog.New(slog.NewTextHandler(t.Output(), nil)))
@@ -50,6 +53,7 @@ func TestRecordingShowsTheSameMachine(t *testing.T) {
 	functions, protection := survey(t, host.Root())
 	require.Len(t, functions, 9)
 	require.Len(t, protection, 3)
+
 	opened := recordAndOpen(t, host.Root())
 	recorded, recordedProtection := survey(t, opened)
 	require.Equal(t, functions, recorded)
@@ -59,6 +63,7 @@ func TestRecordingShowsTheSameMachine(t *testing.T) {
 	require.Equal(t, functions, again, "a recording can be recorded")
 }
 
+// TestRecordThisMachine: recording works on whatever machine runs the test.
 func TestRecordThisMachine(t *testing.T) {
 	t.Parallel()
 	functions, protection := survey(t, "/")
@@ -67,12 +72,15 @@ func TestRecordThisMachine(t *testing.T) {
 	require.Len(t, recordedProtection, len(protection))
 }
 
+// TestRecordIsReproducibleAndKeepsSecrets: two recordings of a machine are
+// equal, and hold no MAC addresses, serial numbers or remote mounts.
 func TestRecordIsReproducibleAndKeepsSecrets(t *testing.T) {
 	t.Parallel()
 	host := sysfstest.New(t, sysfstest.NIC(t, "0000:18:00.0", "ens1"))
 	host.Set("sys/class/net/ens1/address", "52:54:00:12:34:56\n")
 	host.Set("sys/bus/pci/devices/0000:18:00.0/vpd", "SN123456")
 	host.Set("proc/1/mountinfo", "40 1 0:50 / /mnt rw - nfs4 fileserver.example:/secret rw\n41 1 8:1 / / rw - ext4 /dev/sda1 rw\n")
+
 	var first, second bytes.Buffer
 	require.NoError(t, capture.Record(t.Context(), host.Root(), &first))
 	require.NoError(t, capture.Record(t.Context(), host.Root(), &second))
@@ -81,17 +89,21 @@ func TestRecordIsReproducibleAndKeepsSecrets(t *testing.T) {
 	opened := recordAndOpen(t, host.Root())
 	require.NoFileExists(t, filepath.Join(opened, "sys/class/net/ens1/address"))
 	require.NoFileExists(t, filepath.Join(opened, "sys/bus/pci/devices/0000:18:00.0/vpd"))
+
 	mounts, err := os.ReadFile(filepath.Join(opened, "proc/1/mountinfo"))
 	require.NoError(t, err)
 	require.Equal(t, "41 1 8:1 / / rw - ext4 /dev/sda1 rw\n", string(mounts))
 }
 
+// TestRecordStops: recording ends with its context, and where there is no
+// machine.
 func TestRecordStops(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	err := capture.Record(ctx, sysfstest.New(t).Root(), &bytes.Buffer{})
 	require.ErrorIs(t, err, context.Canceled)
+
 	err = capture.Record(t.Context(), "/nonexistent", &bytes.Buffer{})
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }

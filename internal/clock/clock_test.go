@@ -20,6 +20,8 @@ func TestClockIsTheSystemClock(t *testing.T) {
 	require.WithinRange(t, clock.System()(), earlier, time.Now())
 }
 
+// TestClockJumps: the offset is read each time, and a file that cannot be read
+// as one means none.
 func TestClockJumps(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "off")
 	t.Setenv(clock.FileVariable, path)
@@ -31,6 +33,8 @@ func TestClockJumps(t *testing.T) {
 	}
 }
 
+// TestSleep: it lasts as long as it is told, unless its context ends, whose
+// cause it returns.
 func TestSleep(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

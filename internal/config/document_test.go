@@ -34,27 +34,32 @@ func TestEveryOptionIsDocumented(t *testing.T) {
 	}
 }
 
-// TestDocumentationIsCurrent compares the tables in docs/configuration.md with those of the struct; with -update it
-// writes them. The text around them is written by hand.
+// TestDocumentationIsCurrent compares the tables in docs/configuration.md with
+// the struct, or writes them with -update. The text around them is written by
+// hand.
 func TestDocumentationIsCurrent(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(documentPath)
 	require.NoError(t, err)
 	current := string(text)
+
 	for field := range reflect.TypeFor[Config]().Fields() {
 		section, ok := field.Tag.Lookup("key")
 		if !ok {
 			continue
 		}
+
 		begin, end := fmt.Sprintf("<!-- begin %s -->\n", section), fmt.Sprintf("<!-- end %s -->", section)
 		block := regexp.MustCompile(`(?s)` + regexp.QuoteMeta(begin) + `.*?` + regexp.QuoteMeta(end))
 		require.Len(t, block.FindAllString(current, -1), 1, "docs/configuration.md must have one block %q", strings.TrimSpace(begin))
 		current = block.ReplaceAllLiteralString(current, begin+table(section)+end)
 	}
+
 	compare(t, documentPath, current)
 }
 
-// TestExampleIsCurrent compares deploy/cyborg.example.yaml with the struct; with -update it writes it.
+// TestExampleIsCurrent compares deploy/cyborg.example.yaml with the struct, or
+// writes it with -update.
 func TestExampleIsCurrent(t *testing.T) {
 	t.Parallel()
 	compare(t, examplePath, example())
@@ -69,44 +74,54 @@ func TestExampleEqualsTheDefaults(t *testing.T) {
 	}
 }
 
+// TestExampleWithEverythingUncommentedIsGood: whichever option a reader
+// uncomments, the file stays valid, and it mentions every option.
 func TestExampleWithEverythingUncommentedIsGood(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(examplePath)
 	require.NoError(t, err)
-	// A commented option begins with "# " and a key at the place of the key; explanations begin with "## ".
+
+	// A commented option begins with "# " where its key would begin, and an
+	// explanation with "## ".
 	uncommented := regexp.MustCompile(`(?m)^( *)# ( *)`).ReplaceAllString(string(text), "$1$2")
 	path := filepath.Join(t.TempDir(), "cyborg.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(uncommented), 0o600))
+
 	c, err := Load(LoadOptions{File: path, Env: []string{}})
 	require.NoError(t, err, uncommented)
+
 	for _, o := range options() {
 		require.Contains(t, c.origins, o.key, "the example does not mention %s", o.key)
 	}
 }
 
-// compare says whether the file has the text, or gives it to it.
+// compare requires that the file has this text, or writes it with -update.
 func compare(t *testing.T, path, want string) {
 	t.Helper()
 	if *update {
 		require.NoError(t, os.WriteFile(path, []byte(want), 0o644))
 		return
 	}
+
 	got, err := os.ReadFile(path)
 	require.NoError(t, err)
 	require.Empty(t, cmp.Diff(want, string(got)), "%s is out of date: run make generate", path)
 }
 
-// table is the part of the documentation on one section.
+// table is the table of one section of the documentation.
 func table(section string) string {
 	var b strings.Builder
 	b.WriteString("| Key | Default | What it does |\n|---|---|---|\n")
+
 	row := func(o option) {
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", o.key, o.defaultCell(), o.tag("doc")+o.boundsText())
 	}
+
 	for _, o := range options() {
 		if o.section() != section {
 			continue
 		}
+
 		row(o)
 		for _, item := range itemOptions() {
 			if strings.HasPrefix(item.key, o.key+"[].") {
@@ -114,9 +129,11 @@ func table(section string) string {
 			}
 		}
 	}
+
 	return b.String()
 }
 
+// defaultCell is the default as the table shows it.
 func (o option) defaultCell() string {
 	switch text, auto := o.tag("default"), o.tag("auto"); {
 	case text != "":
@@ -127,31 +144,38 @@ func (o option) defaultCell() string {
 	return "–"
 }
 
-// example is the whole example file. What has a default is set to it; the rest is commented out.
+// example is the whole example file. Options with a default are set to it, and
+// the others are commented out.
 func example() string {
 	var b strings.Builder
 	b.WriteString("## Cyborg's configuration, with every option at its default. Options that have none are commented out.\n" +
 		"## Copy what you change to " + DefaultFile + "; docs/configuration.md explains.\n")
+
 	exampleFields(&b, reflect.TypeFor[Config](), "")
 	return b.String()
 }
 
+// exampleFields writes the fields of a struct, and those of the structs within
+// it, with what their tags say about them.
 func exampleFields(b *strings.Builder, t reflect.Type, indent string) {
 	for field := range t.Fields() {
 		key, ok := field.Tag.Lookup("key")
 		if !ok {
 			continue
 		}
+
 		o := option{key: key, field: field}
 		if indent == "" {
 			b.WriteString("\n")
 		}
+
 		if doc := o.tag("doc"); doc != "" {
 			comment(b, indent, doc+o.boundsText())
 		}
 		if auto := o.tag("auto"); auto != "" {
 			comment(b, indent, "Default: "+auto+".")
 		}
+
 		switch {
 		case field.Type.Kind() == reflect.Struct:
 			fmt.Fprintf(b, "%s%s:\n", indent, key)
@@ -167,13 +191,14 @@ func exampleFields(b *strings.Builder, t reflect.Type, indent string) {
 	}
 }
 
-// exampleItem writes one item of a list.
+// exampleItem writes an example item of a list of structs.
 func exampleItem(b *strings.Builder, key, indent string) {
 	items := map[string][]string{
 		"tokens":    {"name: ops", "role: admin", "token: replace-me-by-a-long-random-text"},
 		"endpoints": {"service: placement", "url: https://placement.example.org"},
 		"backends":  {"name: gpus", "driver: generic", "enabled: true", `options: {device_spec: [{vendor_id: "10de"}]}`},
 	}
+
 	bullet := "- "
 	for _, line := range items[key] {
 		fmt.Fprintf(b, "%s%s%s\n", indent, bullet, line)
@@ -187,16 +212,19 @@ func (o option) yamlText(text string) string {
 		if o.field.Type.Kind() != reflect.String {
 			return text
 		}
+
 		quoted, err := yaml.Marshal(text)
 		if err != nil {
 			return err.Error()
 		}
 		return strings.TrimSpace(string(quoted))
 	}
+
 	node, err := o.parseText(text)
 	if err != nil {
 		return text
 	}
+
 	var items []string
 	for _, item := range node.Content {
 		items = append(items, fmt.Sprintf("%q", item.Value))
@@ -214,5 +242,6 @@ func comment(b *strings.Builder, indent, text string) {
 		}
 		line.WriteString(" " + word)
 	}
+
 	b.WriteString(line.String() + "\n")
 }

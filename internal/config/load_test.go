@@ -19,7 +19,7 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// write puts text into a configuration file of the test's own.
+// write writes a configuration file for this test alone.
 func write(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "cyborg.yaml")
@@ -27,35 +27,42 @@ func write(t *testing.T, text string) string {
 	return path
 }
 
-// load reads a configuration that must be good.
+// load reads a configuration that must be valid. Without a file or variables it
+// reads empty ones, not those of this machine.
 func load(t *testing.T, o config.LoadOptions) *config.Config {
 	t.Helper()
 	if o.Env == nil {
 		o.Env = []string{}
 	}
+
 	if o.File == "" {
 		o.File = write(t, "")
 	}
+
 	c, err := config.Load(o)
 	require.NoError(t, err)
 	return c
 }
 
-// problems reads a configuration that must be bad, and returns its problems
+// problems reads a configuration that must be invalid, and returns its problems
 // without the directory of the file.
 func problems(t *testing.T, o config.LoadOptions) []string {
 	t.Helper()
 	if o.Env == nil {
 		o.Env = []string{}
 	}
+
 	if o.File == "" {
 		o.File = write(t, "")
 	}
+
 	_, err := config.Load(o)
 	require.Error(t, err)
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
+
 	var found config.Problems
 	require.ErrorAs(t, err, &found)
+
 	var lines []string
 	for _, problem := range found {
 		lines = append(lines, strings.ReplaceAll(problem.String(), filepath.Dir(o.File)+"/", ""))
@@ -63,14 +70,17 @@ func problems(t *testing.T, o config.LoadOptions) []string {
 	return lines
 }
 
-// same compares two configurations whatever their sources.
+// same requires that two configurations have the same values, whatever sources
+// they come from.
 func same(t *testing.T, want, got *config.Config) {
 	t.Helper()
 	require.Empty(t, cmp.Diff(want, got, cmpopts.IgnoreUnexported(config.Config{})))
 }
 
+// flagSet parses these arguments by flags of some options.
 func flagSet(t *testing.T, args ...string) *pflag.FlagSet {
 	t.Helper()
+
 	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
 	config.AddFlags(flags,
 		config.Flag{Name: "listen", Key: "api.listen"},
@@ -79,6 +89,7 @@ func flagSet(t *testing.T, args ...string) *pflag.FlagSet {
 		config.Flag{Name: "full-scan", Key: "agent.full_scan"},
 		config.Flag{Name: "temporal-tls", Key: "temporal.tls.enabled"},
 	)
+
 	require.NoError(t, flags.Parse(args))
 	return flags
 }
@@ -102,6 +113,8 @@ func TestUnsetOptionsHaveDefaults(t *testing.T) {
 	same(t, config.Default(), load(t, config.LoadOptions{File: write(t, "# nothing\napi:\nlog:\n  # level: debug\n")}))
 }
 
+// TestEveryKindOfValueFromEverySource: files and variables can set every type
+// of option, and flags those that have one.
 func TestEveryKindOfValueFromEverySource(t *testing.T) {
 	t.Parallel()
 	want := config.Default()
@@ -137,6 +150,7 @@ agent:
       options: {device_spec: [{Address: "0000:AF:*"}]}
 `)}))
 	})
+
 	t.Run("environment", func(t *testing.T) {
 		t.Parallel()
 		same(t, want, load(t, config.LoadOptions{Env: []string{
@@ -147,10 +161,12 @@ agent:
 			"PATH=/bin", "CYBORG_URL=http://127.0.0.1:6666", "CYBORG_API_SERVICE_HOST=10.0.0.1", "CYBORG_API_PORT_6666_TCP_ADDR=10.0.0.1",
 		}}))
 	})
+
 	t.Run("flags", func(t *testing.T) {
 		t.Parallel()
 		c := load(t, config.LoadOptions{Flags: flagSet(t, "--hosts", "fake:8xfpga,2xgpu", "--hosts", "sysfs:/",
 			"--roles", "api", "--full-scan=90s", "--temporal-tls")})
+
 		require.Equal(t, want.Standalone.Hosts, c.Standalone.Hosts)
 		require.Equal(t, want.Server.Roles, c.Server.Roles)
 		require.Equal(t, want.Agent.FullScan, c.Agent.FullScan)
@@ -158,6 +174,8 @@ agent:
 	})
 }
 
+// TestEveryMistakeIsReportedAtOnce: an operator corrects all mistakes in one
+// go, each with its place and what was expected.
 func TestEveryMistakeIsReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	got := problems(t, config.LoadOptions{
@@ -182,6 +200,7 @@ database:
 		Env:   []string{"CYBORG_API_LISTN=x", "CYBORG_AGENT_FOO=x", "CYBORG_CONDUCTOR_BATCH_SIZE=many"},
 		Flags: flagSet(t, "--roles", "api,reaper"),
 	})
+
 	require.Equal(t, []string{
 		`cyborg.yaml:2: log.levels: there is no such option; did you mean log.level?`,
 		`cyborg.yaml:4: api.listen = "0.0.0.0:6666": others can reach this address: set api.tls.cert and api.tls.key, or listen on 127.0.0.1`,
@@ -224,6 +243,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			_, err := config.Load(config.LoadOptions{File: file, Env: []string{}})
 			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 			require.ErrorContains(t, err, file)
@@ -245,20 +265,26 @@ func TestConfigFileIsFound(t *testing.T) {
 	}
 }
 
+// TestDumpLoadsAgain: a dump says where each value comes from, and is itself a
+// configuration with the same values.
 func TestDumpLoadsAgain(t *testing.T) {
 	t.Parallel()
 	file := write(t, "agent:\n  backends:\n    - {driver: fake, options: {cards: 3, name: 'yes'}}\n")
+
 	first := load(t, config.LoadOptions{File: file, Env: []string{"CYBORG_AGENT_SLOTS=5"}})
+
 	var text bytes.Buffer
 	require.NoError(t, first.Dump(&text, config.ProcessStandalone))
 	require.Contains(t, text.String(), "slots: 5 # environment variable CYBORG_AGENT_SLOTS")
 	require.Contains(t, text.String(), "backends: # "+file+":3")
+
 	same(t, first, load(t, config.LoadOptions{File: write(t, text.String())}))
 }
 
 func TestDeployablesAreNamedAsConfigured(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "h1_0000:01:00.0", config.Default().Inventory.NameDeployable("h1", "0000:01:00.0"))
+
 	c := load(t, config.LoadOptions{Env: []string{"CYBORG_INVENTORY_DEPLOYABLE_NAME=old-{host}-{name}"}})
 	require.Equal(t, "old-{name}-x", c.Inventory.NameDeployable("{name}", "x"), "what a name contains is no placeholder")
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
+// TestSecretsAreMasked: no way of printing a value may show a secret in it.
 func TestSecretsAreMasked(t *testing.T) {
 	t.Parallel()
 	type holder struct {
@@ -21,6 +22,7 @@ func TestSecretsAreMasked(t *testing.T) {
 	}
 	const password = "correct-horse-battery"
 	value := holder{password, "postgres://cyborg:" + password + "@db:5432/cyborg?sslmode=verify-full&sslpassword=" + password + "&user=a"}
+
 	require.Equal(t, password, value.Token.Reveal())
 	require.Contains(t, value.URL.Reveal(), password)
 
@@ -30,6 +32,7 @@ func TestSecretsAreMasked(t *testing.T) {
 	require.NoError(t, err)
 	asYAML, err := yaml.Marshal(value)
 	require.NoError(t, err)
+
 	for name, text := range map[string]string{
 		"log": log.String(), "json": string(asJSON), "yaml": string(asYAML),
 		"%v": fmt.Sprintf("%v", value), "%+v": fmt.Sprintf("%+v", value), "%#v": fmt.Sprintf("%#v", value),
@@ -39,11 +42,14 @@ func TestSecretsAreMasked(t *testing.T) {
 		require.NotContains(t, text, password, name)
 		require.NotContains(t, text, fmt.Sprintf("%x", password), name)
 	}
+
 	require.Equal(t, "postgres://cyborg:******@db:5432/cyborg?sslmode=verify-full&sslpassword=******&user=a", value.URL.String())
 	require.Equal(t, "******", value.Token.String())
 	require.Empty(t, config.Secret("").String())
 }
 
+// TestInvalidDatabaseURLIsMasked: where the password cannot be found,
+// everything is masked.
 func TestInvalidDatabaseURLIsMasked(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"host=db password=hunter2", "postgres://a:b%zz@c/d", "mysql://root:hunter2@db/x"} {
@@ -51,13 +57,17 @@ func TestInvalidDatabaseURLIsMasked(t *testing.T) {
 	}
 }
 
+// TestDumpShowsNoSecret: a dump is masked, and must not be taken for a
+// configuration with the mask as its secrets.
 func TestDumpShowsNoSecret(t *testing.T) {
 	t.Parallel()
 	c := load(t, config.LoadOptions{
 		File: write(t, "api:\n  tokens: [{name: ops, role: admin, token: correct-horse-battery}]\nopenstack: {password: correct-horse-battery}\n"),
 		Env:  []string{"CYBORG_DATABASE_URL=postgres://a:correct-horse-battery@db/x", "CYBORG_TEMPORAL_API_KEY=correct-horse-battery"},
 	})
+
 	require.Equal(t, "correct-horse-battery", c.API.Tokens[0].Token.Reveal())
+
 	var text bytes.Buffer
 	require.NoError(t, c.Dump(&text, config.ProcessStandalone))
 	require.NotContains(t, text.String(), "correct-horse-battery")
@@ -70,6 +80,8 @@ func TestDumpShowsNoSecret(t *testing.T) {
 	}
 }
 
+// TestProblemsShowNoSecret: problems repeat the wrong value, except where it
+// may be a secret.
 func TestProblemsShowNoSecret(t *testing.T) {
 	t.Parallel()
 	for _, line := range problems(t, config.LoadOptions{
@@ -88,12 +100,15 @@ func TestSizes(t *testing.T) {
 		size, err := config.ParseSize(text)
 		require.NoError(t, err, text)
 		require.Equal(t, want, size, text)
+
 		again, err := config.ParseSize(size.String())
 		require.NoError(t, err)
 		require.Equal(t, size, again)
 	}
+
 	require.Equal(t, "1536KiB", (1536 * config.KiB).String())
 	require.Equal(t, "1GiB", config.GiB.String())
+
 	for _, text := range []string{"", "MiB", "-1", "1MB", "1.5GiB", "9223372036854775807KiB", "9999999TiB"} {
 		_, err := config.ParseSize(text)
 		require.Error(t, err, text)

@@ -10,6 +10,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
+// TestRulesAcrossOptions: options that are valid each by itself may be unsafe
+// or contradictory together.
 func TestRulesAcrossOptions(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -171,21 +173,26 @@ func TestRulesAcrossOptions(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			o := config.LoadOptions{Process: test.process, File: write(t, test.text)}
 			if test.want == nil {
 				load(t, o)
 				return
 			}
+
 			require.Equal(t, test.want, problems(t, o))
 		})
 	}
 }
 
+// TestFilesMustExistWhereTheyAreUsed: a process checks only the files that it
+// will read, because the others may be on another machine.
 func TestFilesMustExistWhereTheyAreUsed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	text := "temporal: {tls: {ca: " + dir + "/ca.crt}}\napi: {tls: {cert: " + dir + "/missing, key: " + dir + "}}\n"
 	load(t, config.LoadOptions{File: write(t, text)})
+
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "ca.crt"), nil, 0o600))
 	load(t, config.LoadOptions{Process: config.ProcessAgent, File: write(t, text)})
 	require.Len(t, problems(t, config.LoadOptions{Process: config.ProcessStandalone, File: write(t, text)}), 2)
@@ -196,6 +203,7 @@ func TestTokensComeFromFilesToo(t *testing.T) {
 	dir := t.TempDir()
 	text := "api: {tokens: [{name: ops, role: admin, token_file: " + dir + "/token}]}"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "token"), []byte("0123456789abcdef\n"), 0o600))
+
 	c := load(t, config.LoadOptions{Process: config.ProcessStandalone, File: write(t, text)})
 	require.Equal(t, "0123456789abcdef", c.API.Tokens[0].Token.Reveal())
 
@@ -208,10 +216,12 @@ func TestPasswordFromAFile(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "password")
 	require.NoError(t, os.WriteFile(file, []byte("hush-hush\n"), 0o600))
+
 	text := "database: {url: 'postgres://x@y/z'}\nopenstack:\n  auth_url: https://k\n  password_file: " + file + "\n"
 	c := load(t, config.LoadOptions{Process: config.ProcessServer, File: write(t, text)})
 	require.Equal(t, "hush-hush", c.OpenStack.Password.Reveal())
 	require.True(t, c.OpenStack.Enabled())
+
 	both := problems(t, config.LoadOptions{Process: config.ProcessServer, File: write(t, text+"  password: other\n")})
 	require.Len(t, both, 1)
 	require.Contains(t, both[0], "expected either openstack.password or this")

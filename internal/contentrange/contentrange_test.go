@@ -9,6 +9,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/fuzztest"
 )
 
+// TestParse: only a part with a known beginning is read; its end is not used.
 func TestParse(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]struct {
@@ -24,16 +25,19 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// FuzzContentRange reads any Content-Range: what is taken is not negative.
+// FuzzContentRange reads arbitrary headers. A part must not begin before the
+// image or behind its end.
 func FuzzContentRange(f *testing.F) {
 	for _, text := range append(fuzztest.Texts(), "bytes 5-9/10", "bytes 5-9/*", "bytes -5-9/10", "bytes 5-9/-7", "bytes 99999999999999999999-1/2", "bytes */10") {
 		f.Add(text)
 	}
+
 	f.Fuzz(func(t *testing.T, header string) {
 		begin, size, ok := contentrange.Parse(header)
 		if !ok {
 			return
 		}
+
 		require.GreaterOrEqual(t, begin, int64(0))
 		require.True(t, size == -1 || size >= begin)
 	})

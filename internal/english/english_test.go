@@ -9,6 +9,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/english"
 )
 
+// TestLists: List names everything. Some names three and counts the others,
+// three.
 func TestLists(t *testing.T) {
 	t.Parallel()
 	names := []string{"a", "b", "c", "d", "e"}
@@ -20,6 +22,7 @@ func TestLists(t *testing.T) {
 	}
 }
 
+// TestDurations: durations are rounded to what a reader needs.
 func TestDurations(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "13ms", english.Duration(12_600*time.Microsecond))

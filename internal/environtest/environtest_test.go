@@ -7,6 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// TestStrip: variables of the developer's shell that would change a test go;
+// the rest keeps its order.
 func TestStrip(t *testing.T) {
 	t.Parallel()
 	given := []string{

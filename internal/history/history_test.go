@@ -18,8 +18,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// feed is what a standalone answered after a day of a host with two cards: its
-// events, operations and accelerators.
+// feed is what a standalone server answered after a day with one host and two
+// cards: its events, operations and accelerators.
 type feed struct {
 	Event       []cyborg.Event     `json:"event"`
 	Operation   []cyborg.Operation `json:"operation"`
@@ -29,8 +29,10 @@ type feed struct {
 	} `json:"accelerator"`
 }
 
+// recorded reads the feed.
 func recorded(t *testing.T) feed {
 	t.Helper()
+
 	var all feed
 	for _, name := range []string{"history", "operations", "accelerators"} {
 		content, err := os.ReadFile("testdata/feed/" + name + ".json")
@@ -40,27 +42,32 @@ func recorded(t *testing.T) feed {
 	return all
 }
 
-// told is the history of the host, a sentence a line.
+// told is the history of the host, with one sentence a line.
 func (f feed) told() string {
 	n := history.Narrator{
 		Subject: cyborg.Subject{Kind: cyborg.SubjectHost, ID: "south"},
 		Names:   map[string]string{}, Operations: map[uuid.UUID]cyborg.Operation{},
 	}
+
 	for _, a := range f.Accelerator {
 		n.Names[a.UUID.String()] = a.Name
 	}
+
 	for _, o := range f.Operation {
 		n.Operations[o.ID] = o
 	}
+
 	var out strings.Builder
 	for _, sentence := range n.Sentences(f.Event) {
 		fmt.Fprintf(&out, "%s  %s\n", sentence.At.UTC().Format(time.DateTime), sentence.Text)
 	}
+
 	return out.String()
 }
 
-// A report that is recorded before the operation ends may bring the new image.
-// It is the operation's, and no second sentence.
+// TestImageChangeInAReportBelongsToItsOperation: a report may show the new
+// image before the operation ends. The change belongs to the operation and must
+// not be told a second time.
 func TestImageChangeInAReportBelongsToItsOperation(t *testing.T) {
 	t.Parallel()
 	told := func(seen func(e *cyborg.Event)) string {
@@ -72,38 +79,44 @@ func TestImageChangeInAReportBelongsToItsOperation(t *testing.T) {
 		}
 		return all.told()
 	}
+
 	loaded := 0
 	want := told(func(*cyborg.Event) { loaded++ })
 	require.NotZero(t, loaded)
 	require.NotContains(t, want, "showed image")
+
 	brought := func(e *cyborg.Event) {
 		e.Operation, e.Actor, e.Cursor.Transaction = uuid.Nil, "agent", e.Cursor.Transaction+1_000_000
 		e.Time = e.Time.Add(-50 * time.Millisecond)
 	}
+
 	require.Equal(t, want, told(brought))
 	require.Contains(t, told(func(e *cyborg.Event) { brought(e); e.Time = e.Time.Add(-1000 * time.Hour) }), "showed image", "by hand, before")
 }
 
-// TestForgottenOperationsAreStillTold: events may be kept for longer than
-// operations and accelerators.
+// TestForgottenOperationsAreStillTold: events may be kept for longer than the
+// operations that they belong to.
 func TestForgottenOperationsAreStillTold(t *testing.T) {
 	t.Parallel()
 	const golden = "testdata/forgotten.txt"
 	all := recorded(t)
 	all.Operation = nil
+
 	got := all.told()
 	if *update {
 		require.NoError(t, os.WriteFile(golden, []byte(got), 0o600))
 	}
+
 	want, err := os.ReadFile(golden)
 	require.NoError(t, err)
 	require.Equal(t, string(want), got)
 }
 
-// Each kind of operation is told in words of its own, and one that only a newer
-// server has, in some.
+// TestKindsAreToldApart: each kind of operation has words of its own, and a
+// kind that only a newer server knows is told by its name.
 func TestKindsAreToldApart(t *testing.T) {
 	t.Parallel()
+
 	accelerator := cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: uuid.NewString()}
 	said := map[string]cyborg.OperationKind{}
 	for _, kind := range append(cyborg.OperationKinds(), "polish") {
@@ -112,17 +125,21 @@ func TestKindsAreToldApart(t *testing.T) {
 			ID: id, Kind: kind, State: cyborg.OperationSucceeded, Host: "south", Subjects: []cyborg.Subject{accelerator},
 			Actor: cyborg.Actor{Name: "alice"}, Input: cyborg.JSONObject{"action": "install"},
 		}}}
+
 		all := n.Sentences([]cyborg.Event{{Axis: cyborg.AxisState, Operation: id}})
 		require.Len(t, all, 1, kind)
+
 		text, _, _ := strings.Cut(all[0].Text, " (operation ")
 		require.Equal(t, kind == "polish", strings.HasPrefix(text, "alice ran "), text)
 		require.Empty(t, said[text], "%s is told as %s is", kind, said[text])
+
 		said[text] = kind
 	}
+
 	require.Contains(t, said, "alice ran polish on it")
 }
 
-// What takes an accelerator out of service is told as what it is.
+// TestRetireIsASentence: retiring is told as taking out of service.
 func TestRetireIsASentence(t *testing.T) {
 	t.Parallel()
 	all := recorded(t)
@@ -134,9 +151,9 @@ func TestRetireIsASentence(t *testing.T) {
 	require.Contains(t, all.told(), "alice took accelerator story out of service (operation ")
 }
 
-// What differed in Placement is told of the accelerator that has the resource
-// provider, or of that provider; what differed in Nova, of the accelerators of
-// the instance.
+// TestDriftIsASentence: drift in Placement is told about the accelerator that
+// has the resource provider, or about the provider if there is none. Drift in
+// Nova is told about the accelerators of the instance.
 func TestDriftIsASentence(t *testing.T) {
 	t.Parallel()
 	all := recorded(t)
@@ -146,8 +163,10 @@ func TestDriftIsASentence(t *testing.T) {
 			Actor: "cyborg", Data: data,
 		}
 	}
+
 	accelerator := cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: all.Accelerator[0].UUID.String()}
 	provider := cyborg.Subject{Kind: cyborg.SubjectProvider, ID: uuid.NewString()}
+
 	drifted := feed{Accelerator: all.Accelerator, Event: []cyborg.Event{
 		about(accelerator, 1, cyborg.DriftReserved, "", "0 of 2 FPGA are reserved, not 2", nil),
 		about(accelerator, 1, cyborg.DriftReserved, "0 of 2 FPGA are reserved, not 2", "", map[string]any{"repaired": true}),
@@ -158,6 +177,7 @@ func TestDriftIsASentence(t *testing.T) {
 		about(cyborg.Subject{Kind: cyborg.SubjectHost, ID: "south"}, 6, cyborg.DriftNovaWhitelist, "", "its file is gone", nil),
 		about(cyborg.Subject{Kind: cyborg.SubjectHost, ID: "south"}, 7, cyborg.DriftNovaWhitelist, "its file is gone", "", map[string]any{"repaired": false}),
 	}}
+
 	got := drifted.told()
 	for _, sentence := range []string{
 		"Accelerator " + all.Accelerator[0].Name + " differed in Placement (reserved): 0 of 2 FPGA are reserved, not 2 and was put right in Placement (reserved).",
@@ -172,7 +192,8 @@ func TestDriftIsASentence(t *testing.T) {
 	}
 }
 
-// TestNewInMaintenanceIsASentence: nobody put it there.
+// TestNewInMaintenanceIsASentence: a new part of a device in maintenance begins
+// in maintenance, and the sentence must not say that somebody put it there.
 func TestNewInMaintenanceIsASentence(t *testing.T) {
 	t.Parallel()
 	all := recorded(t)
@@ -181,12 +202,13 @@ func TestNewInMaintenanceIsASentence(t *testing.T) {
 		{Subject: accelerator, Host: "south", Axis: cyborg.AxisPresence, To: "present", Actor: "agent"},
 		{Subject: accelerator, Host: "south", Axis: cyborg.AxisAdministration, To: "maintaining", Actor: "agent", Data: map[string]any{"reason": "cleaning"}},
 	}}
+
 	got := appeared.told()
 	require.Contains(t, got, " appeared on south and began in maintenance, like the rest of the device: cleaning.\n")
 }
 
-// TestEventsOfSeveralDevicesShareASentence: what two devices have in common is
-// said once, in words that fit two.
+// TestEventsOfSeveralDevicesShareASentence: what happened to two devices alike
+// is told once, in the plural.
 func TestEventsOfSeveralDevicesShareASentence(t *testing.T) {
 	t.Parallel()
 	all := recorded(t)
@@ -198,15 +220,17 @@ func TestEventsOfSeveralDevicesShareASentence(t *testing.T) {
 			cyborg.Event{Subject: device, Host: "south", Axis: cyborg.AxisPresence, To: "present", Actor: "agent", Data: data},
 			cyborg.Event{Subject: device, Host: "south", Axis: cyborg.AxisBackend, To: "fake", Actor: "agent", Data: data})
 	}
+
 	got := appeared.told()
 	require.Contains(t, got, "  Devices 00fa:01:00.0 and 00fa:02:00.0 appeared on south and came with backend fake.\n")
 }
 
-// What Nova has bound and unbound is told with the instance that it was for.
+// TestBindAndUnbindAreSentences: a binding of Nova is told with its instance.
 func TestBindAndUnbindAreSentences(t *testing.T) {
 	t.Parallel()
 	all := recorded(t)
 	vm := uuid.NewString()
+
 	for i := range all.Operation {
 		o := &all.Operation[i]
 		switch o.Kind {
@@ -217,13 +241,14 @@ func TestBindAndUnbindAreSentences(t *testing.T) {
 			o.Kind, o.Input = cyborg.OperationUnbind, cyborg.JSONObject{}
 		}
 	}
+
 	got := all.told()
 	require.Contains(t, got, "alice bound accelerator story to instance "+vm+" (handle 00fa:01:00.0, operation ")
 	require.Contains(t, got, "alice unbound accelerator story (handle 00fa:01:00.0, operation ")
 }
 
-// TestAForgottenHostHasNotRebooted: its events end with the boot that it no
-// longer has.
+// TestAForgottenHostHasNotRebooted: the last event of a forgotten host takes
+// its boot ID away, which must not be told as a reboot.
 func TestAForgottenHostHasNotRebooted(t *testing.T) {
 	t.Parallel()
 	host := cyborg.Subject{Kind: cyborg.SubjectHost, ID: "south"}

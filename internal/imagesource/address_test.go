@@ -9,8 +9,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Whoever controls an allowed name could point it at what listens on this
-// machine, or at a cloud's metadata service.
+// TestLocalAddressesAreRefused: whoever controls an allowed name could point it
+// to a service on this machine, or to a cloud's metadata service.
 func TestLocalAddressesAreRefused(t *testing.T) {
 	t.Parallel()
 	for ip, local := range map[string]bool{

@@ -17,12 +17,15 @@ import (
 	"github.com/cyborg-project/cyborg/internal/imagesource"
 )
 
-// origin is a server with one image that knows ranges, and the same without.
+// origin starts a server with one image, and returns its URL and the image.
+// Each path below /images/ answers in another way, with and without ranges, or
+// fails. Nobody may ask for /private.
 func origin(t *testing.T) (base string, image []byte) {
 	t.Helper()
 	image = make([]byte, 100_000)
 	_, err := rand.Read(image)
 	require.NoError(t, err)
+
 	mux := http.NewServeMux()
 	mux.HandleFunc("/images/ranged", func(w http.ResponseWriter, r *http.Request) {
 		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(image))
@@ -32,24 +35,30 @@ func origin(t *testing.T) (base string, image []byte) {
 	mux.HandleFunc("/images/secret", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
 	mux.HandleFunc("/images/broken", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
 	mux.HandleFunc("/images/teapot", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+
 	mux.HandleFunc("/images/short", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "1000")
 		_, _ = w.Write(image[:10])
 	})
+
 	mux.HandleFunc("/images/still", func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(image[:10])
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	})
+
 	mux.HandleFunc("/images/moved", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/images/ranged", http.StatusFound) })
 	mux.HandleFunc("/images/elsewhere", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/private", http.StatusFound) })
 	mux.HandleFunc("/images/loop", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/images/loop", http.StatusFound) })
 	mux.HandleFunc("/private", func(http.ResponseWriter, *http.Request) { t.Error("the private page was asked for") })
+
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
+
 	return server.URL, image
 }
 
+// source is an image source that is closed when the test ends.
 func source(t *testing.T, options imagesource.Options) *imagesource.HTTP {
 	t.Helper()
 	s, err := imagesource.New(options)
@@ -58,10 +67,13 @@ func source(t *testing.T, options imagesource.Options) *imagesource.HTTP {
 	return s
 }
 
+// TestOpen: an image is read from any offset, also from a server without
+// ranges.
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	base, image := origin(t)
 	s := source(t, imagesource.Options{Allow: []string{base + "/images/"}})
+
 	for name, test := range map[string]struct {
 		path   string
 		offset int64
@@ -76,9 +88,11 @@ func TestOpen(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			content, size, err := s.Open(t.Context(), cyborg.Image{Source: base + "/images/" + test.path}, test.offset)
 			require.NoError(t, err)
 			require.Equal(t, test.size, size)
+
 			got, err := io.ReadAll(content)
 			require.NoError(t, err)
 			require.NoError(t, content.Close())
@@ -87,11 +101,14 @@ func TestOpen(t *testing.T) {
 	}
 }
 
+// TestOpenFails: failures have kinds by which a caller knows whether to try
+// again, and nothing outside the allowed URLs is asked for.
 func TestOpenFails(t *testing.T) {
 	t.Parallel()
 	base, _ := origin(t)
 	s := source(t, imagesource.Options{Allow: []string{base + "/images"}})
 	port := base[strings.LastIndex(base, ":"):]
+
 	for name, test := range map[string]struct {
 		source string
 		offset int64
@@ -119,6 +136,7 @@ func TestOpenFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
 			_, _, err := s.Open(t.Context(), cyborg.Image{Source: test.source}, test.offset)
 			require.Error(t, err)
 			require.Equal(t, test.kind, cyborg.ErrorKindOf(err), err)
@@ -127,6 +145,8 @@ func TestOpenFails(t *testing.T) {
 	}
 }
 
+// TestOpenRefusesTooLarge: the limit holds whether the server announces the
+// size or not.
 func TestOpenRefusesTooLarge(t *testing.T) {
 	t.Parallel()
 	base, image := origin(t)
@@ -150,15 +170,19 @@ func TestOpenRefusesTooLarge(t *testing.T) {
 	require.NoError(t, content.Close())
 }
 
+// TestInterruptedRead: an answer that is too short, and one that falls silent,
+// are errors that may be tried again.
 func TestInterruptedRead(t *testing.T) {
 	t.Parallel()
 	base, _ := origin(t)
 	s := source(t, imagesource.Options{Allow: []string{base}, Silence: 2 * time.Second})
+
 	for _, path := range []string{"short", "still"} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
 			content, _, err := s.Open(t.Context(), cyborg.Image{Source: base + "/images/" + path}, 0)
 			require.NoError(t, err)
+
 			_, err = io.ReadAll(content)
 			require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err), err)
 			require.NoError(t, content.Close())
@@ -166,13 +190,17 @@ func TestInterruptedRead(t *testing.T) {
 	}
 }
 
+// TestOpenAllowsExplicitLoopback: this machine is refused unless the
+// configuration names it.
 func TestOpenAllowsExplicitLoopback(t *testing.T) {
 	t.Parallel()
 	base, _ := origin(t)
 	parsed, err := url.Parse(base)
 	require.NoError(t, err)
+
 	named := "http://localhost:" + parsed.Port()
 	s := source(t, imagesource.Options{Allow: []string{named}})
+
 	content, _, err := s.Open(t.Context(), cyborg.Image{Source: named + "/images/ranged"}, 0)
 	require.NoError(t, err)
 	require.NoError(t, content.Close())
