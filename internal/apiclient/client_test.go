@@ -26,6 +26,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
+// TestProblemsBecomeErrorsOfTheirKind: callers handle the API's failures by
+// kind, like those of any other package.
 func TestProblemsBecomeErrorsOfTheirKind(t *testing.T) {
 	t.Parallel()
 	operation := uuid.New()
@@ -90,6 +92,7 @@ func TestUnreachableServerIsUnavailable(t *testing.T) {
 	require.Contains(t, cyborg.AsError(err).Hint, "make run")
 }
 
+// TestBadOptionsAreRefused: a client that could never connect is not made.
 func TestBadOptionsAreRefused(t *testing.T) {
 	t.Parallel()
 	empty := filepath.Join(t.TempDir(), "empty.pem")
@@ -302,6 +305,8 @@ func TestUnexpectedListIsAnError(t *testing.T) {
 	}
 }
 
+// TestAcceleratorsIncludeComputedFields: the API adds the status and the
+// holders to an accelerator. A field of a newer API is ignored.
 func TestAcceleratorsIncludeComputedFields(t *testing.T) {
 	t.Parallel()
 	client := serve(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -318,6 +323,8 @@ func TestAcceleratorsIncludeComputedFields(t *testing.T) {
 	require.Equal(t, "fpga0", accelerator.Name)
 }
 
+// TestTLS: a server is trusted by its authority alone, and what is wrong with
+// TLS is told apart.
 func TestTLS(t *testing.T) {
 	t.Parallel()
 
@@ -341,6 +348,7 @@ func TestTLS(t *testing.T) {
 	require.ErrorContains(t, err, "speaks http, not https")
 }
 
+// TestMutualTLS: a server that wants a certificate of the client gets it.
 func TestMutualTLS(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, `{"name":"h1"}`) }))

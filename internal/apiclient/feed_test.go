@@ -102,6 +102,8 @@ func TestEventsStartAtTheGivenCursor(t *testing.T) {
 	}
 }
 
+// TestEventsEndOnPermanentErrors: an error that a new connection would not
+// change ends the events.
 func TestEventsEndOnPermanentErrors(t *testing.T) {
 	t.Parallel()
 	client := serve(t, func(w http.ResponseWriter, _ *http.Request) {

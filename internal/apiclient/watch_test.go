@@ -25,6 +25,7 @@ type script struct {
 	read   chan struct{}
 }
 
+// newScript is a script of these stages; the last one stays.
 func newScript(t *testing.T, stages ...func(http.ResponseWriter)) *script {
 	t.Helper()
 	return &script{t: t, id: uuid.New(), stages: stages, read: make(chan struct{}, 100)}
@@ -100,6 +101,8 @@ func TestWatchYieldsEachChangeAndEndsWithTheOperation(t *testing.T) {
 	require.NoError(t, troubles[len(troubles)-1])
 }
 
+// TestWatchWithoutAStreamPolls: a proxy may refuse event streams; the watch
+// then reads the operation from time to time.
 func TestWatchWithoutAStreamPolls(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, at(cyborg.OperationRunning), at(cyborg.OperationFailed))
@@ -135,6 +138,8 @@ func TestWatchOfAnUnknownOperation(t *testing.T) {
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(got[0]))
 }
 
+// TestWatchEndsWithContextOrBreak: however a caller leaves a watch, nothing of
+// it keeps running.
 func TestWatchEndsWithContextOrBreak(t *testing.T) {
 	t.Parallel()
 	s := newScript(t, at(cyborg.OperationRunning))

@@ -80,6 +80,8 @@ func TestOpenUnpacks(t *testing.T) {
 	require.Equal(t, "0x10de\n", string(text))
 }
 
+// TestOpenReusesWhatItUnpacked: an agent that restarts must not unpack the same
+// archive again, but must notice another one.
 func TestOpenReusesWhatItUnpacked(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "machine")
@@ -227,6 +229,8 @@ func TestOpenCannotWriteThroughLinks(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(parent, "stolen"))
 }
 
+// TestOpenReadsEachSnapshotOfGHW: the recordings of real machines that the
+// tests have can all be opened.
 func TestOpenReadsEachSnapshotOfGHW(t *testing.T) {
 	t.Parallel()
 	for _, name := range sysfstest.Recordings(t) {

@@ -40,6 +40,8 @@ func survey(t *testing.T, root string) ([]sysfs.Function, sysfs.Protection) {
 	return functions, protection
 }
 
+// TestRecordingShowsTheSameMachine: drivers must see the same functions and the
+// same protection in a recording as on the machine.
 func TestRecordingShowsTheSameMachine(t *testing.T) {
 	t.Parallel()
 	port := sysfstest.Bridge(t, "0000:00:01.0")

@@ -312,6 +312,7 @@ func away(w http.ResponseWriter, _ apiclient.Operation) {
 // broken is a stage in which the connection breaks.
 func broken(http.ResponseWriter, apiclient.Operation) { panic(http.ErrAbortHandler) }
 
+// step is a step of an operation, at noon.
 func step(name string, state cyborg.StepState, note string) cyborg.Step {
 	return cyborg.Step{Name: name, State: state, At: noon, Note: note}
 }

@@ -41,6 +41,8 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
+// TestConflictNamesTheOperation: the operation that is in the way can be looked
+// at and waited for.
 func TestConflictNamesTheOperation(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
@@ -218,6 +220,8 @@ func TestSetMergesSpecs(t *testing.T) {
 	require.Equal(t, `"3"`, change.header.Get("If-Match"))
 }
 
+// TestAttachAndDetachSendTheHolder: the holder goes into the body of an attach
+// and into the query of a detach.
 func TestAttachAndDetachSendTheHolder(t *testing.T) {
 	t.Parallel()
 	for flags, want := range map[string]string{

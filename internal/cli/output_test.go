@@ -60,6 +60,8 @@ func TestJSONShowsTheAPIObjects(t *testing.T) {
 	require.JSONEq(t, string(want), string(got))
 }
 
+// TestAnEmptyListIsAList: a script must be able to read an empty list like any
+// other.
 func TestAnEmptyListIsAList(t *testing.T) {
 	t.Parallel()
 	for format, want := range map[string]string{"json": "[]\n", "yaml": "[]\n", "value": "", "csv": "UUID,Name,Host,Device Type,Status,Holders\n"} {

@@ -21,6 +21,8 @@ type person struct {
 	env  []string
 }
 
+// newPerson returns a person without profiles, with these environment
+// variables.
 func newPerson(t *testing.T, env ...string) *person {
 	t.Helper()
 	return &person{t: t, home: t.TempDir(), env: env}

@@ -96,6 +96,7 @@ func TestSortTimesAndEmptyValues(t *testing.T) {
 	require.Equal(t, "later\nnever\nsooner\n", names("state,name"))
 }
 
+// TestEveryListSorts: each list command accepts --sort.
 func TestEveryListSorts(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)

@@ -91,6 +91,8 @@ func TestLiveLineNeverWraps(t *testing.T) {
 	}
 }
 
+// TestNarrowTerminalKeepsThePercentage: the bar shrinks and goes before the
+// percentage does. The width is the present one, as a window may be resized.
 func TestNarrowTerminalKeepsThePercentage(t *testing.T) {
 	t.Parallel()
 	running := then(func(operation *apiclient.Operation) {
@@ -123,6 +125,8 @@ attach: succeeded in 1.5s
 `, got.err)
 }
 
+// TestWaitOutlivesAnAPIRestart: an operation goes on while the API restarts, so
+// the wait goes on too.
 func TestWaitOutlivesAnAPIRestart(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, at(cyborg.OperationRunning), away, broken, broken, broken, broken, at(cyborg.OperationRunning), at(cyborg.OperationSucceeded))
@@ -171,6 +175,8 @@ func TestNothingToDoStartsNoOperation(t *testing.T) {
 	require.Equal(t, result{}, api.cyborg(append(other, "--quiet")...))
 }
 
+// TestFailedOperationIsShownWithItsExitCode: an operation that fails gives the
+// exit code that its error would have given at once.
 func TestFailedOperationIsShownWithItsExitCode(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -200,6 +206,8 @@ func TestFailedOperationIsShownWithItsExitCode(t *testing.T) {
 	}
 }
 
+// TestWatchExitCodeFollowsTheOutcome: a script that watches an operation learns
+// how it ended.
 func TestWatchExitCodeFollowsTheOutcome(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, succeeding()...)

@@ -143,6 +143,8 @@ func TestWatchIsDrawnInPlace(t *testing.T) {
 	require.Equal(t, 130, <-w.ended)
 }
 
+// TestWatchFitsALowScreen: what scrolls off the screen cannot be drawn over, so
+// it is left out.
 func TestWatchFitsALowScreen(t *testing.T) {
 	t.Parallel()
 	size := func() (columns, rows int) { return 60, 5 }
@@ -173,6 +175,8 @@ func TestWatchWaitsForTheAPI(t *testing.T) {
 	require.Equal(t, 3, <-w.ended, "what waiting does not mend ends it")
 }
 
+// TestTimeoutEndsAWatch: a watch that ends by --timeout has done what was
+// asked, so it succeeds.
 func TestTimeoutEndsAWatch(t *testing.T) {
 	t.Parallel()
 	got := newAPI(t).cyborg("accelerator", "list", "-w", "--timeout", "2s", "-f", "value", "-c", "name")

@@ -65,6 +65,8 @@ func TestExampleIsCurrent(t *testing.T) {
 	compare(t, examplePath, example())
 }
 
+// TestExampleEqualsTheDefaults: whoever copies the example changes nothing by
+// it.
 func TestExampleEqualsTheDefaults(t *testing.T) {
 	t.Parallel()
 	for _, process := range []Process{ProcessAgent, ProcessStandalone} {

@@ -94,6 +94,8 @@ func flagSet(t *testing.T, args ...string) *pflag.FlagSet {
 	return flags
 }
 
+// TestLaterSourcesOverrideEarlierOnes: flags override variables, and variables
+// override the file.
 func TestLaterSourcesOverrideEarlierOnes(t *testing.T) {
 	t.Parallel()
 	file := write(t, "api:\n  listen: 127.0.0.1:1\n  sync_wait: 1s\n  queue_wait: 1s\n")
@@ -221,6 +223,8 @@ database:
 	}, got)
 }
 
+// TestMissingOptionsAreNamed: an option that a process cannot do without is
+// named, with where to set it.
 func TestMissingOptionsAreNamed(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, []string{
@@ -289,6 +293,8 @@ func TestDeployablesAreNamedAsConfigured(t *testing.T) {
 	require.Equal(t, "old-{name}-x", c.Inventory.NameDeployable("{name}", "x"), "what a name contains is no placeholder")
 }
 
+// TestOperationOptionsConvertToWorkflowLimits: the options and the limits have
+// the same fields, so that one converts to the other.
 func TestOperationOptionsConvertToWorkflowLimits(t *testing.T) {
 	t.Parallel()
 	limits := workflows.Limits(config.Default().Operations)

@@ -92,6 +92,7 @@ func TestProblemsShowNoSecret(t *testing.T) {
 	}
 }
 
+// TestSizes: sizes have binary units, and a size in bytes must fit an int64.
 func TestSizes(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]config.Size{

@@ -198,6 +198,7 @@ func TestFilesMustExistWhereTheyAreUsed(t *testing.T) {
 	require.Len(t, problems(t, config.LoadOptions{Process: config.ProcessStandalone, File: write(t, text)}), 2)
 }
 
+// TestTokensComeFromFilesToo: a token from a file must meet the same rules.
 func TestTokensComeFromFilesToo(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -212,6 +213,8 @@ func TestTokensComeFromFilesToo(t *testing.T) {
 		problems(t, config.LoadOptions{Process: config.ProcessStandalone, File: write(t, text)}))
 }
 
+// TestPasswordFromAFile: a password comes from the configuration or from a
+// file, never from both.
 func TestPasswordFromAFile(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "password")

@@ -9,8 +9,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/english"
 )
 
-// TestLists: List names everything. Some names three and counts the others,
-// three.
+// TestLists: List names everything. Some names three and counts the others, but
+// does not count a single one.
 func TestLists(t *testing.T) {
 	t.Parallel()
 	names := []string{"a", "b", "c", "d", "e"}

@@ -51,6 +51,7 @@ func open(t *testing.T, dir string) *journal.Journal {
 // number returns the UUID of the test's operation n.
 func number(n int) uuid.UUID { return uuid.NewSHA1(uuid.NameSpaceOID, []byte(strconv.Itoa(n))) }
 
+// stepKey is the key of the only step of the test's operation n.
 func stepKey(n int) journal.StepKey { return journal.StepKey{Operation: number(n), Name: "Install"} }
 
 // started is a change that records the step of operation n as started.
@@ -201,6 +202,8 @@ func TestDamagedJournalIsRefused(t *testing.T) {
 	}
 }
 
+// TestANewerFormatIsRefused: after a downgrade, a journal that this release
+// cannot read must not be overwritten.
 func TestANewerFormatIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
