@@ -122,7 +122,7 @@ func TestAdopt(t *testing.T) {
 			again = o.adopt(t, from, true)
 			require.Equal(t, db.AdoptionCount{Already: 4}, again.Adopted.Counts[db.AdoptARQ])
 			_, err = o.ARQ(t.Context(), uuid.MustParse("20000000-0000-4000-8000-000000000002"))
-			require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err), "what was deleted since does not come back")
+			require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err), "a request that was deleted here does not come back")
 		})
 	}
 }
@@ -146,12 +146,12 @@ func requireAdopted(t *testing.T, o *ours) {
 	device, err := o.Device(t.Context(), card.DeviceUUID)
 	require.NoError(t, err)
 	require.NotEmpty(t, device.ProductID)
-	require.NotContains(t, device.BoardInfo, "product_id", "it is told once")
+	require.NotContains(t, device.BoardInfo, "product_id", "the product ID has a field of its own")
 	require.Equal(t, []cyborg.Attribute{{Key: "rc", Value: "FPGA"}, {Key: "traits1", Value: "CUSTOM_FAKE_DEVICE"}, {Key: "rack", Value: "b7"}}, card.Attributes)
 
 	set, err := o.Attribute(t.Context(), uuid.MustParse("a0000000-0000-4000-8000-000000000003"))
 	require.NoError(t, err)
-	require.Equal(t, cyborg.Attribute{Key: "rack", Value: "b7"}, set.Attribute, "what somebody set has its UUID")
+	require.Equal(t, cyborg.Attribute{Key: "rack", Value: "b7"}, set.Attribute, "an attribute that somebody set keeps its UUID")
 
 	require.Equal(t, time.Date(2025, 3, 1, 10, 0, 0, 0, time.UTC), card.CreatedAt)
 	require.Len(t, card.Handles, 3)
@@ -163,7 +163,7 @@ func requireAdopted(t *testing.T, o *ours) {
 	require.Equal(t, map[string]string{"domain": "0000", "bus": "0c", "device": "00", "function": "1"}, held.Info)
 	require.Equal(t, time.Date(2025, 3, 3, 12, 0, 0, 0, time.UTC), held.AttachedAt)
 	require.Nil(t, card.Handles[1].Holder)
-	require.Nil(t, card.Handles[2].Holder, "it had leaked")
+	require.Nil(t, card.Handles[2].Holder, "no request holds it, so it is free here")
 
 	bound, err := o.ARQ(t.Context(), uuid.MustParse("20000000-0000-4000-8000-000000000001"))
 	require.NoError(t, err)
@@ -171,7 +171,7 @@ func requireAdopted(t *testing.T, o *ours) {
 	require.Equal(t, "c1ba1e0d0e1b4c7f8f8d1c0b7a6f5e4d", bound.Project)
 	require.Equal(t, "fpga-aes", bound.Profile)
 	require.Equal(t, 1, bound.GroupIndex)
-	require.Equal(t, map[string]string{"resources:FPGA": "1"}, bound.Group, "it has its own copy now")
+	require.Equal(t, map[string]string{"resources:FPGA": "1"}, bound.Group, "the request has its own copy of the group")
 	require.Equal(t, "compute1.example.org", bound.Host)
 	require.Equal(t, card.ProviderUUID, bound.ProviderUUID)
 	require.Equal(t, *held.Holder, bound.Holder())

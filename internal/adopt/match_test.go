@@ -172,7 +172,7 @@ func TestReportsMatchAdoptedDevices(t *testing.T) {
 			after, known := o.rows(t)
 			require.Equal(t, before, after)
 			for _, d := range devices {
-				require.Equal(t, driver, known[d.Identity], "it is the driver's now")
+				require.Equal(t, driver, known[d.Identity], "the device belongs to the driver's backend now")
 			}
 			require.Len(t, known, len(devices))
 
@@ -231,7 +231,7 @@ func TestAdoptedVirtualFunctions(t *testing.T) {
 
 	accelerators, err := o.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{Limit: 100})
 	require.NoError(t, err)
-	require.Len(t, accelerators, len(before), "none is new")
+	require.Len(t, accelerators, len(before), "no accelerator is new")
 	for _, a := range accelerators {
 		require.Contains(t, before, a.UUID)
 

@@ -79,7 +79,7 @@ func TestEventsResumeAfterABrokenConnection(t *testing.T) {
 
 	require.Equal(t, []int64{1, 2, 3, 4, 5, 6, 7, 8, 9}, got)
 	require.NotEmpty(t, troubles)
-	require.NoError(t, troubles[len(troubles)-1], "the last thing said is that it is over")
+	require.NoError(t, troubles[len(troubles)-1], "a nil error comes last and says that the trouble is over")
 }
 
 func TestEventsStartAtTheGivenCursor(t *testing.T) {

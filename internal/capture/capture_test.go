@@ -97,7 +97,7 @@ func TestOpenReusesWhatItUnpacked(t *testing.T) {
 
 	_, err = capture.Open(second, dir)
 	require.NoError(t, err)
-	require.NoFileExists(t, mark, "another archive takes its place whole")
+	require.NoFileExists(t, mark, "another archive replaces all of it")
 	text, err := os.ReadFile(filepath.Join(dir, "sys/devices/pci0000:00/0000:00:02.0/vendor"))
 	require.NoError(t, err)
 	require.Equal(t, "0x8086\n", string(text))
@@ -154,7 +154,8 @@ func TestOpenRefuses(t *testing.T) {
 	require.FileExists(t, filepath.Join(occupied, "important"))
 }
 
-// TestOpenBoundsWhatItUnpacks: a small archive may unpack to any size.
+// TestOpenBoundsWhatItUnpacks: a small archive could unpack to any size, so
+// there is a limit.
 func TestOpenBoundsWhatItUnpacks(t *testing.T) {
 	t.Parallel()
 	// The entry is of a kind that is not unpacked, because what is skipped must

@@ -458,7 +458,7 @@ data: {"cursor":"7-1","subject":{"kind":"accelerator","id":"`+fpga.String()+`"},
 
 // answerText writes text as the body of an answer.
 func answerText(w http.ResponseWriter, text string) {
-	_, _ = w.Write([]byte(text)) // a client that has gone shows in the test itself
+	_, _ = w.Write([]byte(text)) // a client that has gone makes the test fail elsewhere
 }
 
 // TestLocalCommandsAreServedWithoutClientFlagsInTheirHelp: commands that run a

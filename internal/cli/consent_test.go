@@ -170,7 +170,7 @@ func TestDetachInstanceGoesOnAfterAFailure(t *testing.T) {
 	got := api.cyborg("detach-instance", instance, "fast", "h2_gpu0", "fast", "-q")
 	require.Equal(t, result{4, "", "Accelerator " + fpga.String() + ":\nError: qemu has it open\nStop it.\n"}, got)
 	changes := api.changes()
-	require.Len(t, changes, 2, "each once")
+	require.Len(t, changes, 2, "each accelerator once")
 	require.Equal(t, "/v1/accelerators/"+gpu.String(), changes[1].path)
 	require.Equal(t, "instance="+instance, changes[1].query)
 

@@ -80,7 +80,7 @@ func underContract(t *testing.T, next http.Handler) http.Handler {
 
 		maps.Copy(w.Header(), held.Header())
 		w.WriteHeader(held.Code)
-		_, _ = w.Write(held.Body.Bytes()) // a client that has gone shows in the test itself
+		_, _ = w.Write(held.Body.Bytes()) // a client that has gone makes the test fail elsewhere
 	})
 }
 

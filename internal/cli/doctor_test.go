@@ -132,11 +132,11 @@ func TestDoctorIgnoresRestartedProcesses(t *testing.T) {
 
 	got := api.cyborg("doctor")
 	require.Zero(t, got.code, got.err)
-	require.NotContains(t, got.out, "warning", "its successor lives")
+	require.NotContains(t, got.out, "warning", "another process took its place")
 
 	killed.LastSeen = noon.Add(time.Minute)
 	api.services(killed, service("api", true), service("conductor", true))
-	require.Contains(t, api.cyborg("doctor").out, "disappeared without notice", "the other one ran beside it")
+	require.Contains(t, api.cyborg("doctor").out, "disappeared without notice", "the other process was running before it died")
 }
 
 // TestDoctorCountsSuccessors: each process that started later replaces one that
@@ -153,12 +153,12 @@ func TestDoctorCountsSuccessors(t *testing.T) {
 		at("3", -time.Minute, 0, true), service("conductor", true))
 
 	got := api.cyborg("doctor")
-	require.Contains(t, got.out, "api on s1 (since 2026-01-31T11:50:00Z) disappeared without notice", "the other one was started again")
+	require.Contains(t, got.out, "api on s1 (since 2026-01-31T11:50:00Z) disappeared without notice", "one process replaces only one of the two")
 	require.NotContains(t, got.out, "11:52")
 
 	api.services(at("1", -time.Hour, -10*time.Minute, false), at("2", -9*time.Minute, -8*time.Minute, false),
 		at("3", -time.Minute, 0, true), service("conductor", true))
-	require.NotContains(t, api.cyborg("doctor").out, "warning", "each took the place of the one before")
+	require.NotContains(t, api.cyborg("doctor").out, "warning", "each process replaced the one before it")
 }
 
 // TestDoctorOnAHealthySystem: every check reports, and each says ok.

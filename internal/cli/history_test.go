@@ -109,7 +109,7 @@ func TestHistoriesAreSentences(t *testing.T) {
 
 			narrow := run(t.Context(), cli.Streams{OutWidth: 60, Env: environment("CYBORG_URL", api.server.URL)}, strings.Fields(c.line)...)
 			bare := func(text string) string { return strings.Join(strings.Fields(text), "") }
-			require.Equal(t, bare(got.out), bare(narrow.out), "the same words")
+			require.Equal(t, bare(got.out), bare(narrow.out), "only the line breaks differ")
 
 			raw := api.cyborg(append(strings.Fields(c.line), "--events")...)
 			require.Contains(t, raw.out, "| Time ")

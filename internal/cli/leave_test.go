@@ -37,7 +37,7 @@ func TestDetachByForce(t *testing.T) {
 	require.Equal(t, "force=true&instance="+instance, api.changes()[0].query)
 
 	require.Zero(t, api.cyborg("accelerator", "detach", "fast", "--instance", instance).code)
-	require.Equal(t, "instance="+instance, api.changes()[1].query, "nobody forces what was not asked for by force")
+	require.Equal(t, "instance="+instance, api.changes()[1].query, "force is sent only where --force was given")
 }
 
 // TestForgetHost: a silent host is forgotten after a yes, and a live one is

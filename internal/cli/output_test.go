@@ -119,7 +119,7 @@ func TestWideListShortensUUIDs(t *testing.T) {
 	narrow := run(t.Context(), cli.Streams{OutWidth: 100, Env: env}, "accelerator", "list").out
 	require.NotContains(t, narrow, fpga.String())
 	require.Contains(t, narrow, "| 0a1b2c3d | fast ")
-	require.Contains(t, narrow, instance, "what no command finds by its beginning stays whole")
+	require.Contains(t, narrow, instance, "no command accepts a short instance ID, so it stays whole")
 	require.Contains(t, run(t.Context(), cli.Streams{OutWidth: 20, Env: env}, "accelerator", "list", "-f", "value").out, fpga.String())
 }
 

@@ -77,7 +77,7 @@ func TestProfileSetsURLAndToken(t *testing.T) {
 
 	require.Equal(t, 0, p.types("other-token\n", "profile", "set", "other", "--url", api.server.URL, "--token-stdin").code)
 	require.Equal(t, 0, p.types("", "host", "list").code)
-	require.Equal(t, "Bearer first-token-of-16", credential(), "only the first comes into use by itself")
+	require.Equal(t, "Bearer first-token-of-16", credential(), "only the first profile is used without being chosen")
 	require.Equal(t, 0, p.types("", "host", "list", "--profile", "other").code)
 	require.Equal(t, "Bearer other-token", credential())
 	require.Equal(t, 0, p.types("", "profile", "use", "other").code)
@@ -170,7 +170,7 @@ func TestInvalidProfilesAreRefused(t *testing.T) {
 	got := p.types("", "host", "list")
 	require.Equal(t, 2, got.code)
 	require.Contains(t, got.err, "others have access to "+p.file()+" (mode 0640), which may hold tokens\nchmod 600 ")
-	require.Contains(t, p.types("", "host", "list", "--url", "http://127.0.0.1:1").err, "127.0.0.1:1", "who names a URL needs no profile")
+	require.Contains(t, p.types("", "host", "list", "--url", "http://127.0.0.1:1").err, "127.0.0.1:1", "a command with --url does not need the profiles")
 
 	require.NoError(t, os.WriteFile(p.file(), []byte("profiles: {a: {tokn: x}}\n"), 0o600))
 	require.NoError(t, os.Chmod(p.file(), 0o600))

@@ -55,7 +55,7 @@ func TestSortIsStableAndTakesMoreColumns(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
 	require.Equal(t, []string{"b", "a", "c"}, listed(t, api, []string{"b", "a", "c"}, "--sort", "host"), "equal rows keep their order")
-	require.Equal(t, []string{"c", "a", "b"}, listed(t, api, []string{"b", "a", "c"}, "--sort", "host,num"), "a number, and a column that is not shown")
+	require.Equal(t, []string{"c", "a", "b"}, listed(t, api, []string{"b", "a", "c"}, "--sort", "host,num"), "a number is sorted by value, in a column that is not shown")
 	require.Equal(t, []string{"a", "b", "c"}, listed(t, api, []string{"b", "a", "c"}, "--sort", "device-type:desc", "--sort", "name:asc"))
 }
 

@@ -99,6 +99,7 @@ func TestNarrowTerminalKeepsThePercentage(t *testing.T) {
 		operation.State = cyborg.OperationRunning
 		operation.Progress = &cyborg.Progress{Step: "LoadBits", Percent: 50, Note: strings.Repeat("a long story ", 9)}
 	})
+
 	for width, want := range map[int]string{30: "detach 50% ", 40: "detach [#####.....] 50% ", 300: "detach [############............] 50% "} {
 		api := newAPI(t, running, at(cyborg.OperationSucceeded))
 		terminal := cli.Streams{ErrWidth: 120, Screen: func() (int, int) { return width, 20 }, Env: environment("CYBORG_URL", api.server.URL)}

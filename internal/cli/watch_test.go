@@ -172,7 +172,7 @@ func TestWatchWaitsForTheAPI(t *testing.T) {
 	w.handles("GET /v1/accelerators/{uuid}", func(out http.ResponseWriter, _ *http.Request) {
 		problem(out, http.StatusNotFound, cyborg.Errorf(cyborg.ErrNotFound, "it is gone"))
 	})
-	require.Equal(t, 3, <-w.ended, "what waiting does not mend ends it")
+	require.Equal(t, 3, <-w.ended, "waiting does not help against this error")
 }
 
 // TestTimeoutEndsAWatch: a watch that ends by --timeout has done what was

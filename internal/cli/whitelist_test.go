@@ -107,6 +107,7 @@ func TestWhitelistIsShown(t *testing.T) {
 func TestWhitelistMistakes(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t)
+
 	for line, text := range map[string]string{
 		"host whitelist":                         "HOST",
 		"host whitelist h1 fast --none":          "exclude each other",
@@ -119,5 +120,6 @@ func TestWhitelistMistakes(t *testing.T) {
 		require.Equal(t, 2, got.code, line)
 		require.Contains(t, got.err, text)
 	}
+
 	require.Empty(t, api.received())
 }

@@ -104,8 +104,8 @@ func TestLaterSourcesOverrideEarlierOnes(t *testing.T) {
 
 	require.Equal(t, "127.0.0.1:3", c.API.Listen, "the flag goes before everything")
 	require.Equal(t, 2*time.Second, c.API.SyncWait, "the environment goes before the file")
-	require.Equal(t, time.Second, c.API.QueueWait, "an empty variable is none")
-	require.Equal(t, config.MiB, c.API.BodyLimit, "nobody set it")
+	require.Equal(t, time.Second, c.API.QueueWait, "an empty variable counts as unset")
+	require.Equal(t, config.MiB, c.API.BodyLimit, "nothing set it, so it is the default")
 }
 
 func TestUnsetOptionsHaveDefaults(t *testing.T) {
@@ -290,7 +290,7 @@ func TestDeployablesAreNamedAsConfigured(t *testing.T) {
 	require.Equal(t, "h1_0000:01:00.0", config.Default().Inventory.NameDeployable("h1", "0000:01:00.0"))
 
 	c := load(t, config.LoadOptions{Env: []string{"CYBORG_INVENTORY_DEPLOYABLE_NAME=old-{host}-{name}"}})
-	require.Equal(t, "old-{name}-x", c.Inventory.NameDeployable("{name}", "x"), "what a name contains is no placeholder")
+	require.Equal(t, "old-{name}-x", c.Inventory.NameDeployable("{name}", "x"), "placeholders within a name are not replaced")
 }
 
 // TestOperationOptionsConvertToWorkflowLimits: the options and the limits have

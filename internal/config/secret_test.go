@@ -74,7 +74,7 @@ func TestDumpShowsNoSecret(t *testing.T) {
 	require.Contains(t, text.String(), "postgres://a:******@db/x")
 
 	again := problems(t, config.LoadOptions{File: write(t, text.String())})
-	require.Len(t, again, 4, "a mask is taken for no secret")
+	require.Len(t, again, 4, "a mask must not be read as a secret")
 	for _, line := range again {
 		require.Contains(t, line, "not the mask")
 	}

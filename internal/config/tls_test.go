@@ -178,7 +178,7 @@ func TestACertificateIsReplacedWithoutARestart(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(a.file("server.crt"), []byte("half written"), 0o600))
 	name, _, err = shake(t, server, client)
-	require.NoError(t, err, "the last good pair serves on")
+	require.NoError(t, err, "the last good pair stays in use")
 	require.Equal(t, "old", name)
 
 	a.issue(t, "server", "new")

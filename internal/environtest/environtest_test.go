@@ -16,7 +16,7 @@ func TestStrip(t *testing.T) {
 		"https_proxy=http://proxy", "XDG_CONFIG_HOME=/home/me/c", "OSTYPE=linux", "LANG=C",
 	}
 	require.Equal(t, []string{"PATH=/bin", "HOME=/home/me", "OSTYPE=linux", "LANG=C"}, Strip(given))
-	require.Len(t, given, 11, "it stays as it was given")
+	require.Len(t, given, 11, "the given list is not changed")
 }
 
 func TestClearKeepsTestVariables(t *testing.T) {

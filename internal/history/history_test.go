@@ -91,7 +91,7 @@ func TestImageChangeInAReportBelongsToItsOperation(t *testing.T) {
 	}
 
 	require.Equal(t, want, told(brought))
-	require.Contains(t, told(func(e *cyborg.Event) { brought(e); e.Time = e.Time.Add(-1000 * time.Hour) }), "showed image", "by hand, before")
+	require.Contains(t, told(func(e *cyborg.Event) { brought(e); e.Time = e.Time.Add(-1000 * time.Hour) }), "showed image", "a change long before the operation is not its own")
 }
 
 // TestForgottenOperationsAreStillTold: events may be kept for longer than the
@@ -139,7 +139,8 @@ func TestKindsAreToldApart(t *testing.T) {
 	require.Contains(t, said, "alice ran polish on it")
 }
 
-// TestRetireIsASentence: retiring is told as taking out of service.
+// TestRetireIsASentence: retiring is told as taking the accelerator out of
+// service.
 func TestRetireIsASentence(t *testing.T) {
 	t.Parallel()
 	all := recorded(t)

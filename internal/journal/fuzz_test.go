@@ -69,7 +69,7 @@ func FuzzOpen(f *testing.F) {
 			require.LessOrEqual(t, len(err.Error()), fuzztest.LongestMessage+len(path))
 			kept, readErr := os.ReadFile(path)
 			require.NoError(t, readErr)
-			require.Equal(t, string(text), string(kept), "an operator may want to look at it")
+			require.Equal(t, string(text), string(kept), "the file is left for an operator to look at")
 			return
 		}
 

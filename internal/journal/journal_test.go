@@ -235,7 +235,7 @@ func TestSequencesGrowOverRestartsAndClocks(t *testing.T) {
 			last = n
 		}
 
-		require.GreaterOrEqual(t, last, clock.UnixMilli(), "a host that lost its state still outnumbers its past")
+		require.GreaterOrEqual(t, last, clock.UnixMilli(), "a host that lost its journal still gets greater numbers than before")
 		require.NoError(t, j.Close())
 	}
 }
@@ -267,7 +267,7 @@ func TestTheFileStaysSmall(t *testing.T) {
 	require.NoError(t, err)
 	info, err = os.Stat(filepath.Join(dir, "journal"))
 	require.NoError(t, err)
-	require.Less(t, info.Size(), int64(5<<20), "a week of results")
+	require.Less(t, info.Size(), int64(5<<20), "only a week of results is kept")
 
 	require.Len(t, j.Attachments(), 1)
 	_, ok := j.Step(stepKey(0))
