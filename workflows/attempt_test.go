@@ -10,9 +10,9 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// What is undone hangs on this: whether an agent may have begun an attempt. The
-// test environment cancels without details, so what Temporal's server says is
-// tested here.
+// TestAttemptThatNoAgentTook: whether an agent may have begun an attempt
+// decides whether it is undone. The test environment cancels without details,
+// so the errors of Temporal's server are tested here.
 func TestAttemptThatNoAgentTook(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

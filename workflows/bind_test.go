@@ -17,8 +17,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// plainBind is a bind that has nothing to load, and of which Nova has still to
-// be notified when it has begun and ended.
+// plainBind is a bind with nothing to load, which has begun and ended, and of
+// which Nova still has to be notified.
 func plainBind() *world {
 	w := newWorld(cyborg.OperationBind)
 	w.work.Loads, w.work.Targets, w.work.Notify = nil, nil, []uuid.UUID{uuid.New()}
@@ -26,8 +26,8 @@ func plainBind() *world {
 	return w
 }
 
-// A bind without an image has ended when it has begun, and Nova was notified
-// then; where Nova was not, it is notified once.
+// TestBindWithoutImage: a bind without an image has ended as soon as it has
+// begun. The workflow notifies Nova, once, only where Begin has not done so.
 func TestBindWithoutImage(t *testing.T) {
 	t.Parallel()
 	w := plainBind()
@@ -45,12 +45,13 @@ func TestBindWithoutImage(t *testing.T) {
 	require.Equal(t, cyborg.OperationSucceeded, w.notified.State)
 }
 
-// A bind that was only begun, as one that a terminated run leaves is, is not
-// brought to its end but undone.
+// TestAbandonedBindWithoutImage: a bind that a terminated run has only begun is
+// undone, not completed.
 func TestAbandonedBindWithoutImage(t *testing.T) {
 	t.Parallel()
 	w := plainBind()
 	w.work.Ended, w.outcome = "", nil
+
 	var asked workflows.BeginInput
 	result, err := w.play(t, true, func(env *testsuite.TestWorkflowEnvironment) {
 		env.OnActivity(workflows.BeginActivity, mock.Anything, mock.Anything).Return(func(_ context.Context, in workflows.BeginInput) (cyborg.Work, error) {
@@ -58,6 +59,7 @@ func TestAbandonedBindWithoutImage(t *testing.T) {
 			return w.work, nil
 		})
 	})
+
 	require.NoError(t, err)
 	require.Equal(t, workflows.BeginInput{Operation: w.work.Operation, Abandoned: true}, asked)
 	require.Equal(t, cyborg.OperationCancelled, result.State)
@@ -65,8 +67,8 @@ func TestAbandonedBindWithoutImage(t *testing.T) {
 	require.Equal(t, cyborg.OperationCancelled, w.notified.State)
 }
 
-// L13: that Nova is away undoes nothing, and it is notified when it is back,
-// however often that takes.
+// L13: a Nova that is away is no reason to undo a bind. It is notified when it
+// is back, however many attempts that takes.
 func TestL13NovaIsNotifiedWhenItIsBack(t *testing.T) {
 	t.Parallel()
 	w := plainBind()
@@ -79,13 +81,14 @@ func TestL13NovaIsNotifiedWhenItIsBack(t *testing.T) {
 			return nil
 		})
 	})
+
 	require.Equal(t, cyborg.OperationSucceeded, result.State)
 	require.Equal(t, 5, attempts)
 	require.Equal(t, cyborg.OperationSucceeded, w.outcome.State)
 }
 
-// L3: a bind that fails, that is cancelled, or that was too late to begin is
-// reported to Nova as well.
+// L3: Nova is also notified of a bind that fails, that is cancelled, or that
+// came too late to begin.
 func TestL3NovaIsNotifiedOfFailures(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(w *world){
@@ -99,13 +102,15 @@ func TestL3NovaIsNotifiedOfFailures(t *testing.T) {
 			w.work.Notify = []uuid.UUID{uuid.New()}
 			change(w)
 			if name == "it does not begin" {
-				w.work = cyborg.Work{} // which is what an activity that failed returns
+				w.work = cyborg.Work{} // what an activity that failed returns
 			}
+
 			result, err := w.run(t, false)
 			require.NoError(t, err)
 			require.NotEqual(t, cyborg.OperationSucceeded, result.State)
+
 			require.Len(t, slices.DeleteFunc(w.calls, func(call string) bool { return call != "NotifyNova" }), 1)
-			if len(w.failed) == 0 { // else Nova knows before the end
+			if len(w.failed) == 0 { // otherwise Nova was notified before the end
 				require.Equal(t, result.State, w.notified.State)
 			}
 			w.requireUntouched(t, w.String())
@@ -113,7 +118,7 @@ func TestL3NovaIsNotifiedOfFailures(t *testing.T) {
 	}
 }
 
-// slowly has the second image take an hour, and the undo of the first likewise.
+// slowly lets the second image take an hour, and the undo of the first as well.
 func slowly(w *world, env *testsuite.TestWorkflowEnvironment) {
 	env.OnActivity(workflows.ProgramActivity, mock.Anything, mock.MatchedBy(func(in workflows.ProgramInput) bool { return in.Image.Source == "other.img" })).
 		After(time.Hour).Return(workflows.ProgramResult{}, errors.New("it was cancelled"))
@@ -135,9 +140,9 @@ func boundLate() *world {
 	return w
 }
 
-// L3: a bind that loads an image for too long has failed, and Nova knows when
-// its time is over, once, however long the undo takes then. That Nova deletes
-// the requests then changes nothing.
+// L3: a bind that takes too long has failed. Nova is notified as soon as its
+// time is over, once, however long the undo takes. A cancel that follows, as
+// when Nova deletes the requests, changes nothing.
 func TestL3BindTimeout(t *testing.T) {
 	t.Parallel()
 	for _, cancelled := range []bool{false, true} {
@@ -148,6 +153,7 @@ func TestL3BindTimeout(t *testing.T) {
 				began    time.Time
 				toldWhen time.Duration
 			)
+
 			result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
 				began = env.Now()
 				slowly(w, env)
@@ -160,12 +166,14 @@ func TestL3BindTimeout(t *testing.T) {
 					env.RegisterDelayedCallback(w.cancel, time.Minute)
 				}
 			})
+
 			require.Equal(t, []string{"FailARQs", "NotifyNova", "Restore", "End"}, w.calls[len(w.calls)-4:])
 			require.GreaterOrEqual(t, toldWhen, 30*time.Second)
 			require.Less(t, toldWhen, time.Minute, "the undo takes an hour")
 			require.Nil(t, w.notified, "the operation had not ended")
 			require.Len(t, w.failed, 1)
 			require.Contains(t, w.failed[0], "not bound within 30s")
+
 			require.Equal(t, cyborg.OperationFailed, result.State)
 			require.Equal(t, cyborg.ErrTimeout, result.Error.Kind)
 			require.Contains(t, result.Error.Message, "not bound within 30s")
@@ -174,7 +182,8 @@ func TestL3BindTimeout(t *testing.T) {
 	}
 }
 
-// Nova is notified at once of a bind that fails for another reason, too.
+// TestNovaIsNotifiedBeforeTheUndo: Nova does not wait for the undo of a bind
+// that failed for another reason, either.
 func TestNovaIsNotifiedBeforeTheUndo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationBind)
@@ -187,17 +196,19 @@ func TestNovaIsNotifiedBeforeTheUndo(t *testing.T) {
 				return workflows.ChangeResult{}, w.call(ctx, "Restore", true, func() {})
 			})
 	})
+
 	require.Equal(t, cyborg.ErrHardware, result.Error.Kind)
 	require.Equal(t, []string{"it broke"}, w.failed)
 	require.Equal(t, []string{"FailARQs", "NotifyNova", "Restore", "End"}, w.calls[len(w.calls)-4:])
 }
 
-// Nova is away at the deadline: the operation ends meanwhile, and Nova is
-// notified once.
+// L3: Nova is away at the deadline. The operation ends meanwhile, and Nova is
+// notified once when it is back.
 func TestL3NovaIsNotifiedOfTheTimeoutWhenItIsBack(t *testing.T) {
 	t.Parallel()
 	w := boundLate()
 	attempts, taken := 0, 0
+
 	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
 		slowly(w, env)
 		env.OnActivity(workflows.NotifyNovaActivity, mock.Anything, mock.Anything).Return(func(context.Context, workflows.NotifyNovaInput) error {
@@ -208,12 +219,14 @@ func TestL3NovaIsNotifiedOfTheTimeoutWhenItIsBack(t *testing.T) {
 			return nil
 		})
 	})
+
 	require.Equal(t, cyborg.ErrTimeout, result.Error.Kind)
 	require.Greater(t, attempts, 10)
 	require.Equal(t, 1, taken)
 }
 
-// The run that was to notify Nova was terminated: another run only does that.
+// TestBindNovaNotNotified: where the run that was to notify Nova was
+// terminated, another run does that and nothing else.
 func TestBindNovaNotNotified(t *testing.T) {
 	t.Parallel()
 	w := plainBind()
@@ -229,8 +242,9 @@ func TestBindNovaNotNotified(t *testing.T) {
 	require.Equal(t, []string{"Begin"}, w.calls, "Begin has notified Nova")
 }
 
-// Two accelerators get their images one after the other, and what a host's
-// journal knows of one is not taken for the other.
+// TestBindWithTwoImages: two accelerators get their images one after the other.
+// Each load has an id of its own, so that the host's journal does not take one
+// for the other.
 func TestBindWithTwoImages(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationBind)
@@ -238,6 +252,7 @@ func TestBindWithTwoImages(t *testing.T) {
 	second.Accelerator, second.Deployable = uuid.New(), "d1"
 	w.work.Targets = append(w.work.Targets, second)
 	w.work.Loads = append(w.work.Loads, cyborg.ImageLoad{Accelerator: second.Accelerator, Image: cyborg.Image{Source: "other.img"}})
+
 	var attempts []uuid.UUID
 	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
 		env.OnActivity(workflows.ProgramActivity, mock.Anything, mock.Anything).Return(func(_ context.Context, in workflows.ProgramInput) (workflows.ProgramResult, error) {
@@ -245,6 +260,7 @@ func TestBindWithTwoImages(t *testing.T) {
 			return workflows.ProgramResult{BitstreamID: in.Image.Source}, nil
 		})
 	})
+
 	require.Equal(t, cyborg.OperationSucceeded, result.State)
 	require.Len(t, attempts, 2)
 	require.Equal(t, w.work.Operation, attempts[0])
@@ -254,19 +270,22 @@ func TestBindWithTwoImages(t *testing.T) {
 	}, w.outcome.Bitstreams)
 }
 
-// The undo of an image looks at all that it disturbs, and at nothing that
-// another image of the same bind does: that one is put back by itself.
+// TestBindRestoresEveryTargetOfAnImage: the undo of an image looks at
+// everything that the image disturbs, but not at what another image of the same
+// bind disturbs, which has an undo of its own.
 func TestBindRestoresEveryTargetOfAnImage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationBind)
 	first := &w.work.Targets[0]
 	first.ProgramSet = "left"
+
 	sibling, second, elsewhere := *first, *first, *first
 	sibling.Accelerator, sibling.Deployable = uuid.New(), "d1"
 	second.Accelerator, second.Deployable, second.ProgramSet = uuid.New(), "d2", "right"
 	elsewhere.Accelerator, elsewhere.Deployable, elsewhere.Device = uuid.New(), "d3", "another"
 	w.work.Targets = append(w.work.Targets, sibling, second, elsewhere)
 	w.work.Loads = append(w.work.Loads, cyborg.ImageLoad{Accelerator: second.Accelerator, Image: cyborg.Image{Source: "other.img"}})
+
 	w.failAt, w.failure = len([]string{"Begin", "Stage", "Record", "Program", "Stage", "Record"}), cyborg.Errorf(cyborg.ErrHardware, "it broke")
 	restored := map[string][]cyborg.Target{}
 	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
@@ -275,11 +294,13 @@ func TestBindRestoresEveryTargetOfAnImage(t *testing.T) {
 			return workflows.ChangeResult{}, nil
 		})
 	})
+
 	require.Equal(t, cyborg.OperationFailed, result.State, w.String())
 	require.Equal(t, map[string][]cyborg.Target{"d0": {sibling}, "d2": nil}, restored)
 }
 
-// An image in Glance that turns out to be what is loaded is not loaded again.
+// TestBindWithLoadedFunction: an image in Glance that is loaded already is not
+// loaded again.
 func TestBindWithLoadedFunction(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationBind)

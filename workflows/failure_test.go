@@ -15,11 +15,13 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// Every kind survives the way error → Temporal failure on the wire → error, with its message, hint and operation.
+// TestEveryKindSurvivesTemporal: an error of every kind keeps its message, hint
+// and operation on its way through a Temporal failure and back.
 func TestEveryKindSurvivesTemporal(t *testing.T) {
 	t.Parallel()
 	wire := temporal.GetDefaultFailureConverter()
 	require.NotNil(t, converter.GetDefaultDataConverter())
+
 	for _, kind := range cyborg.ErrorKinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
@@ -27,20 +29,25 @@ func TestEveryKindSurvivesTemporal(t *testing.T) {
 			failure := workflows.ToFailure(fmt.Errorf("wrapped: %w", want))
 			application, ok := errors.AsType[*temporal.ApplicationError](failure)
 			require.True(t, ok)
+
 			require.Equal(t, kind.Retryable(), !application.NonRetryable())
 			require.Equal(t, string(kind), application.Type())
+
 			got := workflows.FromFailure(wire.FailureToError(wire.ErrorToFailure(failure)))
 			require.Equal(t, want, got)
 		})
 	}
 }
 
+// TestFailureOfForeignErrors: a cancel stays one, and any other error that is
+// not ours becomes an internal one.
 func TestFailureOfForeignErrors(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, workflows.ToFailure(nil))
 	require.Nil(t, workflows.FromFailure(nil))
 	require.True(t, temporal.IsCanceledError(workflows.ToFailure(context.Canceled)))
 	require.Equal(t, cyborg.ErrCancelled, workflows.FromFailure(temporal.NewCanceledError()).Kind)
+
 	plain := workflows.FromFailure(workflows.ToFailure(errors.New("something")))
 	require.Equal(t, cyborg.ErrInternal, plain.Kind)
 	require.Equal(t, "something", plain.Message)

@@ -18,10 +18,11 @@ func fromGlance() *world {
 	return w
 }
 
-// glanceCalls are what such an operation does, in order.
+// glanceCalls are the calls of such an operation, in order.
 func glanceCalls() []string { return []string{"Begin", "Find", "Stage", "Record", "Program", "End"} }
 
-// The host is handed the one-time URL, and what is loaded has the id and the checksum that Glance has.
+// TestImageFromGlance: the host is handed the one-time URL, and what is loaded
+// has the id and the checksum that Glance has.
 func TestImageFromGlance(t *testing.T) {
 	t.Parallel()
 	w := fromGlance()
@@ -29,6 +30,7 @@ func TestImageFromGlance(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, cyborg.OperationSucceeded, result.State)
 	require.Equal(t, glanceCalls(), w.calls)
+
 	require.Equal(t, workflows.ImageFetch(w.work.Operation, "secret"), w.staged.Fetch)
 	require.Equal(t, cyborg.Checksum("sha512:00"), w.staged.Image.Checksum)
 	require.Equal(t, "found", w.programmed.Image.ID)
@@ -36,7 +38,8 @@ func TestImageFromGlance(t *testing.T) {
 	require.Equal(t, "find image", w.outcome.Steps[0].Name)
 }
 
-// Each step in turn fails, for good or for a while, before or after its effect, or is cancelled.
+// TestImageFromGlanceFails: each step in turn fails, for good or for a while,
+// before or after its effect, or is cancelled.
 func TestImageFromGlanceFails(t *testing.T) {
 	t.Parallel()
 	for at, name := range glanceCalls() {
@@ -50,6 +53,7 @@ func TestImageFromGlanceFails(t *testing.T) {
 					require.Error(t, err)
 					return
 				}
+
 				require.NoError(t, err)
 				require.Equal(t, cyborg.OperationFailed, result.State)
 				require.Equal(t, cyborg.ErrImageRejected, w.outcome.Error.Kind)
@@ -58,6 +62,7 @@ func TestImageFromGlanceFails(t *testing.T) {
 				}
 			})
 		}
+
 		t.Run(name+"/passes", func(t *testing.T) {
 			t.Parallel()
 			w := fromGlance()
@@ -66,6 +71,7 @@ func TestImageFromGlanceFails(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, cyborg.OperationSucceeded, result.State)
 		})
+
 		t.Run(name+"/cancelled", func(t *testing.T) {
 			t.Parallel()
 			w := fromGlance()
@@ -76,6 +82,7 @@ func TestImageFromGlanceFails(t *testing.T) {
 				require.Equal(t, cyborg.OperationSucceeded, result.State)
 				return
 			}
+
 			require.Equal(t, cyborg.OperationCancelled, result.State)
 			w.requireUntouched(t, w.String())
 		})

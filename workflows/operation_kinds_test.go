@@ -17,10 +17,12 @@ func TestEveryKind(t *testing.T) {
 		kinds = append(kinds, w.Kind)
 		require.False(t, names[w.Name], "two workflows are called %s", w.Name)
 		names[w.Name] = true
+
 		name, err := typeOf(w.Kind)
 		require.NoError(t, err)
 		require.Equal(t, w.Name, name)
 	}
+
 	require.ElementsMatch(t, cyborg.OperationKinds(), kinds)
 	_, err := typeOf("explode")
 	require.Equal(t, cyborg.ErrInternal, cyborg.ErrorKindOf(err))

@@ -17,6 +17,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
+// TestOperationsSucceed: an operation of each kind takes its steps in order,
+// and records what the agent saw.
 func TestOperationsSucceed(t *testing.T) {
 	t.Parallel()
 	want := map[cyborg.OperationKind][]string{
@@ -29,21 +31,25 @@ func TestOperationsSucceed(t *testing.T) {
 		cyborg.OperationBind:      {"Begin", "Stage", "Record", "Program", "End"},
 		cyborg.OperationUnbind:    {"Begin", "Detach", "End"},
 		cyborg.OperationWhitelist: {"Begin", "WriteWhitelist", "End"},
-		cyborg.OperationRescue:    {"Begin", "End"}, // of nobody; see TestRescue
+		cyborg.OperationRescue:    {"Begin", "End"}, // of no instance; see TestRescue
 	}
+
 	for _, kind := range cyborg.OperationKinds() {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(kind)
 			result, err := w.run(t, false)
 			require.NoError(t, err)
+
 			require.Equal(t, cyborg.OperationSucceeded, result.State)
 			require.Equal(t, want[kind], w.calls)
 			require.Equal(t, cyborg.OperationSucceeded, w.outcome.State)
 			require.Nil(t, w.outcome.Error)
+
 			for _, step := range w.outcome.Steps {
 				require.Equal(t, cyborg.StepDone, step.State, step.Name)
 			}
+
 			if kind != cyborg.OperationConfigure && kind != cyborg.OperationWhitelist && kind != cyborg.OperationRescue { // which see no device
 				require.NotEmpty(t, w.outcome.Observations, "what the agent saw is recorded")
 			}
@@ -51,25 +57,28 @@ func TestOperationsSucceed(t *testing.T) {
 	}
 }
 
-// Each step in turn fails, before and after it took effect: the operation ends,
-// and the hardware is as before.
+// TestEachStepFails: each step in turn fails, before and after it took effect.
+// The operation ends as failed, and the hardware is as before.
 func TestEachStepFails(t *testing.T) {
 	t.Parallel()
 	for _, kind := range cyborg.OperationKinds() {
 		clean := newWorld(kind)
 		_, err := clean.run(t, false)
 		require.NoError(t, err)
+
 		for at, name := range clean.calls {
 			for _, after := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/%s/after=%v", kind, name, after), func(t *testing.T) {
 					t.Parallel()
 					w := newWorld(kind)
 					w.failAt, w.failAfter, w.failure = at, after, cyborg.Errorf(cyborg.ErrHardware, "step %d broke", at)
+
 					result, err := w.run(t, false)
 					if name == "End" {
 						require.Error(t, err, "an outcome that cannot be recorded is the only failure of a workflow")
 						return
 					}
+
 					require.NoError(t, err)
 					require.Equal(t, cyborg.OperationFailed, result.State, w)
 					require.Equal(t, cyborg.ErrHardware, w.outcome.Error.Kind)
@@ -88,11 +97,13 @@ func TestRetryableFailuresPass(t *testing.T) {
 		clean := newWorld(kind)
 		_, err := clean.run(t, false)
 		require.NoError(t, err)
+
 		for at, name := range clean.calls {
 			t.Run(fmt.Sprintf("%s/%s", kind, name), func(t *testing.T) {
 				t.Parallel()
 				w := newWorld(kind)
 				w.failAt, w.failure = at, cyborg.Errorf(cyborg.ErrUnavailable, "away for a moment")
+
 				result, err := w.run(t, false)
 				require.NoError(t, err)
 				require.Equal(t, cyborg.OperationSucceeded, result.State, w)
@@ -101,16 +112,18 @@ func TestRetryableFailuresPass(t *testing.T) {
 	}
 }
 
-// Someone cancels during each step in turn: the operation is cancelled with
-// everything undone, or it succeeded first. The test environment cancels an
-// activity as the server does one that no agent took yet; a cancel that reaches
-// an agent at work is in tests/journey.
+// TestCancelDuringEachStep: somebody cancels during each step in turn. The
+// operation is cancelled with everything undone, unless it had succeeded
+// already. The test environment cancels an activity as the server does when no
+// agent has taken it yet. tests/journey has the cancel that reaches an agent at
+// work.
 func TestCancelDuringEachStep(t *testing.T) {
 	t.Parallel()
 	for _, kind := range cyborg.OperationKinds() {
 		clean := newWorld(kind)
 		_, err := clean.run(t, false)
 		require.NoError(t, err)
+
 		for at, name := range clean.calls {
 			t.Run(fmt.Sprintf("%s/%s", kind, name), func(t *testing.T) {
 				t.Parallel()
@@ -120,10 +133,12 @@ func TestCancelDuringEachStep(t *testing.T) {
 				require.NoError(t, err)
 				require.NotNil(t, w.outcome, "a terminal state is always written")
 				require.Equal(t, result.State, w.outcome.State)
+
 				if name == "End" {
 					require.Equal(t, cyborg.OperationSucceeded, result.State, "it was too late")
 					return
 				}
+
 				require.Equal(t, cyborg.OperationCancelled, result.State, w)
 				w.requireUntouched(t, w.String())
 			})
@@ -131,8 +146,8 @@ func TestCancelDuringEachStep(t *testing.T) {
 	}
 }
 
-// Where the undo fails too, the operation says that an operator is needed, and
-// why.
+// TestUndoFails: where the undo fails too, the operation says that an operator
+// is needed, why, and what the operator can do.
 func TestUndoFails(t *testing.T) {
 	t.Parallel()
 	out := map[cyborg.OperationKind]string{
@@ -141,6 +156,7 @@ func TestUndoFails(t *testing.T) {
 		cyborg.OperationProgram: "Program it with an image that works", cyborg.OperationBind: "Program it with an image that works",
 		cyborg.OperationWhitelist: "stays Nova's in the records",
 	}
+
 	for kind, step := range map[cyborg.OperationKind]string{
 		cyborg.OperationProvision: "Install", cyborg.OperationAttach: "Attach", cyborg.OperationDetach: "Detach", cyborg.OperationProgram: "Program",
 		cyborg.OperationRetire: "Uninstall", cyborg.OperationBind: "Program", cyborg.OperationWhitelist: "WriteWhitelist",
@@ -150,6 +166,7 @@ func TestUndoFails(t *testing.T) {
 			clean := newWorld(kind)
 			_, err := clean.run(t, false)
 			require.NoError(t, err)
+
 			w := newWorld(kind)
 			w.failAfter, w.failUndo, w.failure = true, true, cyborg.Errorf(cyborg.ErrHardware, "it broke")
 			for i, name := range clean.calls {
@@ -157,6 +174,7 @@ func TestUndoFails(t *testing.T) {
 					w.failAt = i
 				}
 			}
+
 			result, err := w.run(t, false)
 			require.NoError(t, err)
 			require.Equal(t, cyborg.OperationNeedsOperator, result.State)
@@ -167,8 +185,9 @@ func TestUndoFails(t *testing.T) {
 	}
 }
 
-// A detach that the host refuses, because the device is in use or its backend
-// is disabled, changes nothing and undoes nothing: it must not end in error.
+// TestRefusedDetach: a host refuses a detach because the device is in use or
+// its backend is disabled. Nothing has changed, so nothing is undone, and no
+// operator is needed.
 func TestRefusedDetach(t *testing.T) {
 	t.Parallel()
 	for _, failure := range []*cyborg.Error{
@@ -179,6 +198,7 @@ func TestRefusedDetach(t *testing.T) {
 			t.Parallel()
 			w := newWorld(cyborg.OperationDetach)
 			w.failAt, w.failure, w.failUndo = 1, failure, true
+
 			result, err := w.run(t, false)
 			require.NoError(t, err)
 			require.Equal(t, cyborg.OperationFailed, result.State)
@@ -189,8 +209,9 @@ func TestRefusedDetach(t *testing.T) {
 	}
 }
 
-// A host that refuses a later attempt may have lost its journal, and with it
-// what it knew of the first: that is undone.
+// TestRefusedRetryIsUndone: a host that refuses a later attempt may have lost
+// its journal, and with it the record of what the first attempt did. So the
+// operation undoes it.
 func TestRefusedRetryIsUndone(t *testing.T) {
 	t.Parallel()
 	for kind, step := range map[cyborg.OperationKind]string{
@@ -202,9 +223,11 @@ func TestRefusedRetryIsUndone(t *testing.T) {
 			clean := newWorld(kind)
 			_, err := clean.run(t, false)
 			require.NoError(t, err)
+
 			w := newWorld(kind)
 			w.failAt, w.failAfter = slices.Index(clean.calls, step), true
 			w.failure, w.refuse = cyborg.Errorf(cyborg.ErrUnavailable, "the agent was killed"), cyborg.Errorf(cyborg.ErrNotFound, "what image?")
+
 			result, err := w.run(t, false)
 			require.NoError(t, err)
 			require.Equal(t, cyborg.OperationFailed, result.State)
@@ -214,7 +237,8 @@ func TestRefusedRetryIsUndone(t *testing.T) {
 	}
 }
 
-// An instance gets its handle without any work on the host.
+// TestAttachToInstance: an instance gets its handle without any work on the
+// host.
 func TestAttachToInstance(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationAttach)
@@ -225,8 +249,8 @@ func TestAttachToInstance(t *testing.T) {
 	require.Equal(t, []string{"Begin", "End"}, w.calls)
 }
 
-// A run that takes over from one that was terminated only undoes; a detach and
-// a retire go forward.
+// TestAbandoned: a run that takes over from a terminated one only undoes. A
+// detach and a retire go forward instead.
 func TestAbandoned(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[cyborg.OperationKind][]string{
@@ -244,12 +268,15 @@ func TestAbandoned(t *testing.T) {
 			w.installed, w.image, w.whitelisted = true, "half", true
 			result, err := w.run(t, true)
 			require.NoError(t, err)
-			calls := slices.DeleteFunc(w.calls, func(name string) bool { return name == "FailARQs" }) // beside the undo
+
+			calls := slices.DeleteFunc(w.calls, func(name string) bool { return name == "FailARQs" }) // runs beside the undo
 			require.Equal(t, want, calls)
+
 			if kind == cyborg.OperationDetach || kind == cyborg.OperationRetire {
 				require.Equal(t, cyborg.OperationSucceeded, result.State)
 				return
 			}
+
 			require.Equal(t, cyborg.OperationCancelled, result.State)
 			if kind == cyborg.OperationProvision {
 				require.False(t, w.installed)
@@ -262,8 +289,9 @@ func TestAbandoned(t *testing.T) {
 	}
 }
 
-// A run that takes over and cannot learn what there is to undo does not end the
-// operation: that would free what an earlier run may have attached.
+// TestAbandonedAndRecordsUnavailable: a run that takes over and cannot learn
+// what there is to undo does not end the operation, because that would free
+// what an earlier run may have attached.
 func TestAbandonedAndRecordsUnavailable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationAttach)
@@ -275,8 +303,8 @@ func TestAbandonedAndRecordsUnavailable(t *testing.T) {
 	require.Nil(t, w.outcome)
 }
 
-// An operation that has ended already is left alone: a second start does no
-// harm.
+// TestEndedOperationIsNotRepeated: an operation that has ended is left alone,
+// so a second start does no harm.
 func TestEndedOperationIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationAttach)
@@ -287,8 +315,8 @@ func TestEndedOperationIsNotRepeated(t *testing.T) {
 	require.Equal(t, []string{"Begin"}, w.calls)
 }
 
-// A cancel that was asked for before the first step ends the operation without
-// touching anything.
+// TestCancelledBeforeTheFirstStep: a cancel before the first step ends the
+// operation, and nothing is touched.
 func TestCancelledBeforeTheFirstStep(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationProvision)
@@ -299,8 +327,8 @@ func TestCancelledBeforeTheFirstStep(t *testing.T) {
 	require.Equal(t, []string{"Begin", "End"}, w.calls)
 }
 
-// No agent takes the step: the operation fails, says which host is silent since
-// when, and has nothing to undo.
+// TestOperationFailsWithoutAnAgent: no agent takes the step. The operation
+// fails, says which host is silent since when, and has nothing to undo.
 func TestOperationFailsWithoutAnAgent(t *testing.T) {
 	t.Parallel()
 	for kind, step := range map[cyborg.OperationKind]struct {
@@ -324,6 +352,7 @@ func TestOperationFailsWithoutAnAgent(t *testing.T) {
 				env.OnActivity(step.activity, mock.Anything, mock.Anything).
 					Return(step.nothing, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START, nil))
 			})
+
 			require.Equal(t, cyborg.OperationFailed, result.State)
 			require.Equal(t, cyborg.ErrHostSilent, result.Error.Kind)
 			require.Contains(t, result.Error.Message, "host h1 has been silent since 2026-01-02T03:04:05Z")
@@ -333,7 +362,8 @@ func TestOperationFailsWithoutAnAgent(t *testing.T) {
 	}
 }
 
-// An agent that is heard and does not take the step is not called silent.
+// TestBusyAgentIsNotCalledSilent: an agent that is heard but does not take the
+// step is not called silent.
 func TestBusyAgentIsNotCalledSilent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationAttach)
@@ -342,12 +372,14 @@ func TestBusyAgentIsNotCalledSilent(t *testing.T) {
 		env.OnActivity(workflows.AttachActivity, mock.Anything, mock.Anything).
 			Return(workflows.ChangeResult{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START, nil))
 	})
+
 	require.Equal(t, cyborg.ErrHostSilent, result.Error.Kind)
 	require.Contains(t, result.Error.Message, "host h1 was heard at 2026-01-02T03:04:05Z, but its agent did not take")
 	require.Contains(t, result.Error.Hint, "agent.slots")
 }
 
-// An agent that lives and has no slot left is waited for: other steps end.
+// TestAgentWithoutASlot: the operation waits for an agent that lives but has no
+// free slot, because other steps will end.
 func TestAgentWithoutASlot(t *testing.T) {
 	t.Parallel()
 	play := func(busy int) (*world, workflows.OperationResult) {
@@ -363,12 +395,13 @@ func TestAgentWithoutASlot(t *testing.T) {
 				})
 		})
 	}
+
 	w, result := play(7) // more often than a step is tried
 	require.Equal(t, cyborg.OperationSucceeded, result.State, "%+v", result.Error)
 	require.Equal(t, cyborg.StepDone, w.outcome.Steps[0].State)
 }
 
-// It is not waited for without end.
+// TestAgentNeverHasASlot: the wait for a free slot has an end.
 func TestAgentNeverHasASlot(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationAttach)
@@ -377,14 +410,15 @@ func TestAgentNeverHasASlot(t *testing.T) {
 		env.OnActivity(workflows.AttachActivity, mock.Anything, mock.Anything).After(10*time.Second).
 			Return(workflows.ChangeResult{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START, nil))
 	})
+
 	require.Equal(t, cyborg.OperationFailed, result.State)
 	require.Equal(t, cyborg.ErrHostSilent, result.Error.Kind)
 	require.Contains(t, result.Error.Message, `the agent of host h1 had no slot left for "AttachHandle"`)
 	require.Equal(t, []string{"Begin", "End"}, w.calls, "nothing began, so nothing is undone")
 }
 
-// The agent took the step and then fell silent: what it may have done is undone
-// once it is back.
+// TestAgentDiesDuringAStep: the agent took the step and then fell silent. What
+// it may have done is undone once it is back.
 func TestAgentDiesDuringAStep(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationAttach)
@@ -395,14 +429,15 @@ func TestAgentDiesDuringAStep(t *testing.T) {
 		env.OnActivity(workflows.AttachActivity, mock.Anything, mock.Anything).
 			Return(workflows.ChangeResult{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START, nil)).Once()
 	})
+
 	require.Equal(t, cyborg.OperationFailed, result.State)
 	require.Equal(t, cyborg.ErrHostSilent, result.Error.Kind)
 	require.Equal(t, []string{"Begin", "Detach", "End"}, w.calls)
 	require.False(t, w.attached)
 }
 
-// Someone cancels between two attempts of a step, the first of which got
-// somewhere: that is undone.
+// TestCancelBetweenTwoAttempts: somebody cancels between two attempts of a
+// step. What the first attempt did is undone.
 func TestCancelBetweenTwoAttempts(t *testing.T) {
 	t.Parallel()
 	for kind, activity := range map[cyborg.OperationKind]string{
@@ -414,21 +449,23 @@ func TestCancelBetweenTwoAttempts(t *testing.T) {
 			clean := newWorld(kind)
 			_, err := clean.run(t, false)
 			require.NoError(t, err)
+
 			w := newWorld(kind)
 			w.failAt, w.failAfter = slices.Index(clean.calls, activity), true
 			w.failure = cyborg.Errorf(cyborg.ErrUnavailable, "the agent stops")
 			result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
 				env.SetOnTimerScheduledListener(func(string, time.Duration) { env.CancelWorkflow() })
 			})
+
 			require.Equal(t, cyborg.OperationCancelled, result.State, w)
 			w.requireUntouched(t, w.String())
 		})
 	}
 }
 
-// A detach by force asks nothing of the host, which is gone, and says what was
-// not done there. It goes forward whatever comes between: a cancel is too late,
-// and a run that takes over does the same.
+// TestForcedDetach: a forced detach asks nothing of the host, which is gone,
+// and says what was not done there. It always goes forward: a cancel comes too
+// late, and a run that takes over does the same.
 func TestForcedDetach(t *testing.T) {
 	t.Parallel()
 	for name, play := range map[string]func(t *testing.T, w *world) (workflows.OperationResult, error){
@@ -447,6 +484,7 @@ func TestForcedDetach(t *testing.T) {
 			w.work.Handles = append(w.work.Handles, cyborg.WorkHandle{
 				Identity: "0000:01:00.1", Holder: cyborg.Holder{Kind: cyborg.HolderInstance, ID: "i1"},
 			})
+
 			result, err := play(t, w)
 			require.NoError(t, err)
 			require.Equal(t, cyborg.OperationSucceeded, result.State)
@@ -461,7 +499,9 @@ func TestForcedDetach(t *testing.T) {
 			require.True(t, w.attached)
 		})
 	}
-	// It begins when its host has come back: it fails, and nothing has happened.
+
+	// Begin refuses where the host has come back: the operation fails, and nothing
+	// has happened.
 	w := newWorld(cyborg.OperationDetach)
 	w.failAt, w.failure = 0, cyborg.Errorf(cyborg.ErrChanged, "it can be detached without force")
 	result, err := w.run(t, false)

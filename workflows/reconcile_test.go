@@ -18,7 +18,7 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// records is what Reconcile's activities see and change.
+// records is what Reconcile's activities find and change.
 type records struct {
 	found    workflows.Findings
 	adopted  []workflows.Orphan
@@ -27,11 +27,14 @@ type records struct {
 	from     workflows.Place
 }
 
+// reconcile runs one round on the records, in an environment that change has
+// prepared.
 func reconcile(t *testing.T, r *records, change func(env *testsuite.TestWorkflowEnvironment)) (workflows.ReconcileResult, error) {
 	t.Helper()
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestWorkflowEnvironment()
 	on := func(name string, f any) { env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name}) }
+
 	on(workflows.InspectActivity, func(_ context.Context, in workflows.InspectInput) (workflows.Findings, error) {
 		r.from = in.From
 		return r.found, nil
@@ -54,11 +57,13 @@ func reconcile(t *testing.T, r *records, change func(env *testsuite.TestWorkflow
 		}
 		return workflows.SettleResult{Settled: in.Entries}, nil
 	})
+
 	change(env)
 	env.RegisterWorkflowWithOptions(workflows.Reconcile, workflow.RegisterOptions{Name: workflows.ReconcileWorkflow})
 	env.ExecuteWorkflow(workflows.ReconcileWorkflow, workflows.ReconcileInput{
 		Limits: limits(), OrphanAfter: time.Minute, AgentWait: 10 * time.Second,
 	})
+
 	require.True(t, env.IsWorkflowCompleted())
 	var out workflows.ReconcileResult
 	if err := env.GetWorkflowError(); err != nil {
@@ -68,8 +73,11 @@ func reconcile(t *testing.T, r *records, change func(env *testsuite.TestWorkflow
 	return out, nil
 }
 
+// asIs leaves the environment as it is.
 func asIs(*testsuite.TestWorkflowEnvironment) {}
 
+// disagreement returns a handle that a host's journal has in doubt and that
+// must be detached.
 func disagreement(host, handle string) workflows.Disagreement {
 	return workflows.Disagreement{
 		Host: host, Accelerator: uuid.New(), Journal: cyborg.AttachmentInDoubt,
@@ -77,8 +85,6 @@ func disagreement(host, handle string) workflows.Disagreement {
 	}
 }
 
-// TestReconcileResumesWhereTheRoundBeforeEnded: a round looks on where the
-// round before ended.
 func TestReconcileResumesWhereTheRoundBeforeEnded(t *testing.T) {
 	t.Parallel()
 	place := workflows.Place{Host: "h7", Running: workflows.OperationPlace{Admitted: time.Unix(1, 0).UTC(), ID: uuid.New()}}
@@ -86,9 +92,11 @@ func TestReconcileResumesWhereTheRoundBeforeEnded(t *testing.T) {
 	_, err := reconcile(t, r, asIs)
 	require.NoError(t, err)
 	require.Zero(t, r.from, "the first begins at the beginning")
+
 	r.found.Next = place
 	first, err := reconcile(t, r, asIs)
 	require.NoError(t, err)
+
 	_, err = reconcile(t, r, func(env *testsuite.TestWorkflowEnvironment) { env.SetLastCompletionResult(first) })
 	require.NoError(t, err)
 	require.Equal(t, place, r.from)
@@ -105,6 +113,8 @@ func TestReconcileFindsNothing(t *testing.T) {
 	require.Empty(t, out.Unsettled)
 }
 
+// TestReconcileRepairs: what a round finds is adopted, settled, recorded and
+// reported.
 func TestReconcileRepairs(t *testing.T) {
 	t.Parallel()
 	r := &records{found: workflows.Findings{
@@ -112,6 +122,7 @@ func TestReconcileRepairs(t *testing.T) {
 		Orphans:       []workflows.Orphan{{Operation: uuid.New()}, {Operation: uuid.New(), Abandoned: true}},
 		Disagreements: []workflows.Disagreement{disagreement("h1", "a"), disagreement("h2", "b"), disagreement("h1", "c")},
 	}}
+
 	out, err := reconcile(t, r, asIs)
 	require.NoError(t, err)
 	require.Equal(t, r.found.Orphans, r.adopted)
@@ -122,14 +133,15 @@ func TestReconcileRepairs(t *testing.T) {
 	require.Empty(t, out.Unsettled)
 }
 
-// A host that cannot settle, or does not answer, is reported, and the others
-// are settled all the same.
+// TestReconcileContinuesAfterFailures: a host that cannot settle or does not
+// answer is reported, and the others are settled all the same.
 func TestReconcileContinuesAfterFailures(t *testing.T) {
 	t.Parallel()
 	good := disagreement("h1", "a")
 	r := &records{found: workflows.Findings{
 		Disagreements: []workflows.Disagreement{disagreement("away", "x"), good, disagreement("stubborn", "y")},
 	}}
+
 	out, err := reconcile(t, r, func(env *testsuite.TestWorkflowEnvironment) {
 		env.OnActivity(workflows.SettleActivity, mock.Anything, mock.MatchedBy(func(in workflows.SettleInput) bool {
 			return in.Host == "away"
@@ -143,6 +155,7 @@ func TestReconcileContinuesAfterFailures(t *testing.T) {
 			})
 	})
 	require.NoError(t, err)
+
 	require.Equal(t, []workflows.Disagreement{good}, r.recorded)
 	require.Equal(t, 1, out.Settled)
 	require.Len(t, out.Unsettled, 2)
@@ -150,7 +163,8 @@ func TestReconcileContinuesAfterFailures(t *testing.T) {
 	require.Contains(t, out.Unsettled[0]+out.Unsettled[1], "host away")
 }
 
-// A part that fails does not keep the others from running.
+// TestReconcileTidiesWhenAdoptFails: a part that fails does not keep the others
+// from running.
 func TestReconcileTidiesWhenAdoptFails(t *testing.T) {
 	t.Parallel()
 	r := &records{found: workflows.Findings{Orphans: []workflows.Orphan{{Operation: uuid.New()}}}}
@@ -163,8 +177,9 @@ func TestReconcileTidiesWhenAdoptFails(t *testing.T) {
 	require.Equal(t, []string{"starting orphans: broken record"}, out.Unsettled)
 }
 
-// So does a round that cannot find out what is wrong: it has failed, and the
-// next one looks from where it did.
+// TestReconcileTidiesWhenInspectFails: a round that cannot find out what is
+// wrong still tidies, and then fails, so that the next one begins where this
+// one did.
 func TestReconcileTidiesWhenInspectFails(t *testing.T) {
 	t.Parallel()
 	r := &records{}
@@ -180,6 +195,7 @@ func TestCensusMarksHostsThatDoNotAnswer(t *testing.T) {
 	t.Parallel()
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestWorkflowEnvironment()
+
 	usage := func(_ context.Context, in workflows.UsageInput) (cyborg.HostUsage, error) {
 		switch in.Host {
 		case "mute":
@@ -189,18 +205,23 @@ func TestCensusMarksHostsThatDoNotAnswer(t *testing.T) {
 		}
 		return cyborg.HostUsage{Host: in.Host, Deployables: []cyborg.DeployableUsage{{Deployable: "d"}}}, nil
 	}
+
 	env.RegisterActivityWithOptions(usage, activity.RegisterOptions{Name: workflows.UsageActivity})
 	env.OnActivity(workflows.UsageActivity, mock.Anything, mock.Anything).Return(usage)
 	env.RegisterWorkflowWithOptions(workflows.Census, workflow.RegisterOptions{Name: workflows.CensusWorkflow})
+
 	hosts := []string{"h1", "mute", "h2", "broken"}
 	for range 300 { // more than are asked at once
 		hosts = append(hosts, "h")
 	}
+
 	env.ExecuteWorkflow(workflows.CensusWorkflow, workflows.CensusInput{Hosts: hosts, Deadline: 5 * time.Second})
 	var out cyborg.Census
 	require.NoError(t, env.GetWorkflowResult(&out))
+
 	require.Len(t, out.Hosts, len(hosts))
 	require.True(t, out.Partial)
+
 	require.Equal(t, "h1", out.Hosts[0].Host)
 	require.Empty(t, out.Hosts[0].Error)
 	require.Equal(t, "mute", out.Hosts[1].Host)
@@ -213,6 +234,7 @@ func TestDiscoverNamesTheSilentHost(t *testing.T) {
 	t.Parallel()
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestWorkflowEnvironment()
+
 	env.RegisterActivityWithOptions(
 		func(context.Context, workflows.DiscoverInput) (workflows.DiscoverResult, error) {
 			return workflows.DiscoverResult{}, nil
@@ -220,8 +242,10 @@ func TestDiscoverNamesTheSilentHost(t *testing.T) {
 		activity.RegisterOptions{Name: workflows.DiscoverActivity})
 	env.OnActivity(workflows.DiscoverActivity, mock.Anything, mock.Anything).
 		Return(workflows.DiscoverResult{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START, nil))
+
 	env.RegisterWorkflowWithOptions(workflows.Discover, workflow.RegisterOptions{Name: workflows.DiscoverWorkflow})
 	env.ExecuteWorkflow(workflows.DiscoverWorkflow, workflows.DiscoverHostInput{Host: "h1", AgentWait: time.Second, Limit: time.Second})
+
 	failure := workflows.FromFailure(env.GetWorkflowError())
 	require.Equal(t, cyborg.ErrHostSilent, failure.Kind)
 	require.Contains(t, failure.Message, "host h1 did not answer within 1s")

@@ -31,21 +31,24 @@ func (s typesServed) RegisterWorkflowWithOptions(w any, options workflow.Registe
 	s[options.Name] = w
 }
 
-// What workers of every release have recorded goes on with the workflows of
-// this tree, to the end and command by command: a run may have begun under any
-// of them.
+// TestHistoriesOfEveryReleaseReplay: the workflows of this tree repeat, command
+// by command, what the workers of every release have recorded, because an
+// upgrade meets runs that any of them began.
 func TestHistoriesOfEveryReleaseReplay(t *testing.T) {
 	t.Parallel()
 	releases, err := filepath.Glob(filepath.Join(histories, "*"))
 	require.NoError(t, err)
 	require.NotEmpty(t, releases)
+
 	served := typesServed{}
 	conductor.RegisterWorkflows(served)
+
 	for _, release := range releases {
 		t.Run(filepath.Base(release), func(t *testing.T) {
 			t.Parallel()
 			paths, err := filepath.Glob(filepath.Join(release, "*.json.gz"))
 			require.NoError(t, err)
+
 			recorded := map[string]bool{}
 			for _, path := range paths {
 				name := strings.TrimSuffix(filepath.Base(path), ".json.gz")
@@ -56,41 +59,50 @@ func TestHistoriesOfEveryReleaseReplay(t *testing.T) {
 					replay(t, path, workflowType)
 				})
 			}
+
 			require.Subset(t, slices.Sorted(maps.Keys(recorded)), slices.Sorted(maps.Keys(served)),
 				"each workflow has a recorded history; see docs/development.md")
 		})
 	}
 }
 
+// replay replays one recorded history.
 func replay(t *testing.T, path, workflowType string) {
 	t.Helper()
 	file, err := os.Open(path)
 	require.NoError(t, err)
 	defer file.Close()
+
 	text, err := gzip.NewReader(file)
 	require.NoError(t, err)
 	history, err := client.HistoryFromJSON(text, client.HistoryJSONOptions{})
 	require.NoError(t, err)
+
 	started := history.GetEvents()[0].GetWorkflowExecutionStartedEventAttributes()
 	require.Equal(t, workflowType, started.GetWorkflowType().GetName())
+
 	replayer := worker.NewWorkflowReplayer()
 	conductor.RegisterWorkflows(replayer)
 	require.NoError(t, replayer.ReplayWorkflowHistory(temporallog.NewStructuredLogger(slog.New(slog.DiscardHandler)), history))
 }
 
-// A change that a replay must notice is noticed: the corpus is not only there.
+// TestReplayDetectsAChangedWorkflow: a workflow with other commands than the
+// recorded ones fails its replay, so the test above proves something.
 func TestReplayDetectsAChangedWorkflow(t *testing.T) {
 	t.Parallel()
 	paths, err := filepath.Glob(filepath.Join(histories, "*", "Attach-succeeded*.json.gz"))
 	require.NoError(t, err)
 	require.NotEmpty(t, paths)
+
 	file, err := os.Open(paths[0])
 	require.NoError(t, err)
 	defer file.Close()
+
 	text, err := gzip.NewReader(file)
 	require.NoError(t, err)
 	history, err := client.HistoryFromJSON(text, client.HistoryJSONOptions{})
 	require.NoError(t, err)
+
 	served := typesServed{}
 	conductor.RegisterWorkflows(served)
 	replayer := worker.NewWorkflowReplayer()

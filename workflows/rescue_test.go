@@ -17,8 +17,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// toRescue is a rescue of so many instances, and a Nova that says that each
-// must be rebooted, and reboots it.
+// toRescue is a rescue, and a Nova in which each instance must be rebooted. It
+// counts the reboots.
 type toRescue struct {
 	*world
 
@@ -28,6 +28,7 @@ type toRescue struct {
 	most     int
 }
 
+// newRescue returns a rescue of so many instances.
 func newRescue(instances int) *toRescue {
 	w := newWorld(cyborg.OperationRescue)
 	w.work.Targets, w.work.Handles, w.work.Within = nil, nil, 30*time.Minute
@@ -37,6 +38,9 @@ func newRescue(instances int) *toRescue {
 	return &toRescue{world: w, rebooted: map[uuid.UUID]int{}}
 }
 
+// play runs the rescue. look, unless it is nil, answers in the place of Nova
+// when it is asked about an instance; change, unless it is nil, prepares the
+// environment.
 func (r *toRescue) play(
 	t *testing.T, look func(in workflows.LookAtInstanceInput) (workflows.LookAtInstanceResult, error), change func(env *testsuite.TestWorkflowEnvironment),
 ) workflows.OperationResult {
@@ -49,18 +53,21 @@ func (r *toRescue) play(
 			}
 			return workflows.LookAtInstanceResult{Before: []string{"req-1"}}, nil
 		})
+
 		on(workflows.RebootInstanceActivity, func(_ context.Context, in workflows.RebootInstanceInput) (workflows.RebootInstanceResult, error) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.rebooted[in.Instance]++
 			return workflows.RebootInstanceResult{Outcome: cyborg.RescueRebooted}, nil
 		})
+
 		if change != nil {
 			change(env)
 		}
 	})
 }
 
+// outcomes counts what became of the instances.
 func (r *toRescue) outcomes() map[cyborg.RescueOutcome]int {
 	count := map[cyborg.RescueOutcome]int{}
 	for _, i := range r.outcome.Rescued {
@@ -69,24 +76,27 @@ func (r *toRescue) outcomes() map[cyborg.RescueOutcome]int {
 	return count
 }
 
-// Every instance is looked at, and rebooted once; the outcome says of each what
-// became of it.
+// TestRescue: every instance is looked at and rebooted once, and the outcome
+// says of each what became of it.
 func TestRescue(t *testing.T) {
 	t.Parallel()
 	r := newRescue(9)
 	result := r.play(t, nil, nil)
 	require.Equal(t, cyborg.OperationSucceeded, result.State)
 	require.Equal(t, map[cyborg.RescueOutcome]int{cyborg.RescueRebooted: 9}, r.outcomes())
+
 	for i, who := range r.work.Rescues {
 		require.Equal(t, 1, r.rebooted[who.Instance])
 		require.Equal(t, who, r.outcome.Rescued[i].Rescue, "they are reported in their order")
 	}
+
 	require.Len(t, r.outcome.Steps, 9)
 	require.NotEmpty(t, r.outcome.Result["instances"])
 }
 
-// What needs no reboot, or must not have one, has none; and a rescue that
-// leaves somebody without his accelerators has failed.
+// TestRescueSkipsInstances: an instance that needs no reboot, or must not have
+// one, is not rebooted. A rescue that leaves an instance without its
+// accelerators has failed.
 func TestRescueSkipsInstances(t *testing.T) {
 	t.Parallel()
 	for outcome, state := range map[cyborg.RescueOutcome]cyborg.OperationState{
@@ -103,9 +113,11 @@ func TestRescueSkipsInstances(t *testing.T) {
 				}
 				return workflows.LookAtInstanceResult{}, nil
 			}, nil)
+
 			require.Equal(t, state, result.State)
 			require.Equal(t, map[cyborg.RescueOutcome]int{outcome: 1, cyborg.RescueRebooted: 1}, r.outcomes())
 			require.Zero(t, r.rebooted[r.work.Rescues[0].Instance])
+
 			if state == cyborg.OperationFailed {
 				require.Contains(t, result.Error.Message, "1 of 2 instances")
 				require.Contains(t, result.Error.Message, "so it is")
@@ -114,16 +126,19 @@ func TestRescueSkipsInstances(t *testing.T) {
 	}
 }
 
-// A Nova that is away, or at work, is waited for as long as the operation may
-// take; then it has failed, and nothing is rebooted later.
+// TestRescueWaits: a Nova that is away, or still works on the instance, is
+// waited for as long as the operation may take. After that the rescue has
+// failed, and nothing is rebooted later.
 func TestRescueWaits(t *testing.T) {
 	t.Parallel()
 	away := func() (workflows.LookAtInstanceResult, error) {
 		return workflows.LookAtInstanceResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrUnavailable, "Nova does not answer"))
 	}
+
 	works := func() (workflows.LookAtInstanceResult, error) {
 		return workflows.LookAtInstanceResult{Wait: "it works"}, nil
 	}
+
 	for name, test := range map[string]struct {
 		times int
 		look  func() (workflows.LookAtInstanceResult, error)
@@ -145,20 +160,22 @@ func TestRescueWaits(t *testing.T) {
 				}
 				return workflows.LookAtInstanceResult{}, nil
 			}, nil)
+
 			require.Equal(t, test.state, result.State)
 			if test.state == cyborg.OperationFailed {
 				require.Contains(t, result.Error.Message, test.text)
 				require.Empty(t, r.rebooted)
 				return
 			}
+
 			require.Equal(t, 9, looked)
 			require.Len(t, r.rebooted, 1)
 		})
 	}
 }
 
-// A reboot that fails, or whose end nobody knows, is reported as such; the
-// others go on.
+// TestRescueRebootFails: a reboot that fails, or whose end nobody knows, is
+// reported as failed. The others go on.
 func TestRescueRebootFails(t *testing.T) {
 	t.Parallel()
 	for name, reboot := range map[string]func() (workflows.RebootInstanceResult, error){
@@ -184,6 +201,7 @@ func TestRescueRebootFails(t *testing.T) {
 				env.OnActivity(workflows.RebootInstanceActivity, mock.Anything, mock.Anything).
 					Return(workflows.RebootInstanceResult{Outcome: cyborg.RescueRebooted}, nil)
 			})
+
 			require.Equal(t, cyborg.OperationFailed, result.State)
 			require.Equal(t, map[cyborg.RescueOutcome]int{cyborg.RescueRebooted: 1, cyborg.RescueFailed: 1}, r.outcomes())
 			require.Contains(t, result.Error.Message, "it broke")
@@ -192,8 +210,8 @@ func TestRescueRebootFails(t *testing.T) {
 	}
 }
 
-// Somebody cancels it: what has been rebooted is reported, and nobody else is
-// rebooted.
+// TestRescueCancelled: a cancelled rescue reports which instances were
+// rebooted, and reboots no other.
 func TestRescueCancelled(t *testing.T) {
 	t.Parallel()
 	r := newRescue(2)
@@ -205,13 +223,14 @@ func TestRescueCancelled(t *testing.T) {
 	}, func(env *testsuite.TestWorkflowEnvironment) {
 		env.RegisterDelayedCallback(env.CancelWorkflow, time.Minute)
 	})
+
 	require.Equal(t, cyborg.OperationCancelled, result.State)
 	require.Equal(t, map[cyborg.RescueOutcome]int{cyborg.RescueRebooted: 1, cyborg.RescueFailed: 1}, r.outcomes())
 	require.Contains(t, r.outcome.Rescued[1].Detail, "cancelled while it waited: it works")
 }
 
-// A terminated rescue is not continued: its instances may have been rebooted,
-// and are reported as still in doubt.
+// TestRescueAbandoned: a terminated rescue is not continued. Which instances
+// its earlier run rebooted is not known, so none is reported.
 func TestRescueAbandoned(t *testing.T) {
 	t.Parallel()
 	r := newRescue(1)
@@ -222,10 +241,12 @@ func TestRescueAbandoned(t *testing.T) {
 	require.Empty(t, r.outcome.Rescued)
 }
 
-// No more than a few guests of a host are made anew at once.
+// TestRescueLimitsConcurrentReboots: no more than four instances of a host are
+// rebooted at the same time.
 func TestRescueLimitsConcurrentReboots(t *testing.T) {
 	t.Parallel()
 	r := newRescue(12)
+
 	count := func(info *activity.Info, by int) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
@@ -234,12 +255,14 @@ func TestRescueLimitsConcurrentReboots(t *testing.T) {
 			r.most = max(r.most, r.atOnce)
 		}
 	}
+
 	result := r.play(t, nil, func(env *testsuite.TestWorkflowEnvironment) {
 		env.SetOnActivityStartedListener(func(info *activity.Info, _ context.Context, _ converter.EncodedValues) { count(info, 1) })
 		env.SetOnActivityCompletedListener(func(info *activity.Info, _ converter.EncodedValue, _ error) { count(info, -1) })
 		env.OnActivity(workflows.RebootInstanceActivity, mock.Anything, mock.Anything).After(time.Minute).
 			Return(workflows.RebootInstanceResult{Outcome: cyborg.RescueRebooted}, nil)
 	})
+
 	require.Equal(t, cyborg.OperationSucceeded, result.State)
 	require.Equal(t, 4, r.most)
 	require.Equal(t, map[cyborg.RescueOutcome]int{cyborg.RescueRebooted: 12}, r.outcomes())

@@ -10,18 +10,21 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// A backend may have hundreds of accelerators; an operation about all of them
-// must start.
+// TestSearchAttributesAreBounded: a backend may have hundreds of accelerators.
+// An operation on all of them must start, although Temporal limits the size of
+// a search attribute.
 func TestSearchAttributesAreBounded(t *testing.T) {
 	t.Parallel()
 	op := cyborg.Operation{ID: uuid.New(), Kind: cyborg.OperationConfigure, Host: "h1"}
 	for range 300 {
 		op.Subjects = append(op.Subjects, cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: uuid.NewString()})
 	}
+
 	attributes := searchAttributes(op)
 	listed, ok := attributes.GetKeywordList(acceleratorAttribute)
 	require.True(t, ok)
 	require.Equal(t, op.Subjects[0].ID, listed[0], "the one that was asked for is first")
+
 	text, err := json.Marshal(listed)
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(text), 2048)

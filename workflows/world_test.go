@@ -18,8 +18,9 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// world is a host and the records of one accelerator, as small as they can be: what the activities of an operation
-// change, so that a test can ask afterwards whether everything was undone.
+// world is a host and the records of one accelerator, as small as they can be.
+// The activities of an operation change it, so that a test can ask afterwards
+// whether everything was undone.
 type world struct {
 	mu    sync.Mutex
 	kind  cyborg.OperationKind
@@ -44,21 +45,24 @@ type world struct {
 	staged              workflows.StageInput
 	programmed          workflows.ProgramInput
 
-	// failAt makes the call of that index fail: before its effect, or after it.
+	// failAt makes the call with that index fail, before its effect or after it.
 	failAt    int
 	failAfter bool
 	failure   error
 	failUndo  bool  // every undo fails as well
-	refuse    error // the error with which an agent refuses the attempt after that one: an agent that has lost its journal
+	refuse    error // what an agent that has lost its journal answers to the attempt after the failed one
 	cancelAt  int
 	cancel    func()
 	busy      int // how often the agent is found without a slot
-	// over says that the run has ended: a local activity that it gave up may still be on its way.
+	// over says that the run has ended. A local activity that it gave up may still
+	// be on its way.
 	over bool
 }
 
+// never is the index of no call.
 const never = -1
 
+// newWorld returns a world in which an operation of the kind succeeds.
 func newWorld(kind cyborg.OperationKind) *world {
 	holder := cyborg.Holder{Kind: cyborg.HolderHost, ID: "h1"}
 	w := &world{
@@ -69,6 +73,7 @@ func newWorld(kind cyborg.OperationKind) *world {
 			Handles: []cyborg.WorkHandle{{UUID: uuid.New(), Identity: "0000:01:00.0", Holder: holder}},
 		},
 	}
+
 	switch kind {
 	case cyborg.OperationDetach:
 		w.attached = true
@@ -87,17 +92,20 @@ func newWorld(kind cyborg.OperationKind) *world {
 		w.work.Configure = &cyborg.ConfigureRequest{Host: "h1", Backend: "fake", Action: cyborg.ConfigureInstall}
 	default:
 	}
+
 	return w
 }
 
-// call is one activity: it can be made to fail before or after its effect, or to be
-// cancelled.
+// call is one activity. It can be made to fail before or after its effect, or
+// to be cancelled.
 func (w *world) call(ctx context.Context, name string, undo bool, effect func()) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	if w.over {
 		return cyborg.Errorf(cyborg.ErrCancelled, "the run is over")
 	}
+
 	index := len(w.calls)
 	w.calls = append(w.calls, name)
 	if index == w.cancelAt {
@@ -106,6 +114,7 @@ func (w *world) call(ctx context.Context, name string, undo bool, effect func())
 			return nil // cancelled before an agent took it
 		}
 	}
+
 	if undo && w.failUndo {
 		return workflows.ToFailure(cyborg.Errorf(cyborg.ErrHardware, "undo broke"))
 	}
@@ -115,6 +124,7 @@ func (w *world) call(ctx context.Context, name string, undo bool, effect func())
 	if w.refuse != nil && index == w.failAt+1 {
 		return workflows.ToFailure(w.refuse)
 	}
+
 	effect()
 	if index == w.failAt {
 		return workflows.ToFailure(w.failure)
@@ -122,19 +132,24 @@ func (w *world) call(ctx context.Context, name string, undo bool, effect func())
 	return ctx.Err()
 }
 
+// register registers the activities, each of which changes the world.
 func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 	on := func(name string, f any) { env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name}) }
-	// Activities and local ones run at the same time.
+
+	// Activities and local activities run at the same time, so each look at the
+	// world and each change of it holds its lock.
 	note := func(what func()) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		what()
 	}
+
 	seen := func() workflows.ChangeResult {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		return workflows.ChangeResult{Observation: cyborg.Observation{Sequence: int64(len(w.calls))}}
 	}
+
 	on(workflows.BeginActivity, func(ctx context.Context, _ workflows.BeginInput) (cyborg.Work, error) {
 		return w.work, w.call(ctx, "Begin", false, func() { w.begun = true })
 	})
@@ -150,6 +165,7 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 		w.busy--
 		return workflows.LastSeenResult{At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Busy: w.busy >= 0}, nil
 	})
+
 	on(workflows.InstallActivity, func(ctx context.Context, in workflows.InstallInput) (workflows.ChangeResult, error) {
 		return seen(), w.call(ctx, "Install", in.Undo, func() { w.installed = true })
 	})
@@ -162,6 +178,7 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 	on(workflows.DetachActivity, func(ctx context.Context, in workflows.DetachInput) (workflows.ChangeResult, error) {
 		return seen(), w.call(ctx, "Detach", in.Undo, func() { w.attached = false })
 	})
+
 	on(workflows.FindImageActivity, func(ctx context.Context, in workflows.FindImageInput) (workflows.FindImageResult, error) {
 		in.Image.ID, in.Image.Checksum = "found", "sha512:00"
 		return workflows.FindImageResult{Image: in.Image, Function: "aes", Fetch: workflows.ImageFetch(in.Operation, "secret")},
@@ -179,6 +196,7 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 	on(workflows.RestoreActivity, func(ctx context.Context, in workflows.RestoreInput) (workflows.ChangeResult, error) {
 		return seen(), w.call(ctx, "Restore", true, func() { w.image = in.Target.BitstreamID })
 	})
+
 	on(workflows.FencePlacementActivity, func(ctx context.Context, in workflows.FencePlacementInput) error {
 		note(func() { w.fenced = in })
 		return w.call(ctx, "Fence", false, func() {})
@@ -187,12 +205,14 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 		note(func() { w.checked = in })
 		return w.call(ctx, "CheckAllocations", false, func() {})
 	})
+
 	on(workflows.FailARQsActivity, func(ctx context.Context, in workflows.FailARQsInput) error {
 		return w.call(ctx, "FailARQs", false, func() { w.failed = append(w.failed, in.Reason) })
 	})
 	on(workflows.NotifyNovaActivity, func(ctx context.Context, _ workflows.NotifyNovaInput) error {
 		return w.call(ctx, "NotifyNova", false, func() { w.notified = w.outcome })
 	})
+
 	on(workflows.WriteWhitelistActivity, func(ctx context.Context, in workflows.WhitelistInput) (workflows.WhitelistResult, error) {
 		return workflows.WhitelistResult{File: "cyborg-pci.conf", Changed: true, Notes: []string{"restart"}},
 			w.call(ctx, "WriteWhitelist", false, func() { w.whitelisted = len(in.Work.Entries) > 0 })
@@ -200,11 +220,13 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 	on(workflows.RestoreWhitelistActivity, func(ctx context.Context, _ workflows.WhitelistInput) error {
 		return w.call(ctx, "RestoreWhitelist", true, func() { w.whitelisted = false })
 	})
+
 	on(workflows.ConfigureActivity, func(ctx context.Context, _ workflows.ConfigureInput) (workflows.ConfigureResult, error) {
 		return workflows.ConfigureResult{State: cyborg.BackendOK}, w.call(ctx, "Configure", false, func() {})
 	})
 }
 
+// limits are those of every run here.
 func limits() workflows.Limits {
 	return workflows.Limits{
 		AgentWait: 30 * time.Second, Step: time.Minute, Stage: time.Minute, Program: time.Minute,
@@ -218,7 +240,8 @@ func (w *world) run(t *testing.T, abandoned bool) (workflows.OperationResult, er
 	return w.play(t, abandoned, func(*testsuite.TestWorkflowEnvironment) {})
 }
 
-// runWith is run after the environment was changed.
+// runWith is run in an environment that change has prepared. The workflow must
+// not fail.
 func (w *world) runWith(t *testing.T, change func(env *testsuite.TestWorkflowEnvironment)) workflows.OperationResult {
 	t.Helper()
 	result, err := w.play(t, false, change)
@@ -226,6 +249,8 @@ func (w *world) runWith(t *testing.T, change func(env *testsuite.TestWorkflowEnv
 	return result
 }
 
+// play runs the operation's workflow once, in an environment that change has
+// prepared.
 func (w *world) play(
 	t *testing.T, abandoned bool, change func(env *testsuite.TestWorkflowEnvironment),
 ) (workflows.OperationResult, error) {
@@ -235,11 +260,14 @@ func (w *world) play(
 	w.cancel = env.CancelWorkflow
 	w.register(env)
 	change(env)
+
 	all := workflows.OperationWorkflows()
 	at := slices.IndexFunc(all, func(o workflows.OperationWorkflow) bool { return o.Kind == w.kind })
 	env.RegisterWorkflowWithOptions(all[at].Run, workflow.RegisterOptions{Name: string(w.kind)})
+
 	in := w.input
 	in.Operation, in.Limits, in.Abandoned = w.work.Operation, limits(), abandoned
+
 	w.mu.Lock()
 	w.over = false
 	w.mu.Unlock()
@@ -247,6 +275,7 @@ func (w *world) play(
 	w.mu.Lock()
 	w.over = true
 	w.mu.Unlock()
+
 	require.True(t, env.IsWorkflowCompleted())
 	var result workflows.OperationResult
 	if err := env.GetWorkflowError(); err != nil {
