@@ -15,6 +15,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
+// TestKinds: every kind of error has an HTTP status of an error, and only an
+// internal one is a 500, as is a kind that does not exist.
 func TestKinds(t *testing.T) {
 	t.Parallel()
 	seen := map[cyborg.ErrorKind]bool{}
@@ -25,6 +27,7 @@ func TestKinds(t *testing.T) {
 			require.NotEqual(t, http.StatusInternalServerError, kind.HTTPStatus(), "only a defect of ours is a 500: %s", kind)
 		}
 	}
+
 	require.True(t, seen[cyborg.ErrClaimed])
 	require.Equal(t, http.StatusInternalServerError, cyborg.ErrorKind("no such kind").HTTPStatus())
 	require.False(t, cyborg.ErrorKind("no such kind").Retryable())
@@ -35,12 +38,14 @@ func TestErrorKeepsItsCause(t *testing.T) {
 	cause := errors.New("disk full")
 	id := uuid.New()
 	err := fmt.Errorf("staging: %w", cyborg.Errorf(cyborg.ErrUnavailable, "no room: %w", cause).WithHint("free %d GiB", 2).WithOperation(id))
+
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.ErrorIs(t, err, cause)
 	e := cyborg.AsError(err)
 	require.Equal(t, "no room: disk full", e.Message)
 	require.Equal(t, "free 2 GiB", e.Hint)
 	require.Equal(t, id, e.Operation)
+
 	require.Equal(t, cyborg.ErrInternal, cyborg.ErrorKindOf(cause))
 	require.Empty(t, cyborg.ErrorKindOf(nil))
 	require.Nil(t, cyborg.AsError(nil))
@@ -56,16 +61,19 @@ func TestErrorTravelsAsJSON(t *testing.T) {
 	require.Equal(t, want, got)
 }
 
-// Every state is reachable, and terminal states of operations have no way out.
+// TestStateMachines: an operation that has ended stays as it ended, and each
+// machine lists a transition once.
 func TestStateMachines(t *testing.T) {
 	t.Parallel()
 	for _, tr := range cyborg.OperationTransitions() {
 		require.False(t, tr.From.Ended(), "%s → %s", tr.From, tr.To)
 		require.NotEmpty(t, tr.On)
 	}
+
 	require.True(t, cyborg.Allowed(cyborg.LifecycleTransitions(), cyborg.LifecycleInactive, cyborg.LifecycleInstalling))
 	require.False(t, cyborg.Allowed(cyborg.LifecycleTransitions(), cyborg.LifecycleInactive, cyborg.LifecycleReady), "ready only through install")
 	require.Equal(t, []cyborg.ARQState{cyborg.ARQBindStarted}, cyborg.Sources(cyborg.ARQTransitions(), cyborg.ARQBound))
+
 	requireNoDuplicates(t, cyborg.LifecycleTransitions())
 	requireNoDuplicates(t, cyborg.AdministrationTransitions())
 	requireNoDuplicates(t, cyborg.PresenceTransitions())
@@ -73,6 +81,8 @@ func TestStateMachines(t *testing.T) {
 	requireNoDuplicates(t, cyborg.ARQTransitions())
 }
 
+// requireNoDuplicates asserts that a machine lists each transition once, and
+// none from a state to itself.
 func requireNoDuplicates[S ~string](t *testing.T, machine []cyborg.Transition[S]) {
 	t.Helper()
 	seen := map[[2]S]bool{}
@@ -84,6 +94,9 @@ func requireNoDuplicates[S ~string](t *testing.T, machine []cyborg.Transition[S]
 	}
 }
 
+// TestStatusPrecedence: an accelerator has one status, although several may
+// hold. Each step ends what the status names, and the next in precedence is
+// shown.
 func TestStatusPrecedence(t *testing.T) {
 	t.Parallel()
 	held := &cyborg.Holder{Kind: cyborg.HolderInstance, ID: "i"}
@@ -93,6 +106,7 @@ func TestStatusPrecedence(t *testing.T) {
 		Fence:   &cyborg.Fence{Reason: "x"},
 		Handles: []cyborg.AttachHandle{{Presence: cyborg.PresencePresent, Holder: held}},
 	}
+
 	for _, step := range []struct {
 		want   cyborg.Status
 		change func()
@@ -132,6 +146,7 @@ func TestPCIAddressRoundTrip(t *testing.T) {
 			t.Fatalf("%s: %v, %v", want, got, err)
 		}
 	})
+
 	short, err := cyborg.ParsePCIAddress("3b:00.1")
 	require.NoError(t, err)
 	require.Equal(t, "0000:3b:00.1", short.String())
@@ -145,9 +160,11 @@ func TestCursor(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, text, c.String())
 	}
+
 	zero, err := cyborg.ParseCursor("")
 	require.NoError(t, err)
 	require.Zero(t, zero)
+
 	for _, text := range []string{"x", "1", "1-", "-1", "1--1", "1-2-3", "18446744073709551616-1"} {
 		_, err := cyborg.ParseCursor(text)
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), text)
@@ -155,18 +172,21 @@ func TestCursor(t *testing.T) {
 	}
 }
 
+// TestSpecsMismatches: each wish that is not met is named, with what there is.
 func TestSpecsMismatches(t *testing.T) {
 	t.Parallel()
 	have := cyborg.Specs{
 		Num: 4, DeviceType: cyborg.DeviceTypeFPGA, Type: "crypto", VendorID: "8086", ProductID: "09c4",
 		Capability: cyborg.JSONObject{"memory": map[string]any{"gib": 8.0, "ecc": true}, "algorithms": []any{"aes"}},
 	}
+
 	require.Empty(t, have.Mismatches(cyborg.SpecsPatch{}), "no wish, no mismatch")
 	require.Empty(t, have.Mismatches(cyborg.SpecsPatch{
 		Num: new(2), DeviceType: new(cyborg.DeviceTypeFPGA), Type: new("crypto"), VendorID: new("8086"), ProductID: new("09c4"),
 		Remote: new(false), Remotable: new(false),
 		Capability: cyborg.JSONObject{"memory": map[string]any{"gib": 4.0, "ecc": true}, "algorithms": []any{"aes"}},
 	}))
+
 	require.Equal(t, []string{
 		"remote is false, not true", "num is 4, less than 5", "device_type is FPGA, not GPU", `acc_type is "crypto", not "ai"`,
 		"acc_capability.fans is absent", "acc_capability.memory.gib is 8, less than 16",
@@ -176,9 +196,12 @@ func TestSpecsMismatches(t *testing.T) {
 	}))
 }
 
+// TestSpecsWith: a change sets what the hardware leaves open, and is refused
+// where it contradicts the hardware.
 func TestSpecsWith(t *testing.T) {
 	t.Parallel()
 	have := cyborg.Specs{Num: 1, DeviceType: cyborg.DeviceTypeGPU, VendorID: "10de"}
+
 	got, err := have.With(cyborg.SpecsPatch{
 		Remotable: new(true), Type: new("ai"), Capability: cyborg.JSONObject{"a": 1.0}, DeviceType: new(cyborg.DeviceTypeGPU),
 	})
@@ -186,6 +209,7 @@ func TestSpecsWith(t *testing.T) {
 	require.Equal(t, cyborg.Specs{
 		Num: 1, DeviceType: cyborg.DeviceTypeGPU, VendorID: "10de", Remotable: true, Type: "ai", Capability: cyborg.JSONObject{"a": 1.0},
 	}, got)
+
 	_, err = have.With(cyborg.SpecsPatch{VendorID: new("8086")})
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "vendor_id cannot be set to 8086: the hardware says 10de")
@@ -196,19 +220,21 @@ func TestDigestFollowsContent(t *testing.T) {
 	a := agentapi.Content{Backends: []agentapi.BackendReport{{Name: "x", State: cyborg.BackendOK, Options: map[string]any{"b": 1, "a": 2}}}}
 	b := agentapi.Content{Backends: []agentapi.BackendReport{{Name: "x", State: cyborg.BackendOK, Options: map[string]any{"a": 2, "b": 1}}}}
 	require.Equal(t, a.Digest(), b.Digest(), "the order of a map does not matter")
+
 	b.Backends[0].Error = "gone"
 	require.NotEqual(t, a.Digest(), b.Digest())
 }
 
-// Upstream Cyborg derives provider UUIDs so; an existing cloud must find its
-// own again.
+// TestProviderUUID: provider UUIDs are derived as upstream Cyborg does it, so
+// that an existing cloud finds its own again.
 func TestProviderUUID(t *testing.T) {
 	t.Parallel()
-	// python3 -c 'import uuid; print(uuid.uuid3(uuid.NAMESPACE_DNS,
-	// "compute-1_0000:3b:00.0"))'
+	// This is what Python's uuid.uuid3(uuid.NAMESPACE_DNS, name) returns.
 	require.Equal(t, "4dc17aab-79d3-3f4f-b61f-3cc3f3cb0ef8", cyborg.ProviderUUID("compute-1_0000:3b:00.0").String())
 }
 
+// TestPCIID: an id of four hexadecimal digits is normalised, and any other text
+// stays as it is.
 func TestPCIID(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

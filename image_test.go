@@ -11,6 +11,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
+// TestGlanceSources: a source names an image in Glance by its id or by its
+// function, and anything malformed is refused.
 func TestGlanceSources(t *testing.T) {
 	t.Parallel()
 	id := uuid.New()
@@ -19,6 +21,7 @@ func TestGlanceSources(t *testing.T) {
 	query, err := image.GlanceQuery()
 	require.NoError(t, err)
 	require.Equal(t, cyborg.GlanceQuery{ID: id}, query)
+
 	query, err = cyborg.GlanceFunction("3AFB").GlanceQuery()
 	require.NoError(t, err)
 	require.Equal(t, cyborg.GlanceQuery{Function: "3AFB"}, query)
@@ -33,6 +36,9 @@ func TestGlanceSources(t *testing.T) {
 	}
 }
 
+// TestChecksums: a checksum of each algorithm has a hash that agrees with it on
+// the empty content, in whichever case both are given. A wrong length, an
+// unknown algorithm and a malformed text are refused.
 func TestChecksums(t *testing.T) {
 	t.Parallel()
 	for algorithm, empty := range map[string]string{
@@ -50,9 +56,11 @@ func TestChecksums(t *testing.T) {
 		require.Equal(t, empty, hex.EncodeToString(h.Sum(nil)), algorithm)
 		require.Equal(t, algorithm, sum.Algorithm())
 		require.Equal(t, empty, sum.Value())
+
 		_, err = cyborg.MakeChecksum(algorithm, empty[2:]).Hash()
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "it is too short")
 	}
+
 	for _, bad := range []cyborg.Checksum{"", "sha512", "sha512:", "crc32:00000000", "sha256:zz", ":00", "sha512:" + cyborg.Checksum(strings.Repeat("AB", 64))} {
 		_, err := bad.Hash()
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), string(bad))

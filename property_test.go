@@ -14,8 +14,9 @@ import (
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
-// TestTransitionsStayInTheTable walks each machine as the store does, one
-// guarded change after the other, and compares with the plain table of pairs.
+// TestTransitionsStayInTheTable walks through each machine as the store does,
+// one guarded change after the other, and compares with the plain table of
+// pairs.
 func TestTransitionsStayInTheTable(t *testing.T) {
 	t.Parallel()
 	walk(t, "lifecycle", cyborg.LifecycleTransitions(), cyborg.LifecycleInactive)
@@ -25,6 +26,9 @@ func TestTransitionsStayInTheTable(t *testing.T) {
 	walk(t, "accelerator request", cyborg.ARQTransitions(), cyborg.ARQInitial)
 }
 
+// walk walks through one machine at random from its first state. A step
+// succeeds exactly where the table has it, and every state of the table can be
+// reached.
 func walk[S ~string](t *testing.T, name string, machine []cyborg.Transition[S], first S) {
 	t.Helper()
 	pairs, states := map[[2]S]bool{}, []S{first, "no such state", ""}
@@ -36,9 +40,11 @@ func walk[S ~string](t *testing.T, name string, machine []cyborg.Transition[S], 
 			states = append(states, tr.From, tr.To)
 		}
 	}
+
 	for _, tr := range machine {
 		require.True(t, reached[tr.From], "%s: nothing leads to %s", name, tr.From)
 	}
+
 	rapid.Check(t, func(t *rapid.T) {
 		at := first
 		for range rapid.IntRange(1, 50).Draw(t, "steps") {
@@ -64,6 +70,7 @@ func tree(depth int) *rapid.Generator[map[string]any] {
 	return rapid.MapOfN(rapid.SampledFrom([]string{"a", "b", "c"}), value, 0, 3)
 }
 
+// specs draws the specs of a deployable.
 func specs() *rapid.Generator[cyborg.Specs] {
 	return rapid.Custom(func(t *rapid.T) cyborg.Specs {
 		return cyborg.Specs{
@@ -77,12 +84,13 @@ func specs() *rapid.Generator[cyborg.Specs] {
 	})
 }
 
-// wish draws a wish that names some of the properties of specs.
+// wish draws a wish for some of the properties of specs.
 func wish() *rapid.Generator[cyborg.SpecsPatch] {
 	return rapid.Custom(func(t *rapid.T) cyborg.SpecsPatch {
 		s := specs().Draw(t, "wish")
 		named := func(property string) bool { return rapid.IntRange(0, 3).Draw(t, "names "+property) == 0 }
 		var w cyborg.SpecsPatch
+
 		if named("remote") {
 			w.Remote = &s.Remote
 		}
@@ -107,11 +115,12 @@ func wish() *rapid.Generator[cyborg.SpecsPatch] {
 		if named("acc_capability") {
 			w.Capability = s.Capability
 		}
+
 		return w
 	})
 }
 
-// object is a value as its JSON reads.
+// object returns a value as its JSON reads.
 func object(t require.TestingT, value any) map[string]any {
 	text, err := json.Marshal(value)
 	require.NoError(t, err)
@@ -120,8 +129,9 @@ func object(t require.TestingT, value any) map[string]any {
 	return out
 }
 
-// satisfies is the naive model of a match, over the JSON of both: at least as
-// much of every number, in num and in the capability tree; else the same.
+// satisfies is the naive model of a match, over the JSON of both: a number, in
+// num or in the capability tree, must be at least as large, and everything else
+// must be equal.
 func satisfies(have, want any, present bool) bool {
 	switch want := want.(type) {
 	case map[string]any:
@@ -137,6 +147,7 @@ func satisfies(have, want any, present bool) bool {
 		number, ok := have.(float64)
 		return ok && number >= want
 	}
+
 	return present && fmt.Sprintf("%#v", have) == fmt.Sprintf("%#v", want)
 }
 
@@ -149,8 +160,8 @@ func TestSpecsMatchLikeTheModel(t *testing.T) {
 	})
 }
 
-// TestSpecsWithAppliesTheChange: specs with a change satisfy that change, keep
-// all else, and refuse what hardware decides.
+// TestSpecsWithAppliesTheChange: specs with a change satisfy that change and
+// keep what the hardware decides. A second time it changes nothing.
 func TestSpecsWithAppliesTheChange(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -161,8 +172,10 @@ func TestSpecsWithAppliesTheChange(t *testing.T) {
 			require.Equal(t, have, got)
 			return
 		}
+
 		require.Empty(t, got.Mismatches(change))
 		require.Equal(t, []any{have.Num, have.DeviceType, have.VendorID, have.ProductID}, []any{got.Num, got.DeviceType, got.VendorID, got.ProductID})
+
 		again, err := got.With(change)
 		require.NoError(t, err)
 		require.Equal(t, got, again)
@@ -176,12 +189,14 @@ func TestCursorRoundTrip(t *testing.T) {
 		got, err := cyborg.ParseCursor(want.String())
 		require.NoError(t, err)
 		require.Equal(t, want, got)
+
 		text, err := json.Marshal(want)
 		require.NoError(t, err)
 		got = cyborg.Cursor{}
 		require.NoError(t, json.Unmarshal(text, &got))
 		require.Equal(t, want, got)
 	})
+
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.StringMatching(`[-+ 0-9x]{0,24}`).Draw(t, "text")
 		if got, err := cyborg.ParseCursor(text); err == nil && text != "" {
@@ -192,19 +207,22 @@ func TestCursorRoundTrip(t *testing.T) {
 	})
 }
 
+// shuffled draws an order of the list.
 func shuffled[T any](t *rapid.T, list []T) []T { return rapid.Permutation(list).Draw(t, "order") }
 
-// reported draws what a host reports; names are given by place, so that none is
-// there twice.
+// reported draws what a host reports. Each name contains its position, so that
+// no name is there twice.
 func reported() *rapid.Generator[agentapi.Content] {
 	some := func(t *rapid.T, what string) int { return rapid.IntRange(0, 3).Draw(t, what) }
 	return rapid.Custom(func(t *rapid.T) agentapi.Content {
 		c := agentapi.Content{Backends: []agentapi.BackendReport{}, Attachments: []agentapi.Attachment{}}
+
 		for b := range some(t, "backends") {
 			backend := agentapi.BackendReport{
 				Name: fmt.Sprint("backend", b), Driver: "fake", State: cyborg.BackendOK, Services: []string{"attach", "program"},
 				Options: map[string]any{"park": some(t, "park")},
 			}
+
 			for d := range some(t, "devices") {
 				device := cyborg.DeviceReport{Identity: fmt.Sprint("card", b, d), Model: fmt.Sprint(some(t, "model"))}
 				for p := range some(t, "deployables") {
@@ -212,6 +230,7 @@ func reported() *rapid.Generator[agentapi.Content] {
 						Name: fmt.Sprint(device.Identity, "r", p), Specs: specs().Draw(t, "specs"), BitstreamID: fmt.Sprint(some(t, "image")),
 						Attributes: []cyborg.Attribute{{Key: "rc", Value: "FPGA"}, {Key: "trait0", Value: fmt.Sprint(some(t, "trait"))}},
 					}
+
 					for h := range some(t, "handles") {
 						part.Handles = append(part.Handles, cyborg.HandleReport{Kind: cyborg.HandlePCI, Identity: fmt.Sprint(part.Name, ".", h)})
 						c.Attachments = append(c.Attachments, agentapi.Attachment{
@@ -228,9 +247,10 @@ func reported() *rapid.Generator[agentapi.Content] {
 	})
 }
 
-// reordered is the same content, with its lists in another order.
+// reordered returns the same content with its lists in another order.
 func reordered(t *rapid.T, c agentapi.Content) agentapi.Content {
 	c.Backends, c.Attachments = shuffled(t, c.Backends), shuffled(t, c.Attachments)
+
 	for b := range c.Backends {
 		backend := &c.Backends[b]
 		backend.Services, backend.Devices = shuffled(t, backend.Services), shuffled(t, backend.Devices)
@@ -243,22 +263,26 @@ func reordered(t *rapid.T, c agentapi.Content) agentapi.Content {
 			}
 		}
 	}
+
 	return c
 }
 
-// TestDigestDependsOnContentOnly: it does not depend on the order of lists,
-// does not change them, and two contents that differ have two.
+// TestDigestDependsOnContentOnly: a digest does not depend on the order of
+// lists and does not change them, and contents that differ have different
+// digests.
 func TestDigestDependsOnContentOnly(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		one, other := reported().Draw(t, "one"), reported().Draw(t, "other")
 		before, err := json.Marshal(one)
 		require.NoError(t, err)
+
 		digest := one.Digest()
 		after, err := json.Marshal(one)
 		require.NoError(t, err)
 		require.Equal(t, string(before), string(after))
 		require.Equal(t, digest, reordered(t, one).Digest())
+
 		text, err := json.Marshal(other)
 		require.NoError(t, err)
 		require.Equal(t, string(before) == string(text), digest == other.Digest()) // both are in the order of their names

@@ -18,7 +18,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
-// command runs one command line with a configuration of the test's own.
+// command runs one command line with a configuration file of its own.
 func command(t *testing.T, text string, args ...string) (code int, out, errOut string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "cyborg.yaml")
@@ -95,6 +95,7 @@ func TestDiscoverPrintsWhatBackendsSee(t *testing.T) {
 	t.Parallel()
 	state, root := filepath.Join(t.TempDir(), "state"), t.TempDir()
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "sys/bus/pci/devices"), 0o755))
+
 	code, out, errOut := command(t, `
 agent:
   host: h1
@@ -105,6 +106,7 @@ agent:
     - {name: off, driver: fake, enabled: false}
 `, "discover", "--root", root)
 	require.Equal(t, 0, code, errOut)
+
 	var seen discovery
 	require.NoError(t, json.Unmarshal([]byte(out), &seen))
 	require.Equal(t, "h1", seen.Host)
@@ -127,6 +129,7 @@ agent:
 `, "discover")
 	require.NotEqual(t, 0, code)
 	require.Contains(t, errOut, "backend nonsense: there is no driver")
+
 	var seen discovery
 	require.NoError(t, json.Unmarshal([]byte(out), &seen))
 	require.Equal(t, cyborg.BackendFailed, seen.Backends[0].State)
@@ -143,6 +146,7 @@ func TestRecordWritesAFileOnce(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(root, "sys/bus/pci/devices"), 0o755))
 	code, _, errOut := command(t, "", "record", "--root", root, "-o", file)
 	require.Equal(t, 0, code, errOut)
+
 	first, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Equal(t, []byte{0x1f, 0x8b}, first[:2], "it is compressed by gzip")
@@ -150,6 +154,7 @@ func TestRecordWritesAFileOnce(t *testing.T) {
 	code, _, errOut = command(t, "", "record", "--root", root, file)
 	require.Equal(t, commandline.ExitUsage, code)
 	require.Contains(t, errOut, "exists already")
+
 	entries, err := os.ReadDir(filepath.Dir(file))
 	require.NoError(t, err)
 	require.Len(t, entries, 1, "nothing is left beside it")
@@ -159,15 +164,18 @@ func TestRecordWritesAFileOnce(t *testing.T) {
 	require.Equal(t, string(first), out)
 }
 
-// TestAnAgentRunsWithoutItsServers: it looks, keeps, and says how it is, while
-// nobody answers.
+// TestAnAgentRunsWithoutItsServers: while nobody answers it, an agent looks at
+// its hardware, records that, serves its health and metrics, and can be
+// stopped.
 func TestAnAgentRunsWithoutItsServers(t *testing.T) {
 	t.Parallel()
 	const nobody = "127.0.0.1:1"
 	address := porttest.Address(t)
 	state := filepath.Join(t.TempDir(), "state")
+
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
+
 	var stdout, stderr bytes.Buffer
 	done := make(chan int, 1)
 	go func() {
@@ -176,6 +184,7 @@ func TestAnAgentRunsWithoutItsServers(t *testing.T) {
 			"--endpoints", "http://" + nobody, "--temporal-address", nobody, "--metrics-listen", address,
 		}, &stdout, &stderr)
 	}()
+
 	get := func(path string) string {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, http.NoBody)
 		if err != nil {
@@ -192,12 +201,14 @@ func TestAnAgentRunsWithoutItsServers(t *testing.T) {
 		}
 		return body.String()
 	}
+
 	require.Eventually(t, func() bool { return get("/healthz") == "ok\n" }, 5*time.Minute, 50*time.Millisecond)
 	require.Eventually(t, func() bool {
 		_, err := os.Stat(filepath.Join(state, "inventory.json"))
 		return err == nil
 	}, 5*time.Minute, 50*time.Millisecond, "it looks at its hardware")
 	require.Contains(t, get("/metrics"), "go_goroutines")
+
 	stop()
 	select {
 	case code := <-done:

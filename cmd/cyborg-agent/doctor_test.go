@@ -12,11 +12,15 @@ import (
 	"github.com/cyborg-project/cyborg/internal/doctor"
 )
 
+// TestDoctorChecksTheWhitelist: doctor says whether Cyborg's drop-in can be
+// written, who wrote the one that is there, and which other files of Nova list
+// devices.
 func TestDoctorChecksTheWhitelist(t *testing.T) {
 	t.Parallel()
 	address, err := cyborg.ParsePCIAddress("0000:3b:00.0")
 	require.NoError(t, err)
 	ours := novaconf.Content("h1", []novaconf.Device{{Address: address, VendorID: "10de", ProductID: "20b5"}})
+
 	for name, test := range map[string]struct {
 		dir       string // below /etc/nova; nova.conf.d where empty
 		files     map[string]string
@@ -69,9 +73,11 @@ func TestDoctorChecksTheWhitelist(t *testing.T) {
 			for path, text := range test.files {
 				require.NoError(t, os.WriteFile(filepath.Join(nova, path), []byte(text), 0o600))
 			}
+
 			if test.dir == "" {
 				test.dir = "nova.conf.d"
 			}
+
 			var f doctor.Findings
 			examineWhitelist(&f, novaconf.File{Host: "h1", Dir: filepath.Join(nova, test.dir)})
 			require.Len(t, f.All(), 1)
@@ -82,10 +88,12 @@ func TestDoctorChecksTheWhitelist(t *testing.T) {
 			require.Equal(t, test.do == "", found.Do == "", "what is not well says what to do")
 		})
 	}
+
 	var f doctor.Findings
 	examineWhitelist(&f, novaconf.File{Host: "h1"})
 	require.Equal(t, doctor.OK, f.All()[0].State)
-	if os.Geteuid() != 0 { // who may write everywhere
+
+	if os.Geteuid() != 0 { // root may write everywhere
 		dir := t.TempDir()
 		require.NoError(t, os.Chmod(dir, 0o500))
 		var f doctor.Findings
