@@ -28,17 +28,21 @@ func files(t *testing.T, contents map[string]string) string {
 	return dir
 }
 
+// TestApplicationCredential: an application credential replaces user and
+// password, also when our token must be renewed.
 func TestApplicationCredential(t *testing.T) {
 	t.Parallel()
 	k := openstacktest.NewKeystone(t)
 	server := service(t, k)
 	k.Serve("placement", server.URL)
+
 	c := k.Config()
 	c.Username, c.Password = "", ""
 	c.ApplicationCredential, c.ApplicationSecret = openstacktest.OwnCredential, openstacktest.OwnSecret
 	s := session(t, c)
 	_, err := get(t.Context(), s, "placement")
 	require.NoError(t, err)
+
 	k.RevokeOwn()
 	_, err = get(t.Context(), s, "placement")
 	require.NoError(t, err, "it logs in again")
@@ -57,15 +61,18 @@ func TestApplicationCredential(t *testing.T) {
 	require.ErrorContains(t, err, "does not let our own application credential gone")
 }
 
-// An entry of clouds.yaml says all that is needed, with its secret beside it, and the certificates that are believed.
+// TestCloudsFile: an entry of clouds.yaml, with secrets in secure.yaml, says
+// everything that is needed, also which certificates are trusted.
 func TestCloudsFile(t *testing.T) {
 	t.Parallel()
 	k := openstacktest.NewKeystone(t)
 	secure := httptest.NewTLSServer(http.HandlerFunc(k.ServeHTTP))
 	t.Cleanup(secure.Close)
 	secure.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
+
 	server := service(t, k)
 	k.Serve("placement", server.URL)
+
 	authority := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}))
 	dir := files(t, map[string]string{"ca.pem": authority, "secure.yaml": `
 clouds:
@@ -95,11 +102,13 @@ clouds:
   token:
     auth: {auth_url: URL, token: gAAAA}
 `)), 0o600))
+
 	in := func(name string) config.OpenStack {
 		c := config.Default().OpenStack
 		c.Cloud, c.CloudsFile = name, filepath.Join(dir, "clouds.yaml")
 		return c
 	}
+
 	for _, name := range []string{"password", "credential", "careless"} {
 		s := session(t, in(name))
 		_, err := get(t.Context(), s, "placement")
@@ -107,12 +116,15 @@ clouds:
 		require.Contains(t, s.Who(), "of the cloud "+name)
 		require.True(t, strings.HasPrefix(s.AuthURL(), secure.URL))
 	}
+
 	_, err := session(t, in("elsewhere")).Service(t.Context(), "placement")
 	require.ErrorContains(t, err, "in the region RegionTwo")
 	require.ErrorContains(t, session(t, in("doubting")).Ping(t.Context()), "certificate")
+
 	trusting := in("doubting")
 	trusting.CAFile = filepath.Join(dir, "ca.pem")
 	require.NoError(t, session(t, trusting).Ping(t.Context()))
+
 	for name, says := range map[string]string{"token": "neither a password", "none": `"none" not found`} {
 		_, err := openstack.New(in(name), slog.New(slog.DiscardHandler))
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))

@@ -16,8 +16,9 @@ import (
 	"github.com/cyborg-project/cyborg/internal/openstack/openstacktest"
 )
 
-// Each service learns for which request of ours it is asked; the log, and the error where it refuses, say which of its own
-// that was.
+// TestRequestsKeepTheirIDs: a service is told the id of the request that we
+// work on. The log, and the error where the service refuses, name the id that
+// the service gave its own.
 func TestRequestsKeepTheirIDs(t *testing.T) {
 	t.Parallel()
 	for _, header := range []string{"X-Openstack-Request-Id", "X-Compute-Request-Id"} {
@@ -32,10 +33,12 @@ func TestRequestsKeepTheirIDs(t *testing.T) {
 			}))
 			t.Cleanup(server.Close)
 			k.Serve("compute", server.URL)
+
 			var log bytes.Buffer
 			s, err := openstack.New(k.Config(), slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
 			require.NoError(t, err)
 			t.Cleanup(s.Close)
+
 			ours := "req-" + uuid.NewString()
 			_, err = get(cyborg.WithRequestID(t.Context(), ours), s, "compute")
 			require.ErrorContains(t, err, "(its request "+theirs+")")
@@ -44,7 +47,7 @@ func TestRequestsKeepTheirIDs(t *testing.T) {
 
 			_, err = get(context.WithoutCancel(t.Context()), s, "compute")
 			require.Error(t, err)
-			require.Empty(t, <-seen, "nobody's")
+			require.Empty(t, <-seen, "no request of ours is behind it")
 		})
 	}
 }

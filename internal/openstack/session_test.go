@@ -30,6 +30,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// session returns a session that is closed with the test.
 func session(t *testing.T, c config.OpenStack) *openstack.Session {
 	t.Helper()
 	s, err := openstack.New(c, slog.New(slog.DiscardHandler))
@@ -38,7 +39,8 @@ func session(t *testing.T, c config.OpenStack) *openstack.Session {
 	return s
 }
 
-// service is a service that answers 200 to our own token and 401 to any other.
+// service returns a service that answers 200 to our own token and 401 to any
+// other.
 func service(t *testing.T, k *openstacktest.Keystone) *httptest.Server {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -120,7 +122,6 @@ func TestRedirectionsStayAtTheService(t *testing.T) {
 			server.Config.Handler.ServeHTTP(w, r)
 		}
 	}))
-
 	t.Cleanup(redirecting.Close)
 
 	k.Serve("image", redirecting.URL+"/away")
@@ -137,8 +138,8 @@ func TestRedirectionsStayAtTheService(t *testing.T) {
 	require.Zero(t, requests.Load())
 }
 
-// TestConnectTimeout: a service that cannot be connected to in time is away,
-// which may pass. Go's net reports it as context.DeadlineExceeded, as if the
+// TestConnectTimeout: a service to which a connection takes too long is away,
+// which may pass. Go's net reports that as context.DeadlineExceeded, as if the
 // caller had no time left.
 func TestConnectTimeout(t *testing.T) {
 	t.Parallel()
@@ -152,9 +153,11 @@ func TestConnectTimeout(t *testing.T) {
 	gone, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
 	_, err = get(gone, session(t, k.Config()), "placement")
-	require.ErrorIs(t, err, context.DeadlineExceeded, "who asked has no time left")
+	require.ErrorIs(t, err, context.DeadlineExceeded, "the caller has no time left")
 }
 
+// TestURLsOfKeystone: the URL may be given with or without its version and a
+// last slash.
 func TestURLsOfKeystone(t *testing.T) {
 	t.Parallel()
 	k := openstacktest.NewKeystone(t)
@@ -298,8 +301,8 @@ func TestLoginOutlivesItsRequest(t *testing.T) {
 	require.Equal(t, 1, k.Logins())
 }
 
-// TestKeystoneRefusesALogin: with whatever status, that may pass, and is not
-// taken for an answer to what was asked of us.
+// TestKeystoneRefusesALogin: whatever status Keystone gives to our login, the
+// error may pass. It is not taken for the service's answer to the request.
 func TestKeystoneRefusesALogin(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{400, 404, 409, 413, 429, 500, 503} {
@@ -408,10 +411,13 @@ func TestStalledAnswersTimeOut(t *testing.T) {
 	})
 }
 
+// roundTrip is a transport made of a function.
 type roundTrip func(r *http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
+// TestExplainMapsErrors: an error of gophercloud gets a kind and the service's
+// own words, and keeps its cause.
 func TestExplainMapsErrors(t *testing.T) {
 	t.Parallel()
 	require.NoError(t, openstack.Explain("compute", nil))

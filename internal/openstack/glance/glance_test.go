@@ -21,14 +21,19 @@ import (
 	"github.com/cyborg-project/cyborg/internal/openstack/glance/glancetest"
 )
 
+// content is that of the images.
 var content = bytes.Repeat([]byte("0123456789"), 1000)
 
+// byID asks for the image with an id.
 func byID(id uuid.UUID) cyborg.GlanceQuery { return cyborg.GlanceQuery{ID: id} }
 
+// newImages returns a client that takes images of up to 1 MiB.
 func newImages(g *glancetest.Glance) *glance.Images {
 	return glance.New(g, glance.Options{Max: 1 << 20})
 }
 
+// TestFind: an image is found by its id, by its function, and by the id of its
+// bitstream.
 func TestFind(t *testing.T) {
 	t.Parallel()
 	g := glancetest.Start(t)
@@ -61,6 +66,8 @@ func TestFind(t *testing.T) {
 	require.Empty(t, found.Function, "an image need not have one")
 }
 
+// TestFindRefuses: an image that is not active, or has no checksum that can be
+// trusted, is refused with the reason.
 func TestFindRefuses(t *testing.T) {
 	t.Parallel()
 	g := glancetest.Start(t)
@@ -130,7 +137,7 @@ func TestL28ExpiredTokensAreRenewed(t *testing.T) {
 	require.Equal(t, content, got)
 }
 
-// TestGlanceUnavailable: an error that may pass is of a kind that is retried.
+// TestGlanceUnavailable: an error that may pass has a kind that is retried.
 func TestGlanceUnavailable(t *testing.T) {
 	t.Parallel()
 	g := glancetest.Start(t)
@@ -172,6 +179,8 @@ func (nowhere) Service(context.Context, string) (*gophercloud.ServiceClient, err
 	return nil, errors.New("connection refused")
 }
 
+// TestOpen: an image can be read from any offset, and a part is never taken for
+// the whole.
 func TestOpen(t *testing.T) {
 	t.Parallel()
 	g := glancetest.Start(t)

@@ -38,6 +38,7 @@ type stage struct {
 	now time.Time
 }
 
+// setup returns a stage whose validator caches so many tokens.
 func setup(t testing.TB, tokens int) *stage {
 	t.Helper()
 	s := &stage{Keystone: openstacktest.NewKeystone(t), registry: prometheus.NewRegistry(), now: time.Now()}
@@ -65,6 +66,7 @@ func (s *stage) pass(d time.Duration) {
 	s.now = s.now.Add(d)
 }
 
+// good requires that a token is valid, and returns what it says.
 func (s *stage) good(t testing.TB, token string) keystone.Token {
 	t.Helper()
 	known, err := s.validator.Validate(t.Context(), "192.0.2.1", token, false)
@@ -72,6 +74,7 @@ func (s *stage) good(t testing.TB, token string) keystone.Token {
 	return known
 }
 
+// refused requires that a token is refused with an error of the kind.
 func (s *stage) refused(t testing.TB, token string, kind cyborg.ErrorKind) {
 	t.Helper()
 	known, err := s.validator.Validate(t.Context(), "192.0.2.1", token, false)
@@ -80,6 +83,8 @@ func (s *stage) refused(t testing.TB, token string, kind cyborg.ErrorKind) {
 	require.NotEmpty(t, cyborg.AsError(err).Hint)
 }
 
+// count returns how many tokens were answered in this way, as the metrics have
+// it.
 func (s *stage) count(t testing.TB, answer string) float64 {
 	t.Helper()
 	families, err := s.registry.Gather()
@@ -96,6 +101,8 @@ func (s *stage) count(t testing.TB, answer string) float64 {
 	return 0
 }
 
+// TestTokenClaims: what Keystone says of a token is all there, and names are
+// safe to show.
 func TestTokenClaims(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
@@ -270,6 +277,9 @@ func TestConcurrentValidationsAskKeystoneOnce(t *testing.T) {
 	require.Equal(t, 1, s.Logins())
 }
 
+// TestKeystoneAway: while Keystone gives no usable answer, tokens that it has
+// validated before stay valid for a while, and others cannot be validated. The
+// log contains no token.
 func TestKeystoneAway(t *testing.T) {
 	t.Parallel()
 	for name, away := range map[string]http.HandlerFunc{
@@ -326,8 +336,8 @@ func TestKeystoneAway(t *testing.T) {
 	}
 }
 
-// A Keystone that does not say anything costs a caller with a good token a
-// moment, and only the first one.
+// TestKeystoneSilent: a Keystone that does not answer delays a caller with a
+// known token only for a moment. Then its earlier answer is used.
 func TestKeystoneSilent(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
@@ -353,8 +363,9 @@ func TestKeystoneSilent(t *testing.T) {
 	require.Eventually(t, func() bool { return s.Asked(token) == 2 }, 5*time.Minute, time.Millisecond)
 }
 
-// Anybody can send a token over which Keystone stumbles, or what stands before
-// it: that is no absence for others.
+// TestTokenThatBreaksKeystoneAffectsNoOther: anybody can send a token that
+// breaks Keystone, or the web server before it. For all others that must not
+// count as an absence of Keystone.
 func TestTokenThatBreaksKeystoneAffectsNoOther(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
@@ -374,13 +385,14 @@ func TestTokenThatBreaksKeystoneAffectsNoOther(t *testing.T) {
 	require.Contains(t, s.log.String(), "can of others")
 }
 
-// Whoever floods Keystone with tokens waits for itself: not those with a good
-// token, be it known or not.
+// TestFloodOfInvalidTokensDelaysNobodyElse: a flood of made-up tokens delays
+// nobody who has a good token, whether that is cached or not.
 func TestFloodOfInvalidTokensDelaysNobodyElse(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
 	known := s.Issue(openstacktest.Token{UserID: "u1"})
 	s.good(t, known)
+
 	goOn := make(chan struct{})
 	s.Disturb(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.Header.Get("X-Subject-Token"), "made-up") {
@@ -388,6 +400,7 @@ func TestFloodOfInvalidTokensDelaysNobodyElse(t *testing.T) {
 		}
 		s.ServeUndisturbed(w, r)
 	})
+
 	const flood = 400
 	answers := make(chan error, flood)
 	for i := range flood {
@@ -396,21 +409,24 @@ func TestFloodOfInvalidTokensDelaysNobodyElse(t *testing.T) {
 			answers <- err
 		}()
 	}
+
 	for range flood - 256 { // there is no place for more than that to wait
 		require.ErrorContains(t, <-answers, "too many tokens", "and not that Keystone is away")
 	}
+
 	s.pass(2 * time.Minute)
 	s.good(t, known)
 	require.Equal(t, 2, s.Asked(known), "Keystone was asked again")
 	s.good(t, s.Issue(openstacktest.Token{UserID: "u2"}))
+
 	close(goOn)
 	for range 256 {
 		require.Contains(t, []cyborg.ErrorKind{cyborg.ErrUnauthenticated, cyborg.ErrUnavailable}, cyborg.ErrorKindOf(<-answers))
 	}
 }
 
-// Our own token that Keystone no longer takes is replaced; callers notice
-// nothing.
+// TestOwnTokenIsRenewed: our own token is replaced when Keystone no longer
+// takes it, and callers notice nothing.
 func TestOwnTokenIsRenewed(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
@@ -420,18 +436,21 @@ func TestOwnTokenIsRenewed(t *testing.T) {
 	require.Equal(t, 2, s.Logins())
 }
 
-// Whoever sends many made-up tokens pushes no good one out of the memory, and
-// the memory is bounded.
+// TestCacheIsBounded: made-up tokens push no good one out of the cache, and the
+// cache is bounded.
 func TestCacheIsBounded(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
 	token := s.Issue(openstacktest.Token{UserID: "u1"})
 	s.good(t, token)
+
 	for i := range 300 {
 		s.refused(t, fmt.Sprintf("made-up-%d", i), cyborg.ErrUnauthenticated)
 	}
+
 	s.good(t, token)
 	require.Equal(t, 1, s.Asked(token))
+
 	for i := range 100 {
 		s.good(t, s.Issue(openstacktest.Token{UserID: fmt.Sprintf("u%d", i)}))
 	}
@@ -448,20 +467,22 @@ func TestMetricsAreRegisteredOnce(t *testing.T) {
 	require.Error(t, err)
 }
 
-// FuzzToken never asks Keystone with what is no header, and tells nobody what
-// was sent.
+// FuzzToken validates any text as a token. All but the good one are refused,
+// and neither the error nor the log contains what was sent.
 func FuzzToken(f *testing.F) {
 	s := setup(f, 100)
 	good := s.Issue(openstacktest.Token{UserID: "u1"})
 	for _, text := range append(fuzztest.Texts(), good, good[1:], good+" ", strings.Repeat("x", 20<<10)) {
 		f.Add(text)
 	}
+
 	f.Fuzz(func(t *testing.T, token string) {
 		known, err := s.validator.Validate(t.Context(), "192.0.2.1", token, false)
 		if token == good {
 			require.NoError(t, err)
 			return
 		}
+
 		require.Zero(t, known)
 		fuzztest.RequireRefusal(t, err, cyborg.ErrUnauthenticated)
 		if len(token) > 8 {

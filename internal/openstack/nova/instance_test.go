@@ -17,7 +17,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/openstack/openstacktest"
 )
 
-// model is a Nova with one instance, which runs on the host h1.
+// model returns a client of a Nova with one instance, which runs on the host
+// h1.
 func model(t *testing.T) (*nova.Nova, *novatest.Nova, uuid.UUID) {
 	t.Helper()
 	keystone := openstacktest.NewKeystone(t)
@@ -35,6 +36,8 @@ func model(t *testing.T) (*nova.Nova, *novatest.Nova, uuid.UUID) {
 	return nova.New(session), m, who
 }
 
+// TestInstance: an instance without a host may be on any, and one that Nova
+// does not have is an error of kind ErrNotFound.
 func TestInstance(t *testing.T) {
 	t.Parallel()
 	n, m, who := model(t)
@@ -48,15 +51,15 @@ func TestInstance(t *testing.T) {
 	m.Set(novatest.Instance{ID: who, Status: "SHELVED_OFFLOADED"})
 	found, err = n.Instance(t.Context(), who)
 	require.NoError(t, err)
-	require.True(t, found.On("h2"), "it is on none, and so on no other")
+	require.True(t, found.On("h2"), "it is on no host, and so on no other than h2")
 
 	m.Delete(who)
 	_, err = n.Instance(t.Context(), who)
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }
 
-// TestInstanceWithoutAHost: Nova looks for a host for an instance, or has given
-// that up, only where it certainly is on none.
+// TestInstanceWithoutAHost: an instance counts as scheduled or as stranded only
+// where Nova says that it is on no host.
 func TestInstanceWithoutAHost(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]struct{ scheduled, stranded bool }{
@@ -148,8 +151,9 @@ func TestReboot(t *testing.T) {
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }
 
-// TestInstanceRecreatedSince: what makes the guest anew counts from when its
-// nova-compute has begun it. A reboot does not: it may have been a soft one.
+// TestInstanceRecreatedSince: an action that makes the guest anew counts if
+// nova-compute has begun it since. A reboot does not count, because it may have
+// been a soft one.
 func TestInstanceRecreatedSince(t *testing.T) {
 	t.Parallel()
 	n, m, who := model(t)
@@ -172,8 +176,8 @@ func TestInstanceRecreatedSince(t *testing.T) {
 	require.True(t, recreated())
 }
 
-// TestActionsNotFound: that Nova does not find what was done with an instance
-// does not say that there is no such instance.
+// TestActionsNotFound: where Nova does not find the actions of an instance, the
+// instance may exist all the same.
 func TestActionsNotFound(t *testing.T) {
 	t.Parallel()
 	n, m, who := model(t)
@@ -192,8 +196,8 @@ func TestActionsNotFound(t *testing.T) {
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }
 
-// TestHardReboot: whoever asked for it, a hard reboot is known as one while it
-// goes on, and a soft one is none.
+// TestHardReboot: a hard reboot is recognised while it goes on, whoever asked
+// for it, and a soft one is not taken for one.
 func TestHardReboot(t *testing.T) {
 	t.Parallel()
 	n, m, who := model(t)

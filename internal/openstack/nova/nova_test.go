@@ -17,7 +17,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/openstack/openstacktest"
 )
 
-// compute is a Nova with a fixed answer. It keeps the requests that it got.
+// compute is a Nova with a fixed answer. It records the requests that it got.
 type compute struct {
 	mu     sync.Mutex
 	answer http.HandlerFunc
@@ -38,6 +38,7 @@ func (c *compute) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.answer(w, r)
 }
 
+// setup returns a client of a Nova whose answer the test sets.
 func setup(t *testing.T) (*nova.Nova, *compute) {
 	t.Helper()
 	c := &compute{}
@@ -53,6 +54,7 @@ func setup(t *testing.T) (*nova.Nova, *compute) {
 	return nova.New(session), c
 }
 
+// says returns a handler that always gives this answer.
 func says(status int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -63,6 +65,7 @@ func says(status int, body string) http.HandlerFunc {
 
 const noInstance = `{"itemNotFound": {"code": 404, "message": "No instances found for any event"}}`
 
+// TestNotify: one request tells Nova of several accelerator requests.
 func TestNotify(t *testing.T) {
 	t.Parallel()
 	n, c := setup(t)
@@ -83,7 +86,8 @@ func TestNotify(t *testing.T) {
 	}}, c.bodies[0])
 }
 
-// TestL13NovaAnswers: Nova's answer is read for each event.
+// L13: Nova's answer is read for each event, and an answer that says nothing
+// certain means that Nova must be told again.
 func TestL13NovaAnswers(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -118,8 +122,8 @@ func TestL13NovaAnswers(t *testing.T) {
 	}
 }
 
-// TestL46Project: an instance is gone only if Nova lets us list all instances
-// and does not have it.
+// L46: an instance is gone only if Nova lets us list all instances and does not
+// have this one.
 func TestL46Project(t *testing.T) {
 	t.Parallel()
 	instance := uuid.New()

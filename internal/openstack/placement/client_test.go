@@ -14,6 +14,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/openstack/placement/placementtest"
 )
 
+// ctx returns the context of the test, where it has one.
 func ctx(t require.TestingT) context.Context {
 	if t, ok := t.(interface{ Context() context.Context }); ok {
 		return t.Context()
@@ -21,6 +22,7 @@ func ctx(t require.TestingT) context.Context {
 	return context.Background()
 }
 
+// wanted returns one provider.
 func wanted() []placement.Provider {
 	return []placement.Provider{{
 		UUID: uuid.NewMD5(uuid.NameSpaceDNS, []byte("h_d0")), Name: "h_d0", Class: "CUSTOM_NIC", Total: 2,
@@ -28,9 +30,9 @@ func wanted() []placement.Provider {
 	}}
 }
 
-// Each request of a sync fails once, in every way, before and after it had its
-// effect: an error that may pass is told as such, and the next try ends as if
-// nothing had happened.
+// TestEveryRequestMayFail: each request of a sync fails once, in every way,
+// before and after it had its effect. The error says whether it may pass, and
+// the next try ends as if nothing had happened.
 func TestEveryRequestMayFail(t *testing.T) {
 	t.Parallel()
 	faults := map[string]placementtest.Fault{
@@ -81,6 +83,8 @@ func TestEveryRequestMayFail(t *testing.T) {
 	}
 }
 
+// TestNegotiate: the newest version of the API that both sides know is used,
+// and a Placement that is too old is refused.
 func TestNegotiate(t *testing.T) {
 	t.Parallel()
 	model := placementtest.New()
@@ -135,7 +139,7 @@ func TestWriteWithAnOldGenerationIsRefused(t *testing.T) {
 	require.Equal(t, 2, model.Provider("h_d0").Inventories["CUSTOM_NIC"].Reserved)
 }
 
-// TestL26: a function id becomes a trait that Placement takes.
+// L26: any text, such as a function id, becomes a trait that Placement takes.
 func TestL26NamesAreWellFormed(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

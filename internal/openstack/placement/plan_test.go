@@ -33,7 +33,8 @@ func step(t require.TestingT, c *placement.Client, request placement.Request) (*
 	return plan, c.Apply(ctx(t), plan)
 }
 
-// requireAs asserts that a provider is as wanted, and has what others gave it.
+// requireAs asserts that a provider is as wanted, with the traits and
+// inventories that others gave it.
 func requireAs(t require.TestingT, model *placementtest.Placement, root *placementtest.Provider, w placement.Provider, foreignTraits []string, foreign map[string]placementtest.Inventory) {
 	got := model.Provider(w.Name)
 	require.NotNil(t, got, w.Name)
@@ -55,6 +56,7 @@ func requireAs(t require.TestingT, model *placementtest.Placement, root *placeme
 	require.Equal(t, slices.Compact(traits), got.Traits, w.Name)
 }
 
+// drawProvider draws a wanted provider. Its name and UUID depend on i alone.
 func drawProvider(t *rapid.T, i int) placement.Provider {
 	total := rapid.IntRange(0, 4).Draw(t, "total")
 	p := placement.Provider{
@@ -171,7 +173,9 @@ func TestPlanReachesTheWantedTree(t *testing.T) {
 	})
 }
 
-// What somebody has an allocation of is never taken away: it is closed.
+// TestPlanReservesAllocatedProviders: an inventory of which somebody has an
+// allocation is never removed. It is reserved in full until the allocation has
+// gone.
 func TestPlanReservesAllocatedProviders(t *testing.T) {
 	t.Parallel()
 	model := placementtest.New()
@@ -182,7 +186,8 @@ func TestPlanReservesAllocatedProviders(t *testing.T) {
 	require.NoError(t, err)
 	model.Allocate("vm", "h_d0", "FPGA", 1)
 
-	// Another class: the old one stays, closed, until nobody has any of it.
+	// Another class is wanted: the old one stays, reserved in full, until nobody
+	// has any of it.
 	w.Class = "PGPU"
 	plan, err = step(t, client, placement.Request{Host: "h", Wanted: []placement.Provider{w}, Marks: plan.Marks})
 	require.NoError(t, err)
@@ -190,7 +195,7 @@ func TestPlanReservesAllocatedProviders(t *testing.T) {
 	require.Zero(t, model.Provider("h_d0").Inventories["PGPU"].Reserved)
 	marks := plan.Marks
 
-	// Not wanted at all: it stays, closed.
+	// The provider is not wanted at all: it stays, reserved in full.
 	plan, err = step(t, client, placement.Request{Host: "h", Marks: marks})
 	require.NoError(t, err)
 	require.Len(t, plan.Differences, 1)
@@ -210,9 +215,9 @@ func TestPlanReservesAllocatedProviders(t *testing.T) {
 	require.Nil(t, model.Provider("h_d0"))
 }
 
-// What others keep in a provider of ours stays theirs when it is no longer
-// wanted, and what is ours goes from it: the provider is told of once, and left
-// to them.
+// TestPlanKeepsForeignInventories: when a provider is no longer wanted, our own
+// inventory and traits are removed from it, and those of others stay. It is
+// reported once, and then left to the others.
 func TestPlanKeepsForeignInventories(t *testing.T) {
 	t.Parallel()
 	model := placementtest.New()
@@ -228,7 +233,8 @@ func TestPlanKeepsForeignInventories(t *testing.T) {
 	model.Put(*p)
 	model.Allocate("vm", "h_d0", "FPGA", 1)
 
-	// While somebody has some of what is ours, that is closed, and theirs is not.
+	// While somebody has some of our inventory, that is reserved in full, and
+	// theirs is not.
 	plan, err = step(t, client, placement.Request{Host: "h", Marks: plan.Marks})
 	require.NoError(t, err)
 	require.Contains(t, plan.Differences[0].Detail, "vm has an allocation")
@@ -253,8 +259,8 @@ func TestPlanKeepsForeignInventories(t *testing.T) {
 }
 
 // TestPlanKeepsParentsOfForeignProviders: a provider below which others have
-// providers stays, closed, until they have gone, because Placement would not
-// delete it.
+// providers stays, reserved in full, until those have gone, because Placement
+// would not delete it.
 func TestPlanKeepsParentsOfForeignProviders(t *testing.T) {
 	t.Parallel()
 	model := placementtest.New()
@@ -278,8 +284,9 @@ func TestPlanKeepsParentsOfForeignProviders(t *testing.T) {
 	require.Nil(t, model.Provider("h_d0"))
 }
 
-// What nothing happened to is not asked again, until it has been believed for
-// long; what did is noticed, who took it as well as who gave it back.
+// TestPlanReadsOnlyChangedProviders: a provider to which nothing happened is
+// not read again before its mark is old. One that changed is read, and so is
+// one of which an allocation was made or given back.
 func TestPlanReadsOnlyChangedProviders(t *testing.T) {
 	t.Parallel()
 	model := placementtest.New()
@@ -342,12 +349,11 @@ func TestPlanReadsOnlyChangedProviders(t *testing.T) {
 	require.Equal(t, 3, asked, "each once in a day of comparisons")
 }
 
-// TestPlanDetectsARecreatedProvider: a provider that was deleted and made
-// again, with its UUID and at its generation, is not taken for the old one if
-// it lacks our trait, or has another name or another parent.
+// TestPlanDetectsARecreatedProvider: a provider that was deleted and created
+// again, with the same UUID and generation, is not taken for the old one if it
+// lacks our trait or has another name or parent.
 func TestPlanDetectsARecreatedProvider(t *testing.T) {
 	t.Parallel()
-
 	w := placement.Provider{UUID: uuid.New(), Name: "h_d0", Class: "FPGA", Total: 4, Reserved: 4, Traits: []string{placement.Owner}}
 	open := map[string]placementtest.Inventory{"FPGA": {Total: 4, MinUnit: 1, MaxUnit: 4, StepSize: 1, AllocationRatio: 1}}
 
@@ -356,7 +362,6 @@ func TestPlanDetectsARecreatedProvider(t *testing.T) {
 		"another name":   {Name: "theirs", Inventories: open, Traits: []string{placement.Owner}},
 		"another parent": {Name: "h_d0", Inventories: open, Traits: []string{placement.Owner}},
 	} {
-
 		model := placementtest.New()
 		root := model.AddHost("h")
 		client := placement.New(model)
@@ -401,8 +406,8 @@ func TestPlanFindsProvidersAssumedNew(t *testing.T) {
 	requireAs(t, model, root, wanted()[0], nil, nil)
 }
 
-// TestL22: removing a trait or a class from one provider removes it from nobody
-// else, and deletes nothing globally.
+// L22: removing a trait or a class from one provider removes it from no other,
+// and deletes nothing globally.
 func TestL22NothingIsDeletedGlobally(t *testing.T) {
 	t.Parallel()
 	model := placementtest.New()
@@ -424,6 +429,9 @@ func TestL22NothingIsDeletedGlobally(t *testing.T) {
 	}
 }
 
+// TestPlanReportsUnknownTraits: a missing compute node, a trait that Placement
+// does not know and a name that another provider has are reported, and nothing
+// is written.
 func TestPlanReportsUnknownTraits(t *testing.T) {
 	t.Parallel()
 	model := placementtest.New()
@@ -439,6 +447,7 @@ func TestPlanReportsUnknownTraits(t *testing.T) {
 	differences, err := client.PrepareTraits(t.Context(), []placement.Provider{w})
 	require.NoError(t, err)
 	require.EqualValues(t, "unknown_trait", differences[0].Class)
+
 	plan, err = step(t, client, placement.Request{Host: "h", Wanted: []placement.Provider{w}})
 	require.NoError(t, err)
 	require.True(t, plan.Empty())
