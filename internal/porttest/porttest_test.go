@@ -8,7 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Nobody gets a port that another holds, though nobody listens on it.
+// TestPortsAreHeld: a port that is held goes to nobody else, although nobody
+// listens on it.
 func TestPortsAreHeld(t *testing.T) {
 	t.Parallel()
 	first, release, err := Row(8)

@@ -22,8 +22,9 @@ import (
 	"github.com/cyborg-project/cyborg/internal/postgres"
 )
 
-// helperEnv makes the test binary a process that starts a server with the Config it holds, writes the process id of
-// the server, and waits to be killed.
+// helperEnv makes the test binary a process that starts a server with the
+// Config that the variable holds, writes the process id of the server, and
+// waits to be killed.
 const helperEnv = "POSTGRES_TEST_HELPER"
 
 func TestMain(m *testing.M) {
@@ -33,31 +34,37 @@ func TestMain(m *testing.M) {
 	environtest.Main(m)
 }
 
+// help is that process. It returns its exit status.
 func help(config string) int {
 	var cfg postgres.Config
 	if err := json.Unmarshal([]byte(config), &cfg); err != nil {
 		fmt.Println(err)
 		return 1
 	}
+
 	fmt.Println("starting")
 	server, err := postgres.Start(context.Background(), cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		fmt.Println(err)
 		return 1
 	}
+
 	fmt.Println("ready", server.PID())
 	<-server.Done()
 	return 0
 }
 
-// helper runs such a process, and returns it and its output, behind the line "starting".
+// helper runs such a process and returns it, with its output after the line
+// "starting".
 func helper(t *testing.T, cfg postgres.Config) (*exec.Cmd, *bufio.Reader) {
 	t.Helper()
 	config, err := json.Marshal(cfg)
 	require.NoError(t, err)
+
 	cmd := exec.CommandContext(context.Background(), "/proc/self/exe")
 	cmd.Env = append(os.Environ(), helperEnv+"="+string(config))
 	cmd.Stderr = os.Stderr
+
 	output, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
@@ -65,11 +72,13 @@ func helper(t *testing.T, cfg postgres.Config) (*exec.Cmd, *bufio.Reader) {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
+
 	lines := bufio.NewReader(output)
 	require.Equal(t, "starting\n", line(t, lines))
 	return cmd, lines
 }
 
+// line reads one line.
 func line(t *testing.T, lines *bufio.Reader) string {
 	t.Helper()
 	text, err := lines.ReadString('\n')
@@ -77,14 +86,17 @@ func line(t *testing.T, lines *bufio.Reader) string {
 	return text
 }
 
-// orphan leaves a running server behind whose parent was killed, and returns its process id.
+// orphan leaves a running server behind whose parent was killed, and returns
+// its process id.
 func orphan(t *testing.T, cfg postgres.Config) int {
 	t.Helper()
 	cmd, lines := helper(t, cfg)
+
 	var pid int
 	text := line(t, lines)
 	_, err := fmt.Sscanf(text, "ready %d", &pid)
 	require.NoError(t, err, text)
+
 	require.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait()
 	t.Cleanup(func() {
@@ -101,7 +113,8 @@ func ours(pid int, dir string) bool {
 	return err == nil && cwd == filepath.Join(dir, "data")
 }
 
-// place returns a directory that does not exist yet, where the server's user can come.
+// place returns a directory that does not exist yet and that the server's user
+// can reach.
 func place(t *testing.T) string {
 	t.Helper()
 	parent, err := os.MkdirTemp("", "pg") //nolint:usetesting // t.TempDir is closed to other users
@@ -114,7 +127,7 @@ func place(t *testing.T) string {
 	return filepath.Join(parent, "postgres")
 }
 
-// config is that of a server for tests.
+// config returns the configuration of a server for tests.
 func config(t *testing.T) postgres.Config {
 	t.Helper()
 	return postgres.Config{Dir: place(t), FsyncOff: true}
@@ -129,6 +142,7 @@ func start(t *testing.T, cfg postgres.Config) *postgres.Server {
 	return server
 }
 
+// stop stops a server.
 func stop(t *testing.T, server *postgres.Server) {
 	t.Helper()
 	require.NoError(t, server.Stop(t.Context()))
@@ -145,6 +159,7 @@ func ask[T any](t *testing.T, url, sql string) T {
 	return value
 }
 
+// exec1 runs one statement.
 func exec1(t *testing.T, url, sql string) {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
@@ -154,11 +169,13 @@ func exec1(t *testing.T, url, sql string) {
 	require.NoError(t, conn.Close(t.Context()))
 }
 
+// testLog writes to the test's output.
 func testLog(t *testing.T) *slog.Logger {
 	t.Helper()
 	return slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
+// testWriter writes whole lines to the test's output.
 type testWriter struct{ t *testing.T }
 
 func (w testWriter) Write(p []byte) (int, error) {

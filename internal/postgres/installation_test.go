@@ -12,7 +12,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/postgres"
 )
 
-// fakeBinaries makes a directory of binaries that say they are of some version,
+// fakeBinaries makes a directory of binaries that claim to be of this version
 // and can do nothing.
 func fakeBinaries(t *testing.T, version string) string {
 	t.Helper()
@@ -25,6 +25,8 @@ func fakeBinaries(t *testing.T, version string) string {
 	return dir
 }
 
+// TestUnusableBinaries: binaries that cannot serve the data are refused with
+// the reason, and the data is left alone.
 func TestUnusableBinaries(t *testing.T) {
 	t.Parallel()
 	old := fakeBinaries(t, "14.9 (Debian 14.9-1)")
@@ -66,6 +68,7 @@ func TestUnusableBinaries(t *testing.T) {
 		if os.Geteuid() == 0 {
 			require.NoError(t, os.Chown(data, nobody, nobody))
 		}
+
 		requireRefusal(t, cfg, cyborg.ErrUnavailable, "was made by PostgreSQL 9, and there is only")
 	})
 	t.Run("data that is none", func(t *testing.T) {
@@ -76,17 +79,19 @@ func TestUnusableBinaries(t *testing.T) {
 	})
 }
 
+// TestBinariesAreFound: binaries from PATH are used where they are new enough
+// and fit the data, and otherwise those that are installed elsewhere.
 func TestBinariesAreFound(t *testing.T) {
 	cfg := config(t)
 	stop(t, start(t, cfg))
 
-	// What PATH offers goes before what is installed elsewhere, where it is new
-	// enough …
+	// What PATH offers is taken first where it is new enough.
 	future := fakeBinaries(t, "99.1")
 	t.Setenv("PATH", future+":"+os.Getenv("PATH"))
 	_, err := postgres.Start(t.Context(), config(t), testLog(t))
 	require.ErrorContains(t, err, "PostgreSQL (process", "the fake was taken, which ends at once")
-	// … and fits the data.
+
+	// It does not fit this data, so what is installed elsewhere is taken.
 	stop(t, start(t, cfg))
 
 	t.Setenv("PATH", fakeBinaries(t, "13.1")+":/usr/bin:/bin")

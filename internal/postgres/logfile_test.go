@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// TestTrimKeepsTheLogSmall: the end of a log that has grown too large moves to
+// a second file, while the server keeps the first one open.
 func TestTrimKeepsTheLogSmall(t *testing.T) {
 	t.Parallel()
 	path := logFile(filepath.Join(t.TempDir(), "log"))
@@ -37,6 +39,8 @@ func TestTrimKeepsTheLogSmall(t *testing.T) {
 	require.NoError(t, writer.Close())
 }
 
+// TestFailureFromTheLog: the error of a failed start is the line of the log
+// that says why.
 func TestFailureFromTheLog(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct{ log, want string }{
@@ -50,6 +54,7 @@ func TestFailureFromTheLog(t *testing.T) {
 		"of no format": {log: "ld.so: cannot open libfoo\n", want: "ld.so: cannot open libfoo"},
 		"none":         {log: "", want: "it said nothing"},
 	}
+
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -58,14 +63,18 @@ func TestFailureFromTheLog(t *testing.T) {
 	}
 }
 
+// TestMissingInstallationNamesThePackage: where no PostgreSQL, or none that
+// fits the data, is installed, the error says how to install it.
 func TestMissingInstallationNamesThePackage(t *testing.T) {
 	t.Parallel()
 	_, err := choose(nil, 0, layout{dir: "/state"})
 	require.EqualError(t, err, "PostgreSQL 15 or newer is needed, and no PostgreSQL server is installed: install it "+
 		"(on Debian and Ubuntu `apt-get install postgresql` does it, and the server that the package starts by itself does no harm)")
+
 	_, err = choose(nil, 16, layout{dir: "/state"})
 	require.EqualError(t, err, "the database in /state/data was made by PostgreSQL 16, and no PostgreSQL server is installed: "+
 		"install that version (on Debian and Ubuntu `apt-get install postgresql-16`); nothing was changed")
+
 	inst, err := choose([]installation{{major: 17}, {major: 15}}, 15, layout{})
 	require.NoError(t, err)
 	require.Equal(t, 15, inst.major)

@@ -17,8 +17,10 @@ import (
 	"github.com/cyborg-project/cyborg/internal/postgres"
 )
 
+// nobody is the id of the user and of the group of that name.
 const nobody = 65534
 
+// needRoot skips a test that only root can run.
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -26,15 +28,18 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// Everything that these tests show must hold for an ordinary user, too.
+// TestSuiteAsAnUnprivilegedUser runs all of these tests again as an ordinary
+// user.
 func TestSuiteAsAnUnprivilegedUser(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
 	home := filepath.Dir(place(t))
 	require.NoError(t, os.Chown(home, nobody, nobody))
+
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.count=1", "-test.timeout=1h")
 	cmd.Env = append(os.Environ(), "TMPDIR="+home, "HOME="+home, "XDG_RUNTIME_DIR="+home)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+
 	output, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", output)
 	require.Contains(t, string(output), "PASS")
@@ -53,11 +58,12 @@ func TestRootRunsTheServerAsAnotherUser(t *testing.T) {
 	}
 	stop(t, server)
 
-	cfg.User = "" // the owner of the data goes before the user postgres
+	cfg.User = "" // the owner of the data takes precedence over the user postgres
 	server = start(t, cfg)
 	requireOwner(t, fmt.Sprintf("/proc/%d", server.PID()), nobody)
 }
 
+// requireOwner asserts that a file belongs to the user.
 func requireOwner(t *testing.T, path string, uid int) {
 	t.Helper()
 	info, err := os.Stat(path)
@@ -80,6 +86,8 @@ func TestUnusableServerUser(t *testing.T) {
 	}
 }
 
+// TestUnreachableDirectory: where the server's user cannot reach the directory,
+// the error names the command that lets it pass.
 func TestUnreachableDirectory(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -88,6 +96,7 @@ func TestUnreachableDirectory(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(closed, "in"), 0o755))
 	require.NoError(t, os.Chmod(closed, 0o700))
 	cfg.Dir = filepath.Join(closed, "in", "postgres")
+
 	requireRefusal(t, cfg, cyborg.ErrInvalid,
 		"cannot pass "+closed+" on its way to "+cfg.Dir+": run `chmod o+x "+closed+"`")
 	require.NoDirExists(t, filepath.Join(cfg.Dir, "data"))
@@ -113,12 +122,14 @@ func TestDirectoryWithAnOddName(t *testing.T) {
 	cfg.Dir = filepath.Join(filepath.Dir(cfg.Dir), `it's a "50%+1" & ? = # dir`)
 	server := start(t, cfg)
 	require.Equal(t, "cyborg", ask[string](t, server.URL("postgres"), "SHOW cluster_name"))
+
 	stop(t, server)
 	orphan(t, cfg)
 	require.True(t, start(t, cfg).TookOver())
 }
 
-// The name of a socket is limited to 107 bytes, and directories are not.
+// TestDirectoryWithALongName: the name of a socket has at most 107 bytes, so
+// the socket of a directory with a long name is in another place.
 func TestDirectoryWithALongName(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
@@ -128,19 +139,23 @@ func TestDirectoryWithALongName(t *testing.T) {
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(parsed.Host), 80)
 	require.Equal(t, "cyborg", ask[string](t, server.URL("postgres"), "SHOW cluster_name"))
+
 	info, err := os.Stat(parsed.Host)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+
 	stop(t, server)
 	require.NoDirExists(t, parsed.Host)
 
-	// Somebody else may have made that directory, where everybody can.
+	// Everybody can create directories there, so it may be somebody else's.
 	require.NoError(t, os.Mkdir(parsed.Host, 0o700))
 	t.Cleanup(func() { require.NoError(t, os.Remove(parsed.Host)) })
 	require.NoError(t, os.Chmod(parsed.Host, 0o777))
 	requireRefusal(t, cfg, cyborg.ErrInvalid, parsed.Host+" should be a directory of user")
 }
 
+// TestFullDisk: a full disk is named as the reason of a failed start. The
+// server starts again when there is space, and its data is intact.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -149,6 +164,7 @@ func TestFullDisk(t *testing.T) {
 	mount := func(options string, flags uintptr) error {
 		return syscall.Mount("tmpfs", disk, "tmpfs", flags, "mode=0711,size="+options)
 	}
+
 	if err := mount("20m", 0); errors.Is(err, syscall.EPERM) {
 		t.Skip("may not mount a small disk")
 	} else {
@@ -173,14 +189,17 @@ func TestFullDisk(t *testing.T) {
 	require.Equal(t, 42, ask[int](t, server.URL("postgres"), "SELECT answer FROM kept"), "nothing is damaged")
 }
 
+// fill writes a file until the disk is full.
 func fill(t *testing.T, path string) {
 	t.Helper()
 	file, err := os.Create(path)
 	require.NoError(t, err)
+
 	block := make([]byte, 4096)
 	for err == nil {
 		_, err = file.Write(block)
 	}
+
 	require.ErrorIs(t, err, syscall.ENOSPC)
 	require.NoError(t, file.Close())
 }
@@ -192,8 +211,8 @@ func TestFailedStartQuotesTheLog(t *testing.T) {
 	requireRefusal(t, cfg, cyborg.ErrUnavailable, `FATAL: configuration file`)
 }
 
-// requireRefusal starts a server and wants it to fail, with one sentence and
-// nothing left running.
+// requireRefusal asserts that a server does not start, says why in one line,
+// and leaves nothing running.
 func requireRefusal(t *testing.T, cfg postgres.Config, kind cyborg.ErrorKind, want string) {
 	t.Helper()
 	_, err := postgres.Start(t.Context(), cfg, testLog(t))

@@ -47,19 +47,23 @@ func TestCreateDatabaseAtOnce(t *testing.T) {
 	require.NoError(t, group.Wait())
 }
 
+// TestServerListensOnAClosedSocketOnly: by default there is no TCP, and only
+// the server's user can reach its socket.
 func TestServerListensOnAClosedSocketOnly(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
 	server := start(t, cfg)
 	require.Empty(t, ask[string](t, server.URL("postgres"), "SHOW listen_addresses"))
 	require.Empty(t, server.TCPURL("postgres"))
+
 	info, err := os.Stat(filepath.Join(cfg.Dir, "run"))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
 }
 
-// A shell sends Ctrl-C to the process group of the foreground, and a closed
-// terminal hangs up on its session.
+// TestServerHasASessionOfItsOwn: the server must survive Ctrl-C, which a shell
+// sends to the process group in its foreground, and the end of a terminal,
+// which hangs up on its session.
 func TestServerHasASessionOfItsOwn(t *testing.T) {
 	t.Parallel()
 	server := start(t, config(t))
@@ -68,11 +72,14 @@ func TestServerHasASessionOfItsOwn(t *testing.T) {
 	require.Equal(t, server.PID(), session)
 }
 
+// TestDataIsSafeByDefault: without settings that say otherwise, data that was
+// written survives a power failure.
 func TestDataIsSafeByDefault(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
 	cfg.FsyncOff = false
 	cfg.Settings = map[string]string{"work_mem": "5MB", "application_name": "it's"}
+
 	server := start(t, cfg)
 	for name, want := range map[string]string{
 		"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "data_checksums": "on",
@@ -92,9 +99,11 @@ func TestServerOnTCPRequiresThePassword(t *testing.T) {
 
 	parsed, err := pgx.ParseConfig(url)
 	require.NoError(t, err)
+
 	info, err := os.Stat(filepath.Join(cfg.Dir, "password"))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+
 	parsed.Password = "guess"
 	_, err = pgx.ConnectConfig(t.Context(), parsed)
 	require.ErrorContains(t, err, "password authentication failed")
@@ -104,6 +113,8 @@ func TestServerOnTCPRequiresThePassword(t *testing.T) {
 	require.Equal(t, url, start(t, cfg).TCPURL("postgres"), "a restart changes neither port nor password")
 }
 
+// TestServerOnABusyPort: a port that was asked for and is in use is an error.
+// One that the server had chosen itself is replaced.
 func TestServerOnABusyPort(t *testing.T) {
 	t.Parallel()
 	first := config(t)
@@ -127,11 +138,14 @@ func TestServerOnABusyPort(t *testing.T) {
 	require.NotEqual(t, portOf(t, server), portOf(t, other))
 }
 
+// portOf returns the port that a server uses.
 func portOf(t *testing.T, server *postgres.Server) string {
 	t.Helper()
 	return ask[string](t, server.URL("postgres"), "SHOW port")
 }
 
+// TestUnexpectedExitIsReported: a server that is killed is an error, and the
+// next start works all the same.
 func TestUnexpectedExitIsReported(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
@@ -163,12 +177,13 @@ func TestInterruptedStartLeavesNothingRunning(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(cfg.Dir, "data", "postmaster.pid"))
 }
 
-// interruptStart cancels a start in the middle, and returns its error; nil
-// where it was faster than the look at it.
+// interruptStart cancels a start in the middle and returns its error, or nil
+// where the start was faster.
 func interruptStart(t *testing.T, cfg postgres.Config) error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+
 	go func() {
 		for ctx.Err() == nil {
 			if _, err := os.Stat(filepath.Join(cfg.Dir, "data", "postmaster.pid")); err == nil {
@@ -176,6 +191,7 @@ func interruptStart(t *testing.T, cfg postgres.Config) error {
 			}
 		}
 	}()
+
 	server, err := postgres.Start(ctx, cfg, testLog(t))
 	if err == nil {
 		stop(t, server)

@@ -22,6 +22,8 @@ const (
 	waitStep  = 20 * time.Millisecond
 )
 
+// TestOrphanIsTakenOverAndStopped: a server that outlived its parent serves the
+// next process that starts one, and that process can stop it.
 func TestOrphanIsTakenOverAndStopped(t *testing.T) {
 	t.Parallel()
 	for name, tcp := range map[string]bool{"socket": false, "TCP": true} {
@@ -60,6 +62,8 @@ func TestExitOfAnAdoptedServerIsReported(t *testing.T) {
 	require.ErrorContains(t, server.Err(), fmt.Sprintf("PostgreSQL (process %d) ended", pid))
 }
 
+// TestOrphanIsReplaced: a server that outlived its parent and is not as wanted
+// is stopped, and another one is started.
 func TestOrphanIsReplaced(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(t *testing.T, cfg *postgres.Config, pid int){
@@ -75,6 +79,7 @@ func TestOrphanIsReplaced(t *testing.T) {
 			require.NoError(t, syscall.Kill(pid, syscall.SIGTERM))
 		},
 	}
+
 	for name, change := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -91,15 +96,18 @@ func TestOrphanIsReplaced(t *testing.T) {
 	}
 }
 
-// A pid file may name a process that has nothing to do with it, after a crash
-// of the machine for instance.
+// TestStalePIDFile: after a crash of the machine, for instance, a pid file may
+// name a process that has nothing to do with the data. It is neither taken over
+// nor ended.
 func TestStalePIDFile(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
 	stop(t, start(t, cfg))
+
 	other := sleeper(t, cfg.Dir)
 	another := start(t, config(t)).PID()
 	path := filepath.Join(cfg.Dir, "data", "postmaster.pid")
+
 	for name, content := range map[string]string{
 		"of nobody":                           pidFile(1 << 30),
 		"that is empty":                       "",
@@ -114,27 +122,31 @@ func TestStalePIDFile(t *testing.T) {
 		require.False(t, server.TookOver())
 		stop(t, server)
 	}
+
 	for _, untouched := range []int{other, another} {
 		require.NoError(t, syscall.Kill(untouched, 0))
 	}
 }
 
+// pidFile returns the text of a pid file that names the process.
 func pidFile(pid int) string {
 	return strconv.Itoa(pid) + "\n/elsewhere\n1700000000\n5432\n/tmp\n\n  1234567    123456\nready   \n"
 }
 
-// sleeper runs a program as the user that owns the data, which PostgreSQL would
-// take for itself.
+// sleeper runs a program as the user that owns the data. To PostgreSQL, such a
+// process could be a server.
 func sleeper(t *testing.T, dir string) int {
 	t.Helper()
 	info, err := os.Stat(filepath.Join(dir, "data"))
 	require.NoError(t, err)
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	require.True(t, ok)
+
 	cmd := exec.CommandContext(context.Background(), "sleep", "600")
 	if os.Geteuid() == 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stat.Uid, Gid: stat.Gid}}
 	}
+
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
@@ -143,6 +155,8 @@ func sleeper(t *testing.T, dir string) int {
 	return cmd.Process.Pid
 }
 
+// TestInterruptedInitdbIsRepeated: a database that was only half created is
+// created anew, and what is left of the first attempt is removed.
 func TestInterruptedInitdbIsRepeated(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)
@@ -154,7 +168,8 @@ func TestInterruptedInitdbIsRepeated(t *testing.T) {
 	server := start(t, cfg) // while the initdb of the killed process may still be at work
 	require.Equal(t, "cyborg", ask[string](t, server.URL("postgres"), "SHOW cluster_name"))
 	stop(t, server)
-	for limit := time.Now().Add(waitLimit); ; stop(t, server) { // as long as it is, a start may not get rid of everything
+
+	for limit := time.Now().Add(waitLimit); ; stop(t, server) { // while that initdb runs, a start cannot remove everything
 		server = start(t, cfg)
 		left, err := filepath.Glob(filepath.Join(cfg.Dir, "data.tmp-*"))
 		require.NoError(t, err)
@@ -165,17 +180,19 @@ func TestInterruptedInitdbIsRepeated(t *testing.T) {
 	}
 }
 
-// interruptMaking kills a process that makes the database, or says that this
-// one was faster than the look at it.
+// interruptMaking kills a process while it creates the database. It returns
+// false where the process was faster.
 func interruptMaking(t *testing.T, cfg postgres.Config) bool {
 	t.Helper()
 	data := filepath.Join(cfg.Dir, "data")
 	killed, _ := helper(t, cfg)
 	made := func() bool { _, err := os.Stat(data); return err == nil }
+
 	require.Eventually(t, func() bool {
 		begun, err := filepath.Glob(filepath.Join(cfg.Dir, "data.tmp-*", "PG_VERSION"))
 		return err == nil && len(begun) == 1 || made()
 	}, waitLimit, time.Millisecond)
+
 	require.NoError(t, killed.Process.Kill())
 	_ = killed.Wait()
 	if made() {

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { postgrestest.Main(m) }
 
-// adopt runs the command as main does.
+// adopt runs the command as main does, and returns what it printed.
 func adopt(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	for _, cmd := range server.Commands() {
@@ -32,30 +32,36 @@ func adopt(t *testing.T, args ...string) (string, error) {
 		cmd.SetErr(&out)
 		cmd.SetArgs(args)
 		cmd.SilenceUsage, cmd.SilenceErrors = true, true
+
 		err := cmd.ExecuteContext(t.Context())
 		return out.String(), err
 	}
+
 	t.Fatal("there is no command adopt")
 	return "", nil
 }
 
-// The command tells what it would do, does it, and says no where it cannot.
+// TestAdoptCommand: the command says what it would do, does it, and refuses
+// what it cannot do.
 func TestAdoptCommand(t *testing.T) {
 	t.Parallel()
 	to := postgrestest.NewFrom(t, "migrated", func(ctx context.Context, url string) error {
 		_, _, err := db.Migrate(ctx, url)
 		return err
 	})
+
 	from := postgrestest.New(t)
 	cloud, err := sql.Open("pgx", from)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, cloud.Close()) })
+
 	for _, file := range []string{"postgresql.sql", "cloud.sql"} {
 		text, err := os.ReadFile(filepath.Join("..", "adopt", "testdata", file))
 		require.NoError(t, err)
 		_, err = cloud.ExecContext(t.Context(), string(text))
 		require.NoError(t, err)
 	}
+
 	url := filepath.Join(t.TempDir(), "url")
 	require.NoError(t, os.WriteFile(url, []byte(from+"\n"), 0o600))
 
@@ -63,9 +69,11 @@ func TestAdoptCommand(t *testing.T) {
 	require.NoError(t, err, out)
 	require.Contains(t, out, "accelerator requests")
 	require.Contains(t, out, "Nothing was changed; --apply adopts this.")
+
 	out, err = adopt(t, "--database-url", to, "--from", from, "--apply")
 	require.NoError(t, err, out)
 	require.Contains(t, out, "Adopted.")
+
 	out, err = adopt(t, "--database-url", to, "--from", from)
 	require.NoError(t, err, out)
 	require.Contains(t, out, "0 new, 4 adopted before")
@@ -86,14 +94,13 @@ func TestAdoptCommand(t *testing.T) {
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 }
 
-// TestAdoptExamplesUseExistingFlags: what the help shows are flags that there
-// are.
 func TestAdoptExamplesUseExistingFlags(t *testing.T) {
 	t.Parallel()
 	for _, cmd := range server.Commands() {
 		if cmd.Name() != "adopt" {
 			continue
 		}
+
 		lines := strings.Split(cmd.Example, "\n")
 		require.Len(t, lines, 3)
 		for _, line := range lines {

@@ -14,10 +14,13 @@ import (
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
 )
 
+// TestDoctorChecksTheCloud: doctor logs in, looks for each service in the
+// catalog, and says what to do about what is wrong.
 func TestDoctorChecksTheCloud(t *testing.T) {
 	t.Parallel()
 	k := openstacktest.NewKeystone(t)
 	k.Serve("placement", "http://127.0.0.1:1/placement")
+
 	look := func(change func(c *config.OpenStack)) []doctor.Finding {
 		c := config.Default()
 		c.OpenStack = k.Config()
@@ -26,6 +29,7 @@ func TestDoctorChecksTheCloud(t *testing.T) {
 		examineCloud(t.Context(), &f, c)
 		return f.All()
 	}
+
 	require.Empty(t, look(func(c *config.OpenStack) { c.AuthURL = "" }))
 	found := look(func(*config.OpenStack) {})
 	require.Len(t, found, 4)
@@ -42,6 +46,8 @@ func TestDoctorChecksTheCloud(t *testing.T) {
 	require.Equal(t, doctor.Failed, look(func(c *config.OpenStack) { c.CAFile = "/nowhere" })[0].State)
 }
 
+// TestDoctorChecksTheDatabase: doctor notices each thing that is wrong with a
+// database, and says what to do.
 func TestDoctorChecksTheDatabase(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -69,19 +75,23 @@ func TestDoctorChecksTheDatabase(t *testing.T) {
 			c := config.Default()
 			url := postgrestest.NewFrom(t, "migrated", migrate)
 			c.Database.URL = config.DatabaseURL(url)
+
 			conn, err := pgx.Connect(t.Context(), url)
 			require.NoError(t, err)
 			_, err = conn.Exec(t.Context(), test.sql)
 			require.NoError(t, err)
 			require.NoError(t, conn.Close(t.Context()))
+
 			var f doctor.Findings
 			examineDatabase(t.Context(), &f, c)
+
 			last := f.All()[len(f.All())-1]
 			for _, finding := range f.All() {
 				if finding.State != doctor.OK {
 					last = finding
 				}
 			}
+
 			require.Equal(t, doctor.Failed, last.State)
 			require.Equal(t, test.check, last.Check)
 			require.Contains(t, last.Found, test.found)
@@ -90,6 +100,7 @@ func TestDoctorChecksTheDatabase(t *testing.T) {
 	}
 }
 
+// migrate gives a database the current schema.
 func migrate(ctx context.Context, url string) error {
 	_, _, err := db.Migrate(ctx, url)
 	return err

@@ -13,6 +13,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/server"
 )
 
+// TestPartsStopLastFirst: a part may need those before it until it has stopped.
 func TestPartsStopLastFirst(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -21,6 +22,7 @@ func TestPartsStopLastFirst(t *testing.T) {
 		stopped []string
 		started sync.WaitGroup
 	)
+
 	part := func(name string) server.Part {
 		started.Add(1)
 		return server.Part{Name: name, Run: func(ctx context.Context) error {
@@ -32,8 +34,10 @@ func TestPartsStopLastFirst(t *testing.T) {
 			return nil
 		}}
 	}
+
 	parts := []server.Part{part("database"), part("worker"), part("api")}
 	go func() { started.Wait(); cancel() }()
+
 	require.NoError(t, server.RunParts(ctx, slog.New(slog.DiscardHandler), parts...))
 	require.Equal(t, []string{"api", "worker", "database"}, stopped)
 }
@@ -50,7 +54,8 @@ func TestOneFailingPartStopsAll(t *testing.T) {
 	require.True(t, stopped)
 }
 
-// What others say because one failed is not what the person must read.
+// TestTheFirstFailureIsTheError: parts that fail only because another one did
+// do not hide its error.
 func TestTheFirstFailureIsTheError(t *testing.T) {
 	t.Parallel()
 	err := server.RunParts(t.Context(), slog.New(slog.DiscardHandler),
@@ -68,8 +73,8 @@ func TestFailureDuringStopIsAnError(t *testing.T) {
 	require.EqualError(t, err, "slow: did not stop")
 }
 
-// A part may be told to stop while it still starts: what it was about to do is
-// then interrupted.
+// TestInterruptedStartIsNotAFailure: a part may be told to stop while it still
+// starts. That the stop interrupts it is no failure.
 func TestInterruptedStartIsNotAFailure(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

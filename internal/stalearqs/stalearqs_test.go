@@ -14,7 +14,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/stalearqs"
 )
 
-// store remembers the last deletion.
+// store records the last deletion.
 type store struct {
 	deletion db.ARQDeletion
 	pending  []cyborg.Operation
@@ -26,6 +26,8 @@ func (s *store) DeleteARQs(_ context.Context, deletion db.ARQDeletion, _ cyborg.
 	return db.DeletedARQs{Pending: s.pending}, s.err
 }
 
+// TestWhatIsDeleted: all requests of an instance that is gone are deleted, but
+// of one on no host only those that were read before Nova was asked.
 func TestWhatIsDeleted(t *testing.T) {
 	t.Parallel()
 	s, log := &store{pending: []cyborg.Operation{{ID: uuid.New()}}}, slog.New(slog.DiscardHandler)
@@ -36,7 +38,7 @@ func TestWhatIsDeleted(t *testing.T) {
 	pending, err := stalearqs.OnNoHost(t.Context(), s, log, instance, arqs)
 	require.NoError(t, err)
 	require.Equal(t, s.pending, pending)
-	require.Equal(t, db.ARQDeletion{UUIDs: arqs, AllowBound: true}, s.deletion, "none that Nova may have made since")
+	require.Equal(t, db.ARQDeletion{UUIDs: arqs, AllowBound: true}, s.deletion, "no request that Nova may have made since")
 
 	s.err = errors.New("away")
 	require.ErrorIs(t, stalearqs.Gone(t.Context(), s, log, instance), s.err)

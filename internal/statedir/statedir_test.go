@@ -28,12 +28,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// hold is that process. It returns its exit status.
 func hold(path string) int {
 	dir, err := statedir.Open(path)
 	if err != nil {
 		fmt.Println(cyborg.ErrorKindOf(err), err)
 		return 1
 	}
+
 	fmt.Println("open", dir.Path())
 	_, err = io.Copy(io.Discard, os.Stdin) // until the test closes it, or kills us
 	if err != nil || dir.Close() != nil {
@@ -50,6 +52,7 @@ func holder(t *testing.T, path string, attr *syscall.SysProcAttr) (*exec.Cmd, st
 	cmd.Env = append(os.Environ(), holdEnv+"="+path)
 	cmd.SysProcAttr = attr
 	cmd.Stderr = os.Stderr
+
 	stdin, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	stdout, err := cmd.StdoutPipe()
@@ -59,6 +62,7 @@ func holder(t *testing.T, path string, attr *syscall.SysProcAttr) (*exec.Cmd, st
 		_ = stdin.Close()
 		_ = cmd.Wait()
 	})
+
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	require.NoError(t, err)
 	return cmd, line
@@ -72,6 +76,7 @@ func TestOpenCreatesAndReopens(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, path, dir.Path())
 	require.Equal(t, filepath.Join(path, "x", "y"), dir.Join("x", "y"))
+
 	info, err := os.Stat(path)
 	require.NoError(t, err)
 	want := os.FileMode(0o700)
@@ -79,6 +84,7 @@ func TestOpenCreatesAndReopens(t *testing.T) {
 		want = 0o711
 	}
 	require.Equal(t, want, info.Mode().Perm())
+
 	require.NoError(t, os.WriteFile(dir.Join("kept"), []byte("x"), 0o600))
 	require.NoError(t, dir.Close())
 
@@ -95,8 +101,8 @@ func TestOpenTakesAnEmptyDirectory(t *testing.T) {
 	require.NoError(t, dir.Close())
 }
 
-// A process that died between making the marker and writing it must not make
-// the directory foreign.
+// TestOpenAfterDeathBeforeMarkerWasWritten: a process that died between the
+// creation and the writing of the marker must not make the directory foreign.
 func TestOpenAfterDeathBeforeMarkerWasWritten(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()
@@ -111,6 +117,7 @@ func TestOpenAfterDeathBeforeMarkerWasWritten(t *testing.T) {
 	}
 }
 
+// TestOpenRefuses: what is not ours, or too new, is refused and stays as it is.
 func TestOpenRefuses(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
@@ -130,6 +137,7 @@ func TestOpenRefuses(t *testing.T) {
 			want:  `it reads "hello"`,
 		},
 	}
+
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -137,10 +145,12 @@ func TestOpenRefuses(t *testing.T) {
 			for name, content := range test.files {
 				require.NoError(t, os.WriteFile(filepath.Join(path, name), []byte(content), 0o600))
 			}
+
 			_, err := statedir.Open(path)
 			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 			require.ErrorContains(t, err, test.want)
 			require.ErrorContains(t, err, path)
+
 			for name, content := range test.files {
 				got, err := os.ReadFile(filepath.Join(path, name))
 				require.NoError(t, err)
@@ -201,6 +211,8 @@ func TestOpenOfAnotherUsersDirectory(t *testing.T) {
 	require.Contains(t, line, "invalid the state directory "+path+" cannot be used: run as the user that owns it")
 }
 
+// TestDefault: root has a directory of the system, and any other user one below
+// XDG_STATE_HOME or the home directory.
 func TestDefault(t *testing.T) {
 	if os.Geteuid() == 0 {
 		path, err := statedir.Default()
@@ -208,6 +220,7 @@ func TestDefault(t *testing.T) {
 		require.Equal(t, "/var/lib/cyborg", path)
 		return
 	}
+
 	t.Setenv("HOME", "/home/me")
 	t.Setenv("XDG_STATE_HOME", "")
 	path, err := statedir.Default()
@@ -230,8 +243,8 @@ func TestDefault(t *testing.T) {
 	require.ErrorContains(t, err, "--state-dir")
 }
 
-// Where others can put something in the place of ours, nothing is kept,
-// whatever path leads there.
+// TestOpenRefusesDirectoriesWritableByOthers: where others could replace our
+// files, nothing is stored, whichever path leads there.
 func TestOpenRefusesDirectoriesWritableByOthers(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []os.FileMode{0o777, 0o702, 0o777 | os.ModeSticky} {
@@ -240,28 +253,34 @@ func TestOpenRefusesDirectoriesWritableByOthers(t *testing.T) {
 		link := dir + "-link"
 		require.NoError(t, os.Symlink(dir, link))
 		require.NoError(t, os.Chmod(dir, mode))
+
 		for _, path := range []string{dir, link} {
 			_, err := statedir.Open(path)
 			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%v: %v", mode, err)
 			require.ErrorContains(t, err, "chmod go-w")
 		}
+
 		entries, err := os.ReadDir(dir)
 		require.NoError(t, err)
 		require.Empty(t, entries)
+
 		require.NoError(t, os.Chmod(dir, 0o755))
 		opened, err := statedir.Open(link)
 		require.NoError(t, err)
 		require.NoError(t, opened.Close())
 	}
+
 	if os.Geteuid() != 0 {
 		return // only root can give a directory away
 	}
+
 	foreign := filepath.Join(t.TempDir(), "foreign")
 	require.NoError(t, os.Mkdir(foreign, 0o700))
 	require.NoError(t, os.Chown(foreign, 4711, 4711))
 	_, err := statedir.Open(foreign)
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%v", err)
 	require.ErrorContains(t, err, "4711")
+
 	require.NoError(t, os.Chown(foreign, 0, 4711))
 	require.NoError(t, os.Chmod(foreign, 0o770))
 	_, err = statedir.Open(foreign)

@@ -9,8 +9,9 @@ import (
 	temporallog "go.temporal.io/sdk/log"
 )
 
-// A step's failure is told once, by the agent; that of a conductor's activity
-// only the SDK tells.
+// TestStepFailuresAreNotLoggedTwice: the agent logs the failure of a step
+// itself, so that of the SDK goes to debug. The failure of a conductor's
+// activity is logged by the SDK alone.
 func TestStepFailuresAreNotLoggedTwice(t *testing.T) {
 	t.Parallel()
 	said := func(level slog.Level, queue, message string) string {
@@ -19,6 +20,7 @@ func TestStepFailuresAreNotLoggedTwice(t *testing.T) {
 		temporallog.With(temporallog.With(log, "Namespace", "cyborg", "TaskQueue", queue), "WorkerID", "1").Error(message, "Error", "link is down")
 		return out.String()
 	}
+
 	require.Empty(t, said(slog.LevelInfo, "agent.h1", "Activity error."))
 	require.Contains(t, said(slog.LevelDebug, "agent.h1", "Activity error."), "level=DEBUG")
 	require.Contains(t, said(slog.LevelInfo, "conductor", "Activity error."), "level=ERROR")

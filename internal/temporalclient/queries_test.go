@@ -17,7 +17,7 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// answering is a run of a census that every host answers but those that are called mute.
+// answering is a run of a census that all hosts answer but the one called mute.
 type answering struct {
 	client.WorkflowRun
 
@@ -36,7 +36,9 @@ func (a answering) Get(_ context.Context, out any) error {
 	return nil
 }
 
-// A census of very many hosts is asked by several runs, since Temporal takes no result that is too long for all of them.
+// TestCensusOfManyHosts: a census of very many hosts needs several runs,
+// because Temporal limits the size of a result. Hosts for which there is no
+// time left are reported as unanswered.
 func TestCensusOfManyHosts(t *testing.T) {
 	t.Parallel()
 	var runs atomic.Int64
@@ -50,11 +52,13 @@ func TestCensusOfManyHosts(t *testing.T) {
 			require.Equal(t, []string{"d0"}, in.Deployables)
 			return answering{of: in}, nil
 		})
+
 	engine := temporalclient.NewEngine(temporal, nil, workflows.Limits{})
 	hosts := []string{"mute"}
 	for i := range 1024 {
 		hosts = append(hosts, fmt.Sprintf("h%d", i))
 	}
+
 	census, err := engine.Census(t.Context(), hosts, []string{"d0"}, time.Minute)
 	require.NoError(t, err)
 	require.True(t, census.Partial)

@@ -18,7 +18,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 )
 
-// environment is Temporal's environment of one test.
+// environment is the environment of one test, from which Temporal's settings
+// are read.
 type environment map[string]string
 
 func (e environment) Environ() []string {
@@ -34,7 +35,8 @@ func (e environment) LookupEnv(name string) (string, bool) {
 	return value, ok
 }
 
-// noFile keeps the profile of whoever runs the tests out of them.
+// noFile adds a profile file that does not exist, so that the tests do not read
+// that of whoever runs them.
 func noFile(t *testing.T, e environment) environment {
 	t.Helper()
 	if e == nil {
@@ -46,8 +48,11 @@ func noFile(t *testing.T, e environment) environment {
 	return e
 }
 
+// discard returns a logger that writes nothing.
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
+// TestConfigurationPrecedence: our own settings go before the environment, and
+// the environment before the profile file.
 func TestConfigurationPrecedence(t *testing.T) {
 	t.Parallel()
 	env := environment{
@@ -80,6 +85,7 @@ func TestConfigurationPrecedence(t *testing.T) {
 			require.Equal(t, test.address, got.HostPort)
 			require.Equal(t, test.namespace, got.Namespace)
 			require.Equal(t, "me", got.Identity)
+
 			if test.tls == "-" {
 				require.Nil(t, got.ConnectionOptions.TLS)
 				return
@@ -110,11 +116,13 @@ func TestUnusableConfigurationIsInvalid(t *testing.T) {
 	}
 }
 
+// TestUnreachableTemporal: a lazy client can be made while Temporal is away.
 func TestUnreachableTemporal(t *testing.T) {
 	t.Parallel()
 	nobody := config.Temporal{Address: "127.0.0.1:1"}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
+
 	lazy, err := Lazy(nobody, discard(), "me")
 	require.NoError(t, err, "a lazy client does not ask")
 	defer lazy.Close()

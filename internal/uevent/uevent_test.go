@@ -35,19 +35,22 @@ func TestParse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got, ok := uevent.Parse([]byte(test.message))
+
 			require.Equal(t, test.ok, ok)
 			require.Equal(t, test.want, got)
 		})
 	}
 }
 
-// TestListen has the kernel say something about /dev/null, where this machine lets us.
+// TestListen lets the kernel report a change of /dev/null, where this machine
+// allows that.
 func TestListen(t *testing.T) {
 	t.Parallel()
 	listener, err := uevent.Listen()
 	if err != nil {
 		t.Skipf("this machine has no uevents for us: %v", err)
 	}
+
 	heard := make(chan uevent.Event)
 	ended := make(chan error, 1)
 	go func() {
@@ -63,11 +66,13 @@ func TestListen(t *testing.T) {
 			}
 		}
 	}()
+
 	if err := os.WriteFile("/sys/devices/virtual/mem/null/uevent", []byte("change"), 0); err != nil {
 		t.Logf("nothing to hear: %v", err)
 	} else {
 		awaitNull(t, heard)
 	}
+
 	require.NoError(t, listener.Close())
 	for {
 		select {
@@ -79,9 +84,12 @@ func TestListen(t *testing.T) {
 	}
 }
 
+// awaitNull waits for the event of /dev/null, which the kernel does not send to
+// every network namespace.
 func awaitNull(t *testing.T, heard <-chan uevent.Event) {
 	t.Helper()
 	limit := time.After(2 * time.Second)
+
 	for {
 		select {
 		case event := <-heard:
