@@ -27,10 +27,13 @@ import (
 	"github.com/cyborg-project/cyborg/internal/transcript"
 )
 
+// queue is the task queue of the tests' worker.
 const queue = "test"
 
+// hostAttribute is a search attribute of the workflow.
 var hostAttribute = temporal.NewSearchAttributeKeyKeyword("TestHost")
 
+// attributes are the search attributes that the engine must know.
 func attributes() map[string]enumspb.IndexedValueType {
 	return map[string]enumspb.IndexedValueType{
 		"TestHost":  enumspb.INDEXED_VALUE_TYPE_KEYWORD,
@@ -38,7 +41,7 @@ func attributes() map[string]enumspb.IndexedValueType {
 	}
 }
 
-// greet is the trivial workflow. It also changes a search attribute, which
+// greet is a trivial workflow. It also changes a search attribute, which
 // another service of Temporal checks than the one that starts it.
 func greet(ctx workflow.Context, name string) (string, error) {
 	if err := workflow.UpsertTypedSearchAttributes(ctx, hostAttribute.ValueSet("there")); err != nil {
@@ -47,17 +50,19 @@ func greet(ctx workflow.Context, name string) (string, error) {
 	return "hello " + name, nil
 }
 
-// database is a private PostgreSQL server, with fsync, as a user has it.
+// database starts a private PostgreSQL server, with fsync, as a user has it.
 func database(t *testing.T) (postgres.Config, *postgres.Server) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "engine") //nolint:usetesting // t.TempDir is closed to the server's user
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.Chmod(dir, 0o711))
+
 	cfg := postgres.Config{Dir: filepath.Join(dir, "postgres"), DieWithParent: true}
 	return cfg, startDatabase(t, cfg)
 }
 
+// startDatabase starts a server that is stopped with the test.
 func startDatabase(t *testing.T, cfg postgres.Config) *postgres.Server {
 	t.Helper()
 	server, err := postgres.Start(t.Context(), cfg, slog.New(slog.DiscardHandler))
@@ -66,6 +71,7 @@ func startDatabase(t *testing.T, cfg postgres.Config) *postgres.Server {
 	return server
 }
 
+// config returns the configuration of an engine on free ports of loopback.
 func config(server *postgres.Server) engine.Config {
 	return engine.Config{
 		PostgresURL: server.URL, Listen: "127.0.0.1:0", UIListen: "127.0.0.1:0",
@@ -73,6 +79,7 @@ func config(server *postgres.Server) engine.Config {
 	}
 }
 
+// start starts an engine that is stopped with the test.
 func start(t *testing.T, cfg engine.Config, log io.Writer) *engine.Engine {
 	t.Helper()
 	began := time.Now()
@@ -83,6 +90,7 @@ func start(t *testing.T, cfg engine.Config, log io.Writer) *engine.Engine {
 	return e
 }
 
+// stop stops an engine.
 func stop(t *testing.T, e *engine.Engine) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute)
@@ -92,6 +100,7 @@ func stop(t *testing.T, e *engine.Engine) {
 	t.Logf("engine stopped in %s", time.Since(began).Round(time.Millisecond))
 }
 
+// dial connects a client to the engine.
 func dial(t *testing.T, e *engine.Engine) client.Client {
 	t.Helper()
 	c, err := client.DialContext(t.Context(), client.Options{
@@ -103,27 +112,31 @@ func dial(t *testing.T, e *engine.Engine) client.Client {
 	return c
 }
 
-// runGreeting runs a workflow to its end, at once after the start of the
-// engine.
+// runGreeting runs a workflow to its end, right after the start of the engine.
 func runGreeting(t *testing.T, e *engine.Engine, id string) {
 	t.Helper()
 	c := dial(t, e)
 	defer c.Close()
+
 	w := worker.New(c, queue, worker.Options{})
 	w.RegisterWorkflow(greet)
+
 	began := time.Now()
 	run, err := c.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{
 		ID: id, TaskQueue: queue, TypedSearchAttributes: temporal.NewSearchAttributes(hostAttribute.ValueSet("here")),
 	}, greet, "world")
 	require.NoError(t, err, "the engine said that a workflow can start")
+
 	require.NoError(t, w.Start())
 	defer w.Stop()
+
 	var answer string
 	require.NoError(t, run.Get(t.Context(), &answer))
 	require.Equal(t, "hello world", answer)
 	t.Logf("workflow ran in %s", time.Since(began).Round(time.Millisecond))
 }
 
+// requireFound waits until a query finds so many workflows.
 func requireFound(t *testing.T, e *engine.Engine, query string, want int) {
 	t.Helper()
 	c := dial(t, e)
@@ -135,34 +148,42 @@ func requireFound(t *testing.T, e *engine.Engine, query string, want int) {
 	}, 5*time.Minute, 20*time.Millisecond)
 }
 
+// get requests a URL.
 func get(t *testing.T, url string) (status int, body string) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	require.NoError(t, err)
+
 	response, err := http.DefaultClient.Do(request)
 	require.NoError(t, err)
 	defer response.Body.Close()
+
 	content, err := io.ReadAll(response.Body)
 	require.NoError(t, err)
 	return response.StatusCode, string(content)
 }
 
+// requireUI asserts that the Web UI works and reaches the engine.
 func requireUI(t *testing.T, e *engine.Engine) {
 	t.Helper()
 	status, body := get(t, e.UIURL()+"/")
 	require.Equal(t, http.StatusOK, status)
 	require.Contains(t, body, "<html")
+
 	status, body = get(t, e.UIURL()+"/api/v1/namespaces")
 	require.Equal(t, http.StatusOK, status, body)
 	require.Contains(t, body, `"name": "cyborg"`)
 }
 
+// TestEngineRunsWorkflowsAndKeepsThem: workflows survive a restart of the
+// engine and of its database, and changed settings apply then.
 func TestEngineRunsWorkflowsAndKeepsThem(t *testing.T) {
 	t.Parallel()
 	place, server := database(t)
 	var log transcript.Text
 	first := start(t, config(server), &log)
 	require.NoError(t, first.Err())
+
 	runGreeting(t, first, "first")
 	requireFound(t, first, "TestHost = 'there'", 1)
 	requireFound(t, first, "TestHost = 'here'", 0)
@@ -174,13 +195,15 @@ func TestEngineRunsWorkflowsAndKeepsThem(t *testing.T) {
 	require.ErrorContains(t, err, "is used by the Temporal of another process")
 	stop(t, first)
 
-	// PostgreSQL too starts anew.
+	// PostgreSQL is restarted, too.
 	require.NoError(t, server.Stop(t.Context()))
 	server = startDatabase(t, place)
+
 	cfg := config(server)
 	cfg.Retention = 72 * time.Hour
 	cfg.SearchAttributes["TestMore"] = enumspb.INDEXED_VALUE_TYPE_INT
 	second := start(t, cfg, &log)
+
 	requireFound(t, second, "TestHost = 'there'", 1)
 	runGreeting(t, second, "second")
 	requireFound(t, second, "TestHost = 'there' AND TestMore IS NULL", 2)
@@ -198,6 +221,7 @@ func TestEngineRunsWorkflowsAndKeepsThem(t *testing.T) {
 	}
 }
 
+// requireRetention asserts for how long ended workflows are kept.
 func requireRetention(t *testing.T, e *engine.Engine, want time.Duration) {
 	t.Helper()
 	c := dial(t, e)
@@ -207,6 +231,8 @@ func requireRetention(t *testing.T, e *engine.Engine, want time.Duration) {
 	require.Equal(t, want, found.GetConfig().GetWorkflowExecutionRetentionTtl().AsDuration())
 }
 
+// TestBusyPort: the error of a port in use says for what it was meant and which
+// option changes it.
 func TestBusyPort(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -215,6 +241,7 @@ func TestBusyPort(t *testing.T) {
 	busy := listener.Addr().String()
 	_, port, err := net.SplitHostPort(busy)
 	require.NoError(t, err)
+
 	for name, cfg := range map[string]engine.Config{
 		"Temporal, is in use: stop what uses it, or choose another with --temporal-listen": {Listen: busy, UIListen: "127.0.0.1:0"},
 		"Temporal's Web UI, is in use: stop what uses it, or choose another with --ui":     {Listen: "127.0.0.1:0", UIListen: busy, UIListenFlag: "--ui"},
@@ -226,6 +253,8 @@ func TestBusyPort(t *testing.T) {
 	}
 }
 
+// TestListenAddressIsRefused: without certificates Temporal listens on loopback
+// only, and an address must be numeric and of this machine.
 func TestListenAddressIsRefused(t *testing.T) {
 	t.Parallel()
 	for want, cfg := range map[string]engine.Config{
@@ -242,8 +271,8 @@ func TestListenAddressIsRefused(t *testing.T) {
 	}
 }
 
-// When PostgreSQL dies everything else is stopped, and that must not take for
-// ever.
+// TestStopWithoutTheDatabase: when PostgreSQL dies, everything else is stopped.
+// That must not take for ever.
 func TestStopWithoutTheDatabase(t *testing.T) {
 	t.Parallel()
 	_, server := database(t)

@@ -7,8 +7,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestReservedPortsAreNotSharedByEngines: engines that start at the same time have ports of their own, though none of them
-// listens yet. So many would share one if a port were only looked at, and not reserved.
+// TestReservedPortsAreNotSharedByEngines: engines that start at the same time
+// have ports of their own, although none of them listens yet. Among so many
+// engines, some would share a port if it were only looked at and not reserved.
 func TestReservedPortsAreNotSharedByEngines(t *testing.T) {
 	t.Parallel()
 	const engines = 300
@@ -26,7 +27,8 @@ func TestReservedPortsAreNotSharedByEngines(t *testing.T) {
 	}
 }
 
-// TestReleasedPortsCanBeReservedAgain: a name that is still held refuses the second engine.
+// TestReleasedPortsCanBeReservedAgain: the name that stands for a port can be
+// taken again once it is released, and not before.
 func TestReleasedPortsCanBeReservedAgain(t *testing.T) {
 	t.Parallel()
 	var a addresses

@@ -28,6 +28,7 @@ func logged(do func(*logger)) string {
 	return out.String()
 }
 
+// all logs one line of each level.
 func all(l *logger) {
 	l.Debug("d")
 	l.Info("i")
@@ -35,11 +36,14 @@ func all(l *logger) {
 	l.Error("e", tag.Error(errors.New("no")), tag.ShardID(3))
 }
 
+// TestLoggerWarnsOnlyWhileTemporalRuns: while Temporal starts or stops, its
+// warnings and errors are normal, so they are logged at debug.
 func TestLoggerWarnsOnlyWhileTemporalRuns(t *testing.T) {
 	t.Parallel()
 	quiet := "level=DEBUG msg=i component=temporal\n" +
 		"level=DEBUG msg=w component=temporal\n" +
 		"level=DEBUG msg=e component=temporal error=no shard_id=3\n"
+
 	require.Equal(t, quiet, logged(all), "while it starts")
 	require.Equal(t, quiet, logged(func(l *logger) { l.ready(); l.stopping(); all(l) }), "while it stops")
 	require.Equal(t, "level=DEBUG msg=i component=temporal\n"+
@@ -47,8 +51,8 @@ func TestLoggerWarnsOnlyWhileTemporalRuns(t *testing.T) {
 		"level=ERROR msg=e component=temporal error=no shard_id=3\n", logged(func(l *logger) { l.ready(); all(l) }))
 }
 
-// A request that its caller has given up is no trouble of Temporal's, whatever
-// it says.
+// TestLoggerLogsCancelledRequestsAtDebug: a request that its caller has given
+// up is no trouble of Temporal's, whatever Temporal says.
 func TestLoggerLogsCancelledRequestsAtDebug(t *testing.T) {
 	t.Parallel()
 	err := serviceerror.NewUnavailable("UpdateTaskQueue operation failed. Failed to commit transaction. Error: context canceled")
@@ -56,6 +60,8 @@ func TestLoggerLogsCancelledRequestsAtDebug(t *testing.T) {
 		logged(func(l *logger) { l.ready(); l.Error("e", tag.Error(err)) }))
 }
 
+// TestDerivedLoggersKeepTheirTags: a derived logger keeps its tags, and shares
+// the phase of the one that it comes from.
 func TestDerivedLoggersKeepTheirTags(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "level=WARN msg=w component=temporal wf_id=x shard_id=1\nlevel=WARN msg=w component=temporal wf_id=y\n",
@@ -66,6 +72,7 @@ func TestDerivedLoggersKeepTheirTags(t *testing.T) {
 			first.Warn("w", tag.ShardID(1))
 			second.Warn("w")
 		}))
+
 	require.Equal(t, "level=DEBUG msg=i component=temporal a=1 g.b=2\n", logged(func(l *logger) {
 		l.ready()
 		l.SLog().With("a", 1).WithGroup("g").Info("i", "b", 2)
@@ -73,13 +80,16 @@ func TestDerivedLoggersKeepTheirTags(t *testing.T) {
 	}))
 }
 
+// TestFatalEndsTheGoroutineAndIsReported: Fatal must not end the process, which
+// has others to stop in order.
 func TestFatalEndsTheGoroutineAndIsReported(t *testing.T) {
 	t.Parallel()
 	e := &Engine{log: newLogger(slog.New(slog.DiscardHandler)), done: make(chan struct{})}
 	e.log.fatal = e.fail
 	require.NoError(t, e.Err())
+
 	ended, survived := make(chan struct{}), false
-	for range 2 { // the second changes nothing
+	for range 2 { // the second Fatal changes nothing
 		go func() {
 			defer func() { ended <- struct{}{} }()
 			e.log.With(tag.ShardID(1)).Fatal("cannot listen", tag.Error(errors.New("port taken")))
@@ -87,6 +97,7 @@ func TestFatalEndsTheGoroutineAndIsReported(t *testing.T) {
 		}()
 		<-ended
 	}
+
 	require.False(t, survived)
 	<-e.Done()
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(e.Err()))

@@ -15,6 +15,8 @@ import (
 
 func TestMain(m *testing.M) { postgrestest.Main(m) }
 
+// TestSchemaIsUpdatedFromOlderVersions: a schema of any older version ends with
+// the columns of a new one.
 func TestSchemaIsUpdatedFromOlderVersions(t *testing.T) {
 	t.Parallel()
 	for _, test := range []schemaOf{
@@ -28,13 +30,16 @@ func TestSchemaIsUpdatedFromOlderVersions(t *testing.T) {
 			t.Parallel()
 			log := newLogger(slog.New(slog.DiscardHandler))
 			updated, fresh := postgrestest.New(t), postgrestest.New(t)
+
 			require.NoError(t, test.update(t.Context(), updated, log))
 			require.Equal(t, test.version, schemaVersion(t, updated))
+
 			current := test
 			current.version = map[string]string{mainDatabase: v12.Version, visibilityDatabase: v12.VisibilityVersion}[test.database]
 			for range 2 { // the second finds nothing to do
 				require.NoError(t, current.update(t.Context(), updated, log))
 			}
+
 			require.NoError(t, current.update(t.Context(), fresh, log))
 			require.Equal(t, columns(t, fresh), columns(t, updated))
 			require.Equal(t, current.version, schemaVersion(t, updated))
@@ -42,6 +47,7 @@ func TestSchemaIsUpdatedFromOlderVersions(t *testing.T) {
 	}
 }
 
+// schemaVersion returns the version that a database records for its schema.
 func schemaVersion(t *testing.T, databaseURL string) string {
 	t.Helper()
 	versions := query(t, databaseURL, "SELECT curr_version FROM schema_version")
@@ -49,6 +55,7 @@ func schemaVersion(t *testing.T, databaseURL string) string {
 	return versions[0]
 }
 
+// columns lists the columns of a database with their types.
 func columns(t *testing.T, databaseURL string) []string {
 	t.Helper()
 	found := query(t, databaseURL, `SELECT table_name || '.' || column_name || ' ' || data_type FROM information_schema.columns
@@ -57,11 +64,13 @@ func columns(t *testing.T, databaseURL string) []string {
 	return found
 }
 
+// query returns the texts that a query finds.
 func query(t *testing.T, databaseURL, sql string) []string {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), databaseURL)
 	require.NoError(t, err)
 	defer conn.Close(context.WithoutCancel(t.Context()))
+
 	rows, err := conn.Query(t.Context(), sql)
 	require.NoError(t, err)
 	found, err := pgx.CollectRows(rows, pgx.RowTo[string])

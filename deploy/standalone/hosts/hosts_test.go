@@ -9,12 +9,15 @@ import (
 	"github.com/cyborg-project/cyborg/deploy/standalone/hosts"
 )
 
+// TestParse: each value of --hosts becomes a host, whose name is derived where
+// none is given.
 func TestParse(t *testing.T) {
 	t.Parallel()
 	found, err := hosts.Parse([]string{
 		"fake:8xfpga,2xgpu", "fake:1xnic", "sysfs:/", "sysfs:/captures/linux-amd64-abc.tar.gz", "rack1=sysfs:/captures/x", "r2=fake:1xssd",
 	}, "me.example.org")
 	require.NoError(t, err)
+
 	require.Equal(t, []hosts.Host{
 		{"fake", "fake", "8xfpga,2xgpu"},
 		{"fake-2", "fake", "1xnic"},
@@ -25,6 +28,8 @@ func TestParse(t *testing.T) {
 	}, found)
 }
 
+// TestParseRefuses: a malformed value and a second host of the same name are
+// refused.
 func TestParseRefuses(t *testing.T) {
 	t.Parallel()
 	for value, says := range map[string]string{
@@ -44,6 +49,7 @@ func TestParseRefuses(t *testing.T) {
 			require.ErrorContains(t, err, "--hosts")
 		})
 	}
+
 	_, err := hosts.Parse([]string{"sysfs:/", "sysfs:/"}, "me")
 	require.ErrorContains(t, err, "there is a host me already")
 	_, err = hosts.Parse([]string{"a=fake:1xgpu", "a=fake:1xgpu"}, "me")
