@@ -33,6 +33,8 @@ func TestKinds(t *testing.T) {
 	require.False(t, cyborg.ErrorKind("no such kind").Retryable())
 }
 
+// TestErrorKeepsItsCause: an error has its kind, message, hint, operation and
+// cause however it is wrapped, and one that is not ours is internal.
 func TestErrorKeepsItsCause(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("disk full")

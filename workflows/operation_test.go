@@ -50,7 +50,7 @@ func TestOperationsSucceed(t *testing.T) {
 				require.Equal(t, cyborg.StepDone, step.State, step.Name)
 			}
 
-			if kind != cyborg.OperationConfigure && kind != cyborg.OperationWhitelist && kind != cyborg.OperationRescue { // which see no device
+			if kind != cyborg.OperationConfigure && kind != cyborg.OperationWhitelist && kind != cyborg.OperationRescue { // these three see no device
 				require.NotEmpty(t, w.outcome.Observations, "what the agent saw is recorded")
 			}
 		})
@@ -396,7 +396,7 @@ func TestAgentWithoutASlot(t *testing.T) {
 		})
 	}
 
-	w, result := play(7) // more often than a step is tried
+	w, result := play(7) // more often than a step is attempted
 	require.Equal(t, cyborg.OperationSucceeded, result.State, "%+v", result.Error)
 	require.Equal(t, cyborg.StepDone, w.outcome.Steps[0].State)
 }

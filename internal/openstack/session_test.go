@@ -168,6 +168,8 @@ func TestURLsOfKeystone(t *testing.T) {
 	}
 }
 
+// TestExpiringTokenIsReplaced: our own token is replaced before it ends and
+// where a service refuses it, and concurrent requests cause one login.
 func TestExpiringTokenIsReplaced(t *testing.T) {
 	t.Parallel()
 	k := openstacktest.NewKeystone(t)
@@ -210,6 +212,8 @@ func TestExpiringTokenIsReplaced(t *testing.T) {
 	require.Equal(t, 4, k.Logins())
 }
 
+// TestTokenIsUsedWhileKeystoneIsAway: a token that ends soon is still used
+// where Keystone gives us no other.
 func TestTokenIsUsedWhileKeystoneIsAway(t *testing.T) {
 	t.Parallel()
 	k := openstacktest.NewKeystone(t)
@@ -367,7 +371,7 @@ func TestStalledAnswersTimeOut(t *testing.T) {
 
 		part := func(pipe *io.PipeWriter, pause time.Duration, times int) {
 			for range times {
-				<-time.After(pause) // of the bubble's clock
+				<-time.After(pause) // on the clock of synctest
 				_, _ = io.WriteString(pipe, "x")
 			}
 			pipe.Close()

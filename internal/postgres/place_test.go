@@ -45,6 +45,8 @@ func TestSuiteAsAnUnprivilegedUser(t *testing.T) {
 	require.Contains(t, string(output), "PASS")
 }
 
+// TestRootRunsTheServerAsAnotherUser: PostgreSQL refuses to run as root, so
+// root runs it as the configured user or as the owner of the data.
 func TestRootRunsTheServerAsAnotherUser(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -116,6 +118,8 @@ func TestDirectoryOfAnotherUser(t *testing.T) {
 	require.NoError(t, os.Chmod(filepath.Dir(cfg.Dir), 0o700))
 }
 
+// TestDirectoryWithAnOddName: a directory may contain characters that have a
+// meaning in URLs, shells or PostgreSQL's files.
 func TestDirectoryWithAnOddName(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)

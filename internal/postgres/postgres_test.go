@@ -37,6 +37,8 @@ func TestServerKeepsItsDataOverARestart(t *testing.T) {
 	require.Equal(t, 42, ask[int](t, server.URL(`odd "name"`), "SELECT answer FROM kept"))
 }
 
+// TestCreateDatabaseAtOnce: several callers may create the same database at the
+// same time.
 func TestCreateDatabaseAtOnce(t *testing.T) {
 	t.Parallel()
 	server := start(t, config(t))
@@ -129,7 +131,7 @@ func TestServerOnABusyPort(t *testing.T) {
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "is in use")
 
-	// A port that nobody asked for gives way.
+	// A port that the server has chosen itself is replaced where it is in use.
 	second.Port = 0
 	other := start(t, second)
 	stop(t, other)
@@ -157,8 +159,8 @@ func TestUnexpectedExitIsReported(t *testing.T) {
 	require.ErrorContains(t, server.Err(), "ended (signal: killed)")
 	stop(t, server)
 
-	// Its children may still be at work on the data, which PostgreSQL refuses to
-	// share.
+	// Children of the killed server may still use the data, which PostgreSQL
+	// refuses to share. The start succeeds all the same.
 	again := start(t, cfg)
 	require.False(t, again.TookOver())
 }

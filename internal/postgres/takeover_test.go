@@ -52,6 +52,8 @@ func TestOrphanIsTakenOverAndStopped(t *testing.T) {
 	}
 }
 
+// TestExitOfAnAdoptedServerIsReported: the end of a server that was taken over
+// is noticed, although it is no child of this process.
 func TestExitOfAnAdoptedServerIsReported(t *testing.T) {
 	t.Parallel()
 	cfg := config(t)

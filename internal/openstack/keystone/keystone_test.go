@@ -168,7 +168,7 @@ func TestExpiredTokenLeavesTheCache(t *testing.T) {
 	token := s.Issue(openstacktest.Token{UserID: "u1", Expires: s.now.Add(30 * time.Second)})
 	s.good(t, token)
 
-	s.pass(31 * time.Second) // within the window
+	s.pass(31 * time.Second) // within the revocation window
 	s.Revoke(token)
 	s.refused(t, token, cyborg.ErrUnauthenticated)
 }
@@ -236,6 +236,8 @@ func TestRevokedTokenIsDropped(t *testing.T) {
 	s.refused(t, token, cyborg.ErrUnavailable)
 }
 
+// TestConcurrentValidationsAskKeystoneOnce: all who ask about the same token at
+// the same time share one answer, also when the first of them leaves.
 func TestConcurrentValidationsAskKeystoneOnce(t *testing.T) {
 	t.Parallel()
 	s := setup(t, 100)
@@ -410,7 +412,7 @@ func TestFloodOfInvalidTokensDelaysNobodyElse(t *testing.T) {
 		}()
 	}
 
-	for range flood - 256 { // there is no place for more than that to wait
+	for range flood - 256 { // no more than 256 may wait
 		require.ErrorContains(t, <-answers, "too many tokens", "and not that Keystone is away")
 	}
 

@@ -327,7 +327,7 @@ func TestPlanReadsOnlyChangedProviders(t *testing.T) {
 	require.Equal(t, 1, compare(3 + 3).Nodes[one.UUID].Has("vm"))
 	require.Equal(t, 1, compare(3 + 1).Nodes[one.UUID].Has("vm"))
 
-	model.Allocate("vm", one.Name, "FPGA", -1) // Placement does not count that up
+	model.Allocate("vm", one.Name, "FPGA", -1) // Placement does not raise the generation for that
 	require.Zero(t, compare(3 + 1).Nodes[one.UUID].Has("vm"))
 	compare(3)
 
@@ -367,7 +367,7 @@ func TestPlanDetectsARecreatedProvider(t *testing.T) {
 		client := placement.New(model)
 		request := placement.Request{Host: "h", Wanted: []placement.Provider{w}}
 
-		for range 2 { // the second one sees it
+		for range 2 { // the second sync reads what the first has written
 			plan, err := step(t, client, request)
 			require.NoError(t, err)
 			request.Marks = plan.Marks

@@ -60,7 +60,7 @@ func TestEachTestHasItsOwnDatabase(t *testing.T) { //nolint:tparallel // it look
 
 		held, err := pgx.Connect(t.Context(), inner)
 		require.NoError(t, err)
-		t.Cleanup(func() { _ = held.Close(context.WithoutCancel(t.Context())) }) // dropped under it, in whichever order
+		t.Cleanup(func() { _ = held.Close(context.WithoutCancel(t.Context())) }) // runs before the drop
 	})
 
 	require.NotEmpty(t, name)
@@ -158,7 +158,7 @@ func TestKilledProcessIsCleanedUp(t *testing.T) {
 	require.NoError(t, os.Chtimes(dir, past, past))
 
 	_, other, _, end := helper(t)
-	require.Eventually(t, func() bool { // it may be another test process that removes it
+	require.Eventually(t, func() bool { // another test process may be the one that removes it
 		_, err := os.Stat(dir)
 		return errors.Is(err, fs.ErrNotExist)
 	}, 5*time.Minute, 20*time.Millisecond)
