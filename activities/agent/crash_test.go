@@ -12,8 +12,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// crash is an activity to kill at every point, with what must be true after it
-// has been tried again, and after it has been undone instead.
+// crash is an activity to kill at every point, with what must hold after it was
+// tried again, and what must hold after it was undone instead.
 type crash struct {
 	prepare  func(h *host)
 	activity string
@@ -22,12 +22,14 @@ type crash struct {
 	undo     string
 	undoing  any
 	undone   func(t *testing.T, h *host)
-	// late says that the first try must not begin any more after the undo.
+	// late says that after the undo the activity must no longer begin.
 	late bool
 }
 
+// crashes returns one case for each activity that changes the host.
 func crashes() map[string]crash {
 	op, before := uuid.New(), uuid.New()
+
 	attached := func(t *testing.T, h *host) {
 		t.Helper()
 		require.True(t, h.attachedNow(handle))
@@ -38,6 +40,7 @@ func crashes() map[string]crash {
 		require.False(t, h.attachedNow(handle))
 		require.Empty(t, h.attachments())
 	}
+
 	install := workflows.InstallInput{Operation: op, Target: target()}
 	loads := func(id string) func(t *testing.T, h *host) {
 		return func(t *testing.T, h *host) {
@@ -46,6 +49,7 @@ func crashes() map[string]crash {
 			require.Equal(t, "beside", h.card().Deployables["r1"].BitstreamID)
 		}
 	}
+
 	return map[string]crash{
 		"install": {
 			prepare: func(*host) {}, activity: workflows.InstallActivity, input: install,
@@ -94,9 +98,9 @@ func crashes() map[string]crash {
 	}
 }
 
-// TestAgentKilledAtEachWrite kills the agent before and after each write of its
-// journal and each change of its hardware, and has the next process try the
-// activity again, or undo it.
+// The agent may be killed before or after each write of its journal and each
+// change of its hardware. The next process can always repeat the activity, or
+// undo it.
 func TestAgentKilledAtEachWrite(t *testing.T) {
 	t.Parallel()
 	for name := range crashes() {
@@ -115,39 +119,45 @@ func TestAgentKilledAtEachWrite(t *testing.T) {
 	}
 }
 
-// killedAt tells whether the process died at that point: past the last one it
-// does not.
+// killedAt kills the agent at one point of an activity, which the next process
+// repeats or undoes. It returns false once the point lies behind the activity's
+// last one, so that nothing was killed.
 func killedAt(t *testing.T, c crash, how string, point int) bool {
 	t.Helper()
 	at := fmt.Sprintf("killed at point %d", point)
 	h := newHost(t)
 	c.prepare(h)
+
 	h.startAs(&fate{dieAt: point})
 	died := h.try(c.activity, c.input)
 	h.start()
+
 	if how == "again" {
 		require.Nil(t, h.do(c.activity, c.input, nil), at)
 		c.done(t, h)
 		return died
 	}
+
 	if how == "undo killed as well" {
 		h.startAs(&fate{dieAt: point})
 		h.try(c.undo, c.undoing)
 		h.start()
 	}
+
 	require.Nil(t, h.do(c.undo, c.undoing, nil), at)
 	c.undone(t, h)
 	if c.late {
 		h.refused(cyborg.ErrCancelled, c.activity, c.input)
 	}
 	c.undone(t, h)
+
 	h.start()
 	c.undone(t, h)
 	return died
 }
 
-// TestFullDiskLeavesTheHardwareAlone: the journal is written before the
-// hardware is touched.
+// The journal is written before the hardware is touched, so a journal that
+// cannot be written leaves the hardware as it was.
 func TestFullDiskLeavesTheHardwareAlone(t *testing.T) {
 	t.Parallel()
 	for name, c := range crashes() {
@@ -157,6 +167,7 @@ func TestFullDiskLeavesTheHardwareAlone(t *testing.T) {
 			h.inventory.Scan(t.Context())
 			c.prepare(h)
 			before := h.card()
+
 			h.startAs(&fate{dieAt: 0})
 			require.NotNil(t, h.do(c.activity, c.input, nil))
 			require.Equal(t, before, h.card())
@@ -165,7 +176,7 @@ func TestFullDiskLeavesTheHardwareAlone(t *testing.T) {
 	}
 }
 
-// TestUndoOfACompletedStep undoes what came to its end.
+// A step that has completed can be undone, and its undo can be repeated.
 func TestUndoOfACompletedStep(t *testing.T) {
 	t.Parallel()
 	for name, c := range crashes() {
@@ -173,8 +184,10 @@ func TestUndoOfACompletedStep(t *testing.T) {
 			t.Parallel()
 			h := newHost(t)
 			c.prepare(h)
+
 			h.must(c.activity, c.input, nil)
 			c.done(t, h)
+
 			h.must(c.undo, c.undoing, nil)
 			c.undone(t, h)
 			h.must(c.undo, c.undoing, nil)
@@ -183,34 +196,38 @@ func TestUndoOfACompletedStep(t *testing.T) {
 	}
 }
 
-// TestHostBootDuringAttach boots the machine in the middle of an attach.
+// An attach that a boot of the host interrupts can be repeated after it.
 func TestHostBootDuringAttach(t *testing.T) {
 	t.Parallel()
 	for point := range 6 {
 		h := newHost(t)
 		h.ready()
 		op := uuid.New()
+
 		h.startAs(&fate{dieAt: point})
 		h.try(workflows.AttachActivity, attach(op, handle))
 		h.boot = "boot-2"
 		h.start()
+
 		h.must(workflows.AttachActivity, attach(op, handle), nil)
 		require.True(t, h.attachedNow(handle))
 		require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentDone}, h.attachments())
 	}
 }
 
-// TestAttemptsDoNotOverlap: a try that was given up but still runs must not
-// overlap the next one.
+// A try that was given up but still runs must not overlap with the undo that
+// follows it.
 func TestAttemptsDoNotOverlap(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
 	h.edit(func(c *fake.Card) { c.Latency[fake.StepAttach] = fake.Duration(400e6) })
+
 	op := uuid.New()
 	first := make(chan *cyborg.Error, 1)
 	go func() { first <- h.do(workflows.AttachActivity, attach(op, handle), nil) }()
 	require.Eventually(t, func() bool { return h.fate.count("attach") == 1 }, 300e9, 1e6)
+
 	h.must(workflows.DetachActivity, undo(detach(op, handle)), nil)
 	require.Nil(t, <-first, "it ended before the undo began")
 	require.False(t, h.attachedNow(handle))

@@ -34,7 +34,8 @@ import (
 const (
 	hostName = "node-1"
 	backend  = "fake"
-	// card is the first FPGA of a fake park, region and handle its first part and function.
+	// card is the first FPGA of a fake park. region and handle are its first region
+	// and function, other and second the next ones.
 	card   = "00fa:01:00.0"
 	region = "fake_fpga_00fa_01_00_0_r0"
 	other  = "fake_fpga_00fa_01_00_0_r1"
@@ -42,13 +43,14 @@ const (
 	second = "00fa:01:00.1"
 )
 
-// host is a machine with an agent's activities on it, whose agent may die and start again.
+// host is a machine with an agent's activities on it. Its agent may die and
+// start again.
 type host struct {
 	t     *testing.T
 	dir   string
-	nova  string // where the host's Nova reads drop-ins
+	nova  string // the directory of Nova's drop-in files
 	bench fake.Bench
-	// options of the fake backend.
+	// options are those of the fake backend.
 	options map[string]any
 	boot    string
 	fate    *fate
@@ -59,26 +61,27 @@ type host struct {
 	served    map[string]any
 	images    *images.Store
 	source    *source
-	// usageTimeout is for how long the cards are asked for their usage.
+	// usageTimeout limits how long an activity waits for the cards' usage.
 	usageTimeout time.Duration
-	// late makes a try begin long after it was handed out.
+	// late makes each try begin long after it was scheduled.
 	late atomic.Bool
 }
 
-// fate makes a process die at a chosen point: from there on it does nothing any more.
+// fate makes a process die at a chosen point. From there on, everything it does
+// fails.
 type fate struct {
 	mu     sync.Mutex
 	points int // passed so far
 	dieAt  int // -1 for never
 	calls  []string
-	priors []string // notes that the driver was given
+	priors []string // the notes that the driver was given, in order
 	// refuse makes an attach fail with this kind after its note.
 	refuse cyborg.ErrorKind
 }
 
 var errDead = errors.New("the process is dead")
 
-// point passes a point at which the process may die.
+// point passes a point at which the process may die, and fails if it has died.
 func (f *fate) point() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -89,12 +92,14 @@ func (f *fate) point() error {
 	return nil
 }
 
+// called records a call of the driver.
 func (f *fate) called(name string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls = append(f.calls, name)
 }
 
+// count returns how often the driver's call of that name was made.
 func (f *fate) count(name string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -107,7 +112,7 @@ func (f *fate) count(name string) int {
 	return n
 }
 
-// mortal is a journal that its process can die before and after.
+// mortal is a journal whose process can die before and after each write.
 type mortal struct {
 	*journal.Journal
 	fate *fate
@@ -123,7 +128,7 @@ func (m mortal) Write(change journal.Change) error {
 	return m.fate.point()
 }
 
-// full is all that a driver can do.
+// full is a driver with all optional abilities.
 type full interface {
 	drivers.Driver
 	drivers.Installer
@@ -133,7 +138,7 @@ type full interface {
 	drivers.Meter
 }
 
-// shim is a fake driver that its process can die before and after.
+// shim is a fake driver whose process can die before and after each change.
 type shim struct {
 	full
 	fate *fate
@@ -164,6 +169,7 @@ func (s shim) Attach(ctx context.Context, request drivers.AttachRequest) error {
 	s.fate.priors = append(s.fate.priors, string(request.Prior))
 	refuse := s.fate.refuse
 	s.fate.mu.Unlock()
+
 	return s.change("attach", func() error {
 		if refuse != "" {
 			return errors.Join(request.Note([]byte(`{"touched":true}`)), cyborg.Errorf(refuse, "the driver has vanished"))
@@ -183,7 +189,7 @@ func (s shim) Program(ctx context.Context, request drivers.ProgramRequest) error
 	return s.change("program", func() error { return s.full.Program(ctx, request) })
 }
 
-// reporter is a conductor that acknowledges everything, or nothing.
+// reporter is a conductor that acknowledges everything, or fails.
 type reporter struct {
 	inventory *inventory.Inventory
 	mu        sync.Mutex
@@ -197,6 +203,7 @@ func (u *reporter) Report(ctx context.Context) (agentapi.Report, agentapi.Report
 	if u.failure != nil {
 		return agentapi.Report{}, agentapi.ReportReply{}, u.failure
 	}
+
 	report, err := u.inventory.Report(ctx)
 	if err != nil {
 		return report, agentapi.ReportReply{}, err
@@ -205,33 +212,40 @@ func (u *reporter) Report(ctx context.Context) (agentapi.Report, agentapi.Report
 	return report, agentapi.ReportReply{Generation: int64(len(u.reports)), Accepted: true}, nil
 }
 
-// newHost is a host with one FPGA of two regions, of two handles each.
+// newHost returns a running host with one FPGA that has two regions of two
+// handles each.
 func newHost(t *testing.T) *host {
 	t.Helper()
 	h := &host{t: t, dir: t.TempDir(), nova: t.TempDir(), boot: "boot-1", source: &source{}, usageTimeout: time.Minute}
+
 	h.options = map[string]any{
 		"park": "1xfpga", "deployables": 2, "handles": 2, "park_dir": filepath.Join(h.dir, "park"),
 		"boot_id_file": filepath.Join(h.dir, "boot_id"),
 	}
+
 	require.NoError(t, os.Mkdir(filepath.Join(h.dir, "images"), 0o755))
 	h.bench = fake.NewBench(filepath.Join(h.dir, "park"))
+
 	h.start()
 	return h
 }
 
-// start starts the agent's process, which lives until the next start.
+// start starts the agent's process. It lives until the next start.
 func (h *host) start() {
 	h.t.Helper()
 	h.startAs(&fate{dieAt: -1})
 }
 
+// startAs starts the agent's process with a fate of its own.
 func (h *host) startAs(f *fate) {
 	h.t.Helper()
 	if h.journal != nil {
 		require.NoError(h.t, h.journal.Close())
 	}
+
 	require.NoError(h.t, os.WriteFile(filepath.Join(h.dir, "boot_id"), []byte(h.boot), 0o644))
 	h.fate = f
+
 	registry := drivers.NewRegistry()
 	require.NoError(h.t, registry.Register("fake", func(env drivers.Environment, options map[string]any) (drivers.Driver, error) {
 		made, err := fake.New(env, options)
@@ -242,12 +256,14 @@ func (h *host) startAs(f *fate) {
 	}))
 	require.NoError(h.t, registry.Register("odd", func(drivers.Environment, map[string]any) (drivers.Driver, error) { return odd{}, nil }))
 	require.NoError(h.t, registry.Register("plain", func(drivers.Environment, map[string]any) (drivers.Driver, error) { return plain{}, nil }))
+
 	log := slog.New(slog.NewTextHandler(h.t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	var err error
 	h.journal, err = journal.Open(h.dir, journal.Options{BootID: h.boot, Log: log})
 	require.NoError(h.t, err)
 	j := h.journal
 	h.t.Cleanup(func() { require.NoError(h.t, j.Close()) })
+
 	nova := novaconf.File{Host: hostName, Dir: h.nova}
 	h.inventory, err = inventory.Open(inventory.Config{
 		Whitelist: nova.Look,
@@ -258,11 +274,13 @@ func (h *host) startAs(f *fate) {
 		},
 	}, registry, h.journal, log)
 	require.NoError(h.t, err)
+
 	h.images, err = images.Open(images.Config{
 		Dir: filepath.Join(h.dir, "cache"), ImageDir: filepath.Join(h.dir, "images"), MaxBytes: 1 << 20, CacheBytes: 1 << 20,
 		Source: h.source, Needed: func() map[string]bool { return j.Images(time.Now().Add(-agent.StagedFor)) },
 	}, log)
 	require.NoError(h.t, err)
+
 	h.reporter = &reporter{inventory: h.inventory}
 	h.served = (&agent.Activities{
 		Inventory: h.inventory, Journal: mortal{h.journal, f}, Images: h.images, Reporter: h.reporter, Log: log, UsageTimeout: h.usageTimeout,
@@ -276,13 +294,15 @@ func (h *host) startAs(f *fate) {
 	}).All()
 }
 
-// do runs one try of an activity through Temporal's test environment, and returns its error as a workflow sees it.
+// do runs one try of an activity in Temporal's test environment, and returns
+// its error as a workflow sees it.
 func (h *host) do(name string, in, out any) *cyborg.Error {
 	h.t.Helper()
 	return h.doWith(h.t.Context(), name, in, out)
 }
 
-// doWith is do under a context that ends as a cancelled activity's does.
+// doWith is do with a context that ends the way a cancelled activity's context
+// does.
 func (h *host) doWith(ctx context.Context, name string, in, out any) *cyborg.Error {
 	h.t.Helper()
 	var suite testsuite.WorkflowTestSuite
@@ -290,9 +310,11 @@ func (h *host) doWith(ctx context.Context, name string, in, out any) *cyborg.Err
 	env := suite.NewTestActivityEnvironment()
 	env.SetWorkerOptions(worker.Options{BackgroundActivityContext: ctx})
 	env.SetTestTimeout(time.Minute)
+
 	for known, do := range h.served {
 		env.RegisterActivityWithOptions(do, sdkactivity.RegisterOptions{Name: known})
 	}
+
 	value, err := env.ExecuteActivity(name, in)
 	if err != nil {
 		return workflows.FromFailure(err)
@@ -303,6 +325,7 @@ func (h *host) doWith(ctx context.Context, name string, in, out any) *cyborg.Err
 	return nil
 }
 
+// must runs an activity that has to succeed.
 func (h *host) must(name string, in, out any) {
 	h.t.Helper()
 	if err := h.do(name, in, out); err != nil {
@@ -313,7 +336,8 @@ func (h *host) must(name string, in, out any) {
 // failure is an activity's error as a workflow sees it.
 type failure = cyborg.Error
 
-// refused expects an activity to fail with a kind, and returns what it said.
+// refused requires that an activity fails with this kind, and returns its
+// error.
 func (h *host) refused(kind cyborg.ErrorKind, name string, in any) failure {
 	h.t.Helper()
 	err := h.do(name, in, nil)
@@ -322,12 +346,13 @@ func (h *host) refused(kind cyborg.ErrorKind, name string, in any) failure {
 	return *err
 }
 
-// try runs an activity that may fail.
+// try runs an activity and tells whether it failed.
 func (h *host) try(name string, in any) (failed bool) {
 	h.t.Helper()
 	return h.do(name, in, nil) != nil
 }
 
+// card returns the state of the host's FPGA.
 func (h *host) card() fake.Card {
 	h.t.Helper()
 	c, err := h.bench.Card(h.t.Context(), card)
@@ -335,11 +360,13 @@ func (h *host) card() fake.Card {
 	return c
 }
 
+// edit changes the state of the host's FPGA.
 func (h *host) edit(change func(c *fake.Card)) {
 	h.t.Helper()
 	require.NoError(h.t, h.bench.Edit(h.t.Context(), card, change))
 }
 
+// attachedNow tells whether the hardware has the handle attached.
 func (h *host) attachedNow(identity string) bool {
 	h.t.Helper()
 	for _, part := range h.card().Deployables {
@@ -350,7 +377,7 @@ func (h *host) attachedNow(identity string) bool {
 	return false
 }
 
-// attachments are what is reported of the journal, by handle.
+// attachments returns the attachments that the host reports, by handle.
 func (h *host) attachments() map[string]cyborg.AttachmentState {
 	states := map[string]cyborg.AttachmentState{}
 	for _, a := range h.inventory.Content().Attachments {
@@ -359,8 +386,10 @@ func (h *host) attachments() map[string]cyborg.AttachmentState {
 	return states
 }
 
+// target is the host's first region.
 func target() cyborg.Target { return cyborg.Target{Backend: backend, Device: card, Deployable: region} }
 
+// workHandle is a handle that the host itself holds.
 func workHandle(identity string) cyborg.WorkHandle {
 	return cyborg.WorkHandle{
 		UUID: uuid.NewSHA1(uuid.NameSpaceOID, []byte(identity)), Identity: identity,
@@ -368,10 +397,12 @@ func workHandle(identity string) cyborg.WorkHandle {
 	}
 }
 
+// attach is the input that attaches one handle.
 func attach(operation uuid.UUID, identity string) workflows.AttachInput {
 	return workflows.AttachInput{Operation: operation, Target: target(), Handle: workHandle(identity)}
 }
 
+// detach is the input that detaches these handles.
 func detach(operation uuid.UUID, identities ...string) workflows.DetachInput {
 	in := workflows.DetachInput{Operation: operation, Target: target()}
 	for _, identity := range identities {
@@ -380,23 +411,24 @@ func detach(operation uuid.UUID, identities ...string) workflows.DetachInput {
 	return in
 }
 
+// undo turns a detach into the undo of an attach.
 func undo(in workflows.DetachInput) workflows.DetachInput {
 	in.Undo = true
 	return in
 }
 
-// ready takes the region into service.
+// ready takes the first region into service.
 func (h *host) ready() {
 	h.t.Helper()
 	h.must(workflows.InstallActivity, workflows.InstallInput{Operation: uuid.New(), Target: target()}, nil)
 }
 
-// odd is a driver that panics whatever it is asked.
+// odd is a driver that panics on every call.
 type odd struct{}
 
 func (odd) Discover(context.Context) ([]cyborg.DeviceReport, error) { panic("what a day") }
 
-// plain is a driver that can only look.
+// plain is a driver that can only discover.
 type plain struct{}
 
 func (plain) Discover(context.Context) ([]cyborg.DeviceReport, error) {
@@ -406,11 +438,13 @@ func (plain) Discover(context.Context) ([]cyborg.DeviceReport, error) {
 	}}}, nil
 }
 
+// plainTarget is a deployable of the plain driver's device.
 func plainTarget(name string) cyborg.Target {
 	return cyborg.Target{Backend: "plain", Device: "plain", Deployable: name}
 }
 
-// silent is a logger for what fails on purpose.
+// silent is a logger that drops everything, for failures that a test causes on
+// purpose.
 type silent struct{}
 
 func (silent) Debug(string, ...any) {}
@@ -418,4 +452,5 @@ func (silent) Info(string, ...any)  {}
 func (silent) Warn(string, ...any)  {}
 func (silent) Error(string, ...any) {}
 
+// keys returns the sorted keys of a map.
 func keys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

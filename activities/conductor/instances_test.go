@@ -29,7 +29,7 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// compute is the records of a host with accelerators, and a Nova.
+// compute holds the records of a host with accelerators, and a model of Nova.
 type compute struct {
 	*db.Store
 	t     *testing.T
@@ -41,25 +41,30 @@ type compute struct {
 	cards int
 }
 
-// newCompute gives the host so many accelerators, all in service.
+// newCompute returns a host with this many accelerators, all of them in
+// service.
 func newCompute(t *testing.T, cards int, policy conductor.Policy) *compute {
 	t.Helper()
 	url := postgrestest.NewFrom(t, "migrated", func(ctx context.Context, url string) error {
 		_, _, err := db.Migrate(ctx, url)
 		return err
 	})
+
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	store, err := db.Open(t.Context(), url, db.Options{SilentAfter: time.Microsecond}, log) // so that it may boot at any time
+	store, err := db.Open(t.Context(), url, db.Options{SilentAfter: time.Microsecond}, log) // the host may boot at any time
 	require.NoError(t, err)
 	t.Cleanup(store.Close)
+
 	keystone := openstacktest.NewKeystone(t)
 	c := &compute{Store: store, t: t, url: url, model: novatest.New(keystone.IsOwn), boot: "boot-1", cards: cards}
 	server := httptest.NewServer(c.model)
 	t.Cleanup(server.Close)
 	keystone.Serve("compute", server.URL+"/v2.1")
+
 	session, err := openstack.New(keystone.Config(), log)
 	require.NoError(t, err)
 	t.Cleanup(session.Close)
+
 	var suite testsuite.WorkflowTestSuite
 	c.env = suite.NewTestActivityEnvironment()
 	policy.CheckInstances = time.Hour
@@ -68,21 +73,26 @@ func newCompute(t *testing.T, cards int, policy conductor.Policy) *compute {
 	for name, a := range conductor.New(store, temporal, policy, conductor.Cloud{Nova: nova.New(session)}, log).All() {
 		c.env.RegisterActivityWithOptions(a, registered(name))
 	}
+
 	c.report()
 	c.exec("UPDATE deployables SET lifecycle = 'ready', untouched = false")
 	c.exec(`INSERT INTO device_profiles (name, groups) VALUES ('one', '[{"resources:FPGA": "1"}]')`)
 	return c
 }
 
+// exec changes the records with SQL, for what no method of the store can bring
+// about.
 func (c *compute) exec(sql string, values ...any) {
 	c.t.Helper()
 	conn, err := pgx.Connect(c.t.Context(), c.url)
 	require.NoError(c.t, err)
 	defer func() { _ = conn.Close(c.t.Context()) }()
+
 	_, err = conn.Exec(c.t.Context(), sql, values...)
 	require.NoError(c.t, err)
 }
 
+// report has the host report its cards.
 func (c *compute) report() {
 	c.t.Helper()
 	c.seq++
@@ -97,6 +107,7 @@ func (c *compute) report() {
 			}},
 		})
 	}
+
 	content := agentapi.Content{Backends: []agentapi.BackendReport{b}}
 	replies, err := c.MergeReports(c.t.Context(), []agentapi.Report{{
 		Host: "h1", BootID: c.boot, AgentVersion: "1", Sequence: c.seq, Digest: content.Digest(), Content: content,
@@ -105,7 +116,8 @@ func (c *compute) report() {
 	require.True(c.t, replies[0].Accepted)
 }
 
-// bind has an instance that runs get an accelerator.
+// bind binds a free accelerator to a new instance that runs, and returns the
+// instance's ID.
 func (c *compute) bind() uuid.UUID {
 	c.t.Helper()
 	ctx, who := c.t.Context(), uuid.New()
@@ -113,10 +125,12 @@ func (c *compute) bind() uuid.UUID {
 	require.NoError(c.t, err)
 	all, err := c.Accelerators(ctx, db.AcceleratorFilter{}, db.Page{Limit: 10})
 	require.NoError(c.t, err)
+
 	for i := range all {
 		if all[i].Handles[0].Holder != nil {
 			continue
 		}
+
 		admitted, err := c.Admit(ctx, db.Admission{ID: uuid.New(), Actor: cyborg.Actor{Name: "nova"}, Request: cyborg.BindRequest{
 			Host: "h1", Holder: cyborg.Holder{Kind: cyborg.HolderInstance, ID: who.String()}, Within: time.Hour,
 			ARQs: []cyborg.BindARQ{{UUID: arqs[0].UUID, Provider: all[i].ProviderUUID}},
@@ -128,18 +142,19 @@ func (c *compute) bind() uuid.UUID {
 		c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
 		return who
 	}
+
 	require.Fail(c.t, "no accelerator is free")
 	return who
 }
 
-// reboot has the host boot.
+// reboot reports a new boot of the host.
 func (c *compute) reboot() {
 	c.t.Helper()
 	c.boot = "boot-" + uuid.NewString()
 	c.report()
 }
 
-// tidy looks at all instances, as if the time for that had come.
+// tidy checks all instances, as if each were due.
 func (c *compute) tidy() workflows.TidyResult {
 	c.t.Helper()
 	c.exec("UPDATE arqs SET seen_at = '-infinity'")
@@ -150,6 +165,7 @@ func (c *compute) tidy() workflows.TidyResult {
 	return result
 }
 
+// drift counts the instances that differ from their requests, by class.
 func (c *compute) drift() map[cyborg.DriftClass]int {
 	c.t.Helper()
 	found, err := c.DriftOfInstances(c.t.Context())
@@ -157,61 +173,72 @@ func (c *compute) drift() map[cyborg.DriftClass]int {
 	return found
 }
 
-// TestInstancesAreCompared: an instance that is not as its requests say is
-// told, by class, from the second look on where it may be so for a moment, and
-// no longer when it is as it should be; nothing is done about it.
+// An instance that differs from what its requests say is reported by class,
+// until it is as it should be again. Differences that may be transient are
+// reported from the second check on. Nothing is done about any of them.
 func TestInstancesAreCompared(t *testing.T) {
 	t.Parallel()
 	c := newCompute(t, 5, conductor.Policy{})
 	moved, broken, shelved, working, fine := c.bind(), c.bind(), c.bind(), c.bind(), c.bind()
+
 	c.tidy()
 	require.Empty(t, c.drift())
+
 	c.model.Set(novatest.Instance{ID: moved, Status: novatest.Active, Host: "h2"})
 	c.model.Set(novatest.Instance{ID: broken, Status: "ERROR", Host: "h1"})
 	c.model.Set(novatest.Instance{ID: shelved, Status: "SHELVED_OFFLOADED"})
 	c.model.Set(novatest.Instance{ID: working, Status: "REBUILD", Task: "rebuilding", Host: "h2"})
 	c.tidy()
 	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftInstanceError: 1}, c.drift())
+
 	c.tidy()
 	require.Equal(t, map[cyborg.DriftClass]int{
 		cyborg.DriftInstanceError: 1, cyborg.DriftInstanceElsewhere: 1, cyborg.DriftInstanceOffloaded: 1,
 	}, c.drift())
+
 	arqs, err := c.ARQs(t.Context(), db.ARQFilter{States: []cyborg.ARQState{cyborg.ARQBound}}, db.Listing{})
 	require.NoError(t, err)
 	require.Len(t, arqs, 5, "whoever has something keeps it")
+
 	for _, who := range []uuid.UUID{moved, broken, shelved, working} {
 		c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
 	}
 	c.tidy()
 	require.Empty(t, c.drift())
+
 	c.model.Set(novatest.Instance{ID: fine, Status: "ERROR", Host: "h1"})
 	c.tidy()
 	require.NotEmpty(t, c.drift())
+
 	c.model.Delete(fine)
 	require.Equal(t, 1, c.tidy().Collected)
 	require.Empty(t, c.drift(), "what is gone differs in nothing")
 }
 
-// TestDriftIsKeptWhileNovaIsUnclear: while Nova works on an instance, or does
-// not reach it, what it differs in is neither over nor new.
+// While Nova works on an instance or cannot reach it, its drift neither ends
+// nor begins, and it is checked again soon.
 func TestDriftIsKeptWhileNovaIsUnclear(t *testing.T) {
 	t.Parallel()
 	c := newCompute(t, 2, conductor.Policy{})
 	broken, fine := c.bind(), c.bind()
+
 	c.model.Set(novatest.Instance{ID: broken, Status: "ERROR", Host: "h1"})
 	c.tidy()
 	want := map[cyborg.DriftClass]int{cyborg.DriftInstanceError: 1}
 	require.Equal(t, want, c.drift())
+
 	for _, is := range []novatest.Instance{{Status: "UNKNOWN", Partial: true}, {Status: "ERROR", Task: "rebooting_hard", Host: "h1"}} {
 		for _, is.ID = range []uuid.UUID{broken, fine} {
 			c.model.Set(is)
 		}
 		c.tidy()
 		require.Equal(t, want, c.drift())
+
 		again, err := c.StaleInstances(t.Context(), 59*time.Minute, 10)
 		require.NoError(t, err)
 		require.Len(t, again, 2, "both are looked at again soon")
 	}
+
 	for _, who := range []uuid.UUID{broken, fine} {
 		c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
 	}
@@ -219,27 +246,29 @@ func TestDriftIsKeptWhileNovaIsUnclear(t *testing.T) {
 	require.Empty(t, c.drift())
 }
 
-// TestInstanceActionsNotFound: an instance of which Nova does not find what was
-// done with it keeps its requests.
+// An instance whose actions Nova does not find keeps its requests, and its
+// accelerators stay reported as lost.
 func TestInstanceActionsNotFound(t *testing.T) {
 	t.Parallel()
 	c := newCompute(t, 1, conductor.Policy{})
 	who := c.bind()
+
 	c.reboot()
 	c.model.HideActions()
 	require.Zero(t, c.tidy().Collected)
+
 	left, err := c.ARQs(t.Context(), db.ARQFilter{Instances: []uuid.UUID{who}}, db.Listing{})
 	require.NoError(t, err)
 	require.Len(t, left, 1)
 	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1}, c.drift(), "it is not known to be well")
+
 	c.model.Delete(who)
 	require.Equal(t, 1, c.tidy().Collected)
 }
 
-// TestStrandedInstances: the requests of an instance that Nova could put on no
-// host go when nobody has touched them for long enough; not those of one that
-// is on a host, on which somebody works, or of which Nova does not say where it
-// is.
+// The requests of an instance that Nova could not place on any host are deleted
+// after a time without changes. They are kept where the instance is on a host,
+// a task works on it, or Nova does not say where it is.
 func TestStrandedInstances(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -263,19 +292,23 @@ func TestStrandedInstances(t *testing.T) {
 			c.exec("UPDATE arqs SET created_at = now() - interval '2 hours'")
 			c.exec("ALTER TABLE arqs DISABLE TRIGGER note_update")
 			c.exec("UPDATE arqs SET updated_at = now() - interval '2 hours'")
+
 			test.is.ID = who
 			c.model.Set(test.is)
+
 			want := 0
 			if test.forgotten {
 				want = 1
 			}
 			require.Equal(t, want, c.tidy().Collected)
+
 			left, err := c.ARQs(t.Context(), db.ARQFilter{Instances: []uuid.UUID{who}}, db.Listing{})
 			require.NoError(t, err)
 			require.Len(t, left, 1-want)
 			left, err = c.ARQs(t.Context(), db.ARQFilter{Instances: []uuid.UUID{other}}, db.Listing{})
 			require.NoError(t, err)
 			require.Len(t, left, 1)
+
 			require.Zero(t, c.tidy().Collected)
 			if test.forgotten {
 				require.Empty(t, c.drift())
@@ -284,10 +317,10 @@ func TestStrandedInstances(t *testing.T) {
 	}
 }
 
-// TestLossEndsWithARecreatedGuest: an instance has its accelerators again, or
-// will when it is started, where somebody had it made anew since the boot, or
-// it is off; not where somebody rebooted it, which may have been softly, nor
-// where its cell is down.
+// Accelerators that were lost at a boot count as back once the guest was
+// created anew since then, or is off and will get them when it starts. A reboot
+// that may have been a soft one is no proof, nor is an instance whose cell is
+// down.
 func TestLossEndsWithARecreatedGuest(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -323,6 +356,7 @@ func TestLossEndsWithARecreatedGuest(t *testing.T) {
 			c.reboot()
 			test.change(c, who)
 			c.tidy()
+
 			want := map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1}
 			if test.over {
 				want = map[cyborg.DriftClass]int{}
@@ -332,27 +366,28 @@ func TestLossEndsWithARecreatedGuest(t *testing.T) {
 	}
 }
 
-// TestRescueIsAdmittedOnce: where operators want it, one operation has the
-// instances of a host that has booted rebooted, and none without a boot; where
-// they do not, none is.
+// Where the policy wants rescues, each boot of a host gets one rescue
+// operation. Without a boot, or without the policy, there is none.
 func TestRescueIsAdmittedOnce(t *testing.T) {
 	t.Parallel()
 	for within, rescues := range map[time.Duration]int{time.Hour: 1, 0: 0} {
 		c := newCompute(t, 2, conductor.Policy{RescueWithin: within})
 		c.bind()
 		c.bind()
+
 		require.Zero(t, c.tidy().Rescued)
 		c.reboot()
 		require.Equal(t, rescues, c.tidy().Rescued)
 		require.Zero(t, c.tidy().Rescued)
+
 		ops, err := c.Operations(t.Context(), db.OperationFilter{Kinds: []cyborg.OperationKind{cyborg.OperationRescue}}, db.Page{Limit: 10})
 		require.NoError(t, err)
 		require.Len(t, ops, rescues)
 	}
 }
 
-// rebootHard has somebody reboot an instance, whose nova-compute asks for its
-// accelerators.
+// rebootHard has somebody else reboot an instance hard with this result, while
+// its nova-compute asks for the instance's accelerators.
 func (c *compute) rebootHard(who uuid.UUID, result string) {
 	c.t.Helper()
 	c.model.Hold()
@@ -364,7 +399,7 @@ func (c *compute) rebootHard(who uuid.UUID, result string) {
 	c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
 }
 
-// looks asks what is to be done about an instance.
+// looks returns what a rescue of an instance should do next.
 func (c *compute) looks(who uuid.UUID, host string) workflows.LookAtInstanceResult {
 	c.t.Helper()
 	value, err := c.env.ExecuteActivity(workflows.LookAtInstanceActivity, workflows.LookAtInstanceInput{
@@ -376,13 +411,14 @@ func (c *compute) looks(who uuid.UUID, host string) workflows.LookAtInstanceResu
 	return result
 }
 
-// TestLookAtInstance: only an instance that runs, where its accelerators are,
-// with nobody at work on it, is rebooted.
+// A rescue reboots only an instance that runs on the host of its accelerators
+// and that no task works on.
 func TestLookAtInstance(t *testing.T) {
 	t.Parallel()
 	c := newCompute(t, 1, conductor.Policy{})
 	who := uuid.New()
 	require.Equal(t, cyborg.RescueGone, c.looks(who, "h1").Outcome)
+
 	for name, test := range map[string]struct {
 		is      novatest.Instance
 		outcome cyborg.RescueOutcome
@@ -400,17 +436,19 @@ func TestLookAtInstance(t *testing.T) {
 	} {
 		test.is.ID = who
 		c.model.Set(test.is)
+
 		found := c.looks(who, "h1")
 		require.Equal(t, test.outcome, found.Outcome, name)
 		require.Equal(t, test.waits, found.Wait, name)
 	}
+
 	c.model.Act(who, "rebuild", "x", time.Now())
 	c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
 	require.Equal(t, cyborg.RescueRecreated, c.looks(who, "h1").Outcome)
 }
 
-// TestRebootOnce: whatever breaks between us and Nova, and however often the
-// activity is tried again, Nova is asked once.
+// Nova is asked for one reboot only, whatever breaks on the way and however
+// often the activity is tried again.
 func TestRebootOnce(t *testing.T) {
 	t.Parallel()
 	c := newCompute(t, 1, conductor.Policy{})
@@ -419,6 +457,7 @@ func TestRebootOnce(t *testing.T) {
 	c.model.Act(who, "reboot", openstacktest.OwnUserID, time.Now().Add(-time.Hour)) // because of an earlier boot
 	before := c.looks(who, "h1").Before
 	require.Len(t, before, 1)
+
 	reboot := func() (result workflows.RebootInstanceResult, err error) {
 		value, err := c.env.ExecuteActivity(workflows.RebootInstanceActivity, workflows.RebootInstanceInput{Instance: who, Before: before})
 		if err != nil {
@@ -426,7 +465,8 @@ func TestRebootOnce(t *testing.T) {
 		}
 		return result, value.Get(&result)
 	}
-	// Nova takes it, and the answer is lost.
+
+	// Nova accepts the request, and its response is lost.
 	var cut atomic.Bool
 	c.model.Disturb(func(_ http.ResponseWriter, r *http.Request) bool {
 		if r.Method != http.MethodPost || !strings.HasSuffix(r.URL.Path, "/action") || !cut.CompareAndSwap(false, true) {
@@ -435,6 +475,7 @@ func TestRebootOnce(t *testing.T) {
 		c.model.ServeHTTP(&lost{header: http.Header{}}, r)
 		panic(http.ErrAbortHandler)
 	})
+
 	_, err := reboot()
 	require.Equal(t, cyborg.ErrUnavailable, workflows.FromFailure(err).Kind)
 	require.Equal(t, 2, c.model.Reboots(who))
@@ -445,7 +486,7 @@ func TestRebootOnce(t *testing.T) {
 	}
 	require.Equal(t, 2, c.model.Reboots(who))
 
-	// It fails in Nova, or the instance goes.
+	// The reboot fails in Nova, or the instance is deleted.
 	before = c.looks(who, "h1").Before
 	require.Len(t, before, 2)
 	c.model.Release("Error")
@@ -453,25 +494,27 @@ func TestRebootOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, cyborg.RescueFailed, result.Outcome)
 	require.Contains(t, result.Detail, "Error")
+
 	c.model.Delete(who)
 	result, err = reboot()
 	require.NoError(t, err)
 	require.Equal(t, cyborg.RescueGone, result.Outcome)
 }
 
-// TestRebootWaitsForOtherTasks: while Nova works on an instance for somebody
-// else, it is not asked to reboot it.
+// Nova is not asked to reboot an instance while it works on it for somebody
+// else.
 func TestRebootWaitsForOtherTasks(t *testing.T) {
 	t.Parallel()
 	c := newCompute(t, 1, conductor.Policy{})
 	who := uuid.New()
 	c.model.Set(novatest.Instance{ID: who, Status: "REBUILD", Task: "rebuilding", Host: "h1"})
+
 	_, err := c.env.ExecuteActivity(workflows.RebootInstanceActivity, workflows.RebootInstanceInput{Instance: who})
 	require.Equal(t, cyborg.ErrBusy, workflows.FromFailure(err).Kind)
 	require.Zero(t, c.model.Reboots(who))
 }
 
-// lost is an answer that nobody gets.
+// lost is a response that never reaches its client.
 type lost struct{ header http.Header }
 
 func (l *lost) Header() http.Header          { return l.header }

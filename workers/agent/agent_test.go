@@ -33,7 +33,8 @@ const (
 	region   = "fake_fpga_00fa_01_00_0_r0"
 )
 
-// host is a machine that runs an agent.
+// host is a machine that runs an agent against a fake park, a conductor and a
+// Temporal.
 type host struct {
 	t         *testing.T
 	config    agent.Config
@@ -43,11 +44,13 @@ type host struct {
 	bench     fake.Bench
 }
 
+// newHost returns a host with one FPGA, whose agent is not running yet.
 func newHost(t *testing.T) *host {
 	t.Helper()
 	dir := t.TempDir()
 	registry := drivers.NewRegistry()
 	require.NoError(t, registry.Register(fake.Name, fake.New))
+
 	h := &host{t: t, conductor: newConductor(t), temporal: newTemporal(t), bench: fake.NewBench(filepath.Join(dir, "park"))}
 	h.config = agent.Config{
 		Host: "node-1", StateDir: filepath.Join(dir, "state"), Endpoints: []string{h.conductor.URL}, HeartbeatInterval: 50 * time.Millisecond,
@@ -55,21 +58,25 @@ func newHost(t *testing.T) *host {
 			Name: "fake", Driver: fake.Name, Enabled: true, Options: map[string]any{"park": "1xfpga", "park_dir": filepath.Join(dir, "park")},
 		}},
 	}
+
 	h.deps = agent.Deps{
 		Temporal: h.temporal.client(), Drivers: registry, Version: "1.2", BootID: "boot-1",
 		Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelError})),
 	}
+
 	return h
 }
 
-// run runs the agent until stop is called.
+// run starts the agent. It runs until stop is called, or the test ends.
 func (h *host) run() (a *agent.Agent, stop func()) {
 	h.t.Helper()
 	a, err := agent.New(h.config, h.deps)
 	require.NoError(h.t, err)
+
 	ctx, cancel := context.WithCancel(h.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx) }()
+
 	stopped := false
 	stop = func() {
 		if stopped {
@@ -84,25 +91,31 @@ func (h *host) run() (a *agent.Agent, stop func()) {
 			require.Fail(h.t, "the agent does not stop")
 		}
 	}
+
 	h.t.Cleanup(stop)
 	return a, stop
 }
 
+// eventually waits until a condition holds.
 func (h *host) eventually(what func() bool) {
 	h.t.Helper()
 	require.Eventually(h.t, what, patience, tick)
 }
 
-// reports waits until the conductor has that many.
+// reports waits until the conductor has at least n reports, and returns all of
+// them.
 func (h *host) reports(n int) []agentapi.Report {
 	h.t.Helper()
 	h.eventually(func() bool { return len(h.conductor.reported()) >= n })
 	return h.conductor.reported()
 }
 
+// A report is sent at the first start and after a boot, but not after a mere
+// restart: what the conductor has acknowledged is not sent again.
 func TestAnAgentReportsAtTheStart(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
+
 	_, stop := h.run()
 	first := h.reports(1)[0]
 	require.Equal(t, "node-1", first.Host)
@@ -110,6 +123,7 @@ func TestAnAgentReportsAtTheStart(t *testing.T) {
 	require.Equal(t, "1.2", first.AgentVersion)
 	require.Equal(t, first.Content.Digest(), first.Digest, "the digest survives the way")
 	require.Equal(t, card, first.Content.Backends[0].Devices[0].Identity)
+
 	h.eventually(func() bool {
 		beats := h.conductor.heard()
 		return len(beats) > 0 && beats[len(beats)-1].Digest == first.Digest && beats[len(beats)-1].Generation == 1
@@ -136,24 +150,29 @@ func TestAnAgentReportsAtTheStart(t *testing.T) {
 	stop()
 }
 
-// TestALostStateDirectory: the agent had numbered its reports by a clock that
-// was ahead.
+// An agent that has lost its state directory learns from the conductor's
+// refusal with which sequence number to go on. Here its earlier reports were
+// numbered by a clock that was ahead.
 func TestALostStateDirectory(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.deps.Clock = func() time.Time { return time.Now().Add(3 * time.Hour) }
+
 	_, stop := h.run()
 	first := h.reports(1)[0]
 	stop()
+
 	require.NoError(t, os.RemoveAll(h.config.StateDir))
 	h.deps.Clock = time.Now
 	_, stop = h.run()
 	second := h.reports(2)[1]
 	require.Greater(t, second.Sequence, first.Sequence)
 	require.Equal(t, 1, h.conductor.refusals(), "it was told once how far the numbers are")
+
 	require.NoError(t, h.bench.Vanish(t.Context(), card))
 	require.Greater(t, h.reports(3)[2].Sequence, second.Sequence)
 	stop()
+
 	_, stop = h.run()
 	h.conductor.want()
 	require.Greater(t, h.reports(4)[3].Sequence, second.Sequence, "its journal knows")
@@ -161,26 +180,29 @@ func TestALostStateDirectory(t *testing.T) {
 	stop()
 }
 
-// TestARefusedAgentTakesNoSteps: the host has another one. When that has fallen
-// silent, this one takes its place; and it gives it up when it is refused
-// again.
+// While the conductor refuses an agent because the host has another one, it
+// takes no steps. It takes them when the conductor accepts it, and stops when
+// it is refused again.
 func TestARefusedAgentTakesNoSteps(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	said := &transcript.Text{}
 	h.deps.Log = slog.New(slog.NewTextHandler(said, nil))
 	h.temporal.start()
+
 	refuse := func(w http.ResponseWriter, _ *http.Request) bool {
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(http.StatusConflict)
 		_, err := fmt.Fprint(w, `{"kind":"claimed","detail":"host \"node-1\" has another agent","hint":"Stop it."}`)
 		return err == nil
 	}
+
 	h.conductor.ail(refuse)
 	a, _ := h.run()
 	h.eventually(func() bool { return strings.Contains(said.String(), "this agent takes no steps") })
 	require.Contains(t, said.String(), "Stop it.")
 	require.Empty(t, h.temporal.worker("agent.node-1"))
+
 	select {
 	case <-a.Ready():
 		require.Fail(t, "ready, and refused")
@@ -189,7 +211,7 @@ func TestARefusedAgentTakesNoSteps(t *testing.T) {
 
 	h.conductor.ail(nil)
 	h.eventually(func() bool { return h.temporal.worker("agent.node-1") != "" })
-	h.conductor.want() // it does not wait for the next try of its own
+	h.conductor.want() // answered before the agent's own next try
 	h.reports(1)
 	first := h.conductor.heard()[0]
 	require.NotEmpty(t, first.Instance)
@@ -203,11 +225,12 @@ func TestARefusedAgentTakesNoSteps(t *testing.T) {
 	})
 }
 
-// TestAgentIdentity: it is the same after a restart, and another one with
-// another state directory, a copy of one, or after a boot.
+// An agent keeps its instance ID over a restart, and gets another one after a
+// boot or with a copied state directory.
 func TestAgentIdentity(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
+
 	instance := func() string {
 		t.Helper()
 		before := len(h.conductor.heard())
@@ -216,13 +239,16 @@ func TestAgentIdentity(t *testing.T) {
 		h.eventually(func() bool { return len(h.conductor.heard()) > before })
 		return h.conductor.heard()[before].Instance
 	}
+
 	first := instance()
 	require.NotEmpty(t, first)
 	require.Equal(t, first, instance())
+
 	h.deps.BootID = "boot-2"
 	require.NotEqual(t, first, instance())
 	h.deps.BootID = "boot-1"
 	require.Equal(t, first, instance())
+
 	copied := h.config.StateDir + "-copied"
 	require.NoError(t, os.CopyFS(copied, os.DirFS(h.config.StateDir)))
 	require.NoError(t, os.Chmod(copied, 0o700))
@@ -230,32 +256,39 @@ func TestAgentIdentity(t *testing.T) {
 	require.NotEqual(t, first, instance())
 }
 
+// A change of the hardware is reported, and so is the whole inventory where the
+// conductor asks for it.
 func TestChangesAreReported(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.run()
 	h.reports(1)
+
 	require.NoError(t, h.bench.Vanish(t.Context(), card))
 	require.Empty(t, h.reports(2)[1].Content.Backends[0].Devices)
+
 	require.NoError(t, h.bench.Return(t.Context(), card))
 	require.Len(t, h.reports(3)[2].Content.Backends[0].Devices, 1)
+
 	h.conductor.want()
 	again := h.reports(4)
 	require.Equal(t, again[2].Digest, again[3].Digest, "the conductor asked for it")
 }
 
-// TestDifferencesAreReported: after the first report only what changed is sent,
-// also where the conductor has no time for it at first; and everything where it
-// wants that.
+// After the first report, the agent sends only what has changed, and sends it
+// again where the conductor was too busy. It sends everything where the
+// conductor asks for that.
 func TestDifferencesAreReported(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.config.Backends[0].Options["park"] = "2xfpga"
+
 	type answer struct {
 		status int
 		reply  agentapi.ReportReply
 	}
 	answers, told := make(chan answer, 10), make(chan agentapi.Report, 10)
+
 	h.conductor.ail(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path != "/agent/v1/differences" {
 			return false
@@ -273,6 +306,7 @@ func TestDifferencesAreReported(t *testing.T) {
 		}
 		return true
 	})
+
 	next := func() agentapi.Report {
 		t.Helper()
 		select {
@@ -283,6 +317,7 @@ func TestDifferencesAreReported(t *testing.T) {
 			return agentapi.Report{}
 		}
 	}
+
 	h.run()
 	first := h.reports(1)[0]
 	require.Empty(t, first.Base)
@@ -313,8 +348,8 @@ func TestDifferencesAreReported(t *testing.T) {
 	require.Len(t, whole.Content.Backends[0].Devices, 2)
 }
 
-// TestReportsAreRepeatedUntilAcknowledged, or ill, or slow: reports are
-// repeated until one is acknowledged, as things are then.
+// Whatever is wrong with the conductor, the report is repeated until one is
+// acknowledged. Each repetition shows the hardware as it is then.
 func TestReportsAreRepeatedUntilAcknowledged(t *testing.T) {
 	t.Parallel()
 	for name, trouble := range map[string]func(w http.ResponseWriter, r *http.Request) bool{
@@ -352,21 +387,25 @@ func TestReportsAreRepeatedUntilAcknowledged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(t)
+
 			tried := make(chan struct{}, 1000)
 			h.conductor.ail(func(w http.ResponseWriter, r *http.Request) bool {
 				tried <- struct{}{}
 				return trouble(w, r)
 			})
+
 			_, stop := h.run()
 			for range 5 {
 				<-tried
 			}
 			require.Empty(t, h.conductor.reported())
+
 			if name == "mute" {
 				require.NotEmpty(t, h.conductor.heard(), "heartbeats do not wait for reports")
 				stop()
 				return
 			}
+
 			require.NoError(t, h.bench.Vanish(t.Context(), card))
 			h.conductor.ail(nil)
 			h.reports(1)
@@ -378,12 +417,14 @@ func TestReportsAreRepeatedUntilAcknowledged(t *testing.T) {
 	}
 }
 
-// A host takes steps once it was heard, so that many that start at once come to
+// A host takes steps only after its first report was accepted. The conductor
+// accepts reports at a limited rate, so many agents that start at once reach
 // Temporal one after the other.
 func TestStepsWaitForTheFirstReport(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.temporal.start()
+
 	tried := make(chan struct{}, 1000)
 	h.conductor.ail(func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.HasSuffix(r.URL.Path, "reports") {
@@ -395,23 +436,26 @@ func TestStepsWaitForTheFirstReport(t *testing.T) {
 		_, err := fmt.Fprint(w, `{"kind":"overloaded","detail":"too many reports"}`)
 		return err == nil
 	})
+
 	h.run()
 	for range 3 {
 		<-tried
 	}
 	require.NotEmpty(t, h.conductor.heard())
 	require.Empty(t, h.temporal.worker("agent.node-1"))
+
 	h.conductor.ail(nil)
 	h.eventually(func() bool { return h.temporal.worker("agent.node-1") != "" })
 	require.Len(t, h.conductor.reported(), 1)
 }
 
-// TestLostHeartbeatIsRepeated is sent again soon: the next one would come only
-// when the host counts as silent already.
+// A heartbeat that fails is sent again soon: if it waited for the next
+// interval, the host would count as silent by then.
 func TestLostHeartbeatIsRepeated(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.config.HeartbeatInterval = 2 * time.Minute
+
 	lost := make(chan struct{}, 1)
 	h.conductor.ail(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Path != "/agent/v1/heartbeats" {
@@ -425,19 +469,21 @@ func TestLostHeartbeatIsRepeated(t *testing.T) {
 			return false
 		}
 	})
+
 	h.run()
 	h.eventually(func() bool { return len(h.conductor.heard()) > 0 })
 	require.Len(t, lost, 1)
 }
 
-// A server may close a connection that it has answered on, just when the agent
-// sends the next message: it is sent again on another, and nothing counts as
-// lost.
+// A server may close an idle connection just when the agent sends its next
+// message on it. The message is sent again on a new connection, and nothing is
+// logged as lost.
 func TestClosedConnectionIsReplaced(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	var log transcript.Text
 	h.deps.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+
 	var used sync.Map
 	closed := make(chan struct{}, 1000)
 	h.conductor.ail(func(_ http.ResponseWriter, r *http.Request) bool {
@@ -447,12 +493,14 @@ func TestClosedConnectionIsReplaced(t *testing.T) {
 		}
 		return false
 	})
+
 	_, stop := h.run()
 	for range 5 {
 		<-closed
 	}
 	h.reports(1)
 	stop()
+
 	require.NotContains(t, log.String(), "heartbeats")
 	require.NotContains(t, log.String(), "acknowledged")
 }
@@ -463,23 +511,25 @@ func TestTheNextConductorIsAsked(t *testing.T) {
 	ill := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }))
 	t.Cleanup(ill.Close)
 	h.config.Endpoints = []string{"http://127.0.0.1:1", ill.URL + "/", h.conductor.URL + "/"}
+
 	h.run()
 	h.reports(1)
 	h.eventually(func() bool { return len(h.conductor.heard()) > 2 })
 }
 
-// TestTemporalIsAwaited: the agent lives without, and takes steps as soon as it
-// is there, and again after it was away.
+// An agent runs without Temporal, and takes steps as soon as it is there.
 func TestTemporalIsAwaited(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	a, _ := h.run()
 	h.reports(1)
+
 	select {
 	case <-a.Ready():
 		require.Fail(t, "ready without Temporal")
 	default:
 	}
+
 	h.temporal.start()
 	select {
 	case <-a.Ready():
@@ -493,6 +543,7 @@ func TestTemporalIsAwaited(t *testing.T) {
 	var installed workflows.ChangeResult
 	require.Nil(t, h.temporal.run(workflows.InstallActivity, workflows.InstallInput{Operation: op, Target: target}, &installed))
 	require.Positive(t, installed.Observation.Sequence)
+
 	handle := cyborg.WorkHandle{Identity: card, Holder: cyborg.Holder{Kind: cyborg.HolderHost, ID: "node-1"}}
 	attach := workflows.AttachInput{Operation: op, Target: target, Handle: handle}
 	require.Nil(t, h.temporal.run(workflows.AttachActivity, attach, nil))
@@ -518,6 +569,7 @@ func TestTemporalIsAwaited(t *testing.T) {
 	require.Equal(t, map[string]int{"fake": 1}, discovered.Devices)
 }
 
+// sequences returns the sequence numbers of reports.
 func sequences(reports []agentapi.Report) []int64 {
 	var all []int64
 	for _, report := range reports {
@@ -533,11 +585,13 @@ func TestAnAgentStopsAtOnceWhereNothingAnswers(t *testing.T) {
 		hang(r)
 		return true
 	})
+
 	_, stop := h.run()
 	h.eventually(func() bool {
 		_, err := os.Stat(filepath.Join(h.config.StateDir, "journal"))
 		return err == nil
 	})
+
 	begin := time.Now()
 	stop()
 	require.Less(t, time.Since(begin), 14*time.Second, "it does not wait for an answer as long as it would")
@@ -548,6 +602,7 @@ func TestTwoAgentsDoNotShareAStateDirectory(t *testing.T) {
 	h := newHost(t)
 	h.run()
 	h.reports(1)
+
 	second, err := agent.New(h.config, h.deps)
 	require.NoError(t, err)
 	err = second.Run(t.Context())
@@ -560,11 +615,13 @@ func TestADamagedJournalIsNotStartedOn(t *testing.T) {
 	_, stop := h.run()
 	h.reports(1)
 	stop()
+
 	path := filepath.Join(h.config.StateDir, "journal")
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	text[30] ^= 1
 	require.NoError(t, os.WriteFile(path, text, 0o600))
+
 	a, err := agent.New(h.config, h.deps)
 	require.NoError(t, err)
 	err = a.Run(t.Context())
@@ -572,11 +629,14 @@ func TestADamagedJournalIsNotStartedOn(t *testing.T) {
 	require.ErrorContains(t, err, path)
 }
 
+// An agent's metrics can be registered again in the same registry, as a restart
+// within one process does.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	registry := prometheus.NewRegistry()
 	h.deps.Metrics = registry
+
 	_, stop := h.run()
 	h.reports(1)
 	h.eventually(func() bool {
@@ -584,6 +644,7 @@ func TestMetrics(t *testing.T) {
 		require.NoError(t, err)
 		return len(families) == 1 && families[0].GetName() == "cyborg_agent_reports_total"
 	})
+
 	stop()
 	_, stop = h.run() // the same registry takes the metrics again
 	stop()
@@ -604,8 +665,10 @@ func TestAllConfigurationMistakesAreReported(t *testing.T) {
 	} {
 		require.ErrorContains(t, err, text)
 	}
+
 	_, err = agent.New(agent.Config{Host: "node-1", StateDir: "/x"}, h.deps)
 	require.ErrorContains(t, err, "has no conductor endpoint")
+
 	_, err = agent.New(h.config, agent.Deps{})
 	require.Equal(t, cyborg.ErrInternal, cyborg.ErrorKindOf(err))
 }

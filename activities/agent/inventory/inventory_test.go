@@ -22,38 +22,41 @@ import (
 	"github.com/cyborg-project/cyborg/internal/journal"
 )
 
-// gadget is a driver whose discovery a test steers.
+// gadget is a driver whose discovery and watcher are controlled by a test.
 type gadget struct {
 	mu       sync.Mutex
 	devices  []cyborg.DeviceReport
 	failure  error
-	gate     chan struct{} // a discovery waits for it after it has looked, where it is set
-	deaf     bool          // and does not listen to its context
+	gate     chan struct{} // if set, a discovery waits for it after it has looked
+	deaf     bool          // the discovery ignores its context while it waits
 	looks    int
 	watching int
 	changed  func()
 	watchErr error
 }
 
+// set changes the gadget under its lock.
 func (g *gadget) set(change func(g *gadget)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	change(g)
 }
 
+// count returns how many discoveries have begun.
 func (g *gadget) count() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.looks
 }
 
+// watchers returns how many calls of Watch are running.
 func (g *gadget) watchers() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.watching
 }
 
-// say calls the function that the watcher was given.
+// say reports a change to the watcher's callback.
 func (g *gadget) say() {
 	g.mu.Lock()
 	changed := g.changed
@@ -66,6 +69,7 @@ func (g *gadget) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 	g.looks++
 	devices, failure, gate, deaf := g.devices, g.failure, g.gate, g.deaf
 	g.mu.Unlock()
+
 	if gate != nil {
 		if deaf {
 			ctx = context.WithoutCancel(ctx)
@@ -82,17 +86,19 @@ func (g *gadget) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 func (g *gadget) Watch(ctx context.Context, changed func()) error {
 	g.set(func(g *gadget) { g.watching++; g.changed = changed })
 	defer g.set(func(g *gadget) { g.watching-- })
+
 	g.mu.Lock()
 	failure := g.watchErr
 	g.mu.Unlock()
 	if failure != nil {
 		return failure
 	}
+
 	<-ctx.Done()
 	return nil
 }
 
-// device is a card with one part and one handle, which reads back an image.
+// device is a card with one deployable and one handle, loaded with an image.
 func device(identity, image string) cyborg.DeviceReport {
 	return cyborg.DeviceReport{Identity: identity, Type: cyborg.DeviceTypeFPGA, Deployables: []cyborg.DeployableReport{{
 		Name: "part_" + identity, BitstreamID: image,
@@ -100,14 +106,16 @@ func device(identity, image string) cyborg.DeviceReport {
 	}}}
 }
 
+// rig is an inventory over gadgets, one for each backend.
 type rig struct {
 	dir     string
 	journal *journal.Journal
 	gadgets map[string]*gadget
-	made    func(name string) error // may fail the making of a backend's driver
+	made    func(name string) error // its error makes the construction of the backend's driver fail
 	*inventory.Inventory
 }
 
+// newRig opens an inventory with one enabled backend for each gadget.
 func newRig(t *testing.T, gadgets map[string]*gadget) *rig {
 	t.Helper()
 	r := &rig{dir: t.TempDir(), gadgets: gadgets, made: func(string) error { return nil }}
@@ -115,12 +123,14 @@ func newRig(t *testing.T, gadgets map[string]*gadget) *rig {
 	return r
 }
 
+// open opens the inventory on the rig's directory, as a new process does.
 func (r *rig) open(t *testing.T) {
 	t.Helper()
 	j, err := journal.Open(r.dir, journal.Options{BootID: "boot"})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, j.Close()) })
 	r.journal = j
+
 	registry := drivers.NewRegistry()
 	require.NoError(t, registry.Register("gadget", func(env drivers.Environment, _ map[string]any) (drivers.Driver, error) {
 		if err := r.made(env.Backend); err != nil {
@@ -128,16 +138,19 @@ func (r *rig) open(t *testing.T) {
 		}
 		return r.gadgets[env.Backend], nil
 	}))
+
 	config := inventory.Config{
 		Host: "node", Version: "1", Root: "/", StateDir: r.dir, ScanTimeout: 10 * time.Second, FullScanInterval: 5 * time.Minute,
 	}
 	for name := range r.gadgets {
 		config.Backends = append(config.Backends, inventory.Setting{Name: name, Driver: "gadget", Enabled: true})
 	}
+
 	r.Inventory, err = inventory.Open(config, registry, j, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 }
 
+// states returns the state and the error of each backend.
 func (r *rig) states() map[string]string {
 	states := map[string]string{}
 	for _, b := range r.Content().Backends {
@@ -146,6 +159,7 @@ func (r *rig) states() map[string]string {
 	return states
 }
 
+// image returns the image that the inventory reports for a device.
 func (r *rig) image(identity string) string {
 	for _, b := range r.Content().Backends {
 		for _, d := range b.Devices {
@@ -157,14 +171,15 @@ func (r *rig) image(identity string) string {
 	return "nothing there"
 }
 
-// TestScanDoesNotOverwriteAnObservation: the scan has looked before the change,
-// and comes back after it.
+// A scan that looked at the hardware before a change, and ends after it, must
+// not overwrite what was observed after the change.
 func TestScanDoesNotOverwriteAnObservation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := &gadget{devices: []cyborg.DeviceReport{device("a", "old"), device("b", "old")}}
 		r := newRig(t, map[string]*gadget{"x": g})
 		r.Scan(t.Context())
+
 		gate := make(chan struct{})
 		g.set(func(g *gadget) { g.gate = gate })
 		scanned := make(chan struct{})
@@ -172,7 +187,7 @@ func TestScanDoesNotOverwriteAnObservation(t *testing.T) {
 			r.Scan(t.Context())
 			close(scanned)
 		}()
-		synctest.Wait() // it has looked
+		synctest.Wait() // the scan has looked and waits at the gate
 
 		g.set(func(g *gadget) {
 			g.devices, g.gate = []cyborg.DeviceReport{device("a", "new"), device("b", "old")}, nil
@@ -180,9 +195,11 @@ func TestScanDoesNotOverwriteAnObservation(t *testing.T) {
 		observation, err := r.Observe(t.Context(), "x", "a", nil)
 		require.NoError(t, err)
 		require.Equal(t, "new", observation.Device.Deployables[0].BitstreamID)
+
 		close(gate)
 		<-scanned
 		require.Equal(t, "new", r.image("a"))
+
 		report, err := r.Report(t.Context())
 		require.NoError(t, err)
 		require.Greater(t, report.Sequence, observation.Sequence)
@@ -195,14 +212,15 @@ func TestScanDoesNotOverwriteAnObservation(t *testing.T) {
 	})
 }
 
-// TestAReportWaitsForAnObservation: it would otherwise have a later number and
-// what was before the change.
+// A report waits for an observation that has begun. Otherwise its sequence
+// number could be the later one while it shows the state before the change.
 func TestAReportWaitsForAnObservation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g, other := &gadget{devices: []cyborg.DeviceReport{device("a", "old")}}, &gadget{devices: []cyborg.DeviceReport{device("b", "")}}
 		r := newRig(t, map[string]*gadget{"x": g, "y": other})
 		r.Scan(t.Context())
+
 		gate := make(chan struct{})
 		g.set(func(g *gadget) { g.devices, g.gate = []cyborg.DeviceReport{device("a", "new")}, gate })
 		observed := make(chan cyborg.Observation, 1)
@@ -212,6 +230,7 @@ func TestAReportWaitsForAnObservation(t *testing.T) {
 			}
 		}()
 		synctest.Wait()
+
 		reported := make(chan agentapi.Report, 1)
 		go func() {
 			if report, err := r.Report(t.Context()); err == nil {
@@ -220,12 +239,14 @@ func TestAReportWaitsForAnObservation(t *testing.T) {
 		}()
 		synctest.Wait()
 		require.Empty(t, reported, "the report waits")
+
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := r.Report(ctx)
 		require.ErrorIs(t, err, context.DeadlineExceeded, "but not for ever")
 		later, err := r.Observe(t.Context(), "y", "b", nil)
 		require.NoError(t, err, "and no other observation waits for it")
+
 		close(gate)
 		report := <-reported
 		require.Less(t, (<-observed).Sequence, report.Sequence)
@@ -239,27 +260,34 @@ func TestTheDigestDoesNotDependOnOrder(t *testing.T) {
 	both := device("b", "")
 	both.Deployables[0].Attributes = []cyborg.Attribute{{Key: "trait1", Value: "B"}, {Key: "rc", Value: "FPGA"}}
 	both.Deployables[0].Handles = append(both.Deployables[0].Handles, cyborg.HandleReport{Kind: cyborg.HandlePCI, Identity: "a1"})
+
 	turned := device("b", "")
 	turned.Deployables[0].Attributes = []cyborg.Attribute{{Key: "rc", Value: "FPGA"}, {Key: "trait1", Value: "B"}}
 	turned.Deployables[0].Handles = append([]cyborg.HandleReport{{Kind: cyborg.HandlePCI, Identity: "a1"}}, turned.Deployables[0].Handles...)
+
 	g := &gadget{devices: []cyborg.DeviceReport{both, device("a", "")}}
 	r := newRig(t, map[string]*gadget{"x": g, "y": {}})
 	r.Scan(t.Context())
 	first, err := r.Report(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "trait1", both.Deployables[0].Attributes[0].Key, "what the driver returned is its own")
+
 	g.set(func(g *gadget) { g.devices = []cyborg.DeviceReport{device("a", ""), turned} })
 	r.Scan(t.Context())
 	second, err := r.Report(t.Context())
 	require.NoError(t, err)
+
 	require.Equal(t, first.Digest, second.Digest)
 	require.Equal(t, first.Content.Digest(), first.Digest)
 	require.Greater(t, second.Sequence, first.Sequence)
+
 	require.Equal(t, "node", first.Host)
 	require.Equal(t, "boot", first.BootID)
 	require.Equal(t, "1", first.AgentVersion)
 }
 
+// A backend whose driver reports contradictory devices fails with a reason, and
+// the other backends go on.
 func TestContradictoryDriverReport(t *testing.T) {
 	t.Parallel()
 	for text, devices := range map[string][]cyborg.DeviceReport{
@@ -276,41 +304,49 @@ func TestContradictoryDriverReport(t *testing.T) {
 	}
 }
 
+// A device belongs to the first backend that sees it. The second backend fails
+// until the device is no longer reported twice.
 func TestDeviceSeenByTwoBackends(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, map[string]*gadget{
 		"a": {devices: []cyborg.DeviceReport{device("1", "")}}, "b": {devices: []cyborg.DeviceReport{device("2", ""), device("1", "")}},
 		"c": {devices: []cyborg.DeviceReport{device("3", "")}},
 	})
+
 	r.Scan(t.Context())
 	require.Equal(t, map[string]string{
 		"a": "ok ", "b": "failed device 1 is also seen by backend a; leave it out in the options of one of them", "c": "ok ",
 	}, r.states())
+
 	_, err := r.Find(t.Context(), "b", "part_2", time.Minute)
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
+
 	r.gadgets["a"].set(func(g *gadget) { g.devices = nil })
 	r.Scan(t.Context())
 	require.Equal(t, map[string]string{"a": "ok ", "b": "ok ", "c": "ok "}, r.states())
 }
 
-// TestHangingDriver: a driver that hangs is left behind, is not called again
-// meanwhile, and does not affect other drivers.
+// A driver that hangs is given up, is not called again until its call has
+// returned, and does not affect other drivers.
 func TestHangingDriver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		gate := make(chan struct{})
 		slow := &gadget{devices: []cyborg.DeviceReport{device("s", "here")}, gate: gate, deaf: true}
 		r := newRig(t, map[string]*gadget{"good": {devices: []cyborg.DeviceReport{device("g", "here")}}, "slow": slow})
+
 		begin := time.Now()
 		r.Scan(t.Context())
 		require.Equal(t, 12*time.Second, time.Since(begin))
 		require.Equal(t, "here", r.image("g"))
 		require.Equal(t, "failed discovery did not end within 10s", r.states()["slow"])
+
 		begin = time.Now()
 		looks := r.Scan(t.Context())
 		require.Zero(t, time.Since(begin))
 		require.ErrorContains(t, looks[1].Err, "has not come to an end")
 		require.Equal(t, 1, slow.count())
+
 		close(gate)
 		synctest.Wait()
 		slow.set(func(g *gadget) { g.gate = nil })
@@ -319,25 +355,30 @@ func TestHangingDriver(t *testing.T) {
 	})
 }
 
-// TestInterruptedScan says nothing about its backends.
+// A scan that is cancelled leaves the states of its backends as they were.
 func TestInterruptedScan(t *testing.T) {
 	t.Parallel()
 	g := &gadget{devices: []cyborg.DeviceReport{device("a", "here")}}
 	r := newRig(t, map[string]*gadget{"x": g})
 	r.Scan(t.Context())
+
 	g.set(func(g *gadget) { g.gate = make(chan struct{}) })
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("enough"))
+
 	looks := r.Scan(ctx)
 	require.ErrorContains(t, looks[0].Err, "enough")
 	require.Equal(t, "ok ", r.states()["x"])
 	require.Equal(t, "here", r.image("a"))
 }
 
+// After a restart, a backend is reported as failed until it has been scanned,
+// because an empty report would say that its devices are gone.
 func TestUnscannedBackendIsNotReportedAsEmpty(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, map[string]*gadget{"x": {devices: []cyborg.DeviceReport{device("a", "here")}}})
 	require.Equal(t, "failed has not been looked at yet", r.states()["x"])
+
 	r.Scan(t.Context())
 	acked := inventory.Acknowledged{Digest: "d", Generation: 7, BootID: "boot", AgentVersion: "1"}
 	r.Acknowledge(acked)
@@ -346,10 +387,12 @@ func TestUnscannedBackendIsNotReportedAsEmpty(t *testing.T) {
 	r.open(t)
 	require.Equal(t, acked, r.Acknowledged(), "a restart need not report")
 	require.Equal(t, "failed has not been looked at yet", r.states()["x"])
+
 	known := r.Deployables()
 	require.Len(t, known, 1, "but what it saw before it remembers")
 	require.Equal(t, "part_a", known[0].Deployable.Name)
 	require.NotEmpty(t, known[0].Failure)
+
 	found, err := r.Find(t.Context(), "x", "part_a", time.Minute)
 	require.NoError(t, err)
 	require.NotNil(t, found.Driver)
@@ -362,6 +405,7 @@ func TestUnscannedBackendIsNotReportedAsEmpty(t *testing.T) {
 func TestFailedBackendIsCreatedAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, map[string]*gadget{"x": {devices: []cyborg.DeviceReport{device("a", "here")}}, "y": {}})
+
 	r.made = func(name string) error {
 		if name == "x" {
 			return cyborg.Errorf(cyborg.ErrHardware, "its firmware is missing").WithHint("Install it.")
@@ -370,19 +414,22 @@ func TestFailedBackendIsCreatedAgain(t *testing.T) {
 	}
 	r.Scan(t.Context())
 	require.Equal(t, map[string]string{"x": "failed its firmware is missing. Install it.", "y": "ok "}, r.states())
+
 	r.made = func(string) error { panic("no") }
 	r.Scan(t.Context())
 	require.Contains(t, r.states()["x"], "the driver panicked")
+
 	r.made = func(string) error { return nil }
 	r.Scan(t.Context())
 	require.Equal(t, "here", r.image("a"))
 }
 
-// TestHangingDriverConstructor is left behind as well.
+// A driver whose constructor hangs is given up as well.
 func TestHangingDriverConstructor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, map[string]*gadget{"x": {}, "y": {}})
+
 		gate := make(chan struct{})
 		r.made = func(name string) error {
 			if name == "x" {
@@ -392,6 +439,7 @@ func TestHangingDriverConstructor(t *testing.T) {
 		}
 		r.Scan(t.Context())
 		require.Equal(t, map[string]string{"x": "failed making of driver gadget did not end within 10s", "y": "ok "}, r.states())
+
 		close(gate)
 		synctest.Wait()
 		r.Scan(t.Context())
@@ -399,6 +447,8 @@ func TestHangingDriverConstructor(t *testing.T) {
 	})
 }
 
+// Run joins changes that come close together into one scan of that backend. A
+// stream of changes puts off neither this scan nor the full scan for ever.
 func TestRunScansOnChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -412,7 +462,7 @@ func TestRunScansOnChanges(t *testing.T) {
 		require.Equal(t, 1, g.count())
 		require.Equal(t, 1, g.watchers())
 
-		for range 20 { // a card that is plugged in says many things
+		for range 20 { // a card that is plugged in causes many events
 			g.say()
 			r.Trigger()
 			time.Sleep(10 * time.Millisecond) //nolint:forbidigo // in the bubble's time
@@ -426,7 +476,7 @@ func TestRunScansOnChanges(t *testing.T) {
 		require.Equal(t, 3, g.count())
 		require.Equal(t, 2, quiet.count(), "its driver said nothing")
 
-		for range 100 { // something that never stops does not put a look off for ever
+		for range 100 { // a stream of events does not put off the scan for ever
 			g.say()
 			time.Sleep(100 * time.Millisecond) //nolint:forbidigo // in the bubble's time
 		}
@@ -434,10 +484,11 @@ func TestRunScansOnChanges(t *testing.T) {
 
 		before := quiet.count()
 		for range 6 { // nor does it put off the full scan
-			g.say()                 // and does not put off the full scan either
+			g.say()
 			time.Sleep(time.Minute) //nolint:forbidigo // in the bubble's time
 		}
 		require.Equal(t, before+1, quiet.count(), "the slow full scan")
+
 		cancel()
 		running.Wait()
 		require.Zero(t, g.watchers())
@@ -449,12 +500,14 @@ func TestFailedWatcherIsRestarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gadget{watchErr: errors.New("inotify is full")}
 		r := newRig(t, map[string]*gadget{"x": g})
+
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { r.Run(ctx) })
 		<-r.Ready()
 		synctest.Wait()
 		require.Zero(t, g.watchers())
+
 		g.set(func(g *gadget) { g.watchErr = nil })
 		time.Sleep(time.Minute) //nolint:forbidigo // in the bubble's time
 		require.Equal(t, 1, g.watchers())
@@ -463,15 +516,19 @@ func TestFailedWatcherIsRestarted(t *testing.T) {
 		require.NoError(t, err)
 		synctest.Wait()
 		require.Zero(t, g.watchers(), "a driver that is uninstalled does not watch")
+
 		_, err = r.Configure(ctx, cyborg.ConfigureRequest{Backend: "x", Action: cyborg.ConfigureInstall})
 		require.NoError(t, err)
 		synctest.Wait()
 		require.Equal(t, 1, g.watchers())
+
 		cancel()
 		running.Wait()
 	})
 }
 
+// One change of a device runs at a time, changes of other devices do not wait
+// for it, and a caller that is cancelled gets no lock.
 func TestDeviceChangesAreSerialized(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -511,6 +568,7 @@ func TestDeviceChangesAreSerialized(t *testing.T) {
 				unlock()
 			})
 		}
+
 		synctest.Wait()
 		unlock()
 		all.Wait()
@@ -523,6 +581,7 @@ func TestUnreadableBackendsFile(t *testing.T) {
 	for _, text := range []string{"{", `{"format": 2}`, `{"format": 1, "backends": [{"name": "../x"}]}`, `{"format": 1, "colour": 1}`} {
 		dir := t.TempDir()
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "backends.json"), []byte(text), 0o600))
+
 		j, err := journal.Open(dir, journal.Options{})
 		require.NoError(t, err)
 		_, err = inventory.Open(inventory.Config{StateDir: dir}, drivers.NewRegistry(), j, slog.New(slog.DiscardHandler))
@@ -540,6 +599,7 @@ func TestAttachmentsAreReported(t *testing.T) {
 		{Backend: "x", Handle: "a", Deployable: "p", Operation: op, State: journal.Attached},
 		{Backend: "x", Handle: "c", Deployable: "p", Operation: op, State: journal.Attached, BootID: "before"},
 	}}))
+
 	require.Equal(t, []agentapi.Attachment{
 		{Backend: "x", Deployable: "p", Handle: "a", Operation: op, State: cyborg.AttachmentDone},
 		{Backend: "x", Deployable: "p", Handle: "b", Operation: op, State: cyborg.AttachmentInDoubt},
