@@ -45,6 +45,7 @@ func TestAttachAndDetach(t *testing.T) {
 	require.Equal(t, []string{`{"handle":"` + handle + `"}`}, h.fate.priors, "the driver's note of the attach, written by an earlier process")
 }
 
+// An instance's handle is attached by its hypervisor, never by the agent.
 func TestAttachForInstanceIsRefused(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -90,8 +91,9 @@ func TestUnknownTargetsAreRefused(t *testing.T) {
 	require.Empty(t, h.attachments())
 }
 
-// TestRefusedAttach: where the error tells the workflow to undo nothing, there
-// is nothing to undo.
+// The agent returns an error kind that asks for no undo only where nothing has
+// changed. A driver that refuses after it has attached leaves the handle in
+// doubt, and the kind is a different one.
 func TestRefusedAttach(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -99,6 +101,7 @@ func TestRefusedAttach(t *testing.T) {
 	h.edit(func(c *fake.Card) {
 		c.Fail[fake.StepAttach] = fake.Failure{Times: 1, Kind: cyborg.ErrUnsupported, When: fake.Before}
 	})
+
 	op := uuid.New()
 	h.refused(cyborg.ErrUnsupported, workflows.AttachActivity, attach(op, handle))
 	require.Empty(t, h.attachments())
@@ -110,13 +113,14 @@ func TestRefusedAttach(t *testing.T) {
 	h.refused(cyborg.ErrHardware, workflows.AttachActivity, attach(op, handle))
 	require.True(t, h.attachedNow(handle), "the fake driver says so after it has attached")
 	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentInDoubt}, h.attachments())
+
 	h.must(workflows.DetachActivity, undo(detach(op, handle)), nil)
 	require.False(t, h.attachedNow(handle))
 	require.Empty(t, h.attachments())
 }
 
-// TestRefusedAttachIsUndone: what a driver may have touched before it refused
-// is undone at once, also where the handle does not look attached.
+// What a driver may have changed before it refused is undone at once, even if
+// the handle does not look attached.
 func TestRefusedAttachIsUndone(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -140,6 +144,7 @@ func TestUndoBeforeTheAttachBegan(t *testing.T) {
 	h.must(workflows.DetachActivity, undo(detach(op, handle)), nil)
 	h.must(workflows.DetachActivity, undo(detach(op, handle)), nil)
 	require.Zero(t, h.fate.count("detach"), "nothing was done, so there is nothing to undo")
+
 	h.start()
 	err := h.refused(cyborg.ErrCancelled, workflows.AttachActivity, attach(op, handle))
 	require.Contains(t, err.Message, "comes too late")
@@ -158,6 +163,7 @@ func TestDetachOfSeveralWhileOneIsInUse(t *testing.T) {
 	h.must(workflows.AttachActivity, attach(uuid.New(), handle), nil)
 	h.must(workflows.AttachActivity, attach(uuid.New(), second), nil)
 	require.NoError(t, h.bench.Use(t.Context(), card, second, "qemu (pid 42)"))
+
 	op := uuid.New()
 	err := h.refused(cyborg.ErrInUse, workflows.DetachActivity, detach(op, handle, second))
 	require.Contains(t, err.Message, "handle "+second+" is in use by qemu (pid 42)")
@@ -170,22 +176,23 @@ func TestDetachOfSeveralWhileOneIsInUse(t *testing.T) {
 	require.Empty(t, h.attachments())
 }
 
-// TestDetachOfAnInstance: the agent of the host only makes sure that nobody on
-// it uses the handle.
+// For an instance's handle, a detach checks only that nobody on the host uses
+// it.
 func TestDetachOfAnInstance(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	in := detach(uuid.New(), handle)
 	in.Handles[0].Holder = cyborg.Holder{Kind: cyborg.HolderInstance, ID: uuid.NewString()}
 	h.must(workflows.DetachActivity, in, nil)
+
 	in.Operation = uuid.New()
 	require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
 	h.refused(cyborg.ErrInUse, workflows.DetachActivity, in)
 	require.Zero(t, h.fate.count("detach"))
 }
 
-// TestStuckDetachIsAttachedAgain goes through what the detach workflow does: it
-// fails half way, and attaches again.
+// A detach that fails half way is undone by attaching its handles again, as the
+// detach workflow does.
 func TestStuckDetachIsAttachedAgain(t *testing.T) {
 	t.Parallel()
 	for name, when := range map[string]fake.When{"before": fake.Before, "after": fake.After} {
@@ -196,6 +203,7 @@ func TestStuckDetachIsAttachedAgain(t *testing.T) {
 			first, op := uuid.New(), uuid.New()
 			h.must(workflows.AttachActivity, attach(first, handle), nil)
 			h.must(workflows.AttachActivity, attach(first, second), nil)
+
 			h.edit(func(c *fake.Card) {
 				c.Fail[fake.StepDetach] = fake.Failure{Times: 1, Kind: cyborg.ErrHardware, When: when}
 			})
@@ -212,6 +220,7 @@ func TestStuckDetachIsAttachedAgain(t *testing.T) {
 				require.Equal(t, cyborg.AttachmentDone, a.State)
 				require.Equal(t, first, a.Operation, "it is still the attachment of the operation that made it")
 			}
+
 			h.refused(cyborg.ErrCancelled, workflows.DetachActivity, detach(op, handle, second))
 			require.NoError(t, h.bench.Use(t.Context(), card, second, ""))
 			h.must(workflows.DetachActivity, detach(uuid.New(), handle, second), nil)
@@ -220,35 +229,42 @@ func TestStuckDetachIsAttachedAgain(t *testing.T) {
 	}
 }
 
-// TestDetachRetryFindsTheDeviceInUse: a retry that finds a user undoes what the
-// first try had begun.
+// A retry of a detach that finds the handle in use undoes what the first try
+// had begun.
 func TestDetachRetryFindsTheDeviceInUse(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
 	h.must(workflows.AttachActivity, attach(uuid.New(), handle), nil)
+
 	op := uuid.New()
 	h.edit(func(c *fake.Card) {
 		c.Fail[fake.StepDetach] = fake.Failure{Times: 1, Kind: cyborg.ErrBusy, When: fake.Before}
 	})
 	err := h.refused(cyborg.ErrBusy, workflows.DetachActivity, detach(op, handle))
 	require.True(t, err.Kind.Retryable())
+
 	require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
 	h.refused(cyborg.ErrInUse, workflows.DetachActivity, detach(op, handle))
 	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentDone}, h.attachments())
 }
 
+// An attach takes over a handle that an earlier operation has attached, with
+// that operation's note.
 func TestAttachTakesOverAHandle(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
 	h.must(workflows.AttachActivity, attach(uuid.New(), handle), nil)
-	op := uuid.New() // the records say that the handle is free, and gave it to this operation
+
+	op := uuid.New() // the records take the handle for free, and gave it to this operation
 	h.must(workflows.AttachActivity, attach(op, handle), nil)
+
 	all := h.inventory.Content().Attachments
 	require.Len(t, all, 1)
 	require.Equal(t, op, all[0].Operation)
 	require.Contains(t, h.fate.priors, `{"handle":"`+handle+`"}`, "what the first attach noted is not forgotten")
+
 	h.must(workflows.DetachActivity, undo(detach(op, handle)), nil)
 	require.False(t, h.attachedNow(handle))
 }
@@ -259,6 +275,7 @@ func TestABootUndoesAttachments(t *testing.T) {
 	h.ready()
 	op := uuid.New()
 	h.must(workflows.AttachActivity, attach(op, handle), nil)
+
 	h.boot = "boot-2"
 	h.start()
 	h.inventory.Scan(t.Context())
@@ -283,6 +300,7 @@ func TestDetachOfAVanishedDevice(t *testing.T) {
 	op := uuid.New()
 	h.must(workflows.AttachActivity, attach(op, handle), nil)
 	h.must(workflows.AttachActivity, attach(uuid.New(), second), nil)
+
 	require.NoError(t, h.bench.Vanish(t.Context(), card))
 	h.inventory.Scan(t.Context())
 	h.must(workflows.DetachActivity, detach(uuid.New(), second), nil)
@@ -295,20 +313,24 @@ func TestDetachOfAVanishedDevice(t *testing.T) {
 	h.must(workflows.AttachActivity, attach(uuid.New(), handle), nil)
 }
 
-// TestAttachWithoutAnAttacher hands handles out.
+// A driver that cannot attach only hands its handles out, so a boot does not
+// undo that.
 func TestAttachWithoutAnAttacher(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.must(workflows.ConfigureActivity, workflows.ConfigureInput{Request: cyborg.ConfigureRequest{
 		Host: hostName, Backend: "plain", Action: cyborg.ConfigureInstall, Driver: "plain",
 	}}, nil)
+
 	in := workflows.AttachInput{Operation: uuid.New(), Target: plainTarget("plain_0"), Handle: workHandle("/dev/plain")}
 	h.must(workflows.InstallActivity, workflows.InstallInput{Operation: uuid.New(), Target: in.Target}, nil)
 	h.must(workflows.AttachActivity, in, nil)
 	require.Equal(t, map[string]cyborg.AttachmentState{"/dev/plain": cyborg.AttachmentDone}, h.attachments())
+
 	h.boot = "boot-2"
 	h.start()
 	require.Equal(t, map[string]cyborg.AttachmentState{"/dev/plain": cyborg.AttachmentDone}, h.attachments(), "no boot undoes that")
+
 	out := workflows.DetachInput{Operation: uuid.New(), Target: in.Target, Handles: []cyborg.WorkHandle{in.Handle}}
 	h.must(workflows.DetachActivity, out, nil)
 	require.Empty(t, h.attachments())
@@ -320,6 +342,7 @@ func TestProtectedDevicesAreRefused(t *testing.T) {
 	h.must(workflows.ConfigureActivity, workflows.ConfigureInput{Request: cyborg.ConfigureRequest{
 		Backend: "plain", Action: cyborg.ConfigureInstall, Driver: "plain",
 	}}, nil)
+
 	protected := plainTarget("plain_1")
 	for name, in := range map[string]any{
 		workflows.InstallActivity:   workflows.InstallInput{Operation: uuid.New(), Target: protected},

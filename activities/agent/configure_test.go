@@ -13,13 +13,14 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
+// configure is the input that changes the configuration of a backend.
 func configure(action cyborg.ConfigureAction, name, driver string, options cyborg.JSONObject) workflows.ConfigureInput {
 	return workflows.ConfigureInput{Operation: uuid.New(), Request: cyborg.ConfigureRequest{
 		Host: hostName, Backend: name, Action: action, Driver: driver, Options: options,
 	}}
 }
 
-// backends are the reported states, by name.
+// backends returns the states that the host reports, by backend.
 func (h *host) backends() map[string]cyborg.BackendState {
 	states := map[string]cyborg.BackendState{}
 	for _, b := range h.inventory.Content().Backends {
@@ -32,6 +33,7 @@ func TestConfigure(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.inventory.Scan(t.Context())
+
 	gpus := cyborg.JSONObject{"park": "2xgpu", "park_dir": filepath.Join(h.dir, "gpus")}
 	var result workflows.ConfigureResult
 	h.must(workflows.ConfigureActivity, configure(cyborg.ConfigureInstall, "gpus", "fake", gpus), &result)
@@ -67,12 +69,14 @@ func TestConfigureThatIsRefusedChangesNothing(t *testing.T) {
 	h.ready()
 	h.must(workflows.AttachActivity, attach(uuid.New(), handle), nil)
 	before := h.inventory.Content()
+
 	park := func(text string) cyborg.JSONObject {
 		return cyborg.JSONObject{
 			"park": text, "park_dir": filepath.Join(h.dir, "park"), "deployables": 2, "handles": 2,
 			"boot_id_file": filepath.Join(h.dir, "boot_id"),
 		}
 	}
+
 	for _, test := range []struct {
 		in   workflows.ConfigureInput
 		kind cyborg.ErrorKind
@@ -95,6 +99,7 @@ func TestConfigureThatIsRefusedChangesNothing(t *testing.T) {
 		require.Contains(t, err.Message, test.text)
 		require.Equal(t, before, h.inventory.Content())
 	}
+
 	_, err := os.Stat(filepath.Join(h.dir, "backends.json"))
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
@@ -106,6 +111,7 @@ func TestBackendInUseIsNotRemoved(t *testing.T) {
 	require.NoError(t, h.bench.Use(t.Context(), card, second, "qemu"))
 	err := h.refused(cyborg.ErrInUse, workflows.ConfigureActivity, configure(cyborg.ConfigureUninstall, "fake", "", nil))
 	require.Contains(t, err.Message, second+" of backend fake is in use by qemu")
+
 	require.NoError(t, h.bench.Use(t.Context(), card, second, ""))
 	h.must(workflows.ConfigureActivity, configure(cyborg.ConfigureUninstall, "fake", "", nil), nil)
 	h.refused(cyborg.ErrChanged, workflows.AttachActivity, attach(uuid.New(), handle))

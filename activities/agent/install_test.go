@@ -11,8 +11,10 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
+// installed tells whether the first region is in service.
 func (h *host) installed() bool { return h.card().Deployables["r0"].Installed }
 
+// asUndo turns an input into the undo of the opposite step.
 func asUndo(in workflows.InstallInput) workflows.InstallInput {
 	in.Undo = true
 	return in
@@ -25,6 +27,7 @@ func TestInstall(t *testing.T) {
 	var first, again, undone workflows.ChangeResult
 	h.must(workflows.InstallActivity, in, &first)
 	require.True(t, h.installed())
+
 	h.start()
 	h.must(workflows.InstallActivity, in, &again)
 	require.Equal(t, first, again)
@@ -47,8 +50,8 @@ func TestUninstallBeforeInstallBegan(t *testing.T) {
 	h.ready()
 }
 
-// TestRefusedInstall: where the error tells the workflow to undo nothing, there
-// is nothing to undo.
+// The agent returns an error kind that asks for no undo only where nothing is
+// left changed. It uninstalls what a refused install may have changed.
 func TestRefusedInstall(t *testing.T) {
 	t.Parallel()
 	for name, when := range map[string]fake.When{"before": fake.Before, "after": fake.After} {
@@ -59,6 +62,7 @@ func TestRefusedInstall(t *testing.T) {
 			h.edit(func(c *fake.Card) {
 				c.Fail[fake.StepInstall] = fake.Failure{Times: 1, Kind: cyborg.ErrUnsupported, When: when}
 			})
+
 			in := workflows.InstallInput{Operation: uuid.New(), Target: target()}
 			h.refused(cyborg.ErrUnsupported, workflows.InstallActivity, in)
 			require.False(t, h.installed())
@@ -68,8 +72,8 @@ func TestRefusedInstall(t *testing.T) {
 	}
 }
 
-// TestRefusedRetryAsksForAnUndo: then the workflow must undo, so the kind must
-// not say otherwise.
+// If an earlier try may have changed something, a retry must not fail with a
+// kind that tells the workflow to undo nothing.
 func TestRefusedRetryAsksForAnUndo(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -77,8 +81,10 @@ func TestRefusedRetryAsksForAnUndo(t *testing.T) {
 	h.edit(func(c *fake.Card) {
 		c.Fail[fake.StepInstall] = fake.Failure{Times: 1, Kind: cyborg.ErrBusy, When: fake.After}
 	})
+
 	in := workflows.InstallInput{Operation: uuid.New(), Target: target()}
 	h.refused(cyborg.ErrBusy, workflows.InstallActivity, in)
+
 	require.NoError(t, h.bench.Vanish(t.Context(), card))
 	h.start()
 	err := h.refused(cyborg.ErrHardware, workflows.InstallActivity, in)
@@ -94,6 +100,7 @@ func TestRetire(t *testing.T) {
 	var first, again, undone workflows.ChangeResult
 	h.must(workflows.UninstallActivity, in, &first)
 	require.False(t, h.installed())
+
 	h.start()
 	h.must(workflows.UninstallActivity, in, &again)
 	require.Equal(t, first, again)
@@ -106,24 +113,28 @@ func TestRetire(t *testing.T) {
 	require.True(t, h.installed(), "a try that comes after the undo changes nothing")
 }
 
-// TestRetireInUseIsRefused: what the records do not know of, the host does.
+// A retire asks the host who uses the device, because the records may not know
+// of that.
 func TestRetireInUseIsRefused(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
 	in := workflows.InstallInput{Operation: uuid.New(), Target: target()}
+
 	require.NoError(t, h.bench.Use(t.Context(), card, second, "qemu"))
 	require.Contains(t, h.refused(cyborg.ErrInUse, workflows.UninstallActivity, in).Message, "in use by qemu")
 	require.NoError(t, h.bench.Use(t.Context(), card, second, ""))
+
 	attached := uuid.New()
 	h.must(workflows.AttachActivity, attach(attached, handle), nil)
 	require.Contains(t, h.refused(cyborg.ErrInUse, workflows.UninstallActivity, in).Message, attached.String())
+
 	require.True(t, h.installed())
 	require.True(t, h.attachedNow(handle))
 }
 
-// TestFailedRetire: the error never tells the workflow that there is nothing to
-// undo, and the undo puts it back.
+// The error of a failed retire always tells the workflow to undo, and the undo
+// takes the device into service again.
 func TestFailedRetire(t *testing.T) {
 	t.Parallel()
 	for name, when := range map[string]fake.When{"before": fake.Before, "after": fake.After} {
@@ -134,6 +145,7 @@ func TestFailedRetire(t *testing.T) {
 			h.edit(func(c *fake.Card) {
 				c.Fail[fake.StepUninstall] = fake.Failure{Times: 1, Kind: cyborg.ErrUnsupported, When: when}
 			})
+
 			in := workflows.InstallInput{Operation: uuid.New(), Target: target()}
 			h.refused(cyborg.ErrHardware, workflows.UninstallActivity, in)
 			h.must(workflows.InstallActivity, asUndo(in), nil)

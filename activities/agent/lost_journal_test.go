@@ -14,8 +14,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// lose ends the agent's process, empties its state directory, and starts
-// another. The hardware stays as it is.
+// lose ends the agent's process, empties its state directory and starts another
+// process. The hardware stays as it is.
 func (h *host) lose() {
 	h.t.Helper()
 	names, err := os.ReadDir(h.dir)
@@ -35,14 +35,13 @@ func again(operation uuid.UUID, identity string) workflows.AttachInput {
 	return in
 }
 
-// TestJournalLostAtEachPoint loses the state directory after the first try of a
-// step that was killed at each of its points, and after one that was done, and
-// has the step tried again or undone.
+// The first try of a step is killed at each of its points, or completes, and
+// then the journal is lost. The step can still be repeated or undone.
 func TestJournalLostAtEachPoint(t *testing.T) {
 	t.Parallel()
 	for name, c := range crashes() {
 		if name == "program" {
-			continue // the images are lost as well: below
+			continue // it loses its images as well and has a test of its own below
 		}
 		for _, how := range []string{"again", "undo"} {
 			t.Run(name+", "+how, func(t *testing.T) {
@@ -53,11 +52,13 @@ func TestJournalLostAtEachPoint(t *testing.T) {
 					h.startAs(&fate{dieAt: point})
 					killed = h.try(c.activity, c.input)
 					h.lose()
+
 					if how == "again" {
 						h.must(c.activity, c.input, nil)
 						c.done(t, h)
 						continue
 					}
+
 					h.must(c.undo, c.undoing, nil)
 					c.undone(t, h)
 					require.Equal(t, c.late, h.do(c.activity, c.input, nil) != nil, "what is undone does not begin any more")
@@ -67,49 +68,57 @@ func TestJournalLostAtEachPoint(t *testing.T) {
 	}
 }
 
-// TestJournalLostBeforeAnUndo: what the journal does not know is taken back
-// where the hardware has it, unless somebody uses it.
+// An undo detaches what the hardware has attached even if the journal does not
+// know of it, unless somebody uses it.
 func TestJournalLostBeforeAnUndo(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
 	op := uuid.New()
 	h.must(workflows.AttachActivity, attach(op, handle), nil)
+
 	h.lose()
 	require.Empty(t, h.attachments())
+
 	require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
 	h.refused(cyborg.ErrHardware, workflows.DetachActivity, undo(detach(op, handle)))
 	require.True(t, h.attachedNow(handle))
+
 	require.NoError(t, h.bench.Use(t.Context(), card, handle, ""))
 	h.must(workflows.DetachActivity, undo(detach(op, handle)), nil)
 	require.False(t, h.attachedNow(handle))
 	require.Empty(t, h.attachments())
 }
 
-// TestJournalLostDuringADetach: the second of two handles is in use by the time
-// of the second try, and the first is gone.
+// The journal is lost after the first of two handles was detached. When the
+// retry finds the second handle in use, the workflow can still attach both
+// again.
 func TestJournalLostDuringADetach(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
 	h.must(workflows.AttachActivity, attach(uuid.New(), handle), nil)
 	h.must(workflows.AttachActivity, attach(uuid.New(), second), nil)
+
 	op := uuid.New()
-	h.startAs(&fate{dieAt: 4}) // with the first detached
+	h.startAs(&fate{dieAt: 4}) // the first handle is detached by then
 	require.True(t, h.try(workflows.DetachActivity, detach(op, handle, second)))
 	require.False(t, h.attachedNow(handle))
 	require.True(t, h.attachedNow(second))
+
 	h.lose()
 	require.NoError(t, h.bench.Use(t.Context(), card, second, "qemu"))
 	h.refused(cyborg.ErrInUse, workflows.DetachActivity, detach(op, handle, second))
+
 	h.must(workflows.AttachActivity, again(op, handle), nil)
 	h.must(workflows.AttachActivity, again(op, second), nil)
 	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentDone, second: cyborg.AttachmentDone}, h.attachments())
 	h.refused(cyborg.ErrCancelled, workflows.DetachActivity, detach(op, handle, second))
 }
 
-// TestJournalLostDuringAProgram: nobody knows any more what was loaded before,
-// so nothing is loaded, and the undo believes the hardware only.
+// Without the journal nobody knows which image was loaded before. A retry
+// therefore does not program, and the undo succeeds only where the hardware
+// shows the old image.
 func TestJournalLostDuringAProgram(t *testing.T) {
 	t.Parallel()
 	for _, when := range []fake.When{fake.Before, fake.After} {
@@ -122,19 +131,23 @@ func TestJournalLostDuringAProgram(t *testing.T) {
 			h.edit(func(c *fake.Card) {
 				c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.ErrUnavailable, When: when}
 			})
+
 			h.refused(cyborg.ErrUnavailable, workflows.ProgramActivity, in)
 			before := h.loaded()["r0"]
+
 			h.lose()
 			h.stage(uuid.New(), region, "new") // by another operation, so that the image is there
 			err := h.refused(cyborg.ErrHardware, workflows.ProgramActivity, in)
 			require.Contains(t, err.Message, "lost its journal")
 			require.Equal(t, before, h.loaded()["r0"], "it is not touched")
+
 			restore := workflows.RestoreInput{Operation: op, Target: withImage(target(), "old")}
 			if before == "old" {
 				h.must(workflows.RestoreActivity, restore, nil)
 			} else {
 				h.refused(cyborg.ErrHardware, workflows.RestoreActivity, restore)
 			}
+
 			h.refused(cyborg.ErrCancelled, workflows.ProgramActivity, in)
 			last := uuid.New()
 			h.must(workflows.ProgramActivity, h.stage(last, region, "new"), nil)

@@ -13,18 +13,21 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
+// withImage returns a target that is recorded to have this image loaded.
 func withImage(t cyborg.Target, id string) cyborg.Target {
 	t.BitstreamID = id
 	return t
 }
 
+// part is a deployable of the card.
 func part(name string) cyborg.Target {
 	t := target()
 	t.Deployable = name
 	return t
 }
 
-// stage stages an image for an operation and returns what to program.
+// stage stages an image for an operation, and returns the input that programs
+// it.
 func (h *host) stage(op uuid.UUID, deployable, id string) workflows.ProgramInput {
 	h.t.Helper()
 	image := h.image(id, fpgaImage(id))
@@ -35,7 +38,7 @@ func (h *host) stage(op uuid.UUID, deployable, id string) workflows.ProgramInput
 	return workflows.ProgramInput{Operation: op, Target: part(deployable), Image: image, SHA256: staged.SHA256}
 }
 
-// load stages and programs.
+// load stages an image and programs it.
 func (h *host) load(op uuid.UUID, deployable, id string) workflows.ProgramResult {
 	h.t.Helper()
 	var result workflows.ProgramResult
@@ -43,6 +46,7 @@ func (h *host) load(op uuid.UUID, deployable, id string) workflows.ProgramResult
 	return result
 }
 
+// loaded returns the image of each region.
 func (h *host) loaded() map[string]string {
 	ids := map[string]string{}
 	for name, state := range h.card().Deployables {
@@ -56,11 +60,13 @@ func TestProgram(t *testing.T) {
 	h := newHost(t)
 	op := uuid.New()
 	in := h.stage(op, region, "aes")
+
 	var first, again workflows.ProgramResult
 	h.must(workflows.ProgramActivity, in, &first)
 	require.Equal(t, "aes", first.BitstreamID)
 	require.Equal(t, map[string]string{"r0": "aes", "r1": ""}, h.loaded())
 	require.Equal(t, "aes", first.Observation.Device.Deployables[0].BitstreamID)
+
 	h.start()
 	h.must(workflows.ProgramActivity, in, &again)
 	require.Equal(t, first, again)
@@ -76,8 +82,10 @@ func TestFailedProgramRestoresThePreviousImage(t *testing.T) {
 	h.edit(func(c *fake.Card) {
 		c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.ErrHardware, When: fake.After}
 	})
+
 	h.refused(cyborg.ErrHardware, workflows.ProgramActivity, in)
 	require.Empty(t, h.loaded()["r0"], "the image did not take, and the one before is gone")
+
 	h.start()
 	var restored workflows.ChangeResult
 	h.must(workflows.RestoreActivity, workflows.RestoreInput{Operation: op, Target: withImage(target(), "old")}, &restored)
@@ -100,6 +108,7 @@ func TestRestoreBeforeProgramBegan(t *testing.T) {
 	h.load(uuid.New(), region, "old")
 	op := uuid.New()
 	in := h.stage(op, region, "new")
+
 	h.must(workflows.RestoreActivity, workflows.RestoreInput{Operation: op, Target: withImage(target(), "old")}, nil)
 	require.Equal(t, 1, h.fate.count("program"), "nothing had been changed")
 	h.refused(cyborg.ErrCancelled, workflows.ProgramActivity, in)
@@ -111,12 +120,14 @@ func TestRestoreOfAnUnknownImage(t *testing.T) {
 	h := newHost(t)
 	h.inventory.Scan(t.Context())
 	h.edit(func(c *fake.Card) { c.Deployables["r0"].BitstreamID = "from-flash" })
+
 	op := uuid.New()
 	in := h.stage(op, region, "new")
 	h.edit(func(c *fake.Card) {
 		c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.ErrHardware, When: fake.Before}
 	})
 	h.refused(cyborg.ErrHardware, workflows.ProgramActivity, in)
+
 	restore := workflows.RestoreInput{Operation: op, Target: withImage(target(), "from-flash")}
 	h.must(workflows.RestoreActivity, restore, nil)
 	require.Equal(t, "from-flash", h.loaded()["r0"], "it had not been changed")
@@ -129,14 +140,16 @@ func TestRestoreOfAnUnknownImage(t *testing.T) {
 	require.Contains(t, err.Hint, "Program it")
 }
 
-// TestImageLoadedByHandIsRestored: what this agent had loaded is then not what
-// was there.
+// If somebody loaded another image by hand, then the image that this agent
+// loaded before is not what an undo has to restore. The undo fails and leaves
+// the region as it is.
 func TestImageLoadedByHandIsRestored(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.load(uuid.New(), region, "old")
 	h.edit(func(c *fake.Card) { c.Deployables["r0"].BitstreamID = "by-hand" })
 	h.start()
+
 	op := uuid.New()
 	h.must(workflows.ProgramActivity, h.stage(op, region, "new"), nil)
 	err := h.refused(cyborg.ErrHardware, workflows.RestoreActivity, workflows.RestoreInput{Operation: op, Target: withImage(target(), "by-hand")})
@@ -149,33 +162,39 @@ func TestAnImageForTheWholeDevice(t *testing.T) {
 	h := newHost(t)
 	h.load(uuid.New(), region, "left")
 	h.load(uuid.New(), other, "right")
+
 	op := uuid.New()
 	in := h.stage(op, region, "all")
 	in.Image.WholeDevice = true
 	h.must(workflows.ProgramActivity, in, nil)
 	require.Equal(t, map[string]string{"r0": "all", "r1": "all"}, h.loaded())
+
 	h.must(workflows.RestoreActivity, workflows.RestoreInput{Operation: op, Target: withImage(target(), "left")}, nil)
 	require.Equal(t, map[string]string{"r0": "left", "r1": "right"}, h.loaded(), "both regions get back what they had")
 }
 
-// The journal is lost after an image for the whole device was loaded, which was
-// in the target before: what the others had says that it is not as it was.
+// The journal is lost after the target's own image was loaded again, this time
+// for the whole device. The target then looks untouched, and only the recorded
+// images of the other regions show that there is something to undo.
 func TestALostJournalAndAnImageForTheWholeDevice(t *testing.T) {
 	t.Parallel()
 	for _, loaded := range []bool{false, true} {
 		h := newHost(t)
 		h.load(uuid.New(), region, "all")
 		h.load(uuid.New(), other, "right")
+
 		op := uuid.New()
 		in := h.stage(op, region, "all")
 		in.Image.WholeDevice = true
 		if loaded {
 			h.must(workflows.ProgramActivity, in, nil)
 		}
+
 		h.lose()
 		second := target()
 		second.Deployable = other
 		restore := workflows.RestoreInput{Operation: op, Target: withImage(target(), "all"), Disturbed: []cyborg.Target{withImage(second, "right")}}
+
 		if !loaded {
 			h.must(workflows.RestoreActivity, restore, nil)
 			continue
@@ -194,6 +213,7 @@ func TestRefusedProgram(t *testing.T) {
 	h.edit(func(c *fake.Card) {
 		c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.ErrImageRejected, When: fake.Before}
 	})
+
 	h.refused(cyborg.ErrImageRejected, workflows.ProgramActivity, in)
 	require.Equal(t, "old", h.loaded()["r0"])
 
@@ -203,6 +223,7 @@ func TestRefusedProgram(t *testing.T) {
 	})
 	h.refused(cyborg.ErrHardware, workflows.ProgramActivity, in)
 	require.Empty(t, h.loaded()["r0"])
+
 	h.must(workflows.RestoreActivity, workflows.RestoreInput{Operation: op, Target: withImage(target(), "old")}, nil)
 	require.Equal(t, "old", h.loaded()["r0"], "the refused try before had not forgotten it")
 }
@@ -212,10 +233,12 @@ func TestProgramRefusesADamagedImage(t *testing.T) {
 	h := newHost(t)
 	op := uuid.New()
 	in := h.stage(op, region, "new")
+
 	require.NoError(t, os.WriteFile(filepath.Join(h.dir, "cache", in.SHA256), fpgaImage("evil"), 0o600))
 	err := h.refused(cyborg.ErrNotFound, workflows.ProgramActivity, in)
 	require.Contains(t, err.Message, "was damaged")
 	require.Zero(t, h.fate.count("program"))
+
 	h.load(op, region, "new")
 }
 
@@ -237,6 +260,7 @@ func TestStageFromTheConductor(t *testing.T) {
 	h := newHost(t)
 	h.source.image = fpgaImage("remote")
 	image := cyborg.Image{Source: "https://images.example/aes", SHA256: sum(h.source.image)}
+
 	op := uuid.New()
 	var staged workflows.StageResult
 	h.must(workflows.StageActivity, workflows.StageInput{Operation: op, Target: target(), Image: image}, &staged)
@@ -248,14 +272,15 @@ func TestStageFromTheConductor(t *testing.T) {
 	require.Equal(t, 1, h.source.asked, "what is on the host is not fetched again")
 }
 
-// TestProgramInUseIsRefused: it may be held by an instance, for which its image
-// is to be loaded again. While the host says that somebody uses what an image
-// would change, the driver is not even asked.
+// While somebody uses a handle that an image would change, the driver is not
+// asked to program. An instance may hold the accelerator, as its image may have
+// to be loaded again.
 func TestProgramInUseIsRefused(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
 	in := h.stage(uuid.New(), region, "aes")
+
 	use := func(by string) {
 		h.edit(func(c *fake.Card) {
 			for _, handle := range c.Deployables["r0"].Handles {
@@ -263,11 +288,13 @@ func TestProgramInUseIsRefused(t *testing.T) {
 			}
 		})
 	}
+
 	use("qemu")
 	refused := h.refused(cyborg.ErrInUse, workflows.ProgramActivity, in)
 	require.Contains(t, refused.Message, "in use by qemu")
 	require.Zero(t, h.fate.count("program"))
 	require.Equal(t, map[string]string{"r0": "", "r1": ""}, h.loaded())
+
 	use("")
 	var result workflows.ProgramResult
 	h.must(workflows.ProgramActivity, in, &result)

@@ -22,7 +22,7 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// TestEveryActivityIsServed holds the names against the contract.
+// The agent serves exactly the activities of the contract.
 func TestEveryActivityIsServed(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, []string{
@@ -33,7 +33,7 @@ func TestEveryActivityIsServed(t *testing.T) {
 	}, keys(newHost(t).served))
 }
 
-// environment is Temporal's test environment with the host's activities.
+// environment returns Temporal's test environment with the host's activities.
 func (h *host) environment(ctx context.Context) *testsuite.TestActivityEnvironment {
 	var suite testsuite.WorkflowTestSuite
 	suite.SetLogger(silent{})
@@ -46,12 +46,13 @@ func (h *host) environment(ctx context.Context) *testsuite.TestActivityEnvironme
 	return env
 }
 
-// TestFirstHeartbeatComesBeforeTheWork: by it a try that was held up learns
-// whether Temporal still waits for it, so there it comes before anything else.
+// A late try learns from its first heartbeat whether Temporal still waits for
+// it, so that heartbeat comes before anything else.
 func TestFirstHeartbeatComesBeforeTheWork(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.late.Store(true)
+
 	env := h.environment(t.Context())
 	var first []cyborg.Progress
 	env.SetOnActivityHeartbeatListener(func(_ *sdkactivity.Info, details converter.EncodedValues) {
@@ -60,24 +61,26 @@ func TestFirstHeartbeatComesBeforeTheWork(t *testing.T) {
 			first = append(first, progress)
 			_, err := os.Stat(filepath.Join(h.dir, "park", card+".json"))
 			if !errors.Is(err, os.ErrNotExist) {
-				first = nil // the hardware had been looked at before
+				first = nil // the hardware was read before the first heartbeat
 			}
 		}
 	})
+
 	_, err := env.ExecuteActivity(workflows.InstallActivity, workflows.InstallInput{Operation: uuid.New(), Target: target()})
 	require.NoError(t, err)
 	require.Equal(t, []cyborg.Progress{{Step: workflows.InstallActivity, Percent: -1}}, first)
 }
 
-// TestAbandonedAttemptDoesNotBegin: an agent that was stopped between taking a
-// step and beginning it, and wakes late, does not begin it. The first heartbeat
-// ends such a try's context.
+// An agent may be suspended between taking a step and beginning it, and wake up
+// after Temporal has given the try up. The first heartbeat then ends the
+// context of the try, which must not begin.
 func TestAbandonedAttemptDoesNotBegin(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	for range 10 { // where both a lock and the end can be had, either may come first
+
+	for range 10 { // a select between the lock and the ended context picks either
 		op := uuid.New()
 		_, err := h.environment(gone).ExecuteActivity(workflows.UninstallActivity, workflows.InstallInput{Operation: op, Target: target()})
 		require.Error(t, err)
@@ -91,45 +94,50 @@ func TestCancelledStepReportsCancellation(t *testing.T) {
 	h := newHost(t)
 	h.ready()
 	h.edit(func(c *fake.Card) { c.Latency[fake.StepAttach] = fake.Duration(time.Minute) })
+
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	op := uuid.New()
+
 	env := h.environment(ctx)
 	ended := make(chan error, 1)
 	go func() {
 		_, err := env.ExecuteActivity(workflows.AttachActivity, attach(op, handle))
 		ended <- err
 	}()
+
 	require.Eventually(t, func() bool { return h.fate.count("attach") == 1 }, 5*time.Minute, time.Millisecond)
 	cancel()
 	err := <-ended
 	require.True(t, temporal.IsCanceledError(err), "%v", err)
 	require.False(t, h.attachedNow(handle))
 	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentInDoubt}, h.attachments())
+
 	h.edit(func(c *fake.Card) { clear(c.Latency) })
 	h.must(workflows.DetachActivity, undo(detach(op, handle)), nil)
 	require.Empty(t, h.attachments())
 }
 
-// TestStopEndsReadOnlySteps: what changes nothing is given up when the agent
-// stops, and the answer says so.
+// A step that changes nothing is given up when the agent stops, and its error
+// says so.
 func TestStopEndsReadOnlySteps(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.inventory.Scan(t.Context())
 	h.edit(func(c *fake.Card) { c.Latency[fake.StepDiscover] = fake.Duration(time.Minute) })
+
 	env := h.environment(t.Context())
 	stop := make(chan struct{})
 	env.SetWorkerStopChannel(stop)
 	close(stop)
+
 	_, err := env.ExecuteActivity(workflows.DiscoverActivity, workflows.DiscoverInput{Host: hostName})
 	failure := workflows.FromFailure(err)
 	require.Equal(t, cyborg.ErrUnavailable, failure.Kind, "%v", failure)
 	require.Contains(t, failure.Message, "the agent stops")
 }
 
-// TestStopLetsHardwareChangesFinish: what changes hardware goes on although the
-// agent stops.
+// A step that changes hardware is finished although the agent stops.
 func TestStopLetsHardwareChangesFinish(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -142,6 +150,7 @@ func TestStopLetsHardwareChangesFinish(t *testing.T) {
 	require.True(t, h.installed())
 }
 
+// A driver that panics fails its own activity, and the other backends go on.
 func TestPanickingDriverIsIsolated(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

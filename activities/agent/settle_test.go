@@ -11,10 +11,12 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
+// entry is one attachment that the records doubt, with what they want it to be.
 func entry(op uuid.UUID, identity string, want workflows.AttachmentGoal) workflows.SettleEntry {
 	return workflows.SettleEntry{Backend: backend, Deployable: region, Handle: workHandle(identity), Operation: op, Want: want}
 }
 
+// settle settles attachments and returns what became of them.
 func (h *host) settle(entries ...workflows.SettleEntry) workflows.SettleResult {
 	h.t.Helper()
 	var result workflows.SettleResult
@@ -33,7 +35,8 @@ func TestSettle(t *testing.T) {
 	})
 	h.refused(cyborg.ErrHardware, workflows.AttachActivity, attach(two, second))
 
-	// The records gave the first back and keep the second, which is in doubt.
+	// The records have given the first handle back, and keep the second one, which
+	// is in doubt.
 	entries := []workflows.SettleEntry{entry(one, handle, workflows.GoalDetached), entry(two, second, workflows.GoalAttached)}
 	result := h.settle(entries...)
 	require.Equal(t, entries, result.Settled)
@@ -54,8 +57,10 @@ func TestSettleAfterABoot(t *testing.T) {
 	one, two := uuid.New(), uuid.New()
 	h.must(workflows.AttachActivity, attach(one, handle), nil)
 	h.must(workflows.AttachActivity, attach(two, second), nil)
+
 	h.boot = "boot-2"
 	h.start()
+
 	result := h.settle(entry(one, handle, workflows.GoalDetached), entry(two, second, workflows.GoalAttached))
 	require.Len(t, result.Settled, 2)
 	require.True(t, h.attachedNow(second))
@@ -78,39 +83,45 @@ func TestSettleRefusesNewerOrUsedAttachments(t *testing.T) {
 	require.True(t, h.attachedNow(handle))
 }
 
-// TestSettleWithoutAJournal: the records doubt an attachment, and the agent has
-// lost its state directory.
+// The records doubt an attachment of an agent that has lost its state
+// directory. It is settled by what the hardware shows.
 func TestSettleWithoutAJournal(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
+
 	op := uuid.New()
 	h.edit(func(c *fake.Card) { c.Deployables["r0"].Handles[second].Attached = true })
 	require.NoError(t, h.bench.Use(t.Context(), card, second, "qemu"))
 	require.Contains(t, h.settle(entry(op, second, workflows.GoalDetached)).Errors[second], "in use by qemu")
 	require.True(t, h.attachedNow(second))
+
 	require.NoError(t, h.bench.Use(t.Context(), card, second, ""))
 	require.Empty(t, h.settle(entry(op, second, workflows.GoalDetached)).Errors)
 	require.False(t, h.attachedNow(second))
 	require.Empty(t, h.attachments())
+
 	require.Empty(t, h.settle(entry(op, second, workflows.GoalAttached)).Errors)
 	require.True(t, h.attachedNow(second))
 }
 
-// TestSettleWithoutAJournalEntry: records and hardware agree that it is
-// attached, so the driver has nothing to do.
+// Records and hardware agree that a handle is attached, and only the journal
+// does not know it. The journal learns of it, and the driver is not called.
 func TestSettleWithoutAJournalEntry(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
+
 	op := uuid.New()
 	h.must(workflows.AttachActivity, attach(op, handle), nil)
 	require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
 	h.lose()
+
 	require.Empty(t, h.settle(entry(op, handle, workflows.GoalAttached)).Errors)
 	require.Empty(t, h.fate.calls, "nobody touches what is in use")
 	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentDone}, h.attachments())
 	require.Equal(t, op, h.inventory.Content().Attachments[0].Operation)
+
 	require.NoError(t, h.bench.Use(t.Context(), card, handle, ""))
 	h.must(workflows.DetachActivity, detach(uuid.New(), handle), nil)
 	require.False(t, h.attachedNow(handle))
@@ -120,16 +131,19 @@ func TestSettleOfVanishedDevice(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
+
 	op := uuid.New()
 	h.must(workflows.AttachActivity, attach(op, handle), nil)
 	require.NoError(t, h.bench.Vanish(t.Context(), card))
 	h.start()
+
 	wantBack := entry(op, handle, workflows.GoalAttached)
 	instance := entry(op, second, workflows.GoalAttached)
 	instance.Handle.Holder = cyborg.Holder{Kind: cyborg.HolderInstance, ID: uuid.NewString()}
 	result := h.settle(wantBack, instance)
 	require.Contains(t, result.Errors[handle], "has no deployable")
 	require.Equal(t, []workflows.SettleEntry{instance}, result.Settled, "a handle of an instance was only handed out")
+
 	result = h.settle(entry(op, handle, workflows.GoalDetached))
 	require.Empty(t, result.Errors)
 	require.Empty(t, h.attachments())
@@ -142,6 +156,7 @@ func TestSettleAssignsTheRecordedOperation(t *testing.T) {
 	h.ready()
 	first := uuid.New()
 	h.must(workflows.AttachActivity, attach(first, handle), nil)
+
 	recorded := uuid.New()
 	result := h.settle(entry(recorded, handle, workflows.GoalAttached))
 	require.Empty(t, result.Errors)
@@ -149,17 +164,19 @@ func TestSettleAssignsTheRecordedOperation(t *testing.T) {
 	require.True(t, h.attachedNow(handle))
 }
 
-// What an instance had is not detached here, where it never was attached; but
-// it must not be used any more.
+// A handle of an instance was never attached by the agent, so settling does not
+// detach it. It only requires that nobody uses the handle any more.
 func TestSettleOfAnInstancesHandle(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
 	h.edit(func(c *fake.Card) { c.Deployables["r0"].Handles[second].Attached = true }) // by its hypervisor
+
 	had := entry(uuid.New(), second, workflows.GoalDetached)
 	had.Handle.Holder = cyborg.Holder{Kind: cyborg.HolderInstance, ID: uuid.NewString()}
 	require.NoError(t, h.bench.Use(t.Context(), card, second, "qemu"))
 	require.Contains(t, h.settle(had).Errors[second], "in use by qemu")
+
 	require.NoError(t, h.bench.Use(t.Context(), card, second, ""))
 	require.Empty(t, h.settle(had).Errors)
 	require.True(t, h.attachedNow(second))

@@ -17,7 +17,7 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/fake"
 )
 
-// source is a conductor's store of images: one for all operations.
+// source is a conductor that serves one image to all operations.
 type source struct {
 	mu    sync.Mutex
 	image []byte
@@ -36,16 +36,19 @@ func (s *source) Image(_ context.Context, _ string, offset int64) (images.Downlo
 
 func (s *source) GiveBack(context.Context, string) error { return nil }
 
+// sum returns the SHA-256 of an image.
 func sum(image []byte) string {
 	s := sha256.Sum256(image)
 	return hex.EncodeToString(s[:])
 }
 
+// fpgaImage returns an image that the fake FPGA accepts.
 func fpgaImage(id string) []byte {
 	return fake.MakeImage(cyborg.DeviceTypeFPGA, id, []byte("payload of "+id))
 }
 
-// image puts an image into the host's image directory and returns how to ask for it.
+// image puts an image into the host's image directory, and returns the
+// reference to it.
 func (h *host) image(name string, content []byte) cyborg.Image {
 	h.t.Helper()
 	require.NoError(h.t, os.WriteFile(filepath.Join(h.dir, "images", name), content, 0o644))

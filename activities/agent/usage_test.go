@@ -18,12 +18,14 @@ func TestUsage(t *testing.T) {
 	h.ready()
 	h.must(workflows.AttachActivity, attach(uuid.New(), handle), nil)
 	require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
+
 	var usage cyborg.HostUsage
 	h.must(workflows.UsageActivity, workflows.UsageInput{Host: hostName}, &usage)
 	require.Equal(t, hostName, usage.Host)
 	require.WithinDuration(t, time.Now(), usage.At, time.Minute)
 	require.Empty(t, usage.Error)
 	require.Len(t, usage.Deployables, 2)
+
 	first := usage.Deployables[0]
 	require.Equal(t, region, first.Deployable)
 	require.Equal(t, []cyborg.HandleUsage{
@@ -52,6 +54,7 @@ func TestUsageHasADeadline(t *testing.T) {
 	h.start()
 	h.inventory.Scan(t.Context())
 	h.edit(func(c *fake.Card) { c.Latency[fake.StepUsage] = fake.Duration(time.Hour) })
+
 	var usage cyborg.HostUsage
 	h.must(workflows.UsageActivity, workflows.UsageInput{Host: hostName}, &usage)
 	require.NotEmpty(t, usage.Deployables[0].Error)
@@ -61,10 +64,12 @@ func TestUsageOfAFailedBackend(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.inventory.Scan(t.Context())
+
 	h.edit(func(c *fake.Card) {
 		c.Fail[fake.StepDiscover] = fake.Failure{Times: fake.Always, Kind: cyborg.ErrHardware, When: fake.Before, Message: "the bus is stuck"}
 	})
 	h.inventory.Scan(t.Context())
+
 	var usage cyborg.HostUsage
 	h.must(workflows.UsageActivity, workflows.UsageInput{Host: hostName}, &usage)
 	require.Contains(t, usage.Error, "the bus is stuck")
@@ -77,6 +82,7 @@ func TestDiscover(t *testing.T) {
 	h := newHost(t)
 	h.inventory.Scan(t.Context())
 	require.NoError(t, h.bench.Vanish(t.Context(), card))
+
 	var result workflows.DiscoverResult
 	h.must(workflows.DiscoverActivity, workflows.DiscoverInput{Host: hostName}, &result)
 	require.Equal(t, map[string]int{backend: 0}, result.Devices)

@@ -15,13 +15,13 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// third and fourth are the functions of the card's other part.
+// third and fourth are the functions of the card's second region.
 const (
 	third  = "00fa:01:00.2"
 	fourth = "00fa:01:00.3"
 )
 
-// whitelist wants these parts of the card to be Nova's.
+// whitelist is the input that gives these deployables of the card to Nova.
 func whitelist(operation uuid.UUID, parts ...string) workflows.WhitelistInput {
 	in := workflows.WhitelistInput{Operation: operation, Host: hostName}
 	for _, part := range parts {
@@ -30,22 +30,24 @@ func whitelist(operation uuid.UUID, parts ...string) workflows.WhitelistInput {
 	return in
 }
 
+// partTarget is a deployable of the card.
 func partTarget(part string) cyborg.Target {
 	return cyborg.Target{
 		Accelerator: uuid.NewSHA1(uuid.NameSpaceOID, []byte(part)), Backend: backend, Device: card, Deployable: part,
 	}
 }
 
-// had says what the whitelist had before.
+// had adds what the whitelist contained before.
 func had(in workflows.WhitelistInput, parts ...string) workflows.WhitelistInput {
 	in.Work.Before = whitelist(uuid.Nil, parts...).Work.Entries
 	return in
 }
 
+// novaFile returns the path of the drop-in file.
 func (h *host) novaFile() string { return filepath.Join(h.nova, novaconf.Name) }
 
-// whitelisted returns the addresses in the file, and checks that no other file
-// is next to it.
+// whitelisted returns the addresses in the drop-in file, and requires that no
+// other file is next to it.
 func (h *host) whitelisted() []string {
 	h.t.Helper()
 	there, err := os.ReadDir(h.nova)
@@ -53,10 +55,12 @@ func (h *host) whitelisted() []string {
 	if len(there) == 0 {
 		return nil
 	}
+
 	require.Len(h.t, there, 1)
 	content, err := os.ReadFile(h.novaFile())
 	require.NoError(h.t, err)
 	require.Empty(h.t, novaconf.ForeignReason(hostName, content))
+
 	var out []string
 	for _, found := range regexp.MustCompile(`(?m)^device_spec = .*"address":"([^"]*)"`).FindAllSubmatch(content, -1) {
 		out = append(out, string(found[1]))
@@ -82,6 +86,7 @@ func TestWhitelist(t *testing.T) {
 	h.must(workflows.WriteWhitelistActivity, whitelist(op, region), &result)
 	require.Equal(t, []string{handle, second}, h.whitelisted())
 	require.True(t, result.Changed)
+
 	content, err := os.ReadFile(h.novaFile())
 	require.NoError(t, err)
 	require.Equal(t, preview.Content, string(content))
@@ -93,6 +98,7 @@ func TestWhitelist(t *testing.T) {
 	var again workflows.WhitelistResult
 	h.must(workflows.WriteWhitelistActivity, whitelist(op, region), &again)
 	require.Equal(t, result, again, "a repeat says the same")
+
 	kept := whitelist(uuid.New(), region, other)
 	h.must(workflows.PreviewWhitelistActivity, kept, &preview)
 	require.Contains(t, preview.Diff, "\n "+`device_spec = {"vendor_id":"abcd","product_id":"fa01","address":"00fa:01:00.1"}`+"\n+device_spec")
@@ -103,6 +109,7 @@ func TestWhitelist(t *testing.T) {
 	require.Empty(t, h.whitelisted())
 	require.Empty(t, emptied.SHA256)
 	require.Contains(t, emptied.Notes[1], "Nova may still give out what was removed")
+
 	h.must(workflows.WriteWhitelistActivity, whitelist(uuid.New()), &nothing)
 	require.False(t, nothing.Changed)
 	require.Empty(t, nothing.Notes)
@@ -113,6 +120,7 @@ func TestInvalidWhitelistIsRefused(t *testing.T) {
 	h := newHost(t)
 	h.must(workflows.WriteWhitelistActivity, whitelist(uuid.New(), region), nil)
 	before := h.whitelisted()
+
 	remote := true
 	tagged := func(spec cyborg.NovaSpec) workflows.WhitelistInput {
 		in := whitelist(uuid.New(), other)
@@ -122,6 +130,7 @@ func TestInvalidWhitelistIsRefused(t *testing.T) {
 	strange := whitelist(uuid.New())
 	strange.Host = "node-2"
 	gone := whitelist(uuid.New(), other, "nothing", "nowhere")
+
 	for _, test := range []struct {
 		in    workflows.WhitelistInput
 		kind  cyborg.ErrorKind
@@ -140,20 +149,22 @@ func TestInvalidWhitelistIsRefused(t *testing.T) {
 		require.Equal(t, before, h.whitelisted())
 	}
 
-	// What somebody uses is neither given to Nova nor taken from it.
+	// A function in use is neither given to Nova nor taken from it.
 	require.NoError(t, h.bench.Use(t.Context(), card, third, "a process"))
 	err := h.refused(cyborg.ErrInUse, workflows.WriteWhitelistActivity, whitelist(uuid.New(), region, other))
 	require.Contains(t, err.Message, third+" is in use by a process")
 	require.NoError(t, h.bench.Use(t.Context(), card, third, ""))
+
 	h.ready()
 	h.must(workflows.AttachActivity, attach(uuid.New(), handle), nil)
 	require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
 	none := had(whitelist(uuid.New()), region)
 	err = h.refused(cyborg.ErrInUse, workflows.WriteWhitelistActivity, none)
 	require.Contains(t, err.Message, "in use by qemu")
+
 	h.must(workflows.WriteWhitelistActivity, had(whitelist(uuid.New(), region), region), nil)
 
-	// What is gone can be taken out.
+	// A device that has vanished can be removed from the whitelist.
 	require.NoError(t, h.bench.Vanish(t.Context(), card))
 	none.Operation = uuid.New()
 	h.must(workflows.WriteWhitelistActivity, none, nil)
@@ -164,6 +175,7 @@ func TestWhitelistOfAProtectedFunction(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.must(workflows.ConfigureActivity, configure(cyborg.ConfigureInstall, "plain", "plain", nil), nil)
+
 	for name, kind := range map[string]cyborg.ErrorKind{"plain_0": cyborg.ErrUnsupported, "plain_1": cyborg.ErrProtected} {
 		in := whitelist(uuid.New())
 		in.Work.Entries = []cyborg.WhitelistEntry{{Target: plainTarget(name)}}
@@ -173,7 +185,7 @@ func TestWhitelistOfAProtectedFunction(t *testing.T) {
 	require.Empty(t, h.whitelisted())
 }
 
-// What somebody else wrote or changed is not replaced, unless by force; and an
+// A file that somebody else wrote or changed is replaced only by force, and an
 // undo brings it back.
 func TestForeignWhitelistIsNotReplaced(t *testing.T) {
 	t.Parallel()
@@ -191,12 +203,14 @@ func TestForeignWhitelistIsNotReplaced(t *testing.T) {
 			theirs = string(novaconf.Content("node-2", []novaconf.Device{{VendorID: "1234", ProductID: "0001"}}))
 		}
 		require.NoError(t, os.WriteFile(h.novaFile(), []byte(theirs), 0o600))
+
 		in := whitelist(uuid.New(), region)
 		var preview cyborg.WhitelistPreview
 		h.must(workflows.PreviewWhitelistActivity, in, &preview)
 		require.NotEmpty(t, preview.Foreign, name)
 		require.Contains(t, preview.Diff, "\n-", name)
 		h.refused(cyborg.ErrChanged, workflows.WriteWhitelistActivity, in)
+
 		content, err := os.ReadFile(h.novaFile())
 		require.NoError(t, err)
 		require.Equal(t, theirs, string(content))
@@ -204,6 +218,7 @@ func TestForeignWhitelistIsNotReplaced(t *testing.T) {
 		in.Work.Force = true
 		h.must(workflows.WriteWhitelistActivity, in, nil)
 		require.Equal(t, []string{handle, second}, h.whitelisted())
+
 		h.must(workflows.RestoreWhitelistActivity, in, nil)
 		content, err = os.ReadFile(h.novaFile())
 		require.NoError(t, err)
@@ -211,28 +226,31 @@ func TestForeignWhitelistIsNotReplaced(t *testing.T) {
 		require.NoError(t, os.Remove(h.novaFile()))
 	}
 
-	// An undo does not go over what was written since.
+	// An undo does not overwrite what was written since.
 	in := whitelist(uuid.New(), region)
 	h.must(workflows.WriteWhitelistActivity, in, nil)
 	require.NoError(t, os.WriteFile(h.novaFile(), []byte("[pci]\n"), 0o600))
 	h.refused(cyborg.ErrChanged, workflows.RestoreWhitelistActivity, in)
 }
 
-// No link is followed, and nothing but a plain file is replaced.
+// No symbolic link is followed, and only a plain file is replaced.
 func TestWhitelistSymlinkIsNotFollowed(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	victim := filepath.Join(h.dir, "victim")
 	require.NoError(t, os.WriteFile(victim, []byte("secret"), 0o600))
 	require.NoError(t, os.Symlink(victim, h.novaFile()))
+
 	in := whitelist(uuid.New(), region)
 	in.Work.Force = true
 	h.refused(cyborg.ErrChanged, workflows.PreviewWhitelistActivity, in)
 	h.refused(cyborg.ErrChanged, workflows.WriteWhitelistActivity, in)
+
 	require.NoError(t, os.Remove(h.novaFile()))
 	require.NoError(t, os.Symlink(victim, filepath.Join(h.nova, "."+novaconf.Name+".new")))
 	h.must(workflows.WriteWhitelistActivity, in, nil)
 	require.Equal(t, []string{handle, second}, h.whitelisted())
+
 	text, err := os.ReadFile(victim)
 	require.NoError(t, err)
 	require.Equal(t, "secret", string(text))
@@ -244,7 +262,8 @@ func TestWhitelistSymlinkIsNotFollowed(t *testing.T) {
 	h.refused(cyborg.ErrUnsupported, workflows.WriteWhitelistActivity, whitelist(uuid.New(), region))
 }
 
-// What is reported of the host says how its file is, and changes with it.
+// The host reports its whitelist file's checksum or what is wrong with the
+// file, and the digest changes with it.
 func TestWhitelistIsReported(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -253,6 +272,7 @@ func TestWhitelistIsReported(t *testing.T) {
 		require.NotNil(t, content.Whitelist)
 		return *content.Whitelist, content.Digest()
 	}
+
 	h.inventory.Scan(t.Context())
 	file, before := reported()
 	require.Zero(t, file)
@@ -263,6 +283,7 @@ func TestWhitelistIsReported(t *testing.T) {
 	file, written := reported()
 	require.Equal(t, cyborg.WhitelistFile{SHA256: result.SHA256}, file)
 	require.NotEqual(t, before, written)
+
 	h.inventory.Scan(t.Context())
 	_, digest := reported()
 	require.Equal(t, written, digest, "nothing has changed")
@@ -277,20 +298,22 @@ func TestWhitelistIsReported(t *testing.T) {
 		require.Contains(t, file.Foreign, why)
 		require.NotEqual(t, written, digest)
 	}
+
 	require.NoError(t, os.Remove(h.novaFile()))
 	require.NoError(t, os.Mkdir(h.novaFile(), 0o755))
 	h.inventory.Scan(t.Context())
 	file, _ = reported()
 	require.Empty(t, file.SHA256)
 	require.Contains(t, file.Foreign, "is no plain file")
+
 	require.NoError(t, os.Remove(h.novaFile()))
 	h.must(workflows.RestoreWhitelistActivity, whitelist(op, region), nil)
 	_, digest = reported()
 	require.Equal(t, before, digest)
 }
 
-// A file that is written for another host is shown by its name, whatever that
-// is.
+// The message on a file for another host quotes that host's name. Whoever wrote
+// the file chose it, so it must be short and printable there.
 func TestHostNamesInAWhitelistAreSanitized(t *testing.T) {
 	t.Parallel()
 	content := string(novaconf.Content("a\x1b[31m"+strings.Repeat("x", 1000), []novaconf.Device{{Address: cyborg.PCIAddress{Bus: 1}, VendorID: "10de", ProductID: "20b5"}}))

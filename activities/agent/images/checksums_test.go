@@ -15,13 +15,14 @@ import (
 	"github.com/cyborg-project/cyborg/activities/agent/images"
 )
 
+// sha512Of returns the checksum that an image registry has of a content.
 func sha512Of(content []byte) cyborg.Checksum {
 	sum := sha512.Sum512(content)
 	return cyborg.MakeChecksum("sha512", hex.EncodeToString(sum[:]))
 }
 
-// once stages an image from a one-time URL, of which only a checksum other than
-// SHA-256 is known.
+// once stages an image from a one-time URL. Only a checksum other than SHA-256
+// is known of the image.
 func (r *rig) once(t *testing.T, image []byte, fetch string) (images.Image, error) {
 	t.Helper()
 	return r.Stage(t.Context(), images.Request{
@@ -29,8 +30,8 @@ func (r *rig) once(t *testing.T, image []byte, fetch string) (images.Image, erro
 	}, func(int64, int64) {})
 }
 
-// An image with the checksum that its registry has goes on where it broke off,
-// is verified, given back, and found again.
+// An image that has only its registry's checksum is resumed after a break,
+// verified and found again. Its one-time URL is given back.
 func TestDownloadWithTheRegistrysChecksum(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1<<20, 1<<20)
@@ -39,6 +40,7 @@ func TestDownloadWithTheRegistrysChecksum(t *testing.T) {
 	_, err := r.once(t, image, "/a?key=1")
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.Empty(t, r.source.back, "it is not here yet")
+
 	r.open(t, 1<<20, 1<<20) // a later process goes on
 	r.source.breakAt = 0
 	staged, err := r.once(t, image, "/a?key=1")
@@ -56,7 +58,8 @@ func TestDownloadWithTheRegistrysChecksum(t *testing.T) {
 	require.Equal(t, []string{"/a?key=1", "/b?key=2"}, r.source.back, "a URL that is not needed is given back as well")
 }
 
-// A link that leads elsewhere, or to what was dropped, is no image.
+// A checksum's link in the cache that leads elsewhere, or to an image that is
+// gone, does not count as an image.
 func TestInvalidChecksumLinkIsIgnored(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1<<20, 1<<20)
@@ -64,16 +67,19 @@ func TestInvalidChecksumLinkIsIgnored(t *testing.T) {
 	r.source.image = image
 	staged, err := r.once(t, image, "/a")
 	require.NoError(t, err)
+
 	require.NoError(t, os.Remove(staged.Path))
 	_, err = r.once(t, image, "/a")
 	require.NoError(t, err, "it is fetched again")
 	require.Len(t, r.source.paths, 2)
+
 	link := filepath.Join(r.dir, "sha512-"+sha512Of(image).Value())
 	require.NoError(t, os.Remove(link))
 	require.NoError(t, os.Symlink("/etc/hostname", link))
 	staged, err = r.once(t, image, "/a")
 	require.NoError(t, err)
 	require.Len(t, r.source.paths, 3)
+
 	got, err := os.ReadFile(staged.Path)
 	require.NoError(t, err)
 	require.Equal(t, image, got)
@@ -95,17 +101,19 @@ func TestWrongRegistryChecksumIsRejected(t *testing.T) {
 	require.Equal(t, cyborg.ErrImageRejected, cyborg.ErrorKindOf(err), "both count")
 }
 
-// The cache is bounded whatever the checksums are called.
+// The size of the cache is bounded, whichever algorithm the checksums have.
 func TestChecksumLinksCountTowardsTheCacheSize(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1000, 2000)
 	old := time.Now().Add(-time.Hour)
+
 	for seed := range byte(20) {
 		r.source.image = content(900, seed)
 		staged, err := r.once(t, r.source.image, "/a")
 		require.NoError(t, err)
 		require.NoError(t, os.Chtimes(staged.Path, old, old))
 	}
+
 	total := int64(0)
 	for _, name := range r.there(t) {
 		info, err := os.Stat(filepath.Join(r.dir, name))
@@ -113,5 +121,6 @@ func TestChecksumLinksCountTowardsTheCacheSize(t *testing.T) {
 			total += info.Size()
 		}
 	}
+
 	require.LessOrEqual(t, total, int64(2000))
 }

@@ -33,16 +33,16 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// conductor is a source of one image, which may stop in the middle, and may not
-// know how to go on there.
+// conductor is a source of one image. It may break off in the middle, and it
+// may be unable to resume there.
 type conductor struct {
 	mu      sync.Mutex
 	image   []byte
-	breakAt int // of what it sends; 0 for never
+	breakAt int // the offset at which it breaks off; 0 for never
 	noRange bool
 	noSize  bool
 	err     error
-	deaf    error // of GiveBack
+	deaf    error // the error of GiveBack
 	offsets []int64
 	paths   []string
 	back    []string
@@ -53,16 +53,19 @@ func (c *conductor) Image(_ context.Context, path string, offset int64) (images.
 	defer c.mu.Unlock()
 	c.paths = append(c.paths, path)
 	c.offsets = append(c.offsets, offset)
+
 	if c.err != nil {
 		return images.Download{}, c.err
 	}
 	if c.noRange {
 		offset = 0
 	}
+
 	var body io.Reader = bytes.NewReader(c.image[offset:])
 	if c.breakAt > 0 {
 		body = io.MultiReader(bytes.NewReader(c.image[offset:c.breakAt]), broken{})
 	}
+
 	size := int64(len(c.image))
 	if c.noSize {
 		size = -1
@@ -77,11 +80,12 @@ func (c *conductor) GiveBack(_ context.Context, path string) error {
 	return c.deaf
 }
 
-// broken is a connection that breaks.
+// broken is the end of a body whose connection breaks.
 type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, errors.New("connection reset") }
 
+// rig is a store of images with its directories and its source.
 type rig struct {
 	*images.Store
 	dir, imageDir string
@@ -89,6 +93,7 @@ type rig struct {
 	needed        map[string]bool
 }
 
+// newRig opens a store on new directories.
 func newRig(t testing.TB, maxBytes, cacheBytes int64) *rig {
 	t.Helper()
 	r := &rig{dir: filepath.Join(t.TempDir(), "cache"), imageDir: t.TempDir(), source: &conductor{}, needed: map[string]bool{}}
@@ -96,6 +101,7 @@ func newRig(t testing.TB, maxBytes, cacheBytes int64) *rig {
 	return r
 }
 
+// open opens the store on the rig's directories, as a new process does.
 func (r *rig) open(t testing.TB, maxBytes, cacheBytes int64) {
 	t.Helper()
 	var err error
@@ -106,6 +112,7 @@ func (r *rig) open(t testing.TB, maxBytes, cacheBytes int64) {
 	require.NoError(t, err)
 }
 
+// stage stages an image, and requires that its progress never exceeds the size.
 func (r *rig) stage(t *testing.T, image cyborg.Image) (images.Image, error) {
 	t.Helper()
 	return r.Stage(t.Context(), images.Request{Image: image, Fetch: "/image"}, func(done, all int64) {
@@ -113,7 +120,7 @@ func (r *rig) stage(t *testing.T, image cyborg.Image) (images.Image, error) {
 	})
 }
 
-// there are the names in the cache.
+// there returns the names of the files in the cache.
 func (r *rig) there(t *testing.T) []string {
 	t.Helper()
 	entries, err := os.ReadDir(r.dir)
@@ -125,6 +132,7 @@ func (r *rig) there(t *testing.T) []string {
 	return names
 }
 
+// local puts a file into the image directory.
 func (r *rig) local(t *testing.T, name string, content []byte) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(filepath.Join(r.imageDir, name), content, 0o644))
@@ -135,6 +143,7 @@ func sum(content []byte) string {
 	return hex.EncodeToString(s[:])
 }
 
+// content returns n bytes that depend on the seed.
 func content(n int, seed byte) []byte { return bytes.Repeat([]byte{seed, seed + 1, 7}, n/3+1)[:n] }
 
 func TestLocalImages(t *testing.T) {
@@ -143,6 +152,7 @@ func TestLocalImages(t *testing.T) {
 	image := content(500, 'a')
 	require.NoError(t, os.Mkdir(filepath.Join(r.imageDir, "sub"), 0o755))
 	r.local(t, "sub/x.bin", image)
+
 	for _, source := range []string{"sub/x.bin", "file:sub/x.bin", "file:./sub/../sub/x.bin"} {
 		staged, err := r.stage(t, cyborg.Image{Source: source})
 		require.NoError(t, err, source)
@@ -152,6 +162,7 @@ func TestLocalImages(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, image, got)
 	}
+
 	r.local(t, "sub/x.bin", content(500, 'b'))
 	staged, err := r.stage(t, cyborg.Image{Source: "sub/x.bin", SHA256: strings.ToUpper(sum(image))})
 	require.NoError(t, err, "it has that one already")
@@ -171,6 +182,7 @@ func TestInvalidImagesAreRefused(t *testing.T) {
 	r.local(t, "big", content(1001, 'a'))
 	r.local(t, "fits", content(1000, 'a'))
 	r.source.image = content(1001, 'z')
+
 	for _, test := range []struct {
 		image cyborg.Image
 		kind  cyborg.ErrorKind
@@ -198,6 +210,7 @@ func TestInvalidImagesAreRefused(t *testing.T) {
 		require.ErrorContains(t, err, test.text)
 		require.Empty(t, r.there(t), "nothing is left of it")
 	}
+
 	r.source.noSize = true
 	_, err := r.stage(t, cyborg.Image{Source: "https://x/y", SHA256: sum(r.source.image)})
 	require.Equal(t, cyborg.ErrTooLarge, cyborg.ErrorKindOf(err), "also where nobody says how large it is")
@@ -220,19 +233,23 @@ func TestRemoteImages(t *testing.T) {
 	r := newRig(t, 1<<20, 1<<20)
 	r.source.image = content(300_000, 'q')
 	image := cyborg.Image{Source: "https://images.example/q", SHA256: sum(r.source.image)}
+
 	r.source.breakAt = 100_000
 	_, err := r.stage(t, image)
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
+
 	r.source.breakAt = 200_000
 	r.open(t, 1<<20, 1<<20) // a later process goes on
 	_, err = r.stage(t, image)
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
+
 	r.source.breakAt = 0
 	staged, err := r.stage(t, image)
 	require.NoError(t, err)
 	require.Equal(t, int64(300_000), staged.Size)
 	require.Equal(t, []int64{0, 100_000, 200_000}, r.source.offsets)
 	require.Equal(t, []string{image.SHA256}, r.there(t))
+
 	got, err := os.ReadFile(staged.Path)
 	require.NoError(t, err)
 	require.Equal(t, r.source.image, got)
@@ -243,16 +260,19 @@ func TestDownloadRestartsWithoutRangeSupport(t *testing.T) {
 	r := newRig(t, 1<<20, 1<<20)
 	r.source.image = content(3000, 'q')
 	image := cyborg.Image{Source: "https://images.example/q", SHA256: sum(r.source.image)}
+
 	r.source.breakAt, r.source.noRange = 1000, true
 	_, err := r.stage(t, image)
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
+
 	r.source.breakAt = 0
 	_, err = r.stage(t, image)
 	require.NoError(t, err)
 	require.Equal(t, []int64{0, 1000}, r.source.offsets)
 }
 
-// TestTruncatedDownload: a proxy may cut it off without an error.
+// A proxy may cut a download off without an error. The checksum shows it even
+// if the size is unknown.
 func TestTruncatedDownload(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1<<20, 1<<20)
@@ -271,6 +291,7 @@ func TestWrongPartialDownloadIsDiscarded(t *testing.T) {
 	r.source.image = content(3000, 'q')
 	image := cyborg.Image{Source: "https://images.example/q", SHA256: sum(r.source.image)}
 	require.NoError(t, os.WriteFile(filepath.Join(r.dir, ".partial-"+image.SHA256), content(1000, 'x'), 0o600))
+
 	_, err := r.stage(t, image)
 	require.NoError(t, err)
 	require.Equal(t, []int64{1000, 0}, r.source.offsets)
@@ -279,6 +300,7 @@ func TestWrongPartialDownloadIsDiscarded(t *testing.T) {
 	_, err = r.stage(t, wrong)
 	require.Equal(t, cyborg.ErrImageRejected, cyborg.ErrorKindOf(err))
 	require.Equal(t, []string{image.SHA256}, r.there(t))
+
 	r.source.err = cyborg.Errorf(cyborg.ErrNotFound, "no such image")
 	_, err = r.stage(t, wrong)
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
@@ -289,6 +311,7 @@ func TestCancelledDownloadIsResumed(t *testing.T) {
 	r := newRig(t, 8<<20, 16<<20)
 	r.source.image = content(4<<20, 'q')
 	image := cyborg.Image{Source: "https://images.example/q", SHA256: sum(r.source.image)}
+
 	ctx, cancel := context.WithCancelCause(t.Context())
 	enough := errors.New("enough")
 	_, err := r.Stage(ctx, images.Request{Image: image}, func(done, all int64) {
@@ -298,6 +321,7 @@ func TestCancelledDownloadIsResumed(t *testing.T) {
 		}
 	})
 	require.ErrorIs(t, err, enough)
+
 	_, err = r.stage(t, image)
 	require.NoError(t, err)
 	require.Greater(t, r.source.offsets[1], int64(1<<19))
@@ -310,6 +334,7 @@ func TestDamagedImageIsDownloadedAgain(t *testing.T) {
 	r.local(t, "x", image)
 	staged, err := r.stage(t, cyborg.Image{Source: "x"})
 	require.NoError(t, err)
+
 	require.NoError(t, os.WriteFile(staged.Path, content(100, 'b'), 0o600))
 	_, err = r.stage(t, cyborg.Image{Source: "x", SHA256: staged.SHA256})
 	require.NoError(t, err, "it is staged again")
@@ -330,6 +355,7 @@ func TestCacheIsBounded(t *testing.T) {
 		old := time.Now().Add(time.Duration(n-10) * time.Hour)
 		require.NoError(t, os.Chtimes(staged.Path, old, old))
 	}
+
 	r.needed[sums["a"]] = true
 	r.local(t, "d", content(300, 'd'))
 	_, err := r.stage(t, cyborg.Image{Source: "d"})
@@ -340,6 +366,7 @@ func TestCacheIsBounded(t *testing.T) {
 
 	_, err = r.Get(t.Context(), sums["c"])
 	require.NoError(t, err)
+
 	r.local(t, "e", content(900, 'e'))
 	_, err = r.stage(t, cyborg.Image{Source: "e"})
 	require.NoError(t, err)
@@ -352,6 +379,7 @@ func TestConcurrentRequestsShareOneDownload(t *testing.T) {
 	r := newRig(t, 1<<20, 1<<20)
 	r.source.image = content(30_000, 'q')
 	image := cyborg.Image{Source: "https://images.example/q", SHA256: sum(r.source.image)}
+
 	var all sync.WaitGroup
 	failures := make(chan error, 10)
 	for range 10 {
@@ -360,11 +388,13 @@ func TestConcurrentRequestsShareOneDownload(t *testing.T) {
 			failures <- err
 		})
 	}
+
 	all.Wait()
 	close(failures)
 	for err := range failures {
 		require.NoError(t, err)
 	}
+
 	require.Len(t, r.source.offsets, 1)
 }
 
@@ -372,10 +402,12 @@ func TestLeftoverFilesAreRemoved(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1000, 1000)
 	require.NoError(t, os.WriteFile(filepath.Join(r.dir, ".copy-123"), content(900, 'x'), 0o600))
+
 	stale := filepath.Join(r.dir, ".partial-"+sum([]byte("old")))
 	require.NoError(t, os.WriteFile(stale, content(900, 'x'), 0o600))
 	old := time.Now().Add(-48 * time.Hour)
 	require.NoError(t, os.Chtimes(stale, old, old))
+
 	r.open(t, 1000, 1000)
 	r.local(t, "x", content(500, 'a'))
 	_, err := r.stage(t, cyborg.Image{Source: "x"})
@@ -383,7 +415,8 @@ func TestLeftoverFilesAreRemoved(t *testing.T) {
 	require.Len(t, r.there(t), 1)
 }
 
-// TestFullDisk has a process run into a limit on the size of its files.
+// A child process stages an image under a limit on the size of its files, which
+// stands for a full disk.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	child := exec.Command(os.Args[0], t.TempDir())
@@ -392,8 +425,11 @@ func TestFullDisk(t *testing.T) {
 	require.NoError(t, err, "%s", output)
 }
 
+// childFillsDisk returns the exit code of the child. Each code but 0 names a
+// failure.
 func childFillsDisk(dir string) int {
 	signal.Ignore(syscall.SIGXFSZ) // the write then fails instead
+
 	image := content(300_000, 'a')
 	store, err := images.Open(images.Config{
 		Dir: filepath.Join(dir, "cache"), MaxBytes: 1 << 20, CacheBytes: 1 << 20, Source: &conductor{image: image},
@@ -402,15 +438,18 @@ func childFillsDisk(dir string) int {
 	if err != nil {
 		return 1
 	}
+
 	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: 100_000, Max: 1 << 20}); err != nil {
 		return 2
 	}
+
 	_, err = store.Stage(context.Background(), images.Request{Image: cyborg.Image{Source: "http://x/y", SHA256: sum(image)}}, func(int64, int64) {})
 	if cyborg.ErrorKindOf(err) != cyborg.ErrUnavailable || !strings.Contains(err.Error(), "no space is left") {
 		return 3
 	}
 	if entries, err := os.ReadDir(filepath.Join(dir, "cache")); err != nil || len(entries) > 0 {
-		return 4 // what cannot be finished leaves the disk to others
+		return 4 // an unfinished download must not keep the disk full
 	}
+
 	return 0
 }

@@ -37,13 +37,15 @@ func (c *clamp) Attached(context.Context, drivers.Target, cyborg.HandleReport) (
 	return c.attached.Load(), c.failure
 }
 
-// What the hardware no longer shows as attached, though nobody detached it, is in doubt from the next look on; the same of
-// a device that an operation works on, that is away, or of which nobody can tell is left alone.
+// A scan doubts an attachment that the hardware no longer shows although nobody
+// detached it. It leaves the attachment alone where an operation works on the
+// device, the device is away, or the driver cannot tell.
 func TestAttachmentsAreVerified(t *testing.T) {
 	t.Parallel()
 	j, err := journal.Open(t.TempDir(), journal.Options{BootID: "boot"})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, j.Close()) })
+
 	c := &clamp{gadget: gadget{devices: []cyborg.DeviceReport{device("a", "")}}}
 	registry := drivers.NewRegistry()
 	require.NoError(t, registry.Register("clamp", func(drivers.Environment, map[string]any) (drivers.Driver, error) { return c, nil }))
@@ -56,23 +58,27 @@ func TestAttachmentsAreVerified(t *testing.T) {
 	entry := journal.Attachment{Backend: "clamp", Handle: "a", Device: "a", Deployable: "part_a", Operation: uuid.New(), State: journal.Attached}
 	key := entry.Key()
 	require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{entry}}))
+
 	state := func() journal.AttachmentState {
 		known.Scan(t.Context())
 		now, ok := j.Attachment(key)
 		require.True(t, ok)
 		return now.State
 	}
+
 	c.attached.Store(true)
 	require.Equal(t, journal.Attached, state())
 
 	c.attached.Store(false)
 	c.failure = cyborg.Errorf(cyborg.ErrBusy, "not now")
 	require.Equal(t, journal.Attached, state(), "nobody can tell")
+
 	c.failure = nil
 	unlock, err := known.Lock(t.Context(), "a", "an operation")
 	require.NoError(t, err)
 	require.Equal(t, journal.Attached, state(), "an operation works on it")
 	unlock()
+
 	c.set(func(g *gadget) { g.devices = nil })
 	require.Equal(t, journal.Attached, state(), "it is away")
 
@@ -82,10 +88,12 @@ func TestAttachmentsAreVerified(t *testing.T) {
 	now, _ := j.Attachment(key)
 	require.Equal(t, entry.Operation, now.Operation)
 
-	// Handles that were only handed out, or attached before the last boot, are not the driver's to know.
+	// The driver knows nothing of handles that were only handed out, or were
+	// attached before the last boot.
 	entry.HandedOut = true
 	require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{entry}}))
 	require.Equal(t, journal.Attached, state())
+
 	entry.HandedOut, entry.BootID = false, "before"
 	require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{entry}}))
 	require.Equal(t, journal.Attached, state())

@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// What follows reads the file as oslo.config and Nova do, written anew from their sources: oslo_config/iniparser.py, the
-// substitution of oslo_config/cfg.py, and nova/pci/devspec.py.
+// This file reads a drop-in file the way oslo.config and Nova do. It is a
+// rewrite of oslo_config/iniparser.py, the substitution of oslo_config/cfg.py,
+// and nova/pci/devspec.py.
 
 // novaSpec is one device_spec as nova-compute holds it; "*" matches everything.
 type novaSpec struct {
@@ -21,12 +22,14 @@ type novaSpec struct {
 // pciFunction is a function as libvirt reports it.
 type pciFunction struct{ address, vendor, product, parent string }
 
-// readNova parses the content; the error is what would keep nova-compute from starting.
+// readNova parses the content of a file. Its error says what would keep
+// nova-compute from starting.
 func readNova(content string) ([]novaSpec, error) {
 	values, err := deviceSpecs(content)
 	if err != nil {
 		return nil, err
 	}
+
 	var out []novaSpec
 	for _, value := range values {
 		if strings.Contains(value, "$") {
@@ -41,10 +44,11 @@ func readNova(content string) ([]novaSpec, error) {
 	return out, nil
 }
 
-// deviceSpecs are the values of [pci] device_spec.
+// deviceSpecs returns the values of device_spec in the section [pci].
 func deviceSpecs(content string) ([]string, error) {
 	var out []string
 	section, open := "", false
+
 	for line := range strings.SplitSeq(content, "\n") {
 		line = strings.TrimRight(line, " \t\r\v\f")
 		switch {
@@ -69,20 +73,26 @@ func deviceSpecs(content string) ([]string, error) {
 			if section != "pci" || key != "device_spec" {
 				return nil, fmt.Errorf("%q of [%s] is not ours to set", key, section)
 			}
+
 			if value != "" && value[0] == value[len(value)-1] && (value[0] == '"' || value[0] == '\'') {
 				value = value[1 : len(value)-1]
 			}
+
 			out, open = append(out, value), true
 		}
 	}
+
 	return out, nil
 }
 
+// parseSpec reads one device_spec, and requires that Nova would take its values
+// as they are.
 func parseSpec(value string) (novaSpec, error) {
 	tags := map[string]string{}
 	if err := json.Unmarshal([]byte(value), &tags); err != nil {
 		return novaSpec{}, err
 	}
+
 	take := func(key string) string {
 		text, ok := tags[key]
 		delete(tags, key)
@@ -91,6 +101,7 @@ func parseSpec(value string) (novaSpec, error) {
 		}
 		return text
 	}
+
 	spec := novaSpec{vendor: take("vendor_id"), product: take("product_id"), tags: tags}
 	address := take("address")
 	rest, function, _ := strings.Cut(address, ".")
@@ -99,6 +110,7 @@ func parseSpec(value string) (novaSpec, error) {
 		return spec, fmt.Errorf("the address %q", address)
 	}
 	spec.domain, spec.bus, spec.slot, spec.function = parts[0], parts[1], parts[2], function
+
 	for _, field := range []struct {
 		text *string
 		most uint64
@@ -120,22 +132,25 @@ func parseSpec(value string) (novaSpec, error) {
 		}
 		*field.text = fmt.Sprintf(field.form, number)
 	}
+
 	known := []string{"physical_network", "resource_class", "traits", "trusted", "remote_managed", "managed", "live_migratable"}
 	for key := range tags {
 		if !slices.Contains(known, key) {
 			return spec, fmt.Errorf("%q is no tag", key)
 		}
 	}
+
 	for _, name := range append(strings.Split(tags["traits"], ","), tags["resource_class"]) {
 		if !regexp.MustCompile(`^[A-Z0-9_]*$`).MatchString(name) || len(name) > 255 {
 			return spec, fmt.Errorf("%q would be changed", name)
 		}
 	}
+
 	return spec, nil
 }
 
-// matches says whether the spec makes the function one that Nova gives out. A physical function's address matches its virtual
-// functions as well.
+// matches tells whether the spec makes Nova give out the function. The address
+// of a physical function matches its virtual functions as well.
 func (s novaSpec) matches(f pciFunction, physical bool) bool {
 	at := func(address string) bool {
 		rest, function, _ := strings.Cut(address, ".")
@@ -145,4 +160,5 @@ func (s novaSpec) matches(f pciFunction, physical bool) bool {
 	return has(s.vendor, f.vendor) && has(s.product, f.product) && (at(f.address) || physical && f.parent != "" && at(f.parent))
 }
 
+// has tells whether a field of a spec matches a value.
 func has(want, is string) bool { return want == "*" || want == is }

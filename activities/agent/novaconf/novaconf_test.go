@@ -20,6 +20,7 @@ import (
 	"github.com/cyborg-project/cyborg/activities/agent/novaconf"
 )
 
+// addresses generates PCI addresses, including domains that Nova cannot handle.
 func addresses() *rapid.Generator[cyborg.PCIAddress] {
 	return rapid.Custom(func(t *rapid.T) cyborg.PCIAddress {
 		return cyborg.PCIAddress{
@@ -29,14 +30,15 @@ func addresses() *rapid.Generator[cyborg.PCIAddress] {
 	})
 }
 
-// devices are mostly such as drivers report and people ask for, and sometimes
-// what somebody would try.
+// devices generates devices. Most are such as drivers report and people ask
+// for, and some are what an attacker would try.
 func devices() *rapid.Generator[novaconf.Device] {
 	flag := rapid.Ptr(rapid.Bool(), true)
 	text := rapid.OneOf(
 		rapid.SampledFrom([]string{"", "", "physnet1", "PGPU", "CUSTOM_GPU", "HW_GPU_API_VULKAN", "a,b", "$my_ip", "x\"}\n[DEFAULT]\nhost = y", "OWNER_CYBORG"}),
 		rapid.String(), rapid.StringMatching(`CUSTOM_[A-Z0-9_]{1,8}`))
 	id := rapid.OneOf(rapid.StringMatching(`[0-9a-f]{4}`), rapid.SampledFrom([]string{"", "10DE", "0x10", "*"}))
+
 	return rapid.Custom(func(t *rapid.T) novaconf.Device {
 		return novaconf.Device{
 			Address: addresses().Draw(t, "address"), VendorID: id.Draw(t, "vendor"), ProductID: id.Draw(t, "product"),
@@ -49,9 +51,8 @@ func devices() *rapid.Generator[novaconf.Device] {
 	})
 }
 
-// What passes the check, Nova takes, and matches with it exactly these
-// functions, and none of their neighbours; and what was said of each stands
-// there.
+// Nova accepts a file of devices that pass the check. It matches exactly the
+// listed functions and none of their neighbours, and keeps the tags of each.
 func TestNovaMatchesExactlyTheListedFunctions(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -61,11 +62,13 @@ func TestNovaMatchesExactlyTheListedFunctions(t *testing.T) {
 				listed = append(listed, d)
 			}
 		}
+
 		content := string(novaconf.Content("node-1", listed))
 		specs, err := readNova(content)
 		require.NoError(t, err)
 		require.Len(t, specs, len(listed))
 		require.Empty(t, novaconf.ForeignReason("node-1", []byte(content)))
+
 		matching := func(f pciFunction) int {
 			n := 0
 			for _, spec := range specs {
@@ -75,6 +78,7 @@ func TestNovaMatchesExactlyTheListedFunctions(t *testing.T) {
 			}
 			return n
 		}
+
 		for _, d := range listed {
 			require.Equal(t, 1, matching(pciFunction{address: d.Address.String(), vendor: d.VendorID, product: d.ProductID}))
 			beside := d.Address
@@ -84,10 +88,12 @@ func TestNovaMatchesExactlyTheListedFunctions(t *testing.T) {
 			}
 			require.Zero(t, matching(pciFunction{address: d.Address.String(), vendor: d.VendorID, product: other(d.ProductID)}), "another card in its place")
 		}
+
 		for _, spec := range specs {
 			i := slices.IndexFunc(listed, func(d novaconf.Device) bool {
 				return d.Address.String() == fmt.Sprintf("%s:%s:%s.%s", spec.domain, spec.bus, spec.slot, spec.function)
 			})
+
 			require.Equal(t, listed[i].Spec.PhysicalNetwork, spec.tags["physical_network"])
 			require.Equal(t, listed[i].Spec.ResourceClass, spec.tags["resource_class"])
 			require.Equal(t, strings.Join(listed[i].Spec.Traits, ","), spec.tags["traits"])
@@ -101,6 +107,7 @@ func TestNovaMatchesExactlyTheListedFunctions(t *testing.T) {
 	})
 }
 
+// other returns an id that differs from this one.
 func other(id string) string {
 	if id == "0001" {
 		return "0002"
@@ -108,8 +115,8 @@ func other(id string) string {
 	return "0001"
 }
 
-// A physical function's virtual functions, which have a product id of their
-// own, are not given away with it.
+// Listing a physical function does not give away its virtual functions, which
+// have a product id of their own.
 func TestVirtualFunctionsAreNotTheirParent(t *testing.T) {
 	t.Parallel()
 	pf := cyborg.PCIAddress{Bus: 0x3b}
@@ -123,6 +130,7 @@ func TestCheckRefusesWhatNovaRejects(t *testing.T) {
 	t.Parallel()
 	good := novaconf.Device{VendorID: "10de", ProductID: "1db4"}
 	require.NoError(t, good.Check())
+
 	for name, spoil := range map[string]func(d *novaconf.Device){
 		"a VMD domain":     func(d *novaconf.Device) { d.Address.Domain = 0x10000 },
 		"no id":            func(d *novaconf.Device) { d.VendorID = "" },
@@ -143,7 +151,8 @@ func TestCheckRefusesWhatNovaRejects(t *testing.T) {
 	}
 }
 
-// The file as people see it.
+// The file's text is part of the contract, and a change of any byte shows that
+// the file is no longer ours.
 func TestContent(t *testing.T) {
 	t.Parallel()
 	yes, no := true, false
@@ -151,13 +160,16 @@ func TestContent(t *testing.T) {
 		{Address: cyborg.PCIAddress{Bus: 0x5e}, VendorID: "10de", ProductID: "1db4", Spec: cyborg.NovaSpec{ResourceClass: "PGPU", Traits: []string{"HW_A", "CUSTOM_B"}, Managed: &no}},
 		{Address: cyborg.PCIAddress{Bus: 0x3b, Function: 2}, VendorID: "15b3", ProductID: "1018", Spec: cyborg.NovaSpec{PhysicalNetwork: "physnet1", Trusted: &yes}},
 	})
+
 	require.Equal(t, "# Written by cyborg-agent for host node-1. Change it with `cyborg host whitelist`, not by hand.\n"+
 		"# sha256 of the other lines: 54e3\n[pci]\n"+
 		`device_spec = {"vendor_id":"15b3","product_id":"1018","address":"0000:3b:00.2","physical_network":"physnet1","trusted":"true"}`+"\n"+
 		`device_spec = {"vendor_id":"10de","product_id":"1db4","address":"0000:5e:00.0","resource_class":"PGPU","traits":"HW_A,CUSTOM_B","managed":"no"}`+"\n",
 		strings.Replace(string(content), string(content)[strings.Index(string(content), "lines: ")+7:strings.Index(string(content), "\n[pci]")], "54e3", 1))
+
 	require.Empty(t, novaconf.Content("node-1", nil))
 	require.NotEmpty(t, novaconf.ForeignReason("node-2", content))
+
 	for i := range content {
 		changed := slices.Clone(content)
 		changed[i] ^= 4
@@ -165,14 +177,16 @@ func TestContent(t *testing.T) {
 	}
 }
 
-// A diff, applied as patch does, leads from one content to the other.
+// Applying a diff the way patch does turns the old content into the new one.
 func TestDiff(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, novaconf.Diff("f", []byte("a\n"), []byte("a\n")))
 	require.Equal(t, "--- f\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-a\n-b\n", novaconf.Diff("f", []byte("a\nb\n"), nil))
+
 	rapid.Check(t, func(t *rapid.T) {
 		lines := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "c", "d"}), 1, 30)
 		text := func(lines []string) string { return strings.Join(lines, "\n") + "\n" }
+
 		before := lines.Draw(t, "before")
 		after := slices.Clone(before)
 		for range rapid.IntRange(0, 4).Draw(t, "changes") {
@@ -188,17 +202,21 @@ func TestDiff(t *testing.T) {
 				}
 			}
 		}
+
 		require.Equal(t, text(after), patch(t, text(before), novaconf.Diff("f", []byte(text(before)), []byte(text(after)))))
 	})
 }
 
+// patch applies a diff to a text, and requires that the lines of context match.
 func patch(t *rapid.T, text, diff string) string {
 	if diff == "" {
 		return text
 	}
+
 	old := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	var out []string
 	at := 0
+
 	for _, line := range strings.Split(strings.TrimSuffix(diff, "\n"), "\n")[2:] {
 		if strings.HasPrefix(line, "@@") {
 			var from, count, to, added int
@@ -211,6 +229,7 @@ func patch(t *rapid.T, text, diff string) string {
 			at = from - 1
 			continue
 		}
+
 		if line[0] != '+' {
 			require.Equal(t, old[at], line[1:])
 			at++
@@ -219,6 +238,7 @@ func patch(t *rapid.T, text, diff string) string {
 			out = append(out, line[1:])
 		}
 	}
+
 	return strings.Join(append(out, old[at:]...), "\n") + "\n"
 }
 
@@ -227,6 +247,8 @@ func TestDiffShowsNoControlCharacters(t *testing.T) {
 	require.NotContains(t, novaconf.Diff("f", []byte("\x1b[31mred\xff\n"), []byte("a\n")), "\x1b")
 }
 
+// A write replaces the file as a whole and leaves nothing beside it. Anything
+// but a plain file of moderate size is refused.
 func TestFile(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -234,10 +256,12 @@ func TestFile(t *testing.T) {
 	content, err := f.Read()
 	require.NoError(t, err)
 	require.Empty(t, content)
+
 	require.NoError(t, f.Write(nil))
 	require.NoError(t, f.Write([]byte("one\n")))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "."+novaconf.Name+".new"), []byte("half"), 0o600), "of an agent that was killed")
 	require.NoError(t, f.Write([]byte("two\n")))
+
 	content, err = f.Read()
 	require.NoError(t, err)
 	require.Equal(t, "two\n", string(content))
@@ -247,6 +271,7 @@ func TestFile(t *testing.T) {
 	info, err := os.Stat(f.Path())
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o640), info.Mode())
+
 	require.NoError(t, f.Write(nil))
 	require.NoFileExists(t, f.Path())
 
@@ -254,10 +279,12 @@ func TestFile(t *testing.T) {
 	_, err = f.Read()
 	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err))
 	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(f.Write([]byte("three\n"))))
+
 	require.NoError(t, os.Remove(f.Path()))
 	require.NoError(t, syscall.Mkfifo(f.Path(), 0o600))
 	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(f.Write([]byte("three\n"))), "and nobody waits for its other end")
 	require.NoError(t, os.Remove(f.Path()))
+
 	require.NoError(t, os.WriteFile(f.Path(), make([]byte, 1<<20+1), 0o600))
 	_, err = f.Read()
 	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err))
@@ -269,23 +296,26 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// Where the disk is full, the file stays as it was and nothing lies beside it.
+// If the disk is full, the file stays as it was and nothing is left beside it.
 func TestFileOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
+
 	ended := make(chan error)
-	go func() { // on a thread of its own, which ends with it and takes the disk along
+	go func() { // the thread ends with the goroutine, and so does the disk
 		runtime.LockOSThread()
 		ended <- onASmallDisk(dir, func() error {
 			f := novaconf.File{Host: "node-1", Dir: dir}
 			if err := f.Write([]byte("one\n")); err != nil {
 				return err
 			}
+
 			large := bytes.Repeat([]byte("two\n"), os.Getpagesize())
 			err := f.Write(large)
 			if cyborg.ErrorKindOf(err) != cyborg.ErrUnavailable || !errors.Is(err, syscall.ENOSPC) {
 				return fmt.Errorf("written to a full disk: %w", err)
 			}
+
 			there, err := os.ReadDir(dir)
 			if err != nil || len(there) != 1 {
 				return fmt.Errorf("it lies beside %v: %w", there, err)
@@ -296,6 +326,7 @@ func TestFileOnAFullDisk(t *testing.T) {
 			return f.Write([]byte("three\n"))
 		})
 	}()
+
 	err := <-ended
 	if errors.Is(err, syscall.EPERM) {
 		t.Skip("only who may mount can make a small disk")
@@ -303,8 +334,8 @@ func TestFileOnAFullDisk(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// onASmallDisk does something on a thread that has a disk of three pages in a
-// directory, which nobody else sees.
+// onASmallDisk runs do on a thread that sees a disk of three pages at a
+// directory. Nobody else sees that disk.
 func onASmallDisk(dir string, do func() error) error {
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
 		return err
