@@ -103,6 +103,7 @@ func crashes() map[string]crash {
 // undo it.
 func TestAgentKilledAtEachWrite(t *testing.T) {
 	t.Parallel()
+
 	for name := range crashes() {
 		for _, how := range []string{"again", "undo", "undo killed as well"} {
 			t.Run(name+"/"+how, func(t *testing.T) {

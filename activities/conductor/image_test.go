@@ -18,8 +18,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// card is a store with one accelerator, which remembers the URL that was made
-// last.
+// card is a store with one accelerator. It remembers the one-time URLs that it
+// granted.
 type card struct {
 	conductor.Store
 	accelerator cyborg.Accelerator
@@ -36,6 +36,8 @@ func (c *card) GrantImage(_ context.Context, url db.ImageURL, secret string) err
 	return nil
 }
 
+// newCard returns an accelerator that shows its region and its traits as
+// attributes.
 func newCard() *card {
 	return &card{accelerator: cyborg.Accelerator{
 		UUID: uuid.New(), Host: "h1", ProviderName: "h1_0000:3b:00.0", Specs: cyborg.Specs{VendorID: "8086", ProductID: "09c4"},
@@ -55,6 +57,7 @@ func (c *card) find(t *testing.T, cloud conductor.Cloud, image cyborg.Image) (wo
 	in := workflows.FindImageInput{
 		Operation: uuid.New(), Target: cyborg.Target{Accelerator: c.accelerator.UUID}, Image: image, Valid: time.Minute,
 	}
+
 	out, err := acts.FindImage(t.Context(), in)
 	if err != nil {
 		return in, out, workflows.FromFailure(err)
@@ -62,15 +65,19 @@ func (c *card) find(t *testing.T, cloud conductor.Cloud, image cyborg.Image) (wo
 	return in, out, nil
 }
 
+// An image is found by its ID, its function or its bitstream ID. Each search
+// grants a one-time URL with a secret of its own, to the accelerator's host
+// only.
 func TestFindImage(t *testing.T) {
 	t.Parallel()
 	g := glancetest.Start(t)
 	cloud := conductor.Cloud{Images: glance.New(g, glance.Options{Max: 1 << 20})}
 	bitstream := uuid.New()
 	id := g.Add([]byte("content"), map[string]any{"accel:function_id": "aes", "accel:bitstream_id": bitstream.String()})
+
 	for _, test := range []struct {
 		image cyborg.Image
-		id    uuid.UUID // what is recorded
+		id    uuid.UUID // the image ID to record
 	}{
 		{cyborg.GlanceImage(id), id}, {cyborg.GlanceFunction("aes"), id}, {cyborg.GlanceImage(bitstream), bitstream},
 	} {
@@ -82,19 +89,21 @@ func TestFindImage(t *testing.T) {
 		require.Equal(t, "sha512", out.Image.Checksum.Algorithm())
 		require.Equal(t, "aes", out.Function)
 		require.Equal(t, int64(7), out.Size)
+
 		require.Equal(t, workflows.ImageFetch(in.Operation, store.secrets[0]), out.Fetch)
 		require.Equal(t, db.ImageURL{
 			Operation: in.Operation, Accelerator: store.accelerator.UUID, Host: "h1", Image: out.Image, Size: 7, Valid: time.Minute,
 		}, store.url)
 		require.GreaterOrEqual(t, len(store.secrets[0]), 26, "130 random bits cannot be guessed")
+
 		_, _, err = store.find(t, cloud, test.image)
 		require.NoError(t, err)
 		require.NotEqual(t, store.secrets[0], store.secrets[1])
 	}
 }
 
-// An image that says that it is for another card is refused before anything is
-// touched.
+// An image that names another kind of card or another region is refused before
+// anything is touched.
 func TestIncompatibleImages(t *testing.T) {
 	t.Parallel()
 	g := glancetest.Start(t)
@@ -119,18 +128,20 @@ func TestIncompatibleImages(t *testing.T) {
 			require.NoError(t, err, name)
 			continue
 		}
+
 		require.Equal(t, cyborg.ErrImageRejected, cyborg.ErrorKindOf(err), name)
 		require.ErrorContains(t, err, test.refusal, name)
 		require.Empty(t, store.secrets, "no URL is made")
 	}
+
 	store := newCard()
 	store.accelerator.Attributes = nil
 	_, _, err := store.find(t, cloud, cyborg.GlanceImage(g.Add([]byte("x"), map[string]any{"accel:region_id": "3afb"})))
 	require.ErrorContains(t, err, "shows none")
 }
 
-// TestL27ImageWithoutAFunction: OpenStack Cyborg failed over it once the card
-// was programmed.
+// L27: an image that names no function can be programmed. OpenStack Cyborg
+// failed on such an image after it had programmed the card.
 func TestL27ImageWithoutAFunction(t *testing.T) {
 	t.Parallel()
 	g := glancetest.Start(t)

@@ -11,4 +11,5 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(postgrestest.Runner(m)) }
 
+// registered are the options that register an activity under its name.
 func registered(name string) activity.RegisterOptions { return activity.RegisterOptions{Name: name} }

@@ -21,8 +21,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// bound is a store with the accelerator requests of instances, and nothing
-// else.
+// bound is a store that holds the accelerator requests of instances, and
+// nothing else.
 type bound struct {
 	slow
 
@@ -52,8 +52,7 @@ func (b *bound) DeleteARQs(_ context.Context, d db.ARQDeletion, _ cyborg.Actor) 
 	return db.DeletedARQs{}, nil
 }
 
-// cells is a Nova that has trouble with some instances, and does not have
-// others.
+// cells is a Nova that fails for some instances and does not know others.
 type cells struct {
 	conductor.Nova
 
@@ -73,29 +72,34 @@ func (c *cells) Instance(_ context.Context, instance uuid.UUID) (nova.Instance, 
 	return nova.Instance{Status: "ACTIVE", Node: "h1"}, nil
 }
 
-// L46: an instance about which Nova says nothing keeps no other from being
-// asked about; a Nova that answers nothing is left alone.
+// L46: an instance for which Nova fails does not keep the others from being
+// checked. A Nova that answers for none of them is asked a few times only.
 func TestL46OneFailingInstanceDoesNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	heard := make(chan struct{})
 	close(heard)
 	store := &bound{slow: slow{heard: heard}}
+
 	for range 12 {
 		store.unseen = append(store.unseen, uuid.New())
 	}
+
 	asked := &cells{trouble: []uuid.UUID{store.unseen[0], store.unseen[1]}, gone: []uuid.UUID{store.unseen[2], store.unseen[11]}}
-	gone, there := asked.gone, slices.Clone(store.unseen[3:11]) // what is asked may come in another order
+	gone, there := asked.gone, slices.Clone(store.unseen[3:11]) // copied first, as the activity may reorder what it asks for
+
 	tidy := func() workflows.TidyResult {
 		var suite testsuite.WorkflowTestSuite
 		env := suite.NewTestActivityEnvironment()
 		acts := conductor.New(store, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: asked}, slog.New(slog.DiscardHandler))
 		env.RegisterActivityWithOptions(acts.Tidy, activity.RegisterOptions{Name: workflows.TidyActivity})
+
 		value, err := env.ExecuteActivity(workflows.TidyActivity, workflows.TidyInput{})
 		require.NoError(t, err)
 		var result workflows.TidyResult
 		require.NoError(t, value.Get(&result))
 		return result
 	}
+
 	require.Equal(t, 2, tidy().Collected)
 	require.ElementsMatch(t, gone, store.deleted)
 	require.ElementsMatch(t, there, store.seen)
@@ -107,11 +111,11 @@ func TestL46OneFailingInstanceDoesNotBlockOthers(t *testing.T) {
 	require.Empty(t, store.seen)
 }
 
-// plainBinds is a store of one bind, which ends when it begins.
+// plainBinds is a store of one bind, which ends as soon as it begins.
 type plainBinds struct {
 	conductor.Store
 	arq      cyborg.ARQ
-	notified *int // how often it was recorded that Nova knows
+	notified *int // how often the notification was recorded
 }
 
 func (s plainBinds) Complete(_ context.Context, operation uuid.UUID) (cyborg.Work, error) {
@@ -131,7 +135,7 @@ func (s plainBinds) ARQs(_ context.Context, filter db.ARQFilter, _ db.Listing) (
 	return []cyborg.ARQ{s.arq}, nil
 }
 
-// listeningNova keeps the events it gets, after calling first.
+// listeningNova keeps the events that it gets, after it has called first.
 type listeningNova struct {
 	conductor.Nova
 
@@ -147,20 +151,22 @@ func (n *listeningNova) Notify(ctx context.Context, events []nova.Event) (nova.D
 	return nova.Delivered{Accepted: len(events)}, nil
 }
 
-// TestBeginNotifiesNova: of a bind that has ended with its beginning Nova is
-// notified at once, after who waits here for its end; and each time, so that a
-// process that dies in between loses nothing. Where Nova does not take it soon,
-// the run has to notify it.
+// Nova is notified at once of a bind that ends as it begins, but only after
+// those who wait for its end in this process. Each repetition notifies Nova
+// again, because the process may have died before. If Nova does not take the
+// event soon, the run has to notify it.
 func TestBeginNotifiesNova(t *testing.T) {
 	t.Parallel()
 	operation := uuid.New()
 	arq := cyborg.ARQ{UUID: uuid.New(), State: cyborg.ARQBound, Instance: uuid.New(), Operation: operation}
 	event := nova.Event{Instance: arq.Instance, ARQ: arq.UUID, Bound: true}
 	recorded := 0
+
 	begin := func(n *listeningNova, in workflows.BeginInput) (*conductor.Activities, cyborg.Work) {
 		acts := conductor.New(plainBinds{arq: arq, notified: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, slog.New(slog.DiscardHandler))
 		_, ended, forget := acts.Runs().Watch(operation)
 		defer forget()
+
 		first := n.first
 		n.first = func(ctx context.Context) error {
 			select {
@@ -170,6 +176,7 @@ func TestBeginNotifiesNova(t *testing.T) {
 			}
 			return first(ctx)
 		}
+
 		work, err := acts.Begin(t.Context(), in)
 		require.NoError(t, err)
 		return acts, work
@@ -180,6 +187,7 @@ func TestBeginNotifiesNova(t *testing.T) {
 	require.Equal(t, cyborg.OperationSucceeded, work.Ended)
 	require.Empty(t, work.Notify)
 	require.Equal(t, []nova.Event{event}, n.notified)
+
 	_, err := acts.Begin(t.Context(), workflows.BeginInput{Operation: operation})
 	require.NoError(t, err)
 	require.Equal(t, []nova.Event{event, event}, n.notified)
@@ -191,7 +199,7 @@ func TestBeginNotifiesNova(t *testing.T) {
 	require.Equal(t, []uuid.UUID{arq.UUID}, work.Notify)
 	require.Equal(t, 2, recorded, "Nova does not know")
 
-	n.notified, n.first = nil, nil // of a nil function the call would panic
+	n.notified, n.first = nil, nil // a notification would call the nil function and panic
 	acts = conductor.New(plainBinds{arq: arq, notified: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, slog.New(slog.DiscardHandler))
 	work, err = acts.Begin(t.Context(), workflows.BeginInput{Operation: operation, Abandoned: true})
 	require.NoError(t, err)
@@ -201,6 +209,7 @@ func TestBeginNotifiesNova(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &listeningNova{first: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }}
 		acts := conductor.New(plainBinds{arq: arq, notified: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, slog.New(slog.DiscardHandler))
+
 		began := time.Now()
 		work, err := acts.Begin(t.Context(), workflows.BeginInput{Operation: operation})
 		require.NoError(t, err)

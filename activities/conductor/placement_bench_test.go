@@ -24,8 +24,10 @@ import (
 
 var placementHosts = flag.Int("placement-hosts", 1000, "hosts that BenchmarkPlacement has, of eight accelerators each")
 
-// BenchmarkPlacement brings many hosts into step for the first time, compares all of them twice, and then changes one of them.
-// Placement is in memory and answers at once: what it costs is the records, and how often Placement is asked.
+// BenchmarkPlacement synchronizes many hosts for the first time, compares all
+// of them twice, and then changes one of them. Its Placement is in memory and
+// answers at once, so the cost is that of the records, and the number of
+// requests to Placement.
 func BenchmarkPlacement(b *testing.B) {
 	const atOnce, round = 8, 200
 	log := slog.New(slog.DiscardHandler)
@@ -33,27 +35,33 @@ func BenchmarkPlacement(b *testing.B) {
 		c := newCloud(b)
 		acts := conductor.NewPlacement(c.Store, placement.New(c.model), conductor.PlacementOptions{CompareEvery: time.Hour, Width: atOnce}, log)
 		all := conductor.New(c.Store, nil, conductor.Policy{}, conductor.Cloud{Placement: acts}, log)
-		// run runs an activity, in an environment of its own because one has no room for several at once.
+
+		// run runs an activity in an environment of its own, because one environment
+		// cannot run several at once.
 		run := func(name string, in, out any) error {
 			var suite testsuite.WorkflowTestSuite
 			suite.SetLogger(temporallog.NewStructuredLogger(log))
 			env := suite.NewTestActivityEnvironment()
 			env.RegisterActivityWithOptions(acts.Sync, registered(workflows.SyncPlacementActivity))
 			env.RegisterActivityWithOptions(all.All()[workflows.ComparePlacementActivity], registered(workflows.ComparePlacementActivity))
+
 			value, err := env.ExecuteActivity(name, in)
 			if err == nil && out != nil {
 				err = value.Get(out)
 			}
 			return err
 		}
+
 		cards := make([]cyborg.DeviceReport, 8)
 		for i := range cards {
 			cards[i] = aCard(fmt.Sprint("card", i), 1, 1, "CUSTOM_FPGA_INTEL_PAC_A10")
 		}
+
 		content := agentapi.Content{
 			Backends:    []agentapi.BackendReport{{Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{}, Devices: cards}},
 			Attachments: []agentapi.Attachment{},
 		}
+
 		var reports []agentapi.Report
 		for n := range *placementHosts {
 			host := fmt.Sprintf("h%05d", n)
@@ -62,14 +70,18 @@ func BenchmarkPlacement(b *testing.B) {
 				Host: host, BootID: "b", AgentVersion: "1", Sequence: 1, Digest: content.Digest(), Content: content,
 			})
 		}
+
 		for some := range slices.Chunk(reports, 100) {
 			_, err := c.MergeReports(b.Context(), some)
 			require.NoError(b, err)
 		}
+
 		c.exec("UPDATE deployables SET lifecycle = 'ready', untouched = false")
 		c.exec("VACUUM ANALYZE")
 		c.model.Writes()
-		// told reports how long a part took, and how often Placement was asked for each host.
+
+		// told reports how long a part took, and how many requests to Placement it
+		// needed for each host.
 		told := func(part string, hosts int, do func()) {
 			began := time.Now()
 			do()
@@ -78,6 +90,7 @@ func BenchmarkPlacement(b *testing.B) {
 			b.ReportMetric(took.Seconds(), part+"-s")
 			b.ReportMetric(float64(len(writes)+reads)/float64(hosts), part+"-calls/host")
 		}
+
 		sync1 := func() (synced int) {
 			for {
 				due, err := c.TakeDuePlacement(b.Context(), 100, time.Hour)
@@ -85,6 +98,7 @@ func BenchmarkPlacement(b *testing.B) {
 				if len(due) == 0 {
 					return synced
 				}
+
 				var group errgroup.Group
 				group.SetLimit(atOnce)
 				for _, host := range due {
@@ -96,6 +110,7 @@ func BenchmarkPlacement(b *testing.B) {
 				synced += len(due)
 			}
 		}
+
 		compare := func() {
 			c.exec("UPDATE placement_sync SET compared_at = now() - interval '2 hours'")
 			for compared := 0; compared < *placementHosts; {
@@ -107,6 +122,7 @@ func BenchmarkPlacement(b *testing.B) {
 				compared += out.Compared
 			}
 		}
+
 		live := peak(b)
 		told("first", *placementHosts, func() { require.Equal(b, *placementHosts, sync1()) })
 		told("look", *placementHosts, compare)
@@ -116,12 +132,15 @@ func BenchmarkPlacement(b *testing.B) {
 			require.NoError(b, err)
 			require.Equal(b, 1, sync1())
 		})
+
 		b.ReportMetric(live()/(1<<20), "peak-MiB")
 		c.requireReserved(map[string]int{c.of("h00500")[0].ProviderName: 1, "h00007_card0.0": 0})
 	}
 }
 
-// peak watches how much of the heap is in use, the model of Placement and all, beyond what is now.
+// peak begins to watch how much of the heap is in use beyond what is in use
+// now, including the model of Placement. The function that it returns ends the
+// watch and returns the maximum in bytes.
 func peak(b *testing.B) func() float64 {
 	b.Helper()
 	runtime.GC()
@@ -130,6 +149,7 @@ func peak(b *testing.B) func() float64 {
 		stop      = make(chan struct{})
 		watching  sync.WaitGroup
 	)
+
 	runtime.ReadMemStats(&now)
 	watching.Go(func() {
 		for {
@@ -145,6 +165,7 @@ func peak(b *testing.B) func() float64 {
 			}
 		}
 	})
+
 	return func() float64 {
 		close(stop)
 		watching.Wait()

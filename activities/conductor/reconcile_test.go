@@ -42,8 +42,7 @@ func (o operations) Operation(_ context.Context, id uuid.UUID) (cyborg.Operation
 	return op, nil
 }
 
-// slow is a store with so much to forget that it takes until somebody hears of
-// it.
+// slow is a store whose Forget takes until a heartbeat was heard.
 type slow struct {
 	conductor.Store
 	heard <-chan struct{}
@@ -68,17 +67,20 @@ func (slow) Prune(context.Context, db.Retention) (db.Pruned, error) {
 
 func (slow) CompareWhitelists(context.Context) error { return nil }
 
-// TestTidyHeartbeats: one long call of the store does not make Temporal take
-// the activity for dead.
+// The activity sends heartbeats during one long call of the store, so that
+// Temporal does not take it for dead.
 func TestTidyHeartbeats(t *testing.T) {
 	t.Parallel()
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
+
 	heard := make(chan struct{})
 	once := sync.OnceFunc(func() { close(heard) })
 	env.SetOnActivityHeartbeatListener(func(*activity.Info, converter.EncodedValues) { once() })
+
 	acts := conductor.New(slow{heard: heard}, &mocks.Client{}, conductor.Policy{ForgetUnbound: time.Hour}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
 	env.RegisterActivityWithOptions(acts.Tidy, activity.RegisterOptions{Name: workflows.TidyActivity})
+
 	value, err := env.ExecuteActivity(workflows.TidyActivity, workflows.TidyInput{})
 	require.NoError(t, err)
 	var result workflows.TidyResult
@@ -86,8 +88,8 @@ func TestTidyHeartbeats(t *testing.T) {
 	require.Equal(t, workflows.TidyResult{MaintenanceEnded: 1, Forgotten: 2, Pruned: 7, Collected: 5}, result)
 }
 
-// TestAdoptContinuesAfterFailures: what Temporal does not start for one reason
-// or another keeps no other orphan from being started.
+// An orphan that cannot be started does not keep the other orphans from being
+// started.
 func TestAdoptContinuesAfterFailures(t *testing.T) {
 	t.Parallel()
 	refused, ended, open, forgotten := uuid.New(), uuid.New(), uuid.New(), uuid.New()
@@ -96,6 +98,7 @@ func TestAdoptContinuesAfterFailures(t *testing.T) {
 		ended:   {ID: ended, Kind: cyborg.OperationAttach, State: cyborg.OperationSucceeded},
 		open:    {ID: open, Kind: cyborg.OperationAttach, State: cyborg.OperationAdmitted},
 	}}
+
 	temporal := &mocks.Client{}
 	is := func(id uuid.UUID) any {
 		return mock.MatchedBy(func(o client.StartWorkflowOptions) bool { return o.ID == "attach/"+id.String() })
@@ -107,12 +110,14 @@ func TestAdoptContinuesAfterFailures(t *testing.T) {
 	env := suite.NewTestActivityEnvironment()
 	acts := conductor.New(store, temporal, conductor.Policy{}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
 	env.RegisterActivityWithOptions(acts.Adopt, activity.RegisterOptions{Name: workflows.AdoptActivity})
+
 	value, err := env.ExecuteActivity(workflows.AdoptActivity, workflows.AdoptInput{Orphans: []workflows.Orphan{
 		{Operation: refused}, {Operation: forgotten}, {Operation: ended}, {Operation: open},
 	}})
 	require.NoError(t, err)
 	var result workflows.AdoptResult
 	require.NoError(t, value.Get(&result))
+
 	require.Equal(t, 1, result.Started)
 	require.Len(t, result.Failed, 2)
 	require.Contains(t, result.Failed[0], refused.String())
@@ -122,8 +127,8 @@ func TestAdoptContinuesAfterFailures(t *testing.T) {
 	require.Equal(t, cyborg.ErrUnavailable, workflows.FromFailure(err).Kind, "Temporal may be away: the round tries again")
 }
 
-// doubtful is a store of many hosts, each with attachments in doubt that nobody
-// settles, and of many operations that run.
+// doubtful is a store of many hosts and many running operations. Each host has
+// attachments in doubt that nobody settles.
 type doubtful struct {
 	conductor.Store
 	hosts, each, running int
@@ -143,10 +148,12 @@ func (s doubtful) Disagreements(_ context.Context, after db.AttachmentPlace, upT
 	if upTo != "" {
 		last = s.number(upTo)
 	}
+
 	first := s.number(after.Host)
 	if after.Handle == "" {
 		first++
 	}
+
 	var out []db.Disagreement
 	for i := max(first, 1); i <= last; i++ {
 		for n := range s.each {
@@ -163,11 +170,13 @@ func (s doubtful) Orphans(_ context.Context, state cyborg.OperationState, _ time
 	if state == cyborg.OperationAdmitted {
 		return nil, nil
 	}
+
 	begin := time.Unix(0, 0)
 	first := 1
 	if after.Admitted.After(begin) {
 		first = int(after.Admitted.Sub(begin)/time.Second) + 1
 	}
+
 	var out []db.Orphan
 	for i := first; i <= s.running && len(out) < limit; i++ {
 		out = append(out, db.Orphan{
@@ -186,13 +195,13 @@ func (doubtful) name(i int) string { return fmt.Sprintf("h%05d", i) }
 
 func (doubtful) number(name string) int {
 	var i int
-	_, _ = fmt.Sscanf(name, "h%d", &i) // of none it is 0
+	_, _ = fmt.Sscanf(name, "h%d", &i) // an empty name counts as 0
 	return i
 }
 
-// TestInspectReachesEverythingInTurn: however many attachments stay in doubt
-// and however many operations run, round after round looks at the next, until
-// each was looked at, and begins anew.
+// However many attachments stay in doubt and however many operations run, each
+// round continues where the last one ended, until everything was inspected.
+// Then the rounds begin anew.
 func TestInspectReachesEverythingInTurn(t *testing.T) {
 	t.Parallel()
 	for name, store := range map[string]doubtful{
@@ -206,14 +215,17 @@ func TestInspectReachesEverythingInTurn(t *testing.T) {
 	}
 }
 
+// inspectRound inspects a store round by round until all is inspected, and
+// requires that nothing is left out.
 func inspectRound(t *testing.T, store doubtful) {
 	t.Helper()
 	temporal := &mocks.Client{}
-	lost := store.id(store.running) // the last
+	lost := store.id(store.running) // the last operation
 	temporal.On("DescribeWorkflowExecution", mock.Anything, "program/"+lost.String(), "").Return(nil, serviceerror.NewNotFound("gone"))
 	temporal.On("DescribeWorkflowExecution", mock.Anything, mock.Anything, "").Return(&workflowservice.DescribeWorkflowExecutionResponse{
 		WorkflowExecutionInfo: &workflowpb.WorkflowExecutionInfo{Status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING},
 	}, nil)
+
 	acts := conductor.New(store, temporal, conductor.Policy{}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
@@ -228,12 +240,14 @@ func inspectRound(t *testing.T, store doubtful) {
 		var found workflows.Findings
 		require.NoError(t, value.Get(&found))
 		require.LessOrEqual(t, len(found.Disagreements), 500)
+
 		for _, d := range found.Disagreements {
 			seen[d.Host+d.Entry.Handle.Identity] = true
 		}
 		for _, o := range found.Orphans {
 			orphans[o.Operation] = true
 		}
+
 		rounds++
 		if from = found.Next; from.Host == "" {
 			break
@@ -244,14 +258,14 @@ func inspectRound(t *testing.T, store doubtful) {
 	require.LessOrEqual(t, rounds, store.hosts*store.each/500+1)
 }
 
-// TestInspectIsBoundedPerRound: where all is well, a round looks at no more
-// than it should.
+// A round inspects a limited number of hosts, even where all is well.
 func TestInspectIsBoundedPerRound(t *testing.T) {
 	t.Parallel()
 	acts := conductor.New(doubtful{hosts: 6000}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
 	env.RegisterActivityWithOptions(acts.Inspect, activity.RegisterOptions{Name: workflows.InspectActivity})
+
 	var places []string
 	var from workflows.Place
 	for range 4 {

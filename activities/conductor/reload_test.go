@@ -14,13 +14,14 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// loseImages has all accelerators lose an image that they had in an earlier boot of the host.
+// loseImages has all accelerators lose an image that they had in an earlier
+// boot of the host.
 func (c *compute) loseImages() {
 	c.t.Helper()
 	c.exec(`UPDATE deployables SET image = '{"source": "aes.img"}', image_bitstream = 'aes', image_boot = 'earlier'`)
 }
 
-// reloads are the operations that load again what was lost, the newest first.
+// reloads returns the operations that load lost images again, the newest first.
 func (c *compute) reloads() []cyborg.Operation {
 	c.t.Helper()
 	ops, err := c.Operations(c.t.Context(), db.OperationFilter{Kinds: []cyborg.OperationKind{cyborg.OperationProgram}}, db.Page{Limit: 10})
@@ -32,11 +33,13 @@ func (c *compute) reloads() []cyborg.Operation {
 	return ops
 }
 
-// ends begins an operation and ends it.
+// ends begins an operation and ends it with this failure, or with success and
+// the image loaded.
 func (c *compute) ends(op cyborg.Operation, failure *cyborg.Error) {
 	c.t.Helper()
 	_, err := c.Begin(c.t.Context(), op.ID)
 	require.NoError(c.t, err)
+
 	outcome := cyborg.Outcome{Operation: op.ID, State: cyborg.OperationSucceeded}
 	if failure != nil {
 		outcome.State, outcome.Error = cyborg.OperationFailed, failure
@@ -46,8 +49,9 @@ func (c *compute) ends(op cyborg.Operation, failure *cyborg.Error) {
 	require.NoError(c.t, c.End(c.t.Context(), outcome))
 }
 
-// TestReloadBeforeReboot: an instance whose accelerator has lost its image is not rebooted before that is loaded again, which is tried
-// once for a rescue, however often that asks; where it fails, the rescue says why.
+// An instance whose accelerator has lost its image is not rebooted before the
+// image is loaded again. A rescue tries that once, however often it asks, and
+// fails with the reason if that fails.
 func TestReloadBeforeReboot(t *testing.T) {
 	t.Parallel()
 	c := newCompute(t, 1, conductor.Policy{})
@@ -55,6 +59,7 @@ func TestReloadBeforeReboot(t *testing.T) {
 	c.reboot()
 	c.loseImages()
 	rescue := uuid.New()
+
 	look := func() workflows.LookAtInstanceResult {
 		t.Helper()
 		value, err := c.env.ExecuteActivity(workflows.LookAtInstanceActivity, workflows.LookAtInstanceInput{
@@ -65,14 +70,17 @@ func TestReloadBeforeReboot(t *testing.T) {
 		require.NoError(t, value.Get(&result))
 		return result
 	}
+
 	c.model.Set(novatest.Instance{ID: who, Status: "REBOOT", Task: "rebooting", Host: "h1"})
 	require.Contains(t, look().Wait, "Nova works on it")
 	require.Empty(t, c.reloads(), "it may just be getting what it was given")
+
 	c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
 	for range 3 {
 		require.Contains(t, look().Wait, "loads image aes into accelerator")
 		require.Len(t, c.reloads(), 1)
 	}
+
 	c.ends(c.reloads()[0], cyborg.Errorf(cyborg.ErrInUse, "it is in use by qemu"))
 	failed := look()
 	require.Equal(t, cyborg.RescueFailed, failed.Outcome)
@@ -82,9 +90,11 @@ func TestReloadBeforeReboot(t *testing.T) {
 	rescue = uuid.New()
 	require.Contains(t, look().Wait, "loads image aes into accelerator")
 	require.Len(t, c.reloads(), 2)
+
 	c.model.Set(novatest.Instance{ID: who, Status: novatest.ShutOff, Host: "h1"})
 	c.tidy()
 	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1}, c.drift(), "it would be started without it")
+
 	for _, op := range c.reloads() {
 		if !op.State.Ended() {
 			c.ends(op, nil)
@@ -95,13 +105,15 @@ func TestReloadBeforeReboot(t *testing.T) {
 	require.Empty(t, c.drift())
 }
 
-// TestReloadIsAdmittedOnce: what nobody holds is loaded again by itself where operators want that, and nothing that somebody holds.
+// Where the policy wants it, a lost image of an accelerator that nobody holds
+// is loaded again. An accelerator that somebody holds is left alone.
 func TestReloadIsAdmittedOnce(t *testing.T) {
 	t.Parallel()
 	for wanted, reloaded := range map[bool]int{true: 2, false: 0} {
 		c := newCompute(t, 3, conductor.Policy{ReloadLost: wanted})
 		c.bind()
 		require.Zero(t, c.tidy().Reloaded)
+
 		c.loseImages()
 		require.Zero(t, c.tidy().Reloaded, "its host is silent")
 		c.exec("UPDATE hosts SET last_seen = now() + interval '1 hour'")

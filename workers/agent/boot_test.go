@@ -19,6 +19,7 @@ func TestBootIDIsReadBelowTheRoot(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
 	boot := uuid.NewString()
 	require.NoError(t, os.WriteFile(path, []byte(boot+"\n"), 0o600))
+
 	_, stop := h.run()
 	require.Equal(t, boot, h.reports(1)[0].BootID)
 	require.Zero(t, h.reports(1)[0].Uptime, "this root does not say when that was")
@@ -31,8 +32,8 @@ func TestBootIDIsReadBelowTheRoot(t *testing.T) {
 	require.NotEqual(t, boot, machine)
 }
 
-// The reported uptime is that of the boot whose id is reported, and is sent
-// only together with that id.
+// The reported uptime belongs to the boot whose ID is reported, so it is sent
+// only if both are read from the same root.
 func TestUptimeIsReadBelowTheRoot(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -41,9 +42,11 @@ func TestUptimeIsReadBelowTheRoot(t *testing.T) {
 	require.NoError(t, os.MkdirAll(filepath.Join(proc, "sys/kernel/random"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(proc, "sys/kernel/random/boot_id"), []byte(uuid.NewString()+"\n"), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(proc, "uptime"), []byte("3600.25 7000.00\n"), 0o600))
+
 	_, stop := h.run()
 	require.Zero(t, h.reports(1)[0].Uptime, "of a boot id that it was given, nobody knows when that was")
 	stop()
+
 	h.deps.BootID = ""
 	h.run()
 	require.Equal(t, time.Hour+250*time.Millisecond, h.reports(2)[1].Uptime)

@@ -11,22 +11,23 @@ import (
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
-// conductor is one that agents report to.
+// conductor is a conductor that records what agents report.
 type conductor struct {
 	*httptest.Server
 	mu      sync.Mutex
 	reports []agentapi.Report
 	beats   []agentapi.Heartbeat
-	refused int // reports, since a newer one was there
+	refused int // how many reports were refused because a newer one is recorded
 	images  map[string][]byte
-	// trouble, where set, answers in its place.
+	// trouble, if set, may answer in the conductor's place.
 	trouble func(w http.ResponseWriter, r *http.Request) (answered bool)
-	wants   bool // a report, with the next heartbeat
-	// compares heartbeats with the reports, as the real conductor does. It is for
-	// tests in which all reports are in reports.
+	wants   bool // whether the next heartbeat's answer asks for a report
+	// compares says to compare heartbeats with the reports, as the real conductor
+	// does. It requires that reports has all reports.
 	compares bool
 }
 
+// newConductor starts a conductor that ends with the test.
 func newConductor(t *testing.T) *conductor {
 	t.Helper()
 	c := &conductor{images: map[string][]byte{}}
@@ -42,16 +43,18 @@ func (c *conductor) serve(w http.ResponseWriter, r *http.Request) {
 	if trouble != nil && trouble(w, r) {
 		return
 	}
+
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch r.Method + " " + r.URL.Path {
 	case "POST /agent/v1/differences":
-		encode(w, agentapi.ReportReply{Whole: true}) // c.reports has whole ones only
+		encode(w, agentapi.ReportReply{Whole: true}) // c.reports keeps only whole reports
 	case "POST /agent/v1/reports":
 		var report agentapi.Report
 		if !decode(w, r, &report) {
 			return
 		}
+
 		reply := agentapi.ReportReply{Accepted: len(c.reports) == 0 || c.reports[len(c.reports)-1].Sequence < report.Sequence}
 		if reply.Accepted {
 			c.reports = append(c.reports, report)
@@ -59,6 +62,7 @@ func (c *conductor) serve(w http.ResponseWriter, r *http.Request) {
 			c.refused++
 			reply.Exceed = c.reports[len(c.reports)-1].Sequence
 		}
+
 		reply.Generation = int64(len(c.reports))
 		encode(w, reply)
 	case "POST /agent/v1/heartbeats":
@@ -74,9 +78,9 @@ func (c *conductor) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// differs says that the records are not those of the report that the agent
-// takes for the last one, as after a kill between an acknowledgement and the
-// moment at which the agent saves it. The real conductor asks for a report then.
+// differs tells whether the agent's last acknowledged report is not the last
+// one recorded. An agent that is killed between an acknowledgement and saving
+// it is in that state, and the real conductor then asks for a report.
 func (c *conductor) differs(beat agentapi.Heartbeat) bool {
 	if len(c.reports) == 0 {
 		return false
@@ -84,7 +88,8 @@ func (c *conductor) differs(beat agentapi.Heartbeat) bool {
 	return beat.Digest != c.reports[len(c.reports)-1].Digest || beat.Generation != int64(len(c.reports))
 }
 
-// hang does not answer before the client goes away; the server notices that only once the request is read.
+// hang does not answer before the client has gone away. The server notices that
+// only after the request was read.
 func hang(r *http.Request) {
 	_, _ = io.Copy(io.Discard, r.Body) // whatever it was
 	<-r.Context().Done()
@@ -100,34 +105,38 @@ func decode(w http.ResponseWriter, r *http.Request, into any) bool {
 
 func encode(w http.ResponseWriter, answer any) {
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(answer) // a test's client that went away notices by itself
+	_ = json.NewEncoder(w).Encode(answer) // a client that has gone away needs no answer
 }
 
-// ail makes the conductor answer otherwise; nil makes it well again.
+// ail has a function answer in the conductor's place; nil ends that.
 func (c *conductor) ail(trouble func(w http.ResponseWriter, r *http.Request) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.trouble = trouble
 }
 
+// want asks for a report with the answer to the next heartbeat.
 func (c *conductor) want() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.wants = true
 }
 
+// reported returns the accepted reports.
 func (c *conductor) reported() []agentapi.Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]agentapi.Report(nil), c.reports...)
 }
 
+// refusals returns how many reports were refused as outdated.
 func (c *conductor) refusals() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.refused
 }
 
+// heard returns the heartbeats.
 func (c *conductor) heard() []agentapi.Heartbeat {
 	c.mu.Lock()
 	defer c.mu.Unlock()

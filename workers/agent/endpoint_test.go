@@ -18,6 +18,7 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
+// serveImages returns an endpoint whose only conductor is this handler.
 func serveImages(t *testing.T, handler http.HandlerFunc) *endpoint {
 	t.Helper()
 	server := httptest.NewServer(handler)
@@ -27,6 +28,8 @@ func serveImages(t *testing.T, handler http.HandlerFunc) *endpoint {
 	return e
 }
 
+// A download resumes at an offset within the image. At an offset behind its end
+// it begins anew.
 func TestImagesAreReadInRanges(t *testing.T) {
 	t.Parallel()
 	const image = "0123456789"
@@ -38,6 +41,7 @@ func TestImagesAreReadInRanges(t *testing.T) {
 		}
 		http.ServeContent(w, r, "", time.Time{}, strings.NewReader(image))
 	})
+
 	for offset, want := range map[int64]struct {
 		offset int64
 		text   string
@@ -47,10 +51,12 @@ func TestImagesAreReadInRanges(t *testing.T) {
 		text, err := io.ReadAll(download)
 		require.NoError(t, err)
 		require.NoError(t, download.Close())
+
 		require.Equal(t, want.text, string(text), "from %d", offset)
 		require.Equal(t, want.offset, download.Offset)
 		require.Equal(t, int64(len(image)), download.Size)
 	}
+
 	_, err := e.Image(t.Context(), "/nothing", 0)
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }
@@ -77,15 +83,16 @@ func TestImageErrorsOfTheConductor(t *testing.T) {
 	} {
 		e := serveImages(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(test.status)
-			_, _ = fmt.Fprint(w, test.body) // the client tells what it got of it
+			_, _ = fmt.Fprint(w, test.body) // a failed write shows at the client
 		})
+
 		_, err := e.Image(t.Context(), "/nothing", 0)
 		require.Equal(t, test.kind, cyborg.ErrorKindOf(err), "status %d: %v", test.status, err)
 		require.ErrorContains(t, err, test.text)
 	}
 }
 
-// A one-time URL is given back, and its secret is in no error.
+// A one-time URL is given back, and no error contains its secret.
 func TestOneTimeURLs(t *testing.T) {
 	t.Parallel()
 	path := workflows.ImageFetch(uuid.New(), "the-secret")
@@ -96,12 +103,14 @@ func TestOneTimeURLs(t *testing.T) {
 			w.WriteHeader(http.StatusNoContent)
 			return
 		}
-		_, _ = fmt.Fprint(w, "image") // the client tells what it got of it
+		_, _ = fmt.Fprint(w, "image") // a failed write shows at the client
 	})
+
 	download, err := e.Image(t.Context(), path, 0)
 	require.NoError(t, err)
 	require.NoError(t, download.Close())
 	require.NoError(t, e.GiveBack(t.Context(), path))
+
 	require.Equal(t, "GET "+path, <-asked)
 	require.Equal(t, "DELETE "+path, <-asked)
 
@@ -113,6 +122,7 @@ func TestOneTimeURLs(t *testing.T) {
 	require.NotContains(t, nobody.GiveBack(t.Context(), path).Error(), "the-secret")
 }
 
+// A partial answer that does not say which part it is cannot be used.
 func TestUnrequestedRangeIsRefused(t *testing.T) {
 	t.Parallel()
 	e := serveImages(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -124,8 +134,7 @@ func TestUnrequestedRangeIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "does not say which")
 }
 
-// TestRetryAfter: an answer that says when to ask again is heeded, within
-// reason.
+// The delay that an answer asks for is respected up to a limit.
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	for header, want := range map[string]time.Duration{"": 0, "soon": 0, "-1": 0, "3": 3 * time.Second, "86400": lastRetry} {
@@ -133,8 +142,10 @@ func TestRetryAfter(t *testing.T) {
 			w.Header().Set("Retry-After", header)
 			w.WriteHeader(http.StatusTooManyRequests)
 		})
+
 		err := e.post(t.Context(), reportPath, agentapi.Report{}, &agentapi.ReportReply{})
 		require.Equal(t, cyborg.ErrOverloaded, cyborg.ErrorKindOf(err))
+
 		var asked retryAfter
 		require.Equal(t, want > 0, errors.As(err, &asked), header)
 		require.Equal(t, want, asked.after, header)

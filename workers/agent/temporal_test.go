@@ -21,12 +21,12 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// temporal is as much of a Temporal server as a worker for activities needs.
+// temporal is a Temporal server with what a worker for activities needs.
 type temporal struct {
 	workflowservice.UnimplementedWorkflowServiceServer
 	t       *testing.T
 	address string
-	started chan struct{} // closed when it is
+	started chan struct{} // closed when the server is started
 
 	mu      sync.Mutex
 	polled  map[string]string // identity by task queue
@@ -34,22 +34,27 @@ type temporal struct {
 	results map[string]chan result
 }
 
+// result is the answer to a task: its payloads, or its failure.
 type result struct {
 	payloads *commonpb.Payloads
 	failure  *failurepb.Failure
 }
 
-// newTemporal has an address but hangs up on whoever comes there before it is started.
+// newTemporal returns a server that has its address but closes each connection
+// until it is started.
 func newTemporal(t *testing.T) *temporal {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+
 	s := &temporal{
 		t: t, address: listener.Addr().String(), started: make(chan struct{}), polled: map[string]string{}, results: map[string]chan result{},
 		tasks: make(chan *workflowservice.PollActivityTaskQueueResponse, 10),
 	}
+
 	server := grpc.NewServer()
 	workflowservice.RegisterWorkflowServiceServer(server, s)
+
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(lateListener{listener, s.started}) }()
 	t.Cleanup(func() {
@@ -61,7 +66,8 @@ func newTemporal(t *testing.T) *temporal {
 	return s
 }
 
-// lateListener keeps its port from the beginning on, and takes connections once it is open.
+// lateListener holds its port from the beginning, and closes each connection
+// until it is open.
 type lateListener struct {
 	net.Listener
 
@@ -74,18 +80,20 @@ func (l lateListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		select {
 		case <-l.open:
 			return conn, nil
 		default:
-			_ = conn.Close() // whoever it is comes again
+			_ = conn.Close() // the client tries again
 		}
 	}
 }
 
+// start has the server accept connections.
 func (s *temporal) start() { close(s.started) }
 
-// client is a lazy one, as agents get.
+// client returns a lazy client, as agents get one.
 func (s *temporal) client() client.Client {
 	s.t.Helper()
 	c, err := client.NewLazyClient(client.Options{HostPort: s.address, Logger: silent{}, WorkerHeartbeatInterval: -1})
@@ -94,7 +102,8 @@ func (s *temporal) client() client.Client {
 	return c
 }
 
-// run has the agent run an activity, and returns its result. A try that nobody answers is given again, as Temporal does.
+// run has the agent run an activity, and returns its result. A try without an
+// answer is given again, as Temporal does.
 func (s *temporal) run(name string, in, out any) *failurepb.Failure {
 	s.t.Helper()
 	for range 30 {
@@ -107,20 +116,23 @@ func (s *temporal) run(name string, in, out any) *failurepb.Failure {
 		case <-time.After(4 * time.Second):
 		}
 	}
+
 	require.Fail(s.t, "the agent does not answer")
 	return nil
 }
 
-// give gives the agent a try of an activity.
+// give gives the agent one try of an activity.
 func (s *temporal) give(name string, in any) <-chan result {
 	s.t.Helper()
 	payloads, err := converter.GetDefaultDataConverter().ToPayloads(in)
 	require.NoError(s.t, err)
+
 	token := uuid.NewString()
 	done := make(chan result, 1)
 	s.mu.Lock()
 	s.results[token] = done
 	s.mu.Unlock()
+
 	now := timestamppb.Now()
 	s.tasks <- &workflowservice.PollActivityTaskQueueResponse{
 		TaskToken: []byte(token), WorkflowNamespace: "default", ActivityId: "1", Attempt: 1, Input: payloads,
@@ -134,7 +146,7 @@ func (s *temporal) give(name string, in any) <-chan result {
 	return done
 }
 
-// worker is the identity that polls a queue, or empty.
+// worker returns the identity that polls a task queue, or an empty one.
 func (s *temporal) worker(queue string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,6 +167,7 @@ func (s *temporal) PollActivityTaskQueue(
 	s.mu.Lock()
 	s.polled[request.GetTaskQueue().GetName()] = request.GetIdentity()
 	s.mu.Unlock()
+
 	select {
 	case task := <-s.tasks:
 		return task, nil
@@ -185,6 +198,7 @@ func (s *temporal) RespondActivityTaskFailed(
 	return &workflowservice.RespondActivityTaskFailedResponse{}, nil
 }
 
+// respond passes a result on to the caller of give.
 func (s *temporal) respond(token []byte, r result) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,7 +209,8 @@ func (s *temporal) ShutdownWorker(context.Context, *workflowservice.ShutdownWork
 	return &workflowservice.ShutdownWorkerResponse{}, nil
 }
 
-// silent is a logger for what fails on purpose.
+// silent is a logger that drops everything, for failures that a test causes on
+// purpose.
 type silent struct{}
 
 func (silent) Debug(string, ...any) {}

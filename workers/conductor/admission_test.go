@@ -13,8 +13,9 @@ import (
 	"github.com/cyborg-project/cyborg/workers/conductor"
 )
 
-// New hardware is admitted when the records notify, all of it, and the database
-// is not asked more often than needed.
+// The admitter admits all new hardware after a notification. It looks into the
+// database no more often than needed, whether notifications are many or looks
+// fail.
 func TestAdmitterLooksAfterNotifications(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -22,9 +23,10 @@ func TestAdmitterLooksAfterNotifications(t *testing.T) {
 		var (
 			notify = make(chan struct{}, 1)
 			looks  []time.Time
-			found  []int // by the looks to come
+			found  []int // what the next looks find
 			away   error
 		)
+
 		admitter := conductor.Admitter{
 			Notify: func(context.Context) <-chan struct{} { return notify },
 			Admit: func(context.Context) (int, error) {
@@ -38,6 +40,7 @@ func TestAdmitterLooksAfterNotifications(t *testing.T) {
 			},
 			Log: slog.New(slog.DiscardHandler),
 		}
+
 		done := make(chan error, 1)
 		go func() { done <- admitter.Run(ctx) }()
 		wait(time.Hour)
@@ -70,6 +73,7 @@ func TestAdmitterLooksAfterNotifications(t *testing.T) {
 			wait(time.Second)
 		}
 		require.Less(t, len(looks), 30, "ever more seldom")
+
 		stop()
 		require.NoError(t, <-done)
 	})

@@ -16,7 +16,7 @@ import (
 	"github.com/cyborg-project/cyborg/workers/conductor"
 )
 
-// followed is the records of hosts, as far as a follower sees them.
+// followed holds the records of hosts, as far as a follower sees them.
 type followed struct {
 	mu       sync.Mutex
 	due      []string
@@ -30,6 +30,7 @@ type followed struct {
 // Notify ticks each second, as a store does while nothing happens.
 func (*followed) Notify(ctx context.Context) <-chan struct{} {
 	c := make(chan struct{})
+
 	go func() {
 		for {
 			select {
@@ -44,6 +45,7 @@ func (*followed) Notify(ctx context.Context) <-chan struct{} {
 			}
 		}
 	}()
+
 	return c
 }
 
@@ -87,24 +89,27 @@ func (*followed) PlacementState(context.Context) (db.PlacementState, error) {
 	return db.PlacementState{OutOfStep: 1}, nil
 }
 
-// locked looks at what the store was asked, or changes what it answers.
+// locked runs do under the lock, to read what the store was asked or to change
+// what it answers.
 func (f *followed) locked(do func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	do()
 }
 
-// follow runs a follower in a bubble until the test has seen enough.
+// follow runs a follower in a bubble until look returns.
 func follow(t *testing.T, f *followed, start func(host string) error, look func(counted *db.PlacementState)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		var counted db.PlacementState
+
 		follower := conductor.Follower{
 			Store: f, SilentAfter: time.Minute, Log: slog.New(slog.DiscardHandler),
 			Start:   func(_ context.Context, host string) error { return start(host) },
 			Counted: func(state db.PlacementState) { f.locked(func() { counted = state }) },
 		}
+
 		done := make(chan error, 1)
 		go func() { done <- follower.Run(ctx) }()
 		look(&counted)
@@ -113,20 +118,21 @@ func follow(t *testing.T, f *followed, start func(host string) error, look func(
 	})
 }
 
-// wait lets so much of the bubble's time pass.
+// wait lets this much of the bubble's time pass.
 func wait(d time.Duration) {
 	<-time.After(d)
 	synctest.Wait()
 }
 
-// A host that is due gets a run; however many there are, and however busy the
-// feed is, the records are asked seldom.
+// Each host that is due gets a run, and even many hosts take only a few looks
+// at the records.
 func TestFollowerStartsRuns(t *testing.T) {
 	t.Parallel()
 	f := &followed{}
 	for range 250 {
 		f.due = append(f.due, "h")
 	}
+
 	started := 0
 	follow(t, f, func(string) error {
 		f.locked(func() { started++ })
@@ -141,11 +147,12 @@ func TestFollowerStartsRuns(t *testing.T) {
 	})
 }
 
-// A host whose run cannot be started is given back, so that it is due again at
+// A host whose run cannot be started is returned, so that it is due again at
 // once.
 func TestFollowerReturnsHostsItCannotStart(t *testing.T) {
 	t.Parallel()
 	f := &followed{due: []string{"good", "bad"}}
+
 	follow(t, f, func(host string) error {
 		if host == "bad" {
 			return cyborg.Errorf(cyborg.ErrUnavailable, "Temporal does not answer")
@@ -160,8 +167,9 @@ func TestFollowerReturnsHostsItCannotStart(t *testing.T) {
 	})
 }
 
-// A host counts as silent only after we could have heard it for as long: not
-// right after a start, and not after the database was away.
+// A host counts as silent only after the follower could have heard from it for
+// that long. Right after a start, or after the database was away, that is not
+// the case yet.
 func TestFollowerDelaysSilenceAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	f := &followed{}
@@ -169,14 +177,17 @@ func TestFollowerDelaysSilenceAfterAnOutage(t *testing.T) {
 		began := time.Now()
 		wait(59 * time.Second)
 		f.locked(func() { require.Empty(t, f.silences) })
+
 		wait(10 * time.Second)
 		f.locked(func() {
 			require.NotEmpty(t, f.silences)
 			require.GreaterOrEqual(t, f.silences[0].Sub(began), time.Minute)
 			f.away = errors.New("away")
 		})
+
 		wait(30 * time.Second)
 		f.locked(func() { f.away, f.silences = nil, nil })
+
 		back := time.Now()
 		wait(55 * time.Second)
 		f.locked(func() { require.Empty(t, f.silences) })

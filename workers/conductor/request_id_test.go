@@ -13,7 +13,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// An activity's context has the request id that other services are told.
+// The context of an activity carries the request ID that other services are
+// told.
 func TestActivitiesHaveARequestID(t *testing.T) {
 	t.Parallel()
 	var suite testsuite.WorkflowTestSuite
@@ -21,6 +22,7 @@ func TestActivitiesHaveARequestID(t *testing.T) {
 	env.SetWorkerOptions(worker.Options{Interceptors: interceptors()})
 	env.RegisterActivityWithOptions(func(ctx context.Context) (string, error) { return cyborg.RequestIDOf(ctx), nil },
 		activity.RegisterOptions{Name: "ask"})
+
 	value, err := env.ExecuteActivity("ask")
 	require.NoError(t, err)
 	var id string

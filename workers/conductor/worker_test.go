@@ -21,15 +21,15 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// temporal is as much of a Temporal server as a worker needs to wait for work.
+// temporal is a Temporal server with what a worker needs to wait for work.
 type temporal struct {
 	workflowservice.UnimplementedWorkflowServiceServer
 
-	asked  chan struct{} // what it was asked, for the namespace
-	polled chan string   // the queues
+	asked  chan struct{} // a signal for each question for the namespace
+	polled chan string   // the task queues that were polled
 
 	mu    sync.Mutex
-	known bool // the namespace
+	known bool // whether the namespace exists
 }
 
 func (*temporal) GetSystemInfo(context.Context, *workflowservice.GetSystemInfoRequest) (*workflowservice.GetSystemInfoResponse, error) {
@@ -45,6 +45,7 @@ func (s *temporal) DescribeNamespace(
 	case s.asked <- struct{}{}:
 	default:
 	}
+
 	if !s.known {
 		return nil, serviceerror.NewNamespaceNotFound(in.GetNamespace())
 	}
@@ -73,7 +74,8 @@ func (*temporal) ShutdownWorker(context.Context, *workflowservice.ShutdownWorker
 	return &workflowservice.ShutdownWorkerResponse{}, nil
 }
 
-// lateListener keeps its port from the beginning on, and takes connections once it is open.
+// lateListener holds its port from the beginning, and closes each connection
+// until it is open.
 type lateListener struct {
 	net.Listener
 
@@ -86,16 +88,17 @@ func (l lateListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		select {
 		case <-l.open:
 			return conn, nil
 		default:
-			_ = conn.Close() // whoever it is comes again
+			_ = conn.Close() // the client tries again
 		}
 	}
 }
 
-// logWatcher passes on that something was logged.
+// logWatcher signals that something was logged.
 type logWatcher struct{ heard chan struct{} }
 
 func (l logWatcher) Write(text []byte) (int, error) {
@@ -106,18 +109,20 @@ func (l logWatcher) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// A server may start before Temporal does, and before Temporal knows the namespace: its worker works as soon as both are
-// there.
+// A server may start before Temporal does, and before Temporal knows the
+// namespace. Its worker asks for work as soon as both are there.
 func TestServeWaitsForTemporal(t *testing.T) {
 	t.Parallel()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	require.NoError(t, err)
+
 	s := &temporal{asked: make(chan struct{}, 1), polled: make(chan string, 100)}
 	server := grpc.NewServer()
 	workflowservice.RegisterWorkflowServiceServer(server, s)
 	open := make(chan struct{})
 	go func() { _ = server.Serve(lateListener{listener, open}) }()
 	t.Cleanup(server.Stop)
+
 	c, err := client.NewLazyClient(client.Options{
 		HostPort: listener.Addr().String(), WorkerHeartbeatInterval: -1, Logger: temporallog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
 	})
@@ -131,20 +136,22 @@ func TestServeWaitsForTemporal(t *testing.T) {
 	go func() {
 		served <- conductor.Serve(ctx, c, acts, "test", slog.New(slog.NewTextHandler(logWatcher{heard}, nil)))
 	}()
-	<-heard // it could not start
+	<-heard // it has logged that it cannot start
 
 	close(open)
 	<-s.asked
 	s.mu.Lock()
 	s.known = true
 	s.mu.Unlock()
-	for limit, queue := time.After(5*time.Minute), ""; queue != workflows.ConductorQueue; { // it has one of its own as well
+
+	for limit, queue := time.After(5*time.Minute), ""; queue != workflows.ConductorQueue; { // the worker polls a queue of its own as well
 		select {
 		case queue = <-s.polled:
 		case <-limit:
 			t.Fatal("the worker does not ask for work")
 		}
 	}
+
 	stop()
 	require.NoError(t, <-served)
 }
