@@ -18,6 +18,7 @@ type plain struct {
 
 func (plain) Discover(context.Context) ([]cyborg.DeviceReport, error) { return nil, nil }
 
+// newPlain makes a plain driver, and refuses the option wrong.
 func newPlain(env drivers.Environment, options map[string]any) (drivers.Driver, error) {
 	if _, ok := options["wrong"]; ok {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "there is no option wrong")

@@ -11,15 +11,19 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/builtin"
 )
 
+// A misspelt option must fail instead of being ignored, whichever driver gets
+// it.
 func TestEveryBuiltinDriverRefusesUnknownOptions(t *testing.T) {
 	t.Parallel()
 	registry, err := builtin.Registry()
 	require.NoError(t, err)
 	require.Subset(t, registry.Names(), []string{"fake", "generic"})
+
 	for _, name := range registry.Names() {
 		env := drivers.Environment{
 			Host: "h", Backend: "b", Root: t.TempDir(), StateDir: t.TempDir(), Log: slog.New(slog.DiscardHandler),
 		}
+
 		_, err := registry.New(name, env, map[string]any{"no_such_option": true})
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), name)
 		require.ErrorContains(t, err, "no_such_option", name)

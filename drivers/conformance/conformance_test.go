@@ -97,6 +97,7 @@ func TestDefectsAreFound(t *testing.T) {
 			require.Truef(t, failed, "the suite finds nothing wrong with a driver that %s:\n%s", defect, output)
 			require.Contains(t, output, "--- FAIL: "+testName(check)+" (")
 			require.NotContains(t, output, "panic:")
+
 			output, failed = runSubject(t, "", check)
 			require.Falsef(t, failed, "the check fails a sound driver:\n%s", output)
 			require.Contains(t, output, "--- PASS: "+testName(check)+" (", "the check runs")
@@ -104,6 +105,7 @@ func TestDefectsAreFound(t *testing.T) {
 	}
 }
 
+// testName is the name of the subtest that runs a check.
 func testName(check string) string {
 	return strings.TrimSuffix("TestSuiteOnACorrectDriver/"+strings.ReplaceAll(check, " ", "_"), "/")
 }
@@ -114,7 +116,8 @@ func runSubject(t *testing.T, defect, check string) (output string, failed bool)
 	t.Helper()
 	pattern := "^" + strings.ReplaceAll(testName(check), "/", "$/^") + "$"
 	command := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.run", pattern)
-	command.Env = append(os.Environ(), defectVariable+"="+defect, "GORACE=atexit_sleep_ms=0") // else each exit takes a second
+	command.Env = append(os.Environ(), defectVariable+"="+defect, "GORACE=atexit_sleep_ms=0") // otherwise each exit of a race-enabled binary takes a second
+
 	text, err := command.CombinedOutput()
 	if _, exited := errors.AsType[*exec.ExitError](err); !exited {
 		require.NoError(t, err)

@@ -38,13 +38,15 @@ type hardware struct {
 	staged    int
 }
 
+// snapshot returns everything that a driver can change.
 func (h *hardware) snapshot(*testing.T) string {
 	h.Lock()
 	defer h.Unlock()
 	return fmt.Sprint(h.vanished, h.installed, h.attached, h.users, h.images, h.traces)
 }
 
-// setVanished takes the card off the bus or puts it back, with nothing attached.
+// setVanished takes the card off the bus or puts it back, with nothing
+// attached.
 func (h *hardware) setVanished(vanished bool) {
 	h.Lock()
 	defer h.Unlock()
@@ -74,15 +76,19 @@ type memory struct {
 	tries  map[string]bool
 }
 
+// newDriver returns a toy with an empty memory, as after a restart.
 func newDriver(h *hardware, defect string) toy {
 	return toy{bareToy{h, defect, &memory{tries: map[string]bool{}}}}
 }
 
+// newToy returns a rig with new hardware and a toy that has this defect, or
+// none.
 func newToy(defect string) *conformance.Rig {
 	h := &hardware{
 		installed: map[string]bool{}, attached: map[string]bool{}, users: map[string]string{}, images: map[string]string{},
 		changed: make(chan struct{}),
 	}
+
 	rig := &conformance.Rig{
 		Driver: newDriver(h, defect),
 		Restart: func(*testing.T) drivers.Driver {
@@ -136,12 +142,15 @@ func newToy(defect string) *conformance.Rig {
 			return func() { h.setVanished(false) }
 		},
 	}
+
 	if defect == "lacks a service" {
 		rig.Driver = withoutWatch{toy: newDriver(h, defect)}
 	}
+
 	return rig
 }
 
+// newBareToy returns a rig with a driver that can only discover.
 func newBareToy() *conformance.Rig {
 	rig := newToy("")
 	bare := rig.Driver.(toy).bareToy
@@ -154,6 +163,8 @@ type withoutWatch struct {
 	toy toy
 }
 
+// stage writes an image whose content is the word, with an id that is unique by
+// its number.
 func stage(t *testing.T, word string, number int) (string, cyborg.Image) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "image")
@@ -161,7 +172,7 @@ func stage(t *testing.T, word string, number int) (string, cyborg.Image) {
 	return path, cyborg.Image{Source: "image", ID: word + strconv.Itoa(number)}
 }
 
-// remember says whether the toy has seen the word before.
+// remember tells whether the driver has seen the word before.
 func (d bareToy) remember(word string) bool {
 	d.memory.Lock()
 	defer d.memory.Unlock()
@@ -177,8 +188,9 @@ func (d bareToy) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 	if asking := d.memory.asking.Add(1); asking > 1 && d.defect == "answers one at a time" {
 		return nil, cyborg.Errorf(cyborg.ErrHardware, "someone else is asking")
 	}
-	runtime.Gosched() // lets others in
+	runtime.Gosched() // gives concurrent calls a chance to overlap
 	defer d.memory.asking.Add(-1)
+
 	d.Lock()
 	defer d.Unlock()
 	if d.vanished && d.defect != "shows what vanished" {
@@ -187,10 +199,12 @@ func (d bareToy) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 	if d.defect == "shows nothing while attached" && len(d.attached) > 0 {
 		return []cyborg.DeviceReport{}, nil
 	}
+
 	device := cyborg.DeviceReport{
 		Identity: "toy", Type: cyborg.DeviceTypeFPGA, VendorID: "toy", ProductID: "toy", Vendor: "Toys", Model: "T",
 		ControlPath: cyborg.ControlPath{Kind: "DEV", Info: map[string]string{"path": "/dev/toy"}},
 	}
+
 	for _, name := range []string{"a", "b"} {
 		deployable := cyborg.DeployableReport{
 			Name: name, ProgramSet: name, BitstreamID: d.images[name],
@@ -204,21 +218,24 @@ func (d bareToy) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 		}
 		device.Deployables = append(device.Deployables, deployable)
 	}
+
 	if d.defect == "names a deployable twice" {
 		device.Deployables[1].Name = device.Deployables[0].Name
 	}
 	if d.memory.calls++; d.defect == "lists in another order" && d.memory.calls%2 == 0 {
 		slices.Reverse(device.Deployables)
 	}
+
 	return []cyborg.DeviceReport{device}, nil
 }
 
-// begin checks, before each change, that the context has not ended and that the
-// hardware is there.
+// begin checks before each change that the context has not ended and that the
+// hardware is there. Each of the two defects leaves one check out.
 func (d toy) begin(ctx context.Context, carelessly, touchesGhosts string) error {
 	if ctx.Err() != nil && d.defect != carelessly {
 		return ctx.Err()
 	}
+
 	d.Lock()
 	defer d.Unlock()
 	if d.vanished && d.defect != touchesGhosts {
@@ -235,6 +252,7 @@ func (d toy) wait(ctx context.Context) error {
 	if slow == nil {
 		return nil
 	}
+
 	select {
 	case <-slow:
 		return nil
@@ -250,9 +268,11 @@ func (d toy) Install(ctx context.Context, target drivers.Target) error {
 	if err := d.wait(ctx); err != nil {
 		return err
 	}
+
 	if d.remember("install") && d.defect == "installs once only" {
 		return cyborg.Errorf(cyborg.ErrHardware, "it is installed already")
 	}
+
 	d.Lock()
 	defer d.Unlock()
 	d.installed[target.Deployable.Name] = true
@@ -272,12 +292,14 @@ func (d toy) Attach(ctx context.Context, request drivers.AttachRequest) error {
 	if err := d.begin(ctx, "begins an attach without a context", "attaches what vanished"); err != nil {
 		return err
 	}
+
 	if d.defect == "fails to attach over a note" && request.Prior != nil {
 		return cyborg.Errorf(cyborg.ErrHardware, "there is a note already")
 	}
 	if d.remember("attach") && d.defect == "attaches once only" {
 		return cyborg.Errorf(cyborg.ErrHardware, "it is attached already")
 	}
+
 	touch := func() {
 		d.Lock()
 		defer d.Unlock()
@@ -288,20 +310,24 @@ func (d toy) Attach(ctx context.Context, request drivers.AttachRequest) error {
 			}
 		}
 	}
+
 	if d.defect == "touches before it notes" {
 		touch()
 	}
 	if err := request.Note(json.RawMessage(`{"handle": "toy"}`)); err != nil && d.defect != "attaches without its note" {
 		return err
 	}
+
 	if d.defect == "stays half attached" {
 		d.Lock()
 		d.traces++
 		d.Unlock()
 	}
+
 	if err := d.wait(ctx); err != nil {
 		return err
 	}
+
 	touch()
 	return nil
 }
@@ -310,6 +336,7 @@ func (d toy) Detach(ctx context.Context, request drivers.DetachRequest) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+
 	d.Lock()
 	defer d.Unlock()
 	handle := request.Handle.Identity
@@ -333,6 +360,7 @@ func (d toy) Detach(ctx context.Context, request drivers.DetachRequest) error {
 	case "leaves a trace of each attach":
 		d.traces++
 	}
+
 	if d.users[handle] != "" {
 		return cyborg.Errorf(cyborg.ErrInUse, "it is in use by %s", d.users[handle])
 	}
@@ -351,11 +379,13 @@ func (d toy) CheckImage(_ context.Context, target drivers.Target, path string, i
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrInternal, "%w", err)
 	}
+
 	if d.defect == "programs to check" {
 		d.Lock()
 		defer d.Unlock()
 		d.images[target.Deployable.Name] = image.ID
 	}
+
 	if !bytes.Equal(content, []byte("good")) && d.defect != "loads anything" {
 		return cyborg.Errorf(cyborg.ErrImageRejected, "the image is not good")
 	}
@@ -369,24 +399,29 @@ func (d toy) Program(ctx context.Context, request drivers.ProgramRequest) error 
 	if err := d.CheckImage(ctx, request.Target, request.Path, request.Image); err != nil {
 		return err
 	}
+
 	request.Progress(50, "half")
 	if d.defect == "tells progress backwards" {
 		request.Progress(25, "a quarter")
 	}
+
 	if err := d.wait(ctx); err != nil {
 		d.Lock()
 		defer d.Unlock()
 		d.images["interrupted"] = request.Image.ID
 		return err
 	}
+
 	d.Lock()
 	defer d.Unlock()
 	if d.defect == "programs once only after interruption" && d.images["interrupted"] != "" {
 		return cyborg.Errorf(cyborg.ErrHardware, "it was interrupted")
 	}
+
 	delete(d.images, "interrupted")
 	name := request.Target.Deployable.Name
 	d.images[name] = request.Image.ID
+
 	switch d.defect {
 	case "records another id":
 		d.images[name] = "another"
@@ -423,6 +458,7 @@ func (d toy) Watch(ctx context.Context, changed func()) error {
 	if d.defect == "watches for ever" {
 		done = nil
 	}
+
 	for {
 		d.Lock()
 		next := d.changed

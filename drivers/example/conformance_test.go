@@ -37,6 +37,8 @@ func appear(t *testing.T, host *sysfstest.Host, node string) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, node), nil, 0o600))
 }
 
+// newDriver returns a driver on the host that gives nodes to the group of this
+// process, which needs no privileges.
 func newDriver(t *testing.T, host *sysfstest.Host) drivers.Driver {
 	t.Helper()
 	driver, err := example.New(drivers.Environment{
@@ -56,6 +58,7 @@ func TestConformance(t *testing.T) {
 			appear(t, host, "accel0")
 			appear(t, host, "accel1")
 			host.Mount("259:0", "/dev/nvme0n1", "/") // the root file system of the host is on this disk
+
 			return &conformance.Rig{
 				Driver:  newDriver(t, host),
 				Restart: func(t *testing.T) drivers.Driver { t.Helper(); return newDriver(t, host) },
@@ -63,6 +66,7 @@ func TestConformance(t *testing.T) {
 					t.Helper()
 					nodes, err := filepath.Glob(filepath.Join(host.Root(), "dev/accel/*"))
 					require.NoError(t, err)
+
 					state := ""
 					for _, node := range nodes {
 						info, err := os.Stat(node)
@@ -81,6 +85,7 @@ func TestConformance(t *testing.T) {
 					path := device.Deployables[0].Handles[0].Info["path"]
 					host.Unplug(device.Identity)
 					require.NoError(t, os.Remove(filepath.Join(host.Root(), path)))
+
 					return func() {
 						host.Plug(device.Identity)
 						appear(t, host, filepath.Base(path))

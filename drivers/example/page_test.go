@@ -29,10 +29,12 @@ func TestPageShowsTheExampleCode(t *testing.T) {
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)
 	require.Regexp(t, place, string(text))
+
 	current := place.ReplaceAllStringFunc(string(text), func(found string) string {
 		parts := place.FindStringSubmatch(found)
 		return parts[1] + "```go\n" + code(t, parts[2], parts[3]) + "\n```\n" + parts[4]
 	})
+
 	if *update {
 		require.NoError(t, os.WriteFile(page, []byte(current), 0o644))
 		return
@@ -45,9 +47,11 @@ func code(t *testing.T, file, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
+
 	set := token.NewFileSet()
 	parsed, err := parser.ParseFile(set, file, text, parser.ParseComments)
 	require.NoError(t, err)
+
 	for _, declaration := range parsed.Decls {
 		var comment *ast.CommentGroup
 		var names []string
@@ -62,15 +66,18 @@ func code(t *testing.T, file, name string) string {
 				}
 			}
 		}
+
 		if strings.Join(names, " ") != name {
 			continue
 		}
+
 		begin := declaration.Pos()
 		if comment != nil {
 			begin = comment.Pos()
 		}
 		return string(text[set.Position(begin).Offset:set.Position(declaration.End()).Offset])
 	}
+
 	require.Failf(t, "not found", "%s declares no %s", file, name)
 	return ""
 }

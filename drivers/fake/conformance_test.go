@@ -40,11 +40,12 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// newRig returns a new park with every hook of the suite.
+// newRig returns a rig on a new park, with every hook of the suite.
 func newRig(t *testing.T, options map[string]any) *conformance.Rig {
 	t.Helper()
 	p := newPark(t, options)
 	images := &atomic.Int64{}
+
 	edit := func(t *testing.T, change func(card *fake.Card)) {
 		t.Helper()
 		for _, identity := range p.identities(t) {
@@ -52,6 +53,7 @@ func newRig(t *testing.T, options map[string]any) *conformance.Rig {
 		}
 	}
 	slowable := []fake.Step{fake.StepInstall, fake.StepAttach, fake.StepDetach, fake.StepProgram}
+
 	return &conformance.Rig{
 		Driver:  p.driver,
 		Restart: p.restart,
@@ -110,20 +112,25 @@ type park struct {
 	restart func(t *testing.T) drivers.Driver
 }
 
+// newPark returns a new park with a driver that has these options.
 func newPark(t *testing.T, options map[string]any) *park {
 	t.Helper()
 	p := &park{dir: t.TempDir()}
 	p.bench = fake.NewBench(p.dir)
+
 	p.restart = func(t *testing.T) drivers.Driver {
 		t.Helper()
 		driver, err := fake.New(p.environment(), options)
 		require.NoError(t, err)
 		return driver
 	}
+
 	p.driver = p.restart(t)
 	return p
 }
 
+// environment is what an agent gives to a backend whose state is the park's
+// directory.
 func (p *park) environment() drivers.Environment {
 	return drivers.Environment{Host: "compute-1", Backend: "fake", Root: "/", StateDir: p.dir}
 }

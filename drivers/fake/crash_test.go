@@ -20,7 +20,8 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/fake"
 )
 
-// The variables that make TestProcessToKill a process of its own, to be killed.
+// The environment variables that tell TestProcessToKill that it is a process of
+// its own, which will be killed.
 const (
 	victimDir  = "CYBORG_FAKE_VICTIM_DIR"
 	victimStep = "CYBORG_FAKE_VICTIM_STEP"
@@ -33,12 +34,13 @@ func TestProcessToKill(t *testing.T) {
 
 	dir := os.Getenv(victimDir)
 	if dir == "" {
-		dir = t.TempDir() // run directly, it takes each step once
+		dir = t.TempDir() // when run directly, it takes each step once
 	}
 	p := &park{dir: dir, bench: fake.NewBench(dir)}
 	driver, err := fake.New(p.environment(), nil)
 	require.NoError(t, err)
 	p.driver = driver
+
 	for endless := os.Getenv(victimStep) == "swing"; ; {
 		prepare(t, p, fake.StepAttach)
 		if os.Getenv(victimDir) != "" {
@@ -59,14 +61,17 @@ func TestProcessToKill(t *testing.T) {
 func (p *park) victim(t *testing.T, step string) (kill func()) {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestProcessToKill$")
-	command.Env = append(os.Environ(), victimDir+"="+p.dir, victimStep+"="+step, "TMPDIR="+t.TempDir()) // what it leaves behind
+	command.Env = append(os.Environ(), victimDir+"="+p.dir, victimStep+"="+step, "TMPDIR="+t.TempDir()) // its leftovers go with the test
+
 	output, err := command.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, command.Start())
+
 	lines := bufio.NewScanner(output)
 	for lines.Scan() && lines.Text() != "victim: begins" {
 		continue
 	}
+
 	return func() {
 		_ = command.Process.Kill()
 		require.Error(t, command.Wait(), "the victim was killed")
@@ -83,9 +88,11 @@ func TestKilledDuringAStep(t *testing.T) {
 		card.Deployables["r0"].BitstreamID = "old"
 		card.Latency[fake.StepProgram] = fake.Duration(time.Hour)
 	}))
+
 	kill := p.victim(t, "")
 	require.Eventually(t, func() bool { return p.bitstreams(t)[0] == "" }, 5*time.Minute, 10*time.Millisecond)
 	kill()
+
 	require.Equal(t, []string{""}, p.bitstreams(t))
 	require.True(t, p.card(t).Deployables["r0"].Installed)
 
@@ -106,15 +113,18 @@ func TestKilledAtRandomMoments(t *testing.T) {
 		kill := p.victim(t, "swing")
 		<-time.After(rand.N(50 * time.Millisecond))
 		kill()
+
 		text, err := os.ReadFile(filepath.Join(p.dir, "00fa:01:00.0.json"))
 		require.NoError(t, err)
 		require.True(t, json.Valid(text), "the file after a kill:\n%s", text)
+
 		p.driver = p.restart(t)
 		prepare(t, p, fake.StepAttach)
 		require.NoError(t, call(t, p, fake.StepAttach))
 		require.NoError(t, call(t, p, fake.StepProgram))
 		require.NoError(t, call(t, p, fake.StepDetach))
 	}
+
 	names, err := os.ReadDir(p.dir)
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(names), 3, "kills leave no heap of files: %v", names)
@@ -129,6 +139,7 @@ func TestConcurrentChangesOfOneCard(t *testing.T) {
 	p := newPark(t, map[string]any{"handles": hands})
 	driver, target, _ := p.target(t)
 	require.NoError(t, driver.Install(t.Context(), target))
+
 	var group sync.WaitGroup
 	problems := make(chan error, 2*hands)
 	for hand := range hands {
@@ -141,11 +152,13 @@ func TestConcurrentChangesOfOneCard(t *testing.T) {
 			problems <- p.bench.Use(t.Context(), target.Device.Identity, handle, "user "+strconv.Itoa(hand))
 		})
 	}
+
 	group.Wait()
 	close(problems)
 	for problem := range problems {
 		require.NoError(t, problem)
 	}
+
 	for identity, handle := range p.card(t).Deployables["r0"].Handles {
 		require.Truef(t, handle.Attached, "handle %s", identity)
 		require.Truef(t, strings.HasPrefix(handle.InUseBy, "user "), "handle %s", identity)

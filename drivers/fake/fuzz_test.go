@@ -25,6 +25,7 @@ func FuzzOptions(f *testing.F) {
 	}
 	plain, err := json.Marshal(full)
 	require.NoError(f, err)
+
 	f.Add(true, uint8(0), string(plain))
 	for _, text := range fuzztest.Values() {
 		f.Add(true, uint8(0), `{"park": `+text+`}`)
@@ -33,6 +34,7 @@ func FuzzOptions(f *testing.F) {
 		}
 	}
 	dir := f.TempDir()
+
 	f.Fuzz(func(t *testing.T, whole bool, leaf uint8, text string) {
 		if !whole {
 			text = fuzztest.ReplaceLeaf(t, full, int(leaf), text)
@@ -41,31 +43,37 @@ func FuzzOptions(f *testing.F) {
 		if json.Unmarshal([]byte(text), &options) != nil {
 			return
 		}
-		delete(options, "park_dir") // a directory anywhere
+		delete(options, "park_dir") // this test must not write to arbitrary directories
+
 		driver, err := fake.New(drivers.Environment{Host: "h1", Backend: "fake", Root: "/", StateDir: dir}, options)
 		if err != nil {
 			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%v", err)
 			require.False(t, strings.ContainsRune(err.Error(), 0), "%q", err)
 			return
 		}
+
 		_, err = driver.Discover(t.Context())
 		require.NoError(t, err)
 	})
 }
 
-// FuzzImage checks any file as an image for a card: it fits, or it is rejected, and the card stays as it was.
+// FuzzImage checks any file as an image for a card. The image either fits or is
+// rejected.
 func FuzzImage(f *testing.F) {
 	for _, text := range append(fuzztest.Texts(), "CYBORGFAKE/1 target=FPGA id=a\n", "CYBORGFAKE/1 target=FPGA id=a\nx", "CYBORGFAKE/1 target=gpu id=a\nx", "CYBORGFAKE/1 target=FPGA id="+strings.Repeat("a", 65)+"\nx") {
 		f.Add([]byte(text))
 	}
+
 	dir := f.TempDir()
 	driver, err := fake.New(drivers.Environment{Host: "h1", Backend: "fake", Root: "/", StateDir: dir}, map[string]any{"park": "1xfpga"})
 	require.NoError(f, err)
 	devices, err := driver.Discover(f.Context())
 	require.NoError(f, err)
 	target := drivers.Target{Device: devices[0], Deployable: devices[0].Deployables[0]}
+
 	checker, ok := driver.(drivers.Programmer)
 	require.True(f, ok)
+
 	f.Fuzz(func(t *testing.T, image []byte) {
 		path := filepath.Join(t.TempDir(), "image")
 		require.NoError(t, os.WriteFile(path, image, 0o600))

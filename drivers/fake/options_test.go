@@ -42,15 +42,19 @@ func TestOptionsFromJSONYAMLAndEnvironment(t *testing.T) {
 		"park": "1xfpga,1xgpu", "deployables": "2", "handles": "2", "attach_latency": "1ms", "domain": "0100",
 		"vanish": "0101:01:00.0", "in_use": "0100:01:00.1", "fail": map[string]any{"install": map[string]any{"times": 2, "kind": "busy"}},
 	}
+
 	for _, options := range []map[string]any{fromJSON, fromYAML, fromText} {
 		p := newPark(t, options)
 		devices := p.discover(t)
 		require.Len(t, devices, 1, "the GPU vanished")
+
 		target := drivers.Target{Device: devices[0], Deployable: devices[0].Deployables[0]}
 		require.Len(t, target.Deployable.Handles, 2)
+
 		by, err := p.driver.(drivers.Users).InUse(t.Context(), target, target.Deployable.Handles[1])
 		require.NoError(t, err)
 		require.NotEmpty(t, by)
+
 		for range 2 {
 			require.Equal(t, cyborg.ErrBusy, cyborg.ErrorKindOf(p.driver.(drivers.Installer).Install(t.Context(), target)))
 		}
@@ -79,6 +83,7 @@ func TestOptionsReportAllMistakes(t *testing.T) {
 	} {
 		require.ErrorContains(t, err, want)
 	}
+
 	entries, err := os.ReadDir(environment.StateDir)
 	require.NoError(t, err)
 	require.Empty(t, entries, "wrong options touch nothing")
@@ -117,6 +122,7 @@ func TestOptionNamesAreDocumented(t *testing.T) {
 	require.NoError(t, err)
 	_, err = fake.New(drivers.Environment{StateDir: t.TempDir()}, map[string]any{"?": 1})
 	require.Error(t, err)
+
 	for _, name := range optionNames(t, err) {
 		require.Containsf(t, string(page), "| `"+name+"` |", "option %s has a row in docs/drivers/fake.md", name)
 	}
@@ -136,8 +142,10 @@ func TestDocumentedFileIsACard(t *testing.T) {
 	require.True(t, found)
 	example, _, found := strings.Cut(rest, "```")
 	require.True(t, found)
+
 	p := newPark(t, nil)
 	require.NoError(t, os.WriteFile(filepath.Join(p.dir, "00fa:01:00.0.json"), []byte(example), 0o600))
+
 	card := p.card(t)
 	require.True(t, card.Deployables["r0"].Handles["00fa:01:00.0"].Attached)
 	require.Equal(t, fake.Failure{Times: 2, Kind: cyborg.ErrBusy, When: fake.Before}, card.Fail[fake.StepDetach])

@@ -47,16 +47,20 @@ func TestParseParkReportsMistakes(t *testing.T) {
 	}
 }
 
+// FuzzParsePark looks for a text that makes the parser panic, or a park that
+// does not survive being written down.
 func FuzzParsePark(f *testing.F) {
 	for _, text := range []string{"8xfpga,2xgpu,1xnic", "1xaichip", "x", "1x,,", "９xfpga", "1xfpga,1xfpga"} {
 		f.Add(text)
 	}
+
 	f.Fuzz(func(t *testing.T, text string) {
 		park, err := fake.ParsePark(text)
 		if err != nil {
 			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 			return
 		}
+
 		again, err := fake.ParsePark(park.String())
 		require.NoError(t, err)
 		require.Equal(t, park, again)
@@ -69,12 +73,14 @@ func TestParkIsReported(t *testing.T) {
 	p := newPark(t, map[string]any{"park": "2xfpga,1xgpu", "deployables": 2, "handles": 2})
 	devices := p.discover(t)
 	require.Len(t, devices, 3)
+
 	second := devices[1]
 	require.Equal(t, "00fa:02:00.0", second.Identity)
 	require.Equal(t, cyborg.DeviceTypeFPGA, second.Type)
 	require.Equal(t, 1, *second.NUMANode)
 	require.Equal(t, map[string]string{"domain": "00fa", "bus": "02", "device": "00", "function": "0"}, second.ControlPath.Info)
 	require.Len(t, second.Deployables, 2)
+
 	region := second.Deployables[1]
 	require.Equal(t, "fake_fpga_00fa_02_00_0_r1", region.Name)
 	require.Equal(t, 2, region.Specs.Num)

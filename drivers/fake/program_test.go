@@ -37,6 +37,7 @@ func TestIncompatibleImages(t *testing.T) {
 		require.Equalf(t, cyborg.ErrImageRejected, cyborg.ErrorKindOf(err), "%s: %v", name, err)
 		require.NotContains(t, err.Error(), "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", name)
 	}
+
 	for name, content := range map[string]string{
 		"good": good, "small letters": strings.Replace(good, "FPGA", "fpga", 1), "large": good + strings.Repeat("x", 1<<20),
 	} {
@@ -86,6 +87,7 @@ func TestProgramMakesTrait(t *testing.T) {
 	p.program(t, 0, "aes-v1.2", cyborg.Image{ID: "some-id"})
 	require.Contains(t, p.discover(t)[0].Deployables[0].Attributes,
 		cyborg.Attribute{Key: "trait1", Value: "CUSTOM_FPGA_FUNCTION_ID_FAKE_AES_V1_2"})
+
 	p.program(t, 0, "rsa", cyborg.Image{ID: "other-id"})
 	require.Equal(t, []cyborg.Attribute{
 		{Key: "rc", Value: "FPGA"},
@@ -102,6 +104,7 @@ func TestProgramLeavesUsersAlone(t *testing.T) {
 	path, image := stage(t, fake.MakeImage(cyborg.DeviceTypeFPGA, "aes", []byte("payload")))
 	request := drivers.ProgramRequest{Target: target, Path: path, Image: image, Progress: quiet}
 	require.NoError(t, driver.Program(t.Context(), request), "the user has the other region")
+
 	request.Image.WholeDevice = true
 	err := driver.Program(t.Context(), request)
 	require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(err))

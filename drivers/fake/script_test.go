@@ -13,22 +13,25 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/fake"
 )
 
-// call takes any step.
+// call takes one step on the first card of a park.
 func call(t *testing.T, p *park, step fake.Step) error {
 	t.Helper()
 	return stepCall(t, p, step)()
 }
 
-// stepCall prepares a park and returns a call for each step.
+// stepCall prepares what a step needs, and returns the call that takes it.
 func stepCall(t *testing.T, p *park, step fake.Step) func() error {
 	t.Helper()
 	ctx := t.Context()
+
 	device := cyborg.DeviceReport{Identity: "00fa:01:00.0", Type: cyborg.DeviceTypeFPGA}
 	target := drivers.Target{Device: device, Deployable: cyborg.DeployableReport{Name: "fake_fpga_00fa_01_00_0_r0"}}
 	handle := cyborg.HandleReport{Identity: "00fa:01:00.0"}
 	driver := p.driver.(full)
 	path, image := stage(t, fake.MakeImage(cyborg.DeviceTypeFPGA, "aes", []byte("payload")))
+
 	without := func(_ any, err error) error { return err }
+
 	return map[fake.Step]func() error{
 		fake.StepInstall:   func() error { return driver.Install(ctx, target) },
 		fake.StepUninstall: func() error { return driver.Uninstall(ctx, target) },
@@ -45,7 +48,8 @@ func stepCall(t *testing.T, p *park, step fake.Step) func() error {
 	}[step]
 }
 
-// prepare puts the card into a state in which the step has something to do.
+// prepare brings the first card into a state in which the step has something to
+// do.
 func prepare(t *testing.T, p *park, step fake.Step) {
 	t.Helper()
 	require.NoError(t, p.bench.Edit(t.Context(), "00fa:01:00.0", func(card *fake.Card) {
@@ -55,6 +59,7 @@ func prepare(t *testing.T, p *park, step fake.Step) {
 	}))
 }
 
+// card returns the state of the first card.
 func (p *park) card(t *testing.T) fake.Card {
 	t.Helper()
 	card, err := p.bench.Card(t.Context(), "00fa:01:00.0")
@@ -73,22 +78,26 @@ func TestEachStepFailsAsScripted(t *testing.T) {
 				p := newPark(t, nil)
 				prepare(t, p, step)
 				require.NoError(t, p.bench.Edit(t.Context(), "00fa:01:00.0", func(card *fake.Card) { card.Fail[step] = failure }))
+
 				for left := 1; left >= 0; left-- {
 					err := call(t, p, step)
 					require.Equal(t, cyborg.ErrBusy, cyborg.ErrorKindOf(err))
 					require.EqualError(t, err, "the moon is full")
 					require.Equal(t, fake.Times(left), p.card(t).Fail[step].Times)
-					p.driver = p.restart(t) // the file still says which failures are used up
+					p.driver = p.restart(t) // which failures are used up is kept in the card's file
 					if when == fake.After {
-						prepare(t, p, step) // because the step that failed after its change has left nothing to do
+						prepare(t, p, step) // the step has made its change before it failed, and needs a new one to make
 					}
 				}
+
 				require.NoError(t, call(t, p, step))
 			}
 		})
 	}
 }
 
+// A scripted failure comes before or after the hardware was changed, as its
+// script says.
 func TestFailureBeforeOrAfterTheTouch(t *testing.T) {
 	t.Parallel()
 
@@ -106,6 +115,7 @@ func TestFailureBeforeOrAfterTheTouch(t *testing.T) {
 			require.NoError(t, p.bench.Edit(t.Context(), "00fa:01:00.0", func(card *fake.Card) {
 				card.Deployables["r0"].BitstreamID = "old"
 			}))
+
 			err := call(t, p, step)
 			require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(err))
 			require.EqualError(t, err, string(step)+" on fake card 00fa:01:00.0 failed, as its script says")
@@ -125,6 +135,7 @@ func TestFailureRepeatsForever(t *testing.T) {
 		require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(call(t, p, fake.StepInstall)))
 		p.driver = p.restart(t)
 	}
+
 	p.edit(t, `"always"`, `1`)
 	require.Error(t, call(t, p, fake.StepInstall))
 	require.NoError(t, call(t, p, fake.StepInstall))
@@ -138,6 +149,7 @@ func TestOptionsScriptIsAppliedOnce(t *testing.T) {
 	p := newPark(t, map[string]any{"fail": map[string]any{"install": 1}, "in_use": "00fa:01:00.0"})
 	require.Error(t, call(t, p, fake.StepInstall))
 	require.NoError(t, p.bench.Use(t.Context(), "00fa:01:00.0", "00fa:01:00.0", ""))
+
 	p.driver = p.restart(t)
 	require.NoError(t, call(t, p, fake.StepInstall))
 	require.NoError(t, call(t, p, fake.StepAttach))
@@ -147,6 +159,7 @@ func TestOptionsScriptIsAppliedOnce(t *testing.T) {
 	require.NoError(t, err)
 	p.driver = reconfigured
 	require.Empty(t, p.discover(t))
+
 	reconfigured, err = fake.New(p.environment(), nil)
 	require.NoError(t, err)
 	p.driver = reconfigured
@@ -162,6 +175,7 @@ func TestFailureOfVanishingDuringStep(t *testing.T) {
 		prepare(t, p, fake.StepAttach)
 		answer, take := make(chan error, 1), stepCall(t, p, fake.StepAttach)
 		go func() { answer <- take() }()
+
 		<-time.After(time.Minute)
 		require.NoError(t, p.bench.Vanish(t.Context(), "00fa:01:00.0"))
 		require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(<-answer))
@@ -182,9 +196,11 @@ func TestLatencies(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPark(t, options)
 				prepare(t, p, step)
+
 				start := time.Now()
 				require.NoError(t, call(t, p, step))
 				require.Equal(t, time.Duration(seconds)*time.Second, time.Since(start))
+
 				if seconds > 0 && step != fake.StepProgram { // each staged image is a different one
 					start = time.Now()
 					require.NoError(t, call(t, p, step))
@@ -240,6 +256,7 @@ func TestProgressFollowsTime(t *testing.T) {
 				percents = append(percents, percent)
 			},
 		}))
+
 		require.Equal(t, 0, percents[0])
 		require.Contains(t, percents, 50)
 		require.Equal(t, 100, percents[len(percents)-1])

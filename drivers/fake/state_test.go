@@ -41,10 +41,12 @@ func (p *park) target(t *testing.T) (full, drivers.Target, cyborg.HandleReport) 
 	return p.driver.(full), target, target.Deployable.Handles[0]
 }
 
+// attach is a request without a journal.
 func attach(target drivers.Target, handle cyborg.HandleReport) drivers.AttachRequest {
 	return drivers.AttachRequest{Target: target, Handle: handle, Note: forget}
 }
 
+// detach is a request without a note.
 func detach(target drivers.Target, handle cyborg.HandleReport) drivers.DetachRequest {
 	return drivers.DetachRequest{Target: target, Handle: handle}
 }
@@ -64,6 +66,7 @@ func (p *park) edit(t *testing.T, old, replacement string) {
 	path := filepath.Join(p.dir, p.identities(t)[0]+".json")
 	before, err := os.ReadFile(path)
 	require.NoError(t, err)
+
 	after := strings.Replace(string(before), old, replacement, 1)
 	require.NotEqual(t, string(before), after)
 	require.NoError(t, os.WriteFile(path, []byte(after), 0o600))
@@ -113,11 +116,13 @@ func TestStateMistakesAreReported(t *testing.T) {
 			t.Parallel()
 			p := newPark(t, nil)
 			p.edit(t, edit.old, edit.replacement)
+
 			_, err := p.driver.Discover(t.Context())
 			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 			require.ErrorContains(t, err, "00fa:01:00.0.json")
 			require.ErrorContains(t, err, edit.message)
 			require.NotEmpty(t, cyborg.AsError(err).Hint)
+
 			p.edit(t, edit.replacement, edit.old)
 			p.discover(t)
 		})
@@ -153,6 +158,7 @@ func TestStateOfDeletedFileIsNew(t *testing.T) {
 	p := newPark(t, nil)
 	driver, target, handle := p.attach(t)
 	require.NoError(t, os.Remove(filepath.Join(p.dir, target.Device.Identity+".json")))
+
 	held, err := driver.Attached(t.Context(), target, handle)
 	require.NoError(t, err)
 	require.False(t, held)
@@ -189,6 +195,7 @@ func TestStateIsLostWithPower(t *testing.T) {
 				require.NoError(t, driver.Uninstall(t.Context(), target), "and it is still installed")
 				require.NoError(t, driver.Install(t.Context(), target))
 			}
+
 			require.NoError(t, driver.Attach(t.Context(), attach(target, handle)))
 		})
 	}
@@ -202,6 +209,7 @@ func TestReturnedCardIsDetached(t *testing.T) {
 	require.NoError(t, p.bench.Vanish(t.Context(), target.Device.Identity))
 	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(driver.Install(t.Context(), target)))
 	require.NoError(t, p.bench.Return(t.Context(), target.Device.Identity))
+
 	held, err := driver.Attached(t.Context(), target, handle)
 	require.NoError(t, err)
 	require.False(t, held)
@@ -236,6 +244,7 @@ func TestUnknownTargets(t *testing.T) {
 	elsewhere, other := target, handle
 	elsewhere.Deployable.Name = "fake_fpga_00fa_01_00_0_r9"
 	other.Identity = "00fa:01:00.7"
+
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(driver.Install(t.Context(), elsewhere)))
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(driver.Attach(t.Context(), attach(target, other))))
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(driver.Detach(t.Context(), detach(elsewhere, handle))))
@@ -250,13 +259,15 @@ func TestStepsAreRefusedOutOfOrder(t *testing.T) {
 	driver, target, handle := p.target(t)
 	err := driver.Attach(t.Context(), attach(target, handle))
 	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), "what is not installed cannot be attached")
+
 	p.attach(t)
 	require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(driver.Uninstall(t.Context(), target)), "what is attached cannot be uninstalled")
 	require.NoError(t, driver.Detach(t.Context(), detach(target, handle)))
 	require.NoError(t, driver.Uninstall(t.Context(), target))
 }
 
+// quiet drops the progress of a program.
 func quiet(int, string) {}
 
-// forget is the Note of an agent without a journal: it stores nothing.
+// forget drops a note, as an agent without a journal does.
 func forget(json.RawMessage) error { return nil }

@@ -25,6 +25,7 @@ func TestWatchReportsWhatDiscoverFinds(t *testing.T) {
 		require.NoError(t, os.WriteFile(boot, []byte("first"), 0o600))
 		p := newPark(t, map[string]any{"park": "2xfpga", "boot_id_file": boot})
 		driver, target, handle := p.target(t)
+
 		ctx, cancel := context.WithCancel(t.Context())
 		calls, done := &atomic.Int64{}, make(chan error, 1)
 		go func() { done <- driver.Watch(ctx, func() { calls.Add(1) }) }()
@@ -38,6 +39,7 @@ func TestWatchReportsWhatDiscoverFinds(t *testing.T) {
 		edit := func(change func(card *fake.Card)) {
 			require.NoError(t, p.bench.Edit(t.Context(), target.Device.Identity, change))
 		}
+
 		for _, event := range []struct {
 			name  string
 			tells int64
@@ -88,6 +90,7 @@ func TestWatchReportsWhatDiscoverFinds(t *testing.T) {
 		require.NoError(t, p.bench.Return(t.Context(), identity))
 		<-time.After(3 * time.Second)
 		require.EqualValues(t, 1, calls.Load()-before)
+
 		cancel()
 		require.NoError(t, <-done)
 	})

@@ -45,12 +45,13 @@ func (b *bench) restart(t *testing.T, kernel sysfs.Kernel, deadline string) {
 	b.driver = driver
 }
 
+// note stores a note, as the agent's journal does.
 func (b *bench) note(note json.RawMessage) error {
 	b.notes = append(b.notes, note)
 	return nil
 }
 
-// prior is the last note.
+// prior returns the last note, or nothing.
 func (b *bench) prior() json.RawMessage {
 	if len(b.notes) == 0 {
 		return nil
@@ -58,6 +59,7 @@ func (b *bench) prior() json.RawMessage {
 	return b.notes[len(b.notes)-1]
 }
 
+// attach attaches the target's handle with the last note.
 func (b *bench) attach(t *testing.T) error {
 	t.Helper()
 	return b.driver.Attach(t.Context(), drivers.AttachRequest{
@@ -65,6 +67,7 @@ func (b *bench) attach(t *testing.T) error {
 	})
 }
 
+// detach detaches the target's handle with the last note.
 func (b *bench) detach(t *testing.T, undo bool) error {
 	t.Helper()
 	return b.driver.Detach(t.Context(), drivers.DetachRequest{
@@ -72,6 +75,7 @@ func (b *bench) detach(t *testing.T, undo bool) error {
 	})
 }
 
+// attached tells whether the hardware has the handle attached.
 func (b *bench) attached(t *testing.T) bool {
 	t.Helper()
 	attached, err := b.driver.Attached(t.Context(), b.target, b.target.Deployable.Handles[0])
@@ -178,6 +182,7 @@ func TestAttachRefusedAfterTheHostChanged(t *testing.T) {
 
 			err := b.driver.Install(t.Context(), b.target)
 			require.Equal(t, c.install, cyborg.ErrorKindOf(err), err)
+
 			err = b.attach(t)
 			require.Equal(t, c.attach, cyborg.ErrorKindOf(err), err)
 			for _, message := range c.messages {
@@ -195,6 +200,7 @@ func TestDevicesOutsideTheSpecAreRefused(t *testing.T) {
 	driver, err := generic.NewWithKernel(b.Simulator, environment(t, b.Host), map[string]any{"device_spec": `{"vendor_id": "8086"}`})
 	require.NoError(t, err)
 	b.driver = driver
+
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(b.driver.Install(t.Context(), b.target)))
 	err = b.attach(t)
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
@@ -207,9 +213,11 @@ func TestDetachAfterTheSpecChanged(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
 	require.NoError(t, b.attach(t))
+
 	driver, err := generic.NewWithKernel(b.Simulator, environment(t, b.Host), nil)
 	require.NoError(t, err)
 	b.driver = driver
+
 	require.True(t, b.attached(t))
 	require.NoError(t, b.detach(t, false))
 	require.Equal(t, "nvidia", b.has(t))
@@ -223,15 +231,19 @@ func TestVFIOByHand(t *testing.T) {
 	require.NoError(t, b.Simulator.Write("sys/bus/pci/devices/"+gpu+"/driver_override", "vfio-pci"))
 	require.NoError(t, b.Simulator.Write("sys/bus/pci/drivers/nvidia/unbind", gpu))
 	require.NoError(t, b.Simulator.Write("sys/bus/pci/drivers_probe", gpu))
+
 	before := snapshot(t, b.Root())
 	require.True(t, b.attached(t), "that is how the hardware is")
+
 	b.Open(4711, "qemu-kvm", vfioNode(t, b.Host, gpu))
 	require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(b.attach(t)), "somebody else has it")
 	b.End(4711)
+
 	require.NoError(t, b.attach(t))
 	b.Open(4712, "qemu-kvm", vfioNode(t, b.Host, gpu))
 	require.NoError(t, b.attach(t), "its holder has it already")
 	b.End(4712)
+
 	require.JSONEq(t, `{"driver": "vfio-pci", "override": "vfio-pci"}`, string(b.prior()))
 	require.NoError(t, b.detach(t, false))
 	require.Equal(t, before, snapshot(t, b.Root()))
@@ -245,8 +257,10 @@ func TestDetachWithoutNote(t *testing.T) {
 	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
 	require.NoError(t, b.attach(t))
 	b.notes = nil
+
 	require.NoError(t, b.detach(t, true))
 	require.Equal(t, "vfio-pci", b.has(t))
+
 	b.Open(4711, "qemu-kvm", vfioNode(t, b.Host, gpu))
 	require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(b.detach(t, false)))
 	b.End(4711)
@@ -254,12 +268,14 @@ func TestDetachWithoutNote(t *testing.T) {
 	require.Equal(t, "nvidia", b.has(t))
 }
 
+// A boot undoes an attachment, and the handle can be attached again.
 func TestRebootDetaches(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
 	before := snapshot(t, b.Root())
 	require.NoError(t, b.attach(t))
 	require.True(t, b.attached(t))
+
 	b.Reboot()
 	require.False(t, b.attached(t))
 	require.NoError(t, b.detach(t, false), "nothing is left to detach")
@@ -274,17 +290,20 @@ func TestDetachLeavesAReplacedCardAlone(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
 	require.NoError(t, b.attach(t))
+
 	other := sysfstest.FPGA(t, gpu)
 	b.Unplug(gpu)
 	b.Add(other)
 	require.NoError(t, b.Simulator.Write("sys/bus/pci/devices/"+gpu+"/driver_override", "vfio-pci"))
 	require.NoError(t, b.Simulator.Write("sys/bus/pci/drivers_probe", gpu))
 	before := snapshot(t, b.Root())
+
 	require.False(t, b.attached(t))
 	require.NoError(t, b.detach(t, false))
 	require.Equal(t, before, snapshot(t, b.Root()))
 }
 
+// An attach loads the VFIO driver's module, and an install does not.
 func TestAttachLoadsVFIO(t *testing.T) {
 	t.Parallel()
 	host := newHost(t, sysfstest.GPU(t, gpu))
@@ -292,18 +311,22 @@ func TestAttachLoadsVFIO(t *testing.T) {
 	b := newBench(t, host, gpu)
 	require.NoError(t, b.driver.Install(t.Context(), b.target))
 	require.NoDirExists(t, filepath.Join(b.Root(), "sys/bus/pci/drivers/vfio-pci"), "an install only checks")
+
 	require.NoError(t, b.attach(t))
 	require.True(t, b.attached(t))
 }
 
+// A backend can name the VFIO driver of a vendor.
 func TestAnotherVFIODriver(t *testing.T) {
 	t.Parallel()
 	host := newHost(t, sysfstest.NIC(t, nic, "ens1"))
 	require.NoError(t, host.Simulator.AddDriver("mlx5-vfio-pci"))
 	b := newBench(t, host, nic)
+
 	driver, err := generic.NewWithKernel(host.Simulator, environment(t, host), map[string]any{"device_spec": "*", "vfio_driver": "mlx5-vfio-pci"})
 	require.NoError(t, err)
 	b.driver = driver
+
 	require.NoError(t, b.attach(t))
 	require.Equal(t, "mlx5-vfio-pci", b.has(t))
 	require.True(t, b.attached(t))
@@ -328,6 +351,7 @@ func TestHangingAttach(t *testing.T) {
 		require.Equal(t, cyborg.ErrBusy, cyborg.ErrorKindOf(again), again)
 		require.ErrorContains(t, again, "drivers/nvidia/unbind for "+gpu+" hangs in the kernel since")
 	}
+
 	require.Len(t, b.notes, 1)
 	_, err = b.driver.Discover(t.Context())
 	require.NoError(t, err, "a discovery does not hang with it")

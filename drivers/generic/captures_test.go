@@ -31,10 +31,12 @@ func TestInventoryOfEachCapture(t *testing.T) {
 			t.Parallel()
 			root, err := capture.Open(name, filepath.Join(t.TempDir(), "machine"))
 			require.NoError(t, err)
+
 			driver, err := generic.New(drivers.Environment{Root: root, Log: logger(t)}, map[string]any{"device_spec": "*"})
 			require.NoError(t, err)
 			devices, err := driver.Discover(t.Context())
 			require.NoError(t, err)
+
 			require.Equal(t, held(t, root), inventory(t, devices))
 			requireDiskProtected(t, root, devices)
 			requireUntouchable(t, driver, devices)
@@ -42,7 +44,7 @@ func TestInventoryOfEachCapture(t *testing.T) {
 	}
 }
 
-// held reads the recording's PCI tree.
+// held reads the facts from the recording's PCI tree.
 func held(t *testing.T, root string) map[string]fact {
 	t.Helper()
 	facts := map[string]fact{}
@@ -51,6 +53,7 @@ func held(t *testing.T, root string) map[string]fact {
 		require.ErrorIs(t, err, os.ErrNotExist)
 		return facts
 	}
+
 	for _, entry := range entries {
 		dir := filepath.Join(root, "sys/bus/pci/devices", entry.Name())
 		read := func(name string) string {
@@ -60,6 +63,7 @@ func held(t *testing.T, root string) map[string]fact {
 			}
 			return strings.TrimPrefix(strings.TrimSpace(string(text)), "0x")
 		}
+
 		node, err := strconv.Atoi(read("numa_node"))
 		if err != nil {
 			node = -1
@@ -68,19 +72,21 @@ func held(t *testing.T, root string) map[string]fact {
 		if err != nil {
 			group = ""
 		}
+
 		facts[entry.Name()] = fact{read("vendor"), read("device"), read("class"), strings.TrimPrefix(filepath.Base(group), "."), node}
 	}
 	return facts
 }
 
-// inventory turns the report into the same facts. None of the recordings has links from physical to virtual functions, so
-// each function is a device.
+// inventory turns the report into the same facts. None of the recordings has
+// links from physical to virtual functions, so each function is a device.
 func inventory(t *testing.T, devices []cyborg.DeviceReport) map[string]fact {
 	t.Helper()
 	facts := map[string]fact{}
 	for _, device := range devices {
 		require.Len(t, device.Deployables, 1)
 		require.Equal(t, device.Identity, device.Deployables[0].Name)
+
 		f := fact{Vendor: device.VendorID, Product: device.ProductID, NUMANode: -1}
 		f.Class, _ = device.BoardInfo["pci_class"].(string)
 		f.Group, _ = device.BoardInfo["iommu_group"].(string)
@@ -100,6 +106,7 @@ func requireDiskProtected(t *testing.T, root string, devices []cyborg.DeviceRepo
 	if _, err := os.Stat(filepath.Join(root, "proc/self/mounts")); err != nil {
 		return // two recordings have no mount table
 	}
+
 	disks, err := filepath.Glob(filepath.Join(root, "sys/block/*"))
 	require.NoError(t, err)
 	for _, disk := range disks {

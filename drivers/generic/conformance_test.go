@@ -20,8 +20,8 @@ import (
 // disk is the disk with the root file system of every test host.
 const disk = "0000:c1:00.0"
 
-// host returns a simulated host with the functions, whose root file system is
-// on its disk.
+// newHost returns a simulated host with these functions, and with a disk that
+// has its root file system.
 func newHost(t *testing.T, functions ...simulator.Function) *sysfstest.Host {
 	t.Helper()
 	host := sysfstest.New(t, append(functions, sysfstest.SSD(t, disk, "nvme0n1", "259:0"))...)
@@ -35,6 +35,8 @@ func environment(t testing.TB, host *sysfstest.Host) drivers.Environment {
 	return drivers.Environment{Host: "node1", Backend: "pci", Root: host.Root(), Log: logger(t)}
 }
 
+// simulated returns a driver that takes every function and writes to the
+// simulated kernel.
 func simulated(t *testing.T, host *sysfstest.Host) drivers.Driver {
 	t.Helper()
 	driver, err := generic.New(environment(t, host), map[string]any{"device_spec": "*", "simulate": true, "deadline": "30s"})
@@ -52,6 +54,7 @@ func snapshot(t *testing.T, root string) string {
 				return err
 			}
 			all.WriteString(name)
+
 			switch {
 			case entry.Type()&fs.ModeSymlink != 0:
 				target, err := os.Readlink(name)
@@ -66,6 +69,7 @@ func snapshot(t *testing.T, root string) string {
 			return nil
 		}))
 	}
+
 	return all.String()
 }
 
@@ -80,13 +84,15 @@ func choose(address string) func(*testing.T, []cyborg.DeviceReport) (drivers.Tar
 				}
 			}
 		}
+
 		require.Failf(t, "not discovered", "Discover does not show %s", address)
 		return drivers.Target{}, cyborg.HandleReport{}
 	}
 }
 
-// TestConformance runs the suite on functions that differ in what they had before: a driver with a node behind a bridge,
-// no driver at all, a driver with a network interface, and a virtual function.
+// TestConformance runs the suite on functions that differ in what they had
+// before: a driver with a node behind a bridge, no driver at all, a driver with
+// a network interface, and a virtual function.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	port := sysfstest.Bridge(t, "0000:00:01.0")
@@ -121,11 +127,14 @@ const (
 	qat  = "0000:b1:00.0"
 )
 
+// rig has the suite work on the function at an address. Unless vfs is empty, it
+// first creates that many virtual functions of the QAT card.
 func rig(t *testing.T, host *sysfstest.Host, address, vfs string) *conformance.Rig {
 	t.Helper()
 	if vfs != "" {
 		host.SetVFs(qat, vfs)
 	}
+
 	return &conformance.Rig{
 		Driver:   simulated(t, host),
 		Restart:  func(t *testing.T) drivers.Driver { t.Helper(); return simulated(t, host) },
@@ -149,7 +158,7 @@ func rig(t *testing.T, host *sysfstest.Host, address, vfs string) *conformance.R
 	}
 }
 
-// vfioNode is the node of the function's IOMMU group.
+// vfioNode returns the node of the function's IOMMU group.
 func vfioNode(t *testing.T, host *sysfstest.Host, address string) string {
 	t.Helper()
 	group, err := os.Readlink(filepath.Join(host.Root(), "sys/bus/pci/devices", address, "iommu_group"))

@@ -22,16 +22,20 @@ func discover(t *testing.T, host *sysfstest.Host, spec any) []cyborg.DeviceRepor
 		"device_spec": spec, "pci_ids": filepath.Join(host.Root(), "usr/share/misc/pci.ids"),
 	})
 	require.NoError(t, err)
+
 	devices, err := driver.Discover(t.Context())
 	require.NoError(t, err)
 	return devices
 }
 
+// A function is reported with everything that the records, Placement and Nova
+// need of it.
 func TestDiscoverReportsAll(t *testing.T) {
 	t.Parallel()
 	card := sysfstest.In("17", sysfstest.GPU(t, gpu))
 	card.NUMANode, card.SubsystemVendor, card.SubsystemProduct = 1, "10de", "134f"
 	devices := discover(t, newHost(t, card), `{"vendor_id": "10de"}`)
+
 	node := 1
 	info := map[string]string{"domain": "0000", "bus": "3b", "device": "00", "function": "0"}
 	require.Equal(t, []cyborg.DeviceReport{{
@@ -57,6 +61,8 @@ func TestDiscoverReportsAll(t *testing.T) {
 	}}, devices)
 }
 
+// The type and the resource class of a function follow from its class, and from
+// its vendor where the class is not enough.
 func TestDiscoverTypes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -89,6 +95,7 @@ func TestDiscoverTypes(t *testing.T) {
 			Address: sysfstest.Address(t, gpu), Vendor: c.vendor, Product: c.product, Class: c.class, NUMANode: -1,
 		})
 		devices := discover(t, host, "*")
+
 		require.Len(t, devices, 1)
 		require.Equal(t, c.deviceType, devices[0].Type, c)
 		require.Nil(t, devices[0].NUMANode)
@@ -111,6 +118,7 @@ func outline(devices []cyborg.DeviceReport) map[string]map[string]string {
 				}
 			}
 		}
+
 		all[device.Identity] = parts
 	}
 	return all
@@ -141,19 +149,22 @@ func TestDiscoverOffersPhysicalOrVirtualFunctions(t *testing.T) {
 	require.Equal(t, map[string]parts{qat: {qat: "CUSTOM_PF"}}, outline(discover(t, host, `{"vendor_id": "8086"}`)))
 }
 
+// What the host needs is reported with the reason, so that nobody gives it out.
 func TestDiscoverReportsProtection(t *testing.T) {
 	t.Parallel()
 	host := newHost(t, sysfstest.GPU(t, gpu), sysfstest.NIC(t, nic, "ens1"))
 	host.Up("ens1")
 	host.SetVFs(nic, "1")
+
 	protected := map[string]string{}
 	for _, device := range discover(t, host, "*") {
 		for _, deployable := range device.Deployables {
 			protected[deployable.Name] = deployable.Protected
 		}
 	}
+
 	require.Equal(t, map[string]string{
-		gpu: "", "0000:18:01.0": "", // a virtual function of the uplink is there to be given out
+		gpu: "", "0000:18:01.0": "", // virtual functions of the uplink may be given out
 		disk: "its disk nvme0n1 is mounted on /",
 	}, protected)
 }
@@ -166,8 +177,10 @@ func TestDiscoverThisMachine(t *testing.T) {
 	require.NoError(t, err)
 	devices, err := driver.Discover(t.Context())
 	require.NoError(t, err)
+
 	present, err := filepath.Glob("/sys/bus/pci/devices/*")
 	require.NoError(t, err)
+
 	found := 0
 	for _, device := range devices {
 		found += max(1, len(device.Deployables))
@@ -175,6 +188,7 @@ func TestDiscoverThisMachine(t *testing.T) {
 			if device.Type == cyborg.DeviceTypePCI && device.BoardInfo["pci_class"] == "060000" {
 				require.NotEmpty(t, deployable.Protected, "the host bridge %s", deployable.Name)
 			}
+
 			disks, err := filepath.Glob("/sys/bus/pci/devices/" + deployable.Name + "/virtio*/block/vda")
 			require.NoError(t, err)
 			if len(disks) > 0 {
@@ -182,5 +196,6 @@ func TestDiscoverThisMachine(t *testing.T) {
 			}
 		}
 	}
+
 	require.Equal(t, len(present), found)
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/sysfs"
 )
 
-// Three functions as sysfs.Tree.Functions returns them: two GPUs, and a network
-// card on another bus.
+// functions are two GPUs, and a network card on another bus, as
+// sysfs.Tree.Functions returns them.
 func functions() []sysfs.Function {
 	return []sysfs.Function{
 		{Address: cyborg.PCIAddress{Bus: 0x3b}, Vendor: "10de", Product: "20b0", Class: 0x030200},
@@ -31,9 +31,7 @@ func ExampleSpec_Match() {
 	}
 
 	// Output:
-	// 0000:3b:00.0 true
-	// 0000:86:00.0 false
-	// 0000:3b:00.1 false
+	// 0000:3b:00.0 true 0000:86:00.0 false 0000:3b:00.1 false
 }
 
 // A spec may be JSON text, and its address may have a regular expression for
@@ -55,10 +53,8 @@ func ExampleParseSpec() {
 	fmt.Println(err)
 
 	// Output:
-	// {"address":{"bus":"3[b-d]","function":"[01]"}}
-	// 0000:3b:00.0 true
-	// 0000:86:00.0 false
-	// 0000:3b:00.1 true
-	// invalid
-	// class is "3"; write two, four or six hexadecimal digits, such as "0302", or "*"; device_spec has no property "vendor"; it has address, class, product_id, vendor_id
+	// {"address":{"bus":"3[b-d]","function":"[01]"}} 0000:3b:00.0 true 0000:86:00.0
+	// false 0000:3b:00.1 true invalid class is "3"; write two, four or six
+	// hexadecimal digits, such as "0302", or "*"; device_spec has no property
+	// "vendor"; it has address, class, product_id, vendor_id
 }

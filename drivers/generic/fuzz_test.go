@@ -22,6 +22,7 @@ func FuzzOptions(f *testing.F) {
 			"domain": ".*", "bus": "3[bc]", "slot": "00", "function": "[0-3]",
 		}}},
 	}
+
 	plain, err := json.Marshal(full)
 	require.NoError(f, err)
 	f.Add(true, uint8(0), string(plain))
@@ -31,9 +32,11 @@ func FuzzOptions(f *testing.F) {
 			f.Add(false, uint8(leaf), text)
 		}
 	}
+
 	host := sysfstest.New(f, sysfstest.GPU(f, "0000:3b:00.0"))
 	env := environment(f, host)
 	env.Log = slog.New(slog.DiscardHandler)
+
 	f.Fuzz(func(t *testing.T, whole bool, leaf uint8, text string) {
 		if !whole {
 			text = fuzztest.ReplaceLeaf(t, full, int(leaf), text)
@@ -42,12 +45,14 @@ func FuzzOptions(f *testing.F) {
 		if json.Unmarshal([]byte(text), &options) != nil || options == nil {
 			return
 		}
+
 		options["pci_ids"] = "/nowhere" // this test must not read arbitrary files
 		driver, err := generic.New(env, options)
 		if err != nil {
 			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%v", err)
 			return
 		}
+
 		devices, err := driver.Discover(t.Context())
 		require.NoError(t, err)
 		require.LessOrEqual(t, len(devices), 1)

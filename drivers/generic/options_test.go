@@ -20,12 +20,14 @@ func discovered(t *testing.T, host *sysfstest.Host, options map[string]any) []st
 	devices, err := driver.Discover(t.Context())
 	require.NoError(t, err)
 	require.NotNil(t, devices)
+
 	names := []string{}
 	for _, device := range devices {
 		for _, deployable := range device.Deployables {
 			names = append(names, deployable.Name)
 		}
 	}
+
 	return names
 }
 
@@ -35,6 +37,7 @@ func TestOptionsSelectDevices(t *testing.T) {
 	t.Parallel()
 	host := newHost(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, fpga))
 	all, gpus, both := []string{gpu, fpga, disk}, []string{gpu}, []string{gpu, fpga}
+
 	for name, c := range map[string]struct {
 		spec any
 		want []string
@@ -56,6 +59,7 @@ func TestOptionsSelectDevices(t *testing.T) {
 		if c.spec == nil {
 			options = nil
 		}
+
 		require.Equal(t, c.want, discovered(t, host, options), name)
 	}
 }
@@ -68,8 +72,10 @@ func TestInvalidOptions(t *testing.T) {
 		"device_spec": ["*", {"vendor_id": "x"}, {"devname": "eth0"}],
 		"deadline": "soon", "vfio_driver": "../../evil", "pci_ids": 3, "simulate": "yes", "device_specs": []
 	}`), &options))
+
 	_, err := generic.New(drivers.Environment{Backend: "pci", Root: t.TempDir(), Log: logger(t)}, options)
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
+
 	for _, message := range []string{
 		`backend "pci"`, `device_spec[1]`, `"x"`, `device_spec[2]`, `"devname"`, "deadline is soon", "vfio_driver", "../../evil", "pci_ids",
 		"simulate is yes", `"device_specs"`, "deadline, device_spec, pci_ids, physical_device_mappings, simulate, vfio_driver",
@@ -85,6 +91,7 @@ func TestOptionsDeadline(t *testing.T) {
 		_, err := generic.New(env, map[string]any{"deadline": good})
 		require.NoError(t, err, good)
 	}
+
 	for _, bad := range []any{"", "0s", "-1s", "2h", 0, -1.5, true, nil} {
 		_, err := generic.New(env, map[string]any{"deadline": bad})
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), bad)

@@ -12,14 +12,16 @@ import (
 )
 
 // TestPhysicalNetworks checks that a mapped network card and its virtual
-// functions have their physical network, and that no other function has one.
+// functions get their physical network, and that no other function gets one.
 func TestPhysicalNetworks(t *testing.T) {
 	t.Parallel()
 	const first, second, third = "0000:18:00.0", "0000:19:00.0", "0000:1a:00.0"
 	host := newHost(t, sysfstest.NIC(t, first, "ens1"), sysfstest.NIC(t, second, "ens2"), sysfstest.NIC(t, third, "ens3"), sysfstest.GPU(t, gpu))
 	host.SetVFs(first, "2")
+
 	type facts struct{ network, standard, upstreams string }
 	one, two, none := facts{"physnet1", "CUSTOM_PHYSNET_PHYSNET1", "CUSTOM_PHYSNET1"}, facts{"net-2.b", "CUSTOM_PHYSNET_NET_2_B", "CUSTOM_NET_2_B"}, facts{}
+
 	for name, c := range map[string]struct {
 		option           any
 		vf, second, last facts
@@ -41,6 +43,7 @@ func TestPhysicalNetworks(t *testing.T) {
 			require.NoError(t, err)
 			devices, err := driver.Discover(t.Context())
 			require.NoError(t, err)
+
 			found := map[string]facts{}
 			for _, device := range devices {
 				for _, deployable := range device.Deployables {
@@ -58,10 +61,12 @@ func TestPhysicalNetworks(t *testing.T) {
 					found[deployable.Name] = f
 				}
 			}
+
 			require.Equal(t, c.vf, found["0000:18:01.0"])
 			require.Equal(t, c.second, found[second])
 			require.Equal(t, c.last, found[third])
 			require.Equal(t, none, found[gpu])
+
 			if name == "one of its parts" {
 				require.Equal(t, two, found["0000:18:01.1"])
 			}
@@ -89,6 +94,7 @@ func TestInvalidPhysicalNetworks(t *testing.T) {
 		require.ErrorContains(t, err, message, text)
 		require.ErrorContains(t, err, `backend "nics"`)
 	}
+
 	_, err := generic.New(drivers.Environment{Backend: "nics", Root: t.TempDir(), Log: logger(t)}, map[string]any{"physical_device_mappings": 3})
 	require.ErrorContains(t, err, "physical_device_mappings has 3; write")
 }

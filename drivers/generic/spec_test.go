@@ -22,6 +22,8 @@ func function(tb testing.TB, address string) sysfs.Function {
 	return sysfs.Function{Address: a, Vendor: "10de", Product: "20b0", Class: 0x030200}
 }
 
+// Each spec matches the addresses of its first list, and none of its second
+// one.
 func TestSpecMatches(t *testing.T) {
 	t.Parallel()
 	for spec, c := range map[string]struct{ matches, others []string }{
@@ -60,6 +62,7 @@ func TestSpecMatches(t *testing.T) {
 	} {
 		parsed, err := generic.ParseSpec(spec)
 		require.NoError(t, err, spec)
+
 		for _, address := range c.matches {
 			require.True(t, parsed.Match(function(t, address)), "%s chooses %s", spec, address)
 		}
@@ -76,6 +79,7 @@ func TestSpecMatchesByPhysicalFunction(t *testing.T) {
 	pf := function(t, "0000:3b:00.0")
 	vf := function(t, "0000:3b:01.2")
 	vf.PF, vf.Product = &pf.Address, "20ff"
+
 	for spec, chosen := range map[string]bool{
 		`{"address": "0000:3b:00.0"}`:                                                 true,
 		`{"address": "0000:3b:00.0", "product_id": "20ff"}`:                           true,
@@ -89,6 +93,8 @@ func TestSpecMatchesByPhysicalFunction(t *testing.T) {
 	}
 }
 
+// The error names the property that is wrong, and says what may be written
+// there.
 func TestInvalidSpecs(t *testing.T) {
 	t.Parallel()
 	for spec, messages := range map[string][]string{
@@ -124,6 +130,7 @@ func TestInvalidSpecs(t *testing.T) {
 			require.ErrorContains(t, err, message, spec)
 		}
 	}
+
 	_, err := generic.ParseSpec(42)
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 }
@@ -142,8 +149,10 @@ func TestSpecAgainstModel(t *testing.T) {
 			Vendor: id.Draw(r, "vendor"), Product: id.Draw(r, "product"),
 			Class: sysfs.Class(rapid.SampledFrom([]uint32{0x030000, 0x030200, 0x120000}).Draw(r, "class")),
 		}
+
 		spec := map[string]any{}
 		want := true
+
 		if rapid.Bool().Draw(r, "by vendor") {
 			wanted := id.Draw(r, "wanted vendor")
 			spec["vendor_id"], want = wanted, want && wanted == f.Vendor
@@ -156,6 +165,7 @@ func TestSpecAgainstModel(t *testing.T) {
 			wanted := rapid.SampledFrom([]string{"03", "0300", "0302", "12", "120000"}).Draw(r, "wanted class")
 			spec["class"], want = wanted, want && strings.HasPrefix(f.Class.String(), wanted)
 		}
+
 		part := func(name string, width int, value uint32) string {
 			if rapid.Bool().Draw(r, "any "+name) {
 				return "*"
@@ -164,8 +174,10 @@ func TestSpecAgainstModel(t *testing.T) {
 			want = want && wanted == value
 			return fmt.Sprintf("%0*x", width, wanted)
 		}
+
 		spec["address"] = part("domain", 4, f.Address.Domain) + ":" + part("bus", 2, uint32(f.Address.Bus)) + ":" +
 			part("slot", 2, uint32(f.Address.Device)) + "." + part("function", 1, uint32(f.Address.Function))
+
 		text, err := json.Marshal(spec)
 		require.NoError(r, err)
 		for _, form := range []any{spec, string(text)} {
@@ -185,14 +197,17 @@ func FuzzParseSpec(f *testing.F) {
 	} {
 		f.Add(seed, uint32(0), uint8(0x3b), uint8(0), uint8(0))
 	}
+
 	f.Fuzz(func(t *testing.T, text string, domain uint32, bus, slot, function uint8) {
 		spec, err := generic.ParseSpec(text)
 		if err != nil {
 			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 			return
 		}
+
 		again, err := generic.ParseSpec(spec.String())
 		require.NoError(t, err)
+
 		address := cyborg.PCIAddress{Domain: domain, Bus: bus, Device: slot & 0x1f, Function: function & 7}
 		subject := sysfs.Function{Address: address, Vendor: "10de", Product: "20b0", Class: 0x030200}
 		require.Equal(t, spec.Match(subject), again.Match(subject))

@@ -23,6 +23,7 @@ const deadline = 5 * time.Minute
 
 const vfio = "vfio-pci"
 
+// binding returns the driver that has the function and its override.
 func binding(t *testing.T, host *sysfstest.Host, address string) sysfs.Binding {
 	t.Helper()
 	binding, err := binder(t, host, host.Simulator).Binding(t.Context(), sysfstest.Address(t, address))
@@ -72,6 +73,7 @@ func TestBinderReleases(t *testing.T) {
 	t.Parallel()
 	host := sysfstest.New(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, "0000:5e:00.0"))
 	b := binder(t, host, host.Simulator)
+
 	for address, driver := range map[string]string{gpu: "nvidia", "0000:5e:00.0": ""} {
 		give(t, host, address)
 		for range 2 {
@@ -88,6 +90,7 @@ func TestBinderKeepsForeignBindings(t *testing.T) {
 	host := sysfstest.New(t, sysfstest.GPU(t, gpu))
 	require.NoError(t, host.Simulator.AddDriver("pci-stub"))
 	give(t, host, gpu)
+
 	b := binder(t, host, host.Simulator)
 	require.NoError(t, b.Bind(t.Context(), sysfstest.Address(t, gpu), "pci-stub"))
 	require.NoError(t, b.Restore(t.Context(), sysfstest.Address(t, gpu), vfio, sysfs.Binding{Driver: "nvidia"}))
@@ -123,6 +126,7 @@ func TestBinderMapsKernelErrors(t *testing.T) {
 			t.Parallel()
 			host := sysfstest.New(t, sysfstest.GPU(t, gpu))
 			host.Fault(simulator.Fault{On: "bind", Error: number})
+
 			err := binder(t, host, host.Simulator).Bind(t.Context(), sysfstest.Address(t, gpu), vfio)
 			require.Equal(t, kind, cyborg.ErrorKindOf(err), err)
 			require.ErrorIs(t, err, number)
@@ -199,6 +203,8 @@ type lyingKernel struct{ sysfs.Kernel }
 
 func (lyingKernel) Write(string, string) error { return nil }
 
+// A bind fails where the hardware does not show the new binding after a
+// successful write.
 func TestBinderVerifies(t *testing.T) {
 	t.Parallel()
 	host := sysfstest.New(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, "0000:5e:00.0"))
@@ -206,6 +212,7 @@ func TestBinderVerifies(t *testing.T) {
 	err := b.Bind(t.Context(), sysfstest.Address(t, gpu), vfio)
 	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "still has it")
+
 	err = b.Bind(t.Context(), sysfstest.Address(t, "0000:5e:00.0"), vfio)
 	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "no driver has it")
@@ -220,6 +227,7 @@ func TestBinderDiesAtEachWrite(t *testing.T) {
 	address := sysfstest.Address(t, gpu)
 	attach := func(b *sysfs.Binder) error { return b.Bind(t.Context(), address, vfio) }
 	detach := func(b *sysfs.Binder) error { return b.Restore(t.Context(), address, vfio, prior) }
+
 	for at := 1; at <= 3; at++ {
 		for _, after := range []bool{false, true} {
 			for name, c := range map[string]struct {
@@ -238,8 +246,10 @@ func TestBinderDiesAtEachWrite(t *testing.T) {
 					if c.begin == given {
 						give(t, host, gpu)
 					}
+
 					dying := &sysfstest.DyingKernel{Kernel: host.Simulator, At: at, After: after}
 					require.ErrorIs(t, c.first(binder(t, host, dying)), sysfstest.ErrDied)
+
 					require.NoError(t, c.then(binder(t, host, host.Simulator)))
 					require.Equal(t, c.end, binding(t, host, gpu))
 				})
@@ -259,10 +269,12 @@ func TestLiveKernelWritesOnlyExistingFiles(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	place(t, root, map[string]string{"sys/there": "", "proc/sys/kernel/osrelease": "6.1.0\n", "lib/modules/6.1.0/modules.dep": "kernel/drivers/vfio/pci/vfio-pci.ko.xz: kernel/drivers/vfio/vfio.ko.xz\nkernel/net/mlx5_vfio_pci.ko:\n"})
+
 	kernel := sysfs.LiveKernel(root)
 	require.NoError(t, kernel.Write("sys/there", "1"))
 	require.ErrorIs(t, kernel.Write("sys/missing", "1"), syscall.ENOENT)
 	require.NoFileExists(t, filepath.Join(root, "sys/missing"))
+
 	require.NoError(t, os.Symlink("/etc", filepath.Join(root, "sys/out")))
 	require.Error(t, kernel.Write("sys/out/passwd", "1"))
 	require.Error(t, kernel.Write("../there", "1"))

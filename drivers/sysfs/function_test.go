@@ -16,7 +16,7 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 )
 
-// The functions that tests work on.
+// The functions that the tests work on.
 const (
 	port = "0000:00:01.0"
 	gpu  = "0000:3b:00.0"
@@ -31,11 +31,13 @@ func logger(tb testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(tb.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
+// tree reads the PCI functions below a root.
 func tree(tb testing.TB, root string) *sysfs.Tree {
 	tb.Helper()
 	return sysfs.NewTree(root, logger(tb))
 }
 
+// addresses returns the addresses of functions, in their order.
 func addresses(functions []sysfs.Function) []string {
 	list := []string{}
 	for _, f := range functions {
@@ -129,11 +131,13 @@ func TestFunctionsOfThisMachine(t *testing.T) {
 	if err != nil || len(entries) == 0 {
 		t.Skip("this machine has no PCI bus")
 	}
+
 	present := []string{}
 	for _, entry := range entries {
 		present = append(present, entry.Name())
 	}
 	slices.Sort(present)
+
 	here := tree(t, "/")
 	require.True(t, here.Live())
 	functions, err := here.Functions(t.Context())
@@ -157,23 +161,29 @@ func TestFunctionsFailsWithoutSysfs(t *testing.T) {
 	require.Empty(t, functions)
 }
 
+// A link in the tree that leads out of the root is not followed.
 func TestFunctionsStaysBelowItsRoot(t *testing.T) {
 	t.Parallel()
 	parent := t.TempDir()
 	place(t, parent, map[string]string{"secret/vendor": "0x10de\n", "secret/device": "0x20b0\n", "secret/class": "0x030200\n"})
+
 	root := filepath.Join(parent, "root")
 	devices := filepath.Join(root, "sys/bus/pci/devices")
 	require.NoError(t, os.MkdirAll(devices, 0o755))
 	require.NoError(t, os.Symlink("../../../../../secret", filepath.Join(devices, "0000:00:01.0")))
 	require.NoError(t, os.Symlink(filepath.Join(parent, "secret"), filepath.Join(devices, "0000:00:02.0")))
+
 	functions, err := tree(t, root).Functions(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, functions)
 }
 
+// A function that comes and goes while the tree is read does not disturb the
+// others.
 func TestFunctionsDuringHotplug(t *testing.T) {
 	t.Parallel()
 	host := sysfstest.New(t, sysfstest.GPU(t, gpu), sysfstest.NIC(t, nic, "ens1"))
+
 	done := make(chan error, 1)
 	go func() {
 		for range 20 {
@@ -188,11 +198,13 @@ func TestFunctionsDuringHotplug(t *testing.T) {
 		}
 		done <- nil
 	}()
+
 	here := tree(t, host.Root())
 	for {
 		functions, err := here.Functions(t.Context())
 		require.NoError(t, err)
 		require.Contains(t, addresses(functions), gpu)
+
 		select {
 		case err := <-done:
 			require.NoError(t, err)
@@ -209,9 +221,11 @@ func TestFunction(t *testing.T) {
 	f, err := here.Function(t.Context(), sysfstest.Address(t, gpu))
 	require.NoError(t, err)
 	require.Equal(t, "nvidia", f.Driver)
+
 	_, err = here.Function(t.Context(), sysfstest.Address(t, nic))
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, nic)
+
 	host.Set("sys/bus/pci/devices/"+gpu+"/vendor", "garbage")
 	_, err = here.Function(t.Context(), sysfstest.Address(t, gpu))
 	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(err))
@@ -231,6 +245,7 @@ func TestFunctionsStops(t *testing.T) {
 func FuzzFunctions(f *testing.F) {
 	f.Add("0x10de\n", "0x20b0\n", "0x030200\n", "pci:v000010EEd00005004sv000010EEsd0000000Ebc12sc00i00\n", "0\n")
 	f.Add("", "-", "0x", "pci:v", "99999999999999999999")
+
 	root := f.TempDir()
 	here := sysfs.NewTree(root, slog.New(slog.DiscardHandler))
 	f.Fuzz(func(t *testing.T, vendor, device, class, modalias, number string) {
@@ -239,6 +254,7 @@ func FuzzFunctions(f *testing.F) {
 			dir + "vendor": vendor, dir + "device": device, dir + "class": class, dir + "modalias": modalias,
 			dir + "numa_node": number, dir + "sriov_totalvfs": number, dir + "revision": class, dir + "boot_vga": number,
 		})
+
 		functions, err := here.Functions(t.Context())
 		require.NoError(t, err)
 		for _, f := range functions {

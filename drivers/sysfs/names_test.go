@@ -13,6 +13,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/capture"
 )
 
+// named returns the names that the database has for a vendor and a product.
 func named(t *testing.T, names *sysfs.Names, vendor, product string) (vendorName, productName string) {
 	t.Helper()
 	functions := []sysfs.Function{{Vendor: vendor, Product: product}}
@@ -20,6 +21,8 @@ func named(t *testing.T, names *sysfs.Names, vendor, product string) (vendorName
 	return functions[0].VendorName, functions[0].ProductName
 }
 
+// Names come from the database, and an id stands in for a name that is missing
+// there.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	names := sysfs.NewNames(sysfstest.PCIIDs(t), logger(t))
@@ -27,9 +30,11 @@ func TestNames(t *testing.T) {
 		vendor, product := named(t, names, "10de", "15f8")
 		require.Equal(t, "NVIDIA Corporation", vendor)
 		require.Equal(t, "GP100GL [Tesla P100 PCIe 16GB]", product)
+
 		vendor, product = named(t, names, "10de", "ffff")
 		require.Equal(t, "NVIDIA Corporation", vendor)
 		require.Equal(t, "ffff", product, "an id stands in for a name that nobody knows")
+
 		vendor, product = named(t, names, "f00d", "1234")
 		require.Equal(t, "f00d", vendor)
 		require.Equal(t, "1234", product)
@@ -61,6 +66,7 @@ func TestNamesAppearWithTheDatabase(t *testing.T) {
 	names := sysfs.NewNames(filepath.Join(dir, "pci.ids"), logger(t))
 	vendor, _ := named(t, names, "10de", "15f8")
 	require.Equal(t, "10de", vendor)
+
 	place(t, dir, map[string]string{"pci.ids": "10de  NVIDIA Corporation\n\t15f8  Tesla\n"})
 	vendor, product := named(t, names, "10de", "15f8")
 	require.Equal(t, "NVIDIA Corporation", vendor)
@@ -104,20 +110,23 @@ func TestFunctionsAgreesWithGHW(t *testing.T) {
 func TestGHWFailsOnOneBadFunction(t *testing.T) {
 	t.Setenv("PCIDB_PATH", sysfstest.PCIIDs(t))
 	host := sysfstest.New(t, sysfstest.GPU(t, gpu), sysfstest.NIC(t, nic, "ens1"))
+
 	count := func() int {
 		info, err := ghw.PCI(ghw.WithChroot(host.Root()), ghw.WithDisableTools(), ghw.WithDisableTopology(), ghw.WithDisableWarnings())
 		require.NoError(t, err)
 		return len(info.Devices)
 	}
+
 	require.Equal(t, 2, count())
 	require.NoError(t, os.Remove(filepath.Join(host.Root(), "sys/bus/pci/devices", nic, "modalias")))
 	require.Zero(t, count())
+
 	functions, err := tree(t, host.Root()).Functions(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{nic, gpu}, addresses(functions))
 }
 
-// known is ghw's name, or the id where ghw knows none.
+// known returns ghw's name, or the id where ghw knows no name.
 func known(name, id string) string {
 	if name == "unknown" {
 		return id

@@ -258,12 +258,15 @@ func TestProtection(t *testing.T) {
 			t.Parallel()
 			host := sysfstest.New(t, sysfstest.GPU(t, gpu), sysfstest.NIC(t, nic, "ens1"), sysfstest.QAT(t, qat),
 				sysfstest.SSD(t, ssd, "nvme0n1", "259:0"))
+
 			c.change(t, host)
 			require.Equal(t, c.protected, protected(t, host))
 		})
 	}
 }
 
+// Functions that are a part of the chipset by their class are protected, and
+// accelerators with a similar class are not.
 func TestProtectionOfTheChipset(t *testing.T) {
 	t.Parallel()
 	var functions []simulator.Function
@@ -290,6 +293,7 @@ func TestProtectionOfTheChipset(t *testing.T) {
 			want[address.String()] = c.reason
 		}
 	}
+
 	require.Equal(t, want, protected(t, sysfstest.New(t, functions...)))
 }
 
@@ -300,6 +304,7 @@ func TestProtectionOfTheBootDisplay(t *testing.T) {
 	}
 	host := sysfstest.New(t, display)
 	require.Equal(t, map[string]string{gpu: "it is the display that this host boots on"}, protected(t, host))
+
 	host.Set("sys/bus/pci/devices/"+gpu+"/boot_vga", "0\n")
 	require.Empty(t, protected(t, host))
 }
@@ -312,6 +317,7 @@ func TestProtectionOfParentControllers(t *testing.T) {
 	card := sysfstest.Under(vmd, sysfstest.NIC(t, "10000:01:00.0", "ens1"))
 	host := sysfstest.New(t, vmd, card)
 	require.Empty(t, protected(t, host))
+
 	host.Up("ens1")
 	require.Equal(t, map[string]string{
 		"10000:01:00.0": "its network interface ens1 is up",
@@ -319,6 +325,8 @@ func TestProtectionOfParentControllers(t *testing.T) {
 	}, protected(t, host))
 }
 
+// Without a mount table nobody knows which disks the host needs, so the call
+// fails instead of protecting none.
 func TestProtectionFailsClosed(t *testing.T) {
 	t.Parallel()
 	host := sysfstest.New(t, sysfstest.SSD(t, ssd, "nvme0n1", "259:0"))
@@ -334,11 +342,13 @@ func TestProtectionOfThisMachine(t *testing.T) {
 	t.Parallel()
 	protection, err := tree(t, "/").Protection(t.Context())
 	require.NoError(t, err)
+
 	disks, err := filepath.Glob("/sys/bus/pci/devices/*/virtio*/block/vda")
 	require.NoError(t, err)
 	if len(disks) == 0 {
 		t.Skip("this machine has no virtio disk")
 	}
+
 	address := filepath.Base(filepath.Dir(filepath.Dir(filepath.Dir(disks[0]))))
 	require.Contains(t, protection[sysfstest.Address(t, address)], "its disk vda")
 }

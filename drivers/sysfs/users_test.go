@@ -86,12 +86,15 @@ func TestUsers(t *testing.T) {
 			t.Parallel()
 			host := sysfstest.New(t, sysfstest.GPU(t, gpu), sysfstest.NIC(t, nic, "ens1"), sysfstest.QAT(t, qat),
 				sysfstest.SSD(t, ssd, "nvme0n1", "259:0"))
+
 			c.change(t, host)
 			require.Equal(t, c.by, user(t, host, c.address))
 		})
 	}
 }
 
+// A process that has opened the VFIO node uses the function only while VFIO has
+// it.
 func TestUsersOfVFIO(t *testing.T) {
 	t.Parallel()
 	for name, node := range map[string]string{"group": "/dev/vfio/7", "device": "/dev/vfio/devices/vfio0"} {
@@ -100,8 +103,10 @@ func TestUsersOfVFIO(t *testing.T) {
 			host := sysfstest.New(t, sysfstest.In("7", sysfstest.GPU(t, gpu)))
 			host.Open(4711, "qemu-kvm", node)
 			require.Empty(t, user(t, host, gpu), "another driver has it still")
+
 			give(t, host, gpu)
 			require.Equal(t, "process 4711 (qemu-kvm) has "+node+" open", user(t, host, gpu))
+
 			host.End(4711)
 			require.Empty(t, user(t, host, gpu))
 		})
@@ -127,12 +132,15 @@ func TestUsersOfADeviceFile(t *testing.T) {
 	give(t, host, gpu)
 	host.Open(4711, "spdk_tgt", "anon_inode:[vfio-device]")
 	require.Empty(t, user(t, host, gpu), "an older kernel does not tell whose it is")
+
 	host.Set("proc/4711/fdinfo/3", "pos:\t0\nvfio-device-syspath: /sys/devices/pci0000:00/0000:00:01.0/0000:99:00.0\n")
 	require.Empty(t, user(t, host, gpu), "it is another's")
 	host.Set("proc/4711/fdinfo/3", "pos:\t0\nvfio-device-syspath: /sys/devices/pci0000:3b/"+gpu+"\n")
 	require.Equal(t, "process 4711 (spdk_tgt) has it open through VFIO", user(t, host, gpu))
 }
 
+// The users of every function of this machine can be read. A function whose
+// network interface or disk is in use is protected.
 func TestUsersOfThisMachine(t *testing.T) {
 	t.Parallel()
 	here := tree(t, "/")
@@ -140,6 +148,7 @@ func TestUsersOfThisMachine(t *testing.T) {
 	require.NoError(t, err)
 	protection, err := here.Protection(t.Context())
 	require.NoError(t, err)
+
 	for _, f := range functions {
 		by, err := here.Users(t.Context(), f)
 		require.NoError(t, err)
@@ -156,6 +165,7 @@ func give(t *testing.T, host *sysfstest.Host, address string) {
 	require.NoError(t, binder(t, host, host.Simulator).Bind(t.Context(), sysfstest.Address(t, address), "vfio-pci"))
 }
 
+// binder returns a binder on the host that writes to this kernel.
 func binder(t *testing.T, host *sysfstest.Host, kernel sysfs.Kernel) *sysfs.Binder {
 	t.Helper()
 	return sysfs.NewBinder(tree(t, host.Root()), kernel, deadline, logger(t))

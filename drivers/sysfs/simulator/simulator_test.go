@@ -36,7 +36,7 @@ func kernel(t *testing.T) *sysfstest.Host {
 	return host
 }
 
-// driver is the driver that the tree shows.
+// driver returns the driver that the tree shows for a function.
 func driver(t *testing.T, host *sysfstest.Host, address string) string {
 	t.Helper()
 	target, err := os.Readlink(filepath.Join(host.Root(), bus, "devices", address, "driver"))
@@ -44,17 +44,20 @@ func driver(t *testing.T, host *sysfstest.Host, address string) string {
 		require.ErrorIs(t, err, fs.ErrNotExist)
 		return ""
 	}
+
 	requireLeadsSomewhere(t, filepath.Join(host.Root(), bus, "devices", address, "driver"))
 	requireLeadsSomewhere(t, filepath.Join(host.Root(), bus, "drivers", filepath.Base(target), address))
 	return filepath.Base(target)
 }
 
+// requireLeadsSomewhere requires that a link's target exists.
 func requireLeadsSomewhere(t *testing.T, link string) {
 	t.Helper()
 	_, err := os.Stat(link)
 	require.NoError(t, err)
 }
 
+// read returns the text of an attribute.
 func read(t *testing.T, host *sysfstest.Host, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(host.Root(), name))
@@ -68,13 +71,16 @@ func read(t *testing.T, host *sysfstest.Host, name string) string {
 func TestWriteAnswersLikeLinux(t *testing.T) {
 	t.Parallel()
 	const devices, drivers = bus + "devices/", bus + "drivers/"
+
 	type step struct {
 		attribute, text string
-		answer          syscall.Errno // 0: it succeeds
+		answer          syscall.Errno // 0 for success
 	}
+
 	give := []step{
 		{devices + gpu + "/driver_override", "vfio-pci\n", 0}, {drivers + "nvidia/unbind", gpu, 0}, {drivers + "vfio-pci/bind", gpu, 0},
 	}
+
 	for name, c := range map[string]struct {
 		steps  []step
 		driver string // of the GPU at the end
@@ -119,25 +125,32 @@ func TestWriteAnswersLikeLinux(t *testing.T) {
 					require.NoError(t, err)
 					continue
 				}
+
 				require.ErrorIs(t, err, s.answer)
 				require.ErrorContains(t, err, s.attribute)
 			}
+
 			require.Equal(t, c.driver, driver(t, host, gpu))
 		})
 	}
 }
 
+// The node of a group is there as long as VFIO has one of its functions, and
+// each of these functions has a node of its own.
 func TestVFIONodes(t *testing.T) {
 	t.Parallel()
 	host := kernel(t)
 	host.Add(sysfstest.In("7", sysfstest.FPGA(t, "0000:3b:00.1")))
 	require.NoFileExists(t, filepath.Join(host.Root(), "dev/vfio/7"))
+
 	for _, address := range []string{gpu, "0000:3b:00.1"} {
 		require.NoError(t, host.Simulator.Write(bus+"devices/"+address+"/driver_override", "vfio-pci"))
 	}
+
 	require.NoError(t, host.Simulator.Write(bus+"drivers_probe", "0000:3b:00.1"))
 	require.NoError(t, host.Simulator.Write(bus+"drivers/nvidia/unbind", gpu))
 	require.NoError(t, host.Simulator.Write(bus+"drivers/vfio-pci/bind", gpu))
+
 	require.FileExists(t, filepath.Join(host.Root(), "dev/vfio/7"))
 	require.FileExists(t, filepath.Join(host.Root(), "dev/vfio/devices/vfio1"))
 	require.Equal(t, "DEVNAME=vfio/devices/vfio1", read(t, host, bus+"devices/"+gpu+"/vfio-dev/vfio1/uevent"))
@@ -153,9 +166,11 @@ func TestChildrenComeAndGoWithTheDriver(t *testing.T) {
 	t.Parallel()
 	host := kernel(t)
 	requireLeadsSomewhere(t, filepath.Join(host.Root(), "sys/class/drm/card1"))
+
 	require.NoError(t, host.Simulator.Write(bus+"drivers/nvidia/unbind", gpu))
 	_, err := os.Lstat(filepath.Join(host.Root(), "sys/class/drm/card1"))
 	require.ErrorIs(t, err, fs.ErrNotExist)
+
 	require.NoError(t, host.Simulator.Write(bus+"drivers_probe", gpu))
 	requireLeadsSomewhere(t, filepath.Join(host.Root(), "sys/class/drm/card1"))
 }
@@ -167,13 +182,16 @@ func TestVirtualFunctions(t *testing.T) {
 	for i := range 3 {
 		address := "0000:b1:01." + strconv.Itoa(i)
 		require.Equal(t, "c6xxvf", driver(t, host, address))
+
 		link, err := filepath.EvalSymlinks(filepath.Join(host.Root(), bus, "devices", qat, fmt.Sprintf("virtfn%d", i)))
 		require.NoError(t, err)
 		require.Equal(t, address, filepath.Base(link))
+
 		link, err = filepath.EvalSymlinks(filepath.Join(link, "physfn"))
 		require.NoError(t, err)
 		require.Equal(t, qat, filepath.Base(link))
 	}
+
 	host.SetVFs(qat, "0")
 	entries, err := os.ReadDir(filepath.Join(host.Root(), bus, "devices"))
 	require.NoError(t, err)
@@ -212,6 +230,7 @@ func TestFaults(t *testing.T) {
 	host := kernel(t)
 	unbind := func(address, from string) error { return host.Simulator.Write(bus+"drivers/"+from+"/unbind", address) }
 	host.Fault(simulator.Fault{On: "unbind", Subject: gpu, Error: syscall.EIO, Times: 2})
+
 	require.NoError(t, unbind(qat, "c6xx"))
 	require.ErrorIs(t, unbind(gpu, "nvidia"), syscall.EIO)
 	require.ErrorIs(t, unbind(gpu, "nvidia"), syscall.EIO)
@@ -240,14 +259,17 @@ func TestModules(t *testing.T) {
 	require.True(t, host.Simulator.Loadable("vfio-pci"))
 	require.False(t, host.Simulator.Loadable("none"))
 	require.Error(t, host.Simulator.Load(t.Context(), "none"))
+
 	host.Fault(simulator.Fault{On: "load", Error: syscall.EPERM, Times: 1})
 	require.ErrorIs(t, host.Simulator.Load(t.Context(), "vfio-pci"), syscall.EPERM)
 	require.NoError(t, host.Simulator.Load(t.Context(), "vfio-pci"))
 	require.DirExists(t, filepath.Join(host.Root(), bus, "drivers/vfio-pci"))
+
 	host.Reboot()
 	require.NoDirExists(t, filepath.Join(host.Root(), bus, "drivers/vfio-pci"))
 }
 
+// A boot gives each function back to its own driver, and ends all processes.
 func TestReboot(t *testing.T) {
 	t.Parallel()
 	host := kernel(t)
@@ -268,6 +290,8 @@ func TestReboot(t *testing.T) {
 	require.NoFileExists(t, filepath.Join(host.Root(), "dev/vfio/7"))
 }
 
+// The simulator must never write to a real sysfs, so it opens only directories
+// that it has made.
 func TestOpenRequiresItsMarker(t *testing.T) {
 	t.Parallel()
 	for _, dir := range []string{"/", "/proc/..", t.TempDir()} {
@@ -302,7 +326,7 @@ func work(dir string) {
 			{bus + "drivers/nvidia/bind", gpu},
 		} {
 			fmt.Println(step[0])
-			_ = s.Write(step[0], step[1]) // the one before it was killed may have done it
+			_ = s.Write(step[0], step[1]) // the process before this one may have done the step already
 		}
 	}
 	fmt.Println(err)
@@ -330,21 +354,24 @@ func kill(t *testing.T, root string, step int, after time.Duration) {
 	output, err := process.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, process.Start())
+
 	lines := bufio.NewScanner(output)
 	for range step + 1 {
 		require.True(t, lines.Scan())
 		require.Contains(t, lines.Text(), bus)
 	}
+
 	<-time.After(after)
 	require.NoError(t, process.Process.Kill())
 	require.Error(t, process.Wait())
 }
 
-// requireOrder requires what is always true of the tree of a kernel.
+// requireOrder requires what holds at any time in the tree of a kernel.
 func requireOrder(t *testing.T, host *sysfstest.Host) {
 	t.Helper()
 	root := host.Root()
 	require.Contains(t, []string{"", "nvidia", "vfio-pci"}, driver(t, host, gpu))
+
 	bound, err := filepath.Glob(filepath.Join(root, bus, "drivers/*", gpu))
 	require.NoError(t, err)
 	if driver(t, host, gpu) == "" {
@@ -352,6 +379,7 @@ func requireOrder(t *testing.T, host *sysfstest.Host) {
 	} else {
 		require.Len(t, bound, 1)
 	}
+
 	_, err = os.Lstat(filepath.Join(root, "dev/vfio/7"))
 	require.Equal(t, driver(t, host, gpu) == "vfio-pci", err == nil, "the group's node is there as long as vfio-pci has it")
 	_, err = os.Stat(filepath.Join(root, "sys/class/drm/card1"))
@@ -362,6 +390,7 @@ func requireOrder(t *testing.T, host *sysfstest.Host) {
 	count, err := strconv.Atoi(read(t, host, bus+"devices/"+qat+"/sriov_numvfs"))
 	require.NoError(t, err)
 	require.Len(t, vfs, count)
+
 	functions, err := os.ReadDir(filepath.Join(root, bus, "devices"))
 	require.NoError(t, err)
 	require.Len(t, functions, 2+count)
