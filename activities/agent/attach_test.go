@@ -11,6 +11,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
+// An attach can be repeated, also by a later process, and calls the driver only
+// once. A detach gets the note that the driver wrote while it attached.
 func TestAttachAndDetach(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -56,6 +58,8 @@ func TestAttachForInstanceIsRefused(t *testing.T) {
 	require.Empty(t, h.attachments())
 }
 
+// A target that does not exist, or is no longer what the records say, is
+// refused with a message that names what there is.
 func TestUnknownTargetsAreRefused(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -136,6 +140,8 @@ func TestRefusedAttachIsUndone(t *testing.T) {
 	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentInDoubt}, h.attachments(), "what could not be undone stays in doubt")
 }
 
+// An undo may overtake the try that it undoes. It changes nothing then, and the
+// late try is refused.
 func TestUndoBeforeTheAttachBegan(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -156,6 +162,7 @@ func TestUndoBeforeTheAttachBegan(t *testing.T) {
 	require.True(t, h.attachedNow(handle), "an undo leaves alone what another operation has attached")
 }
 
+// A detach of several handles detaches none of them while one is in use.
 func TestDetachOfSeveralWhileOneIsInUse(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -269,6 +276,8 @@ func TestAttachTakesOverAHandle(t *testing.T) {
 	require.False(t, h.attachedNow(handle))
 }
 
+// A boot of the host loses the attachments of its cards. They are reported as
+// lost, and a repeated attach attaches again.
 func TestABootUndoesAttachments(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -293,6 +302,8 @@ func TestABootUndoesAttachments(t *testing.T) {
 	require.Empty(t, h.attachments())
 }
 
+// The handles of a device that has vanished can be detached and retired, so
+// that the records do not keep them for ever.
 func TestDetachOfAVanishedDevice(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -336,6 +347,7 @@ func TestAttachWithoutAnAttacher(t *testing.T) {
 	require.Empty(t, h.attachments())
 }
 
+// No step may change a device that the host needs for itself.
 func TestProtectedDevicesAreRefused(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -29,6 +29,9 @@ func (h *host) backends() map[string]cyborg.BackendState {
 	return states
 }
 
+// A backend can be installed, updated and uninstalled while the agent runs. Its
+// configuration outlives the process, and the conductor knows of the change
+// when the operation ends.
 func TestConfigure(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -104,6 +107,7 @@ func TestConfigureThatIsRefusedChangesNothing(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
+// A backend is not removed while somebody uses one of its devices.
 func TestBackendInUseIsNotRemoved(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -20,6 +20,8 @@ func asUndo(in workflows.InstallInput) workflows.InstallInput {
 	return in
 }
 
+// An install can be repeated and undone. After its undo, a late try changes
+// nothing.
 func TestInstall(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -92,6 +94,8 @@ func TestRefusedRetryAsksForAnUndo(t *testing.T) {
 	require.Contains(t, err.Message, "something may have been changed before")
 }
 
+// A retire can be repeated and undone. After its undo, a late try changes
+// nothing.
 func TestRetire(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -154,6 +158,8 @@ func TestFailedRetire(t *testing.T) {
 	}
 }
 
+// A device that has vanished can be retired, and the undo of that succeeds as
+// well.
 func TestRetireOfVanishedDevice(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

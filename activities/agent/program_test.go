@@ -55,6 +55,8 @@ func (h *host) loaded() map[string]string {
 	return ids
 }
 
+// A program can be repeated by a later process, which does not load the image
+// again.
 func TestProgram(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -102,6 +104,8 @@ func TestFailedProgramRestoresThePreviousImage(t *testing.T) {
 	require.Equal(t, "newer", h.loaded()["r0"])
 }
 
+// An undo may overtake the program that it undoes. It changes nothing then, and
+// the late program is refused.
 func TestRestoreBeforeProgramBegan(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -115,6 +119,8 @@ func TestRestoreBeforeProgramBegan(t *testing.T) {
 	require.Equal(t, "old", h.loaded()["r0"])
 }
 
+// An image that this agent did not load cannot be restored. The undo succeeds
+// only if the image is still loaded.
 func TestRestoreOfAnUnknownImage(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -204,6 +210,8 @@ func TestALostJournalAndAnImageForTheWholeDevice(t *testing.T) {
 	}
 }
 
+// A driver that rejects an image before a change leaves the old image loaded. A
+// rejection after a change is reported as a failure that has to be undone.
 func TestRefusedProgram(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -228,6 +236,8 @@ func TestRefusedProgram(t *testing.T) {
 	require.Equal(t, "old", h.loaded()["r0"], "the refused try before had not forgotten it")
 }
 
+// An image that was damaged in the cache is not programmed, and can be staged
+// again.
 func TestProgramRefusesADamagedImage(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -242,6 +252,7 @@ func TestProgramRefusesADamagedImage(t *testing.T) {
 	h.load(op, region, "new")
 }
 
+// An image that does not fit the target is rejected before anything is changed.
 func TestStageChecksTheTarget(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

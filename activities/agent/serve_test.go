@@ -89,6 +89,8 @@ func TestAbandonedAttemptDoesNotBegin(t *testing.T) {
 	}
 }
 
+// A step that is cancelled while it changes hardware ends as cancelled and
+// leaves the handle in doubt, until it is undone.
 func TestCancelledStepReportsCancellation(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

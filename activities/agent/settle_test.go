@@ -24,6 +24,8 @@ func (h *host) settle(entries ...workflows.SettleEntry) workflows.SettleResult {
 	return result
 }
 
+// Settling brings each attachment into the state that the records want, and can
+// be repeated.
 func TestSettle(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -50,6 +52,8 @@ func TestSettle(t *testing.T) {
 	require.Len(t, h.fate.calls, calls, "and there is nothing left to do")
 }
 
+// After a boot nothing is attached. Settling attaches what the records want
+// attached, and forgets the rest.
 func TestSettleAfterABoot(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -67,6 +71,8 @@ func TestSettleAfterABoot(t *testing.T) {
 	require.Equal(t, map[string]cyborg.AttachmentState{second: cyborg.AttachmentDone}, h.attachments())
 }
 
+// Settling detaches neither what a newer operation has attached nor what
+// somebody uses.
 func TestSettleRefusesNewerOrUsedAttachments(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -127,6 +133,9 @@ func TestSettleWithoutAJournalEntry(t *testing.T) {
 	require.False(t, h.attachedNow(handle))
 }
 
+// On a device that has vanished, a handle counts as detached and cannot be
+// attached. A handle of an instance was only handed out, so it is settled all
+// the same.
 func TestSettleOfVanishedDevice(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

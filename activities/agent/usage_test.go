@@ -12,6 +12,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
+// Usage tells of each deployable who uses its handles and what its sensors
+// measure. What fails for one deployable is an error of that one only.
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -47,6 +49,7 @@ func TestUsage(t *testing.T) {
 	require.Len(t, usage.Deployables[0].Handles, 2, "what could be asked is told")
 }
 
+// A card that does not answer does not hold the answer up for ever.
 func TestUsageHasADeadline(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -60,6 +63,7 @@ func TestUsageHasADeadline(t *testing.T) {
 	require.NotEmpty(t, usage.Deployables[0].Error)
 }
 
+// The deployables of a backend that has failed are listed with the reason.
 func TestUsageOfAFailedBackend(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -77,6 +81,8 @@ func TestUsageOfAFailedBackend(t *testing.T) {
 	require.Contains(t, usage.Deployables[0].Error, "the bus is stuck")
 }
 
+// A discover scans the host and reports it to the conductor, which knows the
+// result when the activity ends.
 func TestDiscover(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -68,6 +68,9 @@ func (h *host) whitelisted() []string {
 	return out
 }
 
+// A preview shows the change without making it. A write can be repeated, keeps
+// the lines of devices that stay, and removes the file when the whitelist is
+// empty.
 func TestWhitelist(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -115,6 +118,8 @@ func TestWhitelist(t *testing.T) {
 	require.Empty(t, nothing.Notes)
 }
 
+// A whitelist with one wrong entry is not written at all, nor is one that adds
+// or removes a function in use.
 func TestInvalidWhitelistIsRefused(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

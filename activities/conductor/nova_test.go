@@ -152,9 +152,9 @@ func (n *listeningNova) Notify(ctx context.Context, events []nova.Event) (nova.D
 }
 
 // Nova is notified at once of a bind that ends as it begins, but only after
-// those who wait for its end in this process. Each repetition notifies Nova
-// again, because the process may have died before. If Nova does not take the
-// event soon, the run has to notify it.
+// those who wait for its end in this process were told. Each repetition
+// notifies Nova again, because the process may have died before. If Nova does
+// not take the event soon, the run has to notify it.
 func TestBeginNotifiesNova(t *testing.T) {
 	t.Parallel()
 	operation := uuid.New()

@@ -242,6 +242,9 @@ func TestL20InactiveAcceleratorsAreReserved(t *testing.T) {
 	c.requireReserved(map[string]int{"h1_a.0": 0})
 }
 
+// Each deployable in service has a provider with its inventory and its traits.
+// What the records give out without Nova is reserved, and a sync without a
+// difference writes nothing.
 func TestPlacementFollowsTheRecords(t *testing.T) {
 	t.Parallel()
 	c := newCloud(t)
@@ -270,7 +273,7 @@ func TestPlacementFollowsTheRecords(t *testing.T) {
 	c.sync("h1")
 	c.requireReserved(map[string]int{"h1_a.0": 2})
 
-	// A sync that finds no difference writes nothing.
+	// Nothing has changed since the last sync.
 	c.model.Writes()
 	c.sync("h1")
 	writes, reads := c.model.Writes()

@@ -97,6 +97,7 @@ func TestParkIsReported(t *testing.T) {
 	require.Equal(t, gpu.Deployables[0].ProgramSet, gpu.Deployables[1].ProgramSet, "a card has one firmware")
 }
 
+// A larger park has the same cards as a smaller one, and more.
 func TestGrowingParkKeepsExistingCards(t *testing.T) {
 	t.Parallel()
 

@@ -80,6 +80,7 @@ func TestProgramDisturbsRegionOrCard(t *testing.T) {
 	require.Equal(t, []string{"firmware", "firmware"}, gpu.bitstreams(t), "a card has one firmware")
 }
 
+// The function of a loaded image is a trait of its region.
 func TestProgramMakesTrait(t *testing.T) {
 	t.Parallel()
 

@@ -167,6 +167,7 @@ func TestOptionsScriptIsAppliedOnce(t *testing.T) {
 	require.True(t, p.card(t).Deployables["r0"].Installed, "a script is not the hardware")
 }
 
+// A card that vanishes while a step waits makes that step fail.
 func TestFailureOfVanishingDuringStep(t *testing.T) {
 	t.Parallel()
 
@@ -182,6 +183,8 @@ func TestFailureOfVanishingDuringStep(t *testing.T) {
 	})
 }
 
+// Each step takes as long as its option says, and no time where there is
+// nothing left to do.
 func TestLatencies(t *testing.T) {
 	t.Parallel()
 

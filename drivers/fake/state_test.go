@@ -72,6 +72,7 @@ func (p *park) edit(t *testing.T, old, replacement string) {
 	require.NoError(t, os.WriteFile(path, []byte(after), 0o600))
 }
 
+// A running driver follows what somebody writes into a card's file.
 func TestStateIsEditedByHand(t *testing.T) {
 	t.Parallel()
 
@@ -201,6 +202,7 @@ func TestStateIsLostWithPower(t *testing.T) {
 	}
 }
 
+// A card that was pulled out and put back has nothing attached.
 func TestReturnedCardIsDetached(t *testing.T) {
 	t.Parallel()
 

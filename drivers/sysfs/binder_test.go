@@ -69,6 +69,7 @@ func TestBinderBindsAndRestores(t *testing.T) {
 	}
 }
 
+// A release gives a function back to the driver that the kernel chooses.
 func TestBinderReleases(t *testing.T) {
 	t.Parallel()
 	host := sysfstest.New(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, "0000:5e:00.0"))
@@ -97,6 +98,8 @@ func TestBinderKeepsForeignBindings(t *testing.T) {
 	require.Equal(t, "pci-stub", binding(t, host, gpu).Driver)
 }
 
+// A bind loads the module of its driver. If there is none, it fails before it
+// changes anything.
 func TestBinderLoadsTheDriver(t *testing.T) {
 	t.Parallel()
 	host := sysfstest.New(t, sysfstest.GPU(t, gpu))
@@ -185,6 +188,7 @@ func (k slowKernel) Write(attribute, text string) error {
 	return k.Kernel.Write(attribute, text)
 }
 
+// A bind that hangs in the kernel ends with its context.
 func TestBinderStopsWithItsContext(t *testing.T) {
 	t.Parallel()
 	host := sysfstest.New(t, sysfstest.GPU(t, gpu))

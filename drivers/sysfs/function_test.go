@@ -90,6 +90,8 @@ func TestFunctionsReadsFacts(t *testing.T) {
 	require.Empty(t, functions[5].Driver)
 }
 
+// A function with an invalid attribute is reported without it. Only a function
+// without an identity is left out.
 func TestFunctionsToleratesInvalidAttributes(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

@@ -60,6 +60,7 @@ func TestNamesFromADamagedDatabase(t *testing.T) {
 	}
 }
 
+// A database that is installed later is used without a restart.
 func TestNamesAppearWithTheDatabase(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

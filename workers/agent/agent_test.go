@@ -505,6 +505,7 @@ func TestClosedConnectionIsReplaced(t *testing.T) {
 	require.NotContains(t, log.String(), "acknowledged")
 }
 
+// An agent goes through its endpoints until one of them answers.
 func TestTheNextConductorIsAsked(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -517,7 +518,8 @@ func TestTheNextConductorIsAsked(t *testing.T) {
 	h.eventually(func() bool { return len(h.conductor.heard()) > 2 })
 }
 
-// An agent runs without Temporal, and takes steps as soon as it is there.
+// An agent runs without Temporal, and takes steps as soon as it is there: here
+// an install, an attach, a refused detach and a discover.
 func TestTemporalIsAwaited(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -578,6 +580,7 @@ func sequences(reports []agentapi.Report) []int64 {
 	return all
 }
 
+// A stop does not wait for a conductor that does not answer.
 func TestAnAgentStopsAtOnceWhereNothingAnswers(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -609,6 +612,8 @@ func TestTwoAgentsDoNotShareAStateDirectory(t *testing.T) {
 	require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err), "%v", err)
 }
 
+// An agent with a damaged journal does not start, because it could not tell
+// what it has changed.
 func TestADamagedJournalIsNotStartedOn(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// The boot ID is that of the machine below the root, and that of this machine
+// where the root has none.
 func TestBootIDIsReadBelowTheRoot(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -85,6 +85,8 @@ func TestInvalidChecksumLinkIsIgnored(t *testing.T) {
 	require.Equal(t, image, got)
 }
 
+// An image whose content does not have the registry's checksum is rejected, and
+// nothing of it is kept.
 func TestWrongRegistryChecksumIsRejected(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1<<20, 1<<20)

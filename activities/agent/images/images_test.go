@@ -138,6 +138,7 @@ func (r *rig) local(t *testing.T, name string, content []byte) {
 	require.NoError(t, os.WriteFile(filepath.Join(r.imageDir, name), content, 0o644))
 }
 
+// sum returns the SHA-256 of a content.
 func sum(content []byte) string {
 	s := sha256.Sum256(content)
 	return hex.EncodeToString(s[:])
@@ -146,6 +147,9 @@ func sum(content []byte) string {
 // content returns n bytes that depend on the seed.
 func content(n int, seed byte) []byte { return bytes.Repeat([]byte{seed, seed + 1, 7}, n/3+1)[:n] }
 
+// A local image is found by any path below the image directory. Once it is in
+// the cache, a change of the local file does not matter to those who name its
+// checksum.
 func TestLocalImages(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1000, 1<<20)
@@ -171,6 +175,8 @@ func TestLocalImages(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// Images outside of the image directory, images that are too large, and images
+// without the expected checksum are refused and leave nothing behind.
 func TestInvalidImagesAreRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1000, 1<<20)
@@ -228,6 +234,7 @@ func TestInvalidImagesAreRefused(t *testing.T) {
 	require.ErrorContains(t, err, "has no image directory")
 }
 
+// A download that breaks off goes on where it stopped, also in a later process.
 func TestRemoteImages(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1<<20, 1<<20)
@@ -285,6 +292,8 @@ func TestTruncatedDownload(t *testing.T) {
 	require.Empty(t, r.there(t))
 }
 
+// A partial download that does not belong to the image is discarded and the
+// image is downloaded from its beginning.
 func TestWrongPartialDownloadIsDiscarded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1<<20, 1<<20)
@@ -342,6 +351,8 @@ func TestDamagedImageIsDownloadedAgain(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// A new image displaces the one that was not used for longest. Images that are
+// needed or were just used stay, even if the cache then is too large.
 func TestCacheIsBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1000, 1000)
@@ -425,8 +436,8 @@ func TestFullDisk(t *testing.T) {
 	require.NoError(t, err, "%s", output)
 }
 
-// childFillsDisk returns the exit code of the child. Each code but 0 names a
-// failure.
+// childFillsDisk is the child process of TestFullDisk, and returns its exit
+// code. Each code but 0 stands for another failure.
 func childFillsDisk(dir string) int {
 	signal.Ignore(syscall.SIGXFSZ) // the write then fails instead
 

@@ -255,6 +255,8 @@ func TestAReportWaitsForAnObservation(t *testing.T) {
 	})
 }
 
+// Drivers list devices, attributes and handles in any order. The digest does
+// not depend on it, because each new digest means a report.
 func TestTheDigestDoesNotDependOnOrder(t *testing.T) {
 	t.Parallel()
 	both := device("b", "")
@@ -402,6 +404,8 @@ func TestUnscannedBackendIsNotReportedAsEmpty(t *testing.T) {
 	require.Zero(t, r.Acknowledged(), "what cannot be read is not needed")
 }
 
+// Each scan tries again to create a driver whose constructor has failed or
+// panicked.
 func TestFailedBackendIsCreatedAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, map[string]*gadget{"x": {devices: []cyborg.DeviceReport{device("a", "here")}}, "y": {}})
@@ -576,6 +580,8 @@ func TestDeviceChangesAreSerialized(t *testing.T) {
 	})
 }
 
+// An agent that cannot read the configuration of its backends does not start
+// with a different one.
 func TestUnreadableBackendsFile(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"{", `{"format": 2}`, `{"format": 1, "backends": [{"name": "../x"}]}`, `{"format": 1, "colour": 1}`} {
@@ -590,6 +596,8 @@ func TestUnreadableBackendsFile(t *testing.T) {
 	}
 }
 
+// The journal's attachments are reported in order, and those of an earlier boot
+// as lost.
 func TestAttachmentsAreReported(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, map[string]*gadget{})

@@ -126,6 +126,8 @@ func TestVirtualFunctionsAreNotTheirParent(t *testing.T) {
 	require.False(t, specs[0].matches(pciFunction{address: "0000:3b:00.1", vendor: "15b3", product: "1018", parent: pf.String()}, true))
 }
 
+// A device is refused if Nova would reject its entry, or would match or tag it
+// in another way than it was meant.
 func TestCheckRefusesWhatNovaRejects(t *testing.T) {
 	t.Parallel()
 	good := novaconf.Device{VendorID: "10de", ProductID: "1db4"}

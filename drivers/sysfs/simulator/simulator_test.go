@@ -225,6 +225,7 @@ func TestUnbindHangsWhileOpen(t *testing.T) {
 	require.Empty(t, driver(t, host, gpu))
 }
 
+// A fault makes matching steps fail, hang or take longer.
 func TestFaults(t *testing.T) {
 	t.Parallel()
 	host := kernel(t)
@@ -251,6 +252,8 @@ func TestFaults(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(began), 30*time.Millisecond)
 }
 
+// A driver is available only after its module was loaded, and a boot unloads
+// it.
 func TestModules(t *testing.T) {
 	t.Parallel()
 	host := kernel(t)
