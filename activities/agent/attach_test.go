@@ -115,7 +115,7 @@ func TestRefusedAttach(t *testing.T) {
 		c.Fail[fake.StepAttach] = fake.Failure{Times: 1, Kind: cyborg.ErrUnsupported, When: fake.After}
 	})
 	h.refused(cyborg.ErrHardware, workflows.AttachActivity, attach(op, handle))
-	require.True(t, h.attachedNow(handle), "the fake driver says so after it has attached")
+	require.True(t, h.attachedNow(handle), "the fake driver has attached before it refuses")
 	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentInDoubt}, h.attachments())
 
 	h.must(workflows.DetachActivity, undo(detach(op, handle)), nil)
@@ -134,7 +134,7 @@ func TestRefusedAttachIsUndone(t *testing.T) {
 	require.Equal(t, []string{"", `{"touched":true}`}, h.fate.priors, "the undo gets the note")
 	require.Empty(t, h.attachments())
 
-	require.NoError(t, h.bench.Use(t.Context(), card, handle, "somebody"), "which a detach refuses")
+	require.NoError(t, h.bench.Use(t.Context(), card, handle, "somebody"), "the undo cannot detach what is in use")
 	op := uuid.New()
 	h.refused(cyborg.ErrHardware, workflows.AttachActivity, attach(op, handle))
 	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentInDoubt}, h.attachments(), "what could not be undone stays in doubt")
@@ -218,7 +218,7 @@ func TestStuckDetachIsAttachedAgain(t *testing.T) {
 			require.Equal(t, cyborg.AttachmentInDoubt, h.attachments()[handle])
 
 			h.start()
-			require.NoError(t, h.bench.Use(t.Context(), card, second, "qemu"), "what is in use may stay so")
+			require.NoError(t, h.bench.Use(t.Context(), card, second, "qemu"), "attaching again does not disturb its user")
 			h.must(workflows.AttachActivity, again(op, handle), nil)
 			h.must(workflows.AttachActivity, again(op, second), nil)
 			require.True(t, h.attachedNow(handle))
@@ -288,13 +288,13 @@ func TestABootUndoesAttachments(t *testing.T) {
 	h.boot = "boot-2"
 	h.start()
 	h.inventory.Scan(t.Context())
-	require.False(t, h.attachedNow(handle), "the card has forgotten")
+	require.False(t, h.attachedNow(handle), "the boot has detached it")
 	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentLost}, h.attachments())
 
 	h.must(workflows.AttachActivity, attach(op, handle), nil)
 	require.True(t, h.attachedNow(handle), "what was done before the boot is done again")
 	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentDone}, h.attachments())
-	require.Equal(t, []string{""}, h.fate.priors, "a note from before the boot says nothing of now")
+	require.Equal(t, []string{""}, h.fate.priors, "a note from before the boot is not used")
 
 	h.boot = "boot-3"
 	h.start()

@@ -86,7 +86,7 @@ func TestFailedProgramRestoresThePreviousImage(t *testing.T) {
 	})
 
 	h.refused(cyborg.ErrHardware, workflows.ProgramActivity, in)
-	require.Empty(t, h.loaded()["r0"], "the image did not take, and the one before is gone")
+	require.Empty(t, h.loaded()["r0"], "the new image was not loaded, and the old one is gone")
 
 	h.start()
 	var restored workflows.ChangeResult
@@ -160,7 +160,7 @@ func TestImageLoadedByHandIsRestored(t *testing.T) {
 	h.must(workflows.ProgramActivity, h.stage(op, region, "new"), nil)
 	err := h.refused(cyborg.ErrHardware, workflows.RestoreActivity, workflows.RestoreInput{Operation: op, Target: withImage(target(), "by-hand")})
 	require.Contains(t, err.Message, "had by-hand and has new")
-	require.Equal(t, "new", h.loaded()["r0"], "it does not load what was not there")
+	require.Equal(t, "new", h.loaded()["r0"], "the undo loads no other image instead")
 }
 
 func TestAnImageForTheWholeDevice(t *testing.T) {
@@ -233,7 +233,7 @@ func TestRefusedProgram(t *testing.T) {
 	require.Empty(t, h.loaded()["r0"])
 
 	h.must(workflows.RestoreActivity, workflows.RestoreInput{Operation: op, Target: withImage(target(), "old")}, nil)
-	require.Equal(t, "old", h.loaded()["r0"], "the refused try before had not forgotten it")
+	require.Equal(t, "old", h.loaded()["r0"], "the refused try has kept the old image in the journal")
 }
 
 // An image that was damaged in the cache is not programmed, and can be staged

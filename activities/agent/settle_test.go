@@ -169,7 +169,7 @@ func TestSettleAssignsTheRecordedOperation(t *testing.T) {
 	recorded := uuid.New()
 	result := h.settle(entry(recorded, handle, workflows.GoalAttached))
 	require.Empty(t, result.Errors)
-	require.Equal(t, recorded, h.inventory.Content().Attachments[0].Operation, "the records say whose it is")
+	require.Equal(t, recorded, h.inventory.Content().Attachments[0].Operation, "the attachment belongs to the recorded operation")
 	require.True(t, h.attachedNow(handle))
 }
 

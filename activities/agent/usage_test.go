@@ -46,7 +46,7 @@ func TestUsage(t *testing.T) {
 	})
 	h.must(workflows.UsageActivity, workflows.UsageInput{Deployables: []string{region}}, &usage)
 	require.Contains(t, usage.Deployables[0].Error, "no sensor")
-	require.Len(t, usage.Deployables[0].Handles, 2, "what could be asked is told")
+	require.Len(t, usage.Deployables[0].Handles, 2, "the handles are listed even so")
 }
 
 // A card that does not answer does not hold the answer up for ever.

@@ -198,7 +198,7 @@ func TestInstancesAreCompared(t *testing.T) {
 
 	arqs, err := c.ARQs(t.Context(), db.ARQFilter{States: []cyborg.ARQState{cyborg.ARQBound}}, db.Listing{})
 	require.NoError(t, err)
-	require.Len(t, arqs, 5, "whoever has something keeps it")
+	require.Len(t, arqs, 5, "nothing is taken from any instance")
 
 	for _, who := range []uuid.UUID{moved, broken, shelved, working} {
 		c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
@@ -212,7 +212,7 @@ func TestInstancesAreCompared(t *testing.T) {
 
 	c.model.Delete(fine)
 	require.Equal(t, 1, c.tidy().Collected)
-	require.Empty(t, c.drift(), "what is gone differs in nothing")
+	require.Empty(t, c.drift(), "a deleted instance has no drift")
 }
 
 // While Nova works on an instance or cannot reach it, its drift neither ends
@@ -260,7 +260,7 @@ func TestInstanceActionsNotFound(t *testing.T) {
 	left, err := c.ARQs(t.Context(), db.ARQFilter{Instances: []uuid.UUID{who}}, db.Listing{})
 	require.NoError(t, err)
 	require.Len(t, left, 1)
-	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1}, c.drift(), "it is not known to be well")
+	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1}, c.drift(), "nothing proves that the accelerators are back")
 
 	c.model.Delete(who)
 	require.Equal(t, 1, c.tidy().Collected)
@@ -394,7 +394,7 @@ func (c *compute) rebootHard(who uuid.UUID, result string) {
 	request := c.model.RebootHard(who, "somebody")
 	require.NoError(c.t, c.RecordHardReboot(c.t.Context(), who, time.Now(), request))
 	c.tidy()
-	require.Equal(c.t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1}, c.drift(), "it is not over")
+	require.Equal(c.t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1}, c.drift(), "the reboot has not ended yet")
 	c.model.Release(result)
 	c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
 }

@@ -172,7 +172,7 @@ func TestBeginNotifiesNova(t *testing.T) {
 			select {
 			case <-ended:
 			default:
-				t.Error("who waits for the end waits for Nova")
+				t.Error("a caller that waits for the end has to wait for Nova")
 			}
 			return first(ctx)
 		}
@@ -197,7 +197,7 @@ func TestBeginNotifiesNova(t *testing.T) {
 	_, work = begin(n, workflows.BeginInput{Operation: operation})
 	require.Equal(t, cyborg.OperationSucceeded, work.Ended)
 	require.Equal(t, []uuid.UUID{arq.UUID}, work.Notify)
-	require.Equal(t, 2, recorded, "Nova does not know")
+	require.Equal(t, 2, recorded, "no notification was recorded for this one")
 
 	n.notified, n.first = nil, nil // a notification would call the nil function and panic
 	acts = conductor.New(plainBinds{arq: arq, notified: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, slog.New(slog.DiscardHandler))

@@ -502,7 +502,7 @@ func TestPlacementFenceRefusesAllocatedProviders(t *testing.T) {
 	c.sync("h1")
 
 	a := c.of("h1")[0]
-	require.Equal(t, cyborg.ErrInternal, workflows.FromFailure(c.fence(&a)).Kind, "only what the records have fenced")
+	require.Equal(t, cyborg.ErrInternal, workflows.FromFailure(c.fence(&a)).Kind, "the records have not fenced it")
 
 	operation := c.begin(db.Admission{Request: cyborg.ProgramRequest{Accelerator: a.UUID, Image: cyborg.Image{Source: "x"}}})
 	require.NoError(t, c.fence(&a))

@@ -73,7 +73,7 @@ func TestReloadBeforeReboot(t *testing.T) {
 
 	c.model.Set(novatest.Instance{ID: who, Status: "REBOOT", Task: "rebooting", Host: "h1"})
 	require.Contains(t, look().Wait, "Nova works on it")
-	require.Empty(t, c.reloads(), "it may just be getting what it was given")
+	require.Empty(t, c.reloads(), "nothing is loaded while Nova works on the instance")
 
 	c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
 	for range 3 {
@@ -93,7 +93,7 @@ func TestReloadBeforeReboot(t *testing.T) {
 
 	c.model.Set(novatest.Instance{ID: who, Status: novatest.ShutOff, Host: "h1"})
 	c.tidy()
-	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1}, c.drift(), "it would be started without it")
+	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1}, c.drift(), "the instance would start without its image")
 
 	for _, op := range c.reloads() {
 		if !op.State.Ended() {

@@ -121,7 +121,7 @@ func TestFailureBeforeOrAfterTheTouch(t *testing.T) {
 			require.EqualError(t, err, string(step)+" on fake card 00fa:01:00.0 failed, as its script says")
 			require.Equalf(t, when == fake.After, touched(p.card(t)), "%s failed %s the hardware was touched", step, when)
 			if step == fake.StepProgram && when == fake.After {
-				require.Empty(t, p.card(t).Deployables["r0"].BitstreamID, "the image did not take")
+				require.Empty(t, p.card(t).Deployables["r0"].BitstreamID, "the new image was not loaded")
 			}
 		}
 	}

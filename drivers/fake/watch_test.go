@@ -30,7 +30,7 @@ func TestWatchReportsWhatDiscoverFinds(t *testing.T) {
 		calls, done := &atomic.Int64{}, make(chan error, 1)
 		go func() { done <- driver.Watch(ctx, func() { calls.Add(1) }) }()
 		synctest.Wait()
-		require.EqualValues(t, 1, calls.Load(), "what changed before it began to look")
+		require.EqualValues(t, 1, calls.Load(), "one call for what may have changed before")
 
 		// Watch looks every half second. Each change below is made between two looks: a
 		// look in the middle of a change would make two of it.

@@ -233,7 +233,7 @@ func TestVFIOByHand(t *testing.T) {
 	require.NoError(t, b.Simulator.Write("sys/bus/pci/drivers_probe", gpu))
 
 	before := snapshot(t, b.Root())
-	require.True(t, b.attached(t), "that is how the hardware is")
+	require.True(t, b.attached(t), "the hardware shows it as attached")
 
 	b.Open(4711, "qemu-kvm", vfioNode(t, b.Host, gpu))
 	require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(b.attach(t)), "somebody else has it")

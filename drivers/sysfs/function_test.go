@@ -152,7 +152,7 @@ func TestFunctionsFailsWithoutSysfs(t *testing.T) {
 	empty := tree(t, t.TempDir())
 	require.False(t, empty.Live())
 	_, err := empty.Functions(t.Context())
-	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err), "nothing to read is not a host without devices")
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err), "a missing sysfs is not a host without devices")
 	_, err = tree(t, "/nonexistent").Functions(t.Context())
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 

@@ -134,7 +134,7 @@ func TestUsersOfADeviceFile(t *testing.T) {
 	require.Empty(t, user(t, host, gpu), "an older kernel does not tell whose it is")
 
 	host.Set("proc/4711/fdinfo/3", "pos:\t0\nvfio-device-syspath: /sys/devices/pci0000:00/0000:00:01.0/0000:99:00.0\n")
-	require.Empty(t, user(t, host, gpu), "it is another's")
+	require.Empty(t, user(t, host, gpu), "the open device is another one")
 	host.Set("proc/4711/fdinfo/3", "pos:\t0\nvfio-device-syspath: /sys/devices/pci0000:3b/"+gpu+"\n")
 	require.Equal(t, "process 4711 (spdk_tgt) has it open through VFIO", user(t, host, gpu))
 }

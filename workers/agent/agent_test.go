@@ -121,7 +121,7 @@ func TestAnAgentReportsAtTheStart(t *testing.T) {
 	require.Equal(t, "node-1", first.Host)
 	require.Equal(t, "boot-1", first.BootID)
 	require.Equal(t, "1.2", first.AgentVersion)
-	require.Equal(t, first.Content.Digest(), first.Digest, "the digest survives the way")
+	require.Equal(t, first.Content.Digest(), first.Digest, "the digest is the same on both ends")
 	require.Equal(t, card, first.Content.Backends[0].Devices[0].Identity)
 
 	h.eventually(func() bool {
@@ -136,7 +136,7 @@ func TestAnAgentReportsAtTheStart(t *testing.T) {
 	beaten := len(h.conductor.heard())
 	_, stop = h.run()
 	h.eventually(func() bool { return len(h.conductor.heard()) > beaten+3 })
-	require.Len(t, h.conductor.reported(), 1, "what is acknowledged is not told again")
+	require.Len(t, h.conductor.reported(), 1, "an acknowledged report is not sent again")
 	next := h.conductor.heard()[beaten]
 	require.Equal(t, first.Digest, next.Digest)
 	require.Equal(t, int64(1), next.Generation)
@@ -145,7 +145,7 @@ func TestAnAgentReportsAtTheStart(t *testing.T) {
 	h.deps.BootID = "boot-2"
 	_, stop = h.run()
 	second := h.reports(2)[1]
-	require.Equal(t, "boot-2", second.BootID, "a boot is told")
+	require.Equal(t, "boot-2", second.BootID, "a boot is reported")
 	require.Greater(t, second.Sequence, first.Sequence)
 	stop()
 }
@@ -167,7 +167,7 @@ func TestALostStateDirectory(t *testing.T) {
 	_, stop = h.run()
 	second := h.reports(2)[1]
 	require.Greater(t, second.Sequence, first.Sequence)
-	require.Equal(t, 1, h.conductor.refusals(), "it was told once how far the numbers are")
+	require.Equal(t, 1, h.conductor.refusals(), "one refusal told it the last sequence number")
 
 	require.NoError(t, h.bench.Vanish(t.Context(), card))
 	require.Greater(t, h.reports(3)[2].Sequence, second.Sequence)
@@ -175,7 +175,7 @@ func TestALostStateDirectory(t *testing.T) {
 
 	_, stop = h.run()
 	h.conductor.want()
-	require.Greater(t, h.reports(4)[3].Sequence, second.Sequence, "its journal knows")
+	require.Greater(t, h.reports(4)[3].Sequence, second.Sequence, "the journal has the last sequence number")
 	require.Equal(t, 1, h.conductor.refusals())
 	stop()
 }
@@ -313,7 +313,7 @@ func TestDifferencesAreReported(t *testing.T) {
 		case report := <-told:
 			return report
 		case <-time.After(patience):
-			require.Fail(t, "no difference is told")
+			require.Fail(t, "no difference is reported")
 			return agentapi.Report{}
 		}
 	}
@@ -597,7 +597,7 @@ func TestAnAgentStopsAtOnceWhereNothingAnswers(t *testing.T) {
 
 	begin := time.Now()
 	stop()
-	require.Less(t, time.Since(begin), 14*time.Second, "it does not wait for an answer as long as it would")
+	require.Less(t, time.Since(begin), 14*time.Second, "a stop does not wait until the request times out")
 }
 
 func TestTwoAgentsDoNotShareAStateDirectory(t *testing.T) {

@@ -24,13 +24,13 @@ func TestBootIDIsReadBelowTheRoot(t *testing.T) {
 
 	_, stop := h.run()
 	require.Equal(t, boot, h.reports(1)[0].BootID)
-	require.Zero(t, h.reports(1)[0].Uptime, "this root does not say when that was")
+	require.Zero(t, h.reports(1)[0].Uptime, "this root has no uptime")
 	stop()
 
 	require.NoError(t, os.Remove(path))
 	h.run()
 	machine := h.reports(2)[1].BootID
-	require.NoError(t, uuid.Validate(machine), "a root without one boots with this machine")
+	require.NoError(t, uuid.Validate(machine), "without a boot ID below the root it is this machine's")
 	require.NotEqual(t, boot, machine)
 }
 
@@ -46,7 +46,7 @@ func TestUptimeIsReadBelowTheRoot(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(proc, "uptime"), []byte("3600.25 7000.00\n"), 0o600))
 
 	_, stop := h.run()
-	require.Zero(t, h.reports(1)[0].Uptime, "of a boot id that it was given, nobody knows when that was")
+	require.Zero(t, h.reports(1)[0].Uptime, "nobody knows the time of a boot ID that was given")
 	stop()
 
 	h.deps.BootID = ""

@@ -50,7 +50,7 @@ func TestAdmitterLooksAfterNotifications(t *testing.T) {
 		recorded := time.Now()
 		notify <- struct{}{}
 		wait(time.Minute)
-		require.Len(t, looks, 3, "until there is nothing left")
+		require.Len(t, looks, 3, "it looks until nothing is left")
 		require.Equal(t, recorded, looks[0])
 
 		looks = nil
@@ -72,7 +72,7 @@ func TestAdmitterLooksAfterNotifications(t *testing.T) {
 			}
 			wait(time.Second)
 		}
-		require.Less(t, len(looks), 30, "ever more seldom")
+		require.Less(t, len(looks), 30, "it looks ever more seldom after failures")
 
 		stop()
 		require.NoError(t, <-done)

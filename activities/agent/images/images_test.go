@@ -112,7 +112,7 @@ func (r *rig) open(t testing.TB, maxBytes, cacheBytes int64) {
 	require.NoError(t, err)
 }
 
-// stage stages an image, and requires that its progress never exceeds the size.
+// stage stages an image, and downloads it from the same path each time.
 func (r *rig) stage(t *testing.T, image cyborg.Image) (images.Image, error) {
 	t.Helper()
 	return r.Stage(t.Context(), images.Request{Image: image, Fetch: "/image"}, func(done, all int64) {
@@ -219,13 +219,13 @@ func TestInvalidImagesAreRefused(t *testing.T) {
 
 	r.source.noSize = true
 	_, err := r.stage(t, cyborg.Image{Source: "https://x/y", SHA256: sum(r.source.image)})
-	require.Equal(t, cyborg.ErrTooLarge, cyborg.ErrorKindOf(err), "also where nobody says how large it is")
+	require.Equal(t, cyborg.ErrTooLarge, cyborg.ErrorKindOf(err), "also where the size is unknown")
 	require.Empty(t, r.there(t))
 
 	r.imageDir = filepath.Join(r.imageDir, "missing")
 	r.open(t, 1000, 1000)
 	_, err = r.stage(t, cyborg.Image{Source: "fits"})
-	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err), "to try again would not help")
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err), "a retry would not help")
 	require.ErrorContains(t, err, "missing does not exist")
 
 	r.imageDir = ""
@@ -288,7 +288,7 @@ func TestTruncatedDownload(t *testing.T) {
 	r.source.noSize = true
 	image := cyborg.Image{Source: "https://images.example/q", SHA256: sum(whole)}
 	_, err := r.stage(t, image)
-	require.Equal(t, cyborg.ErrImageRejected, cyborg.ErrorKindOf(err), "nobody said how long it would be")
+	require.Equal(t, cyborg.ErrImageRejected, cyborg.ErrorKindOf(err), "the size was unknown")
 	require.Empty(t, r.there(t))
 }
 
@@ -371,7 +371,7 @@ func TestCacheIsBounded(t *testing.T) {
 	r.local(t, "d", content(300, 'd'))
 	_, err := r.stage(t, cyborg.Image{Source: "d"})
 	require.NoError(t, err)
-	require.NotContains(t, r.there(t), sums["b"], "the longest unused that nobody needs")
+	require.NotContains(t, r.there(t), sums["b"], "it was not used for longest, and nobody needs it")
 	require.Contains(t, r.there(t), sums["a"])
 	require.Contains(t, r.there(t), sums["c"])
 

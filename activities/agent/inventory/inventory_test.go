@@ -272,7 +272,7 @@ func TestTheDigestDoesNotDependOnOrder(t *testing.T) {
 	r.Scan(t.Context())
 	first, err := r.Report(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, "trait1", both.Deployables[0].Attributes[0].Key, "what the driver returned is its own")
+	require.Equal(t, "trait1", both.Deployables[0].Attributes[0].Key, "the driver's own slices stay as they are")
 
 	g.set(func(g *gadget) { g.devices = []cyborg.DeviceReport{device("a", ""), turned} })
 	r.Scan(t.Context())
@@ -391,7 +391,7 @@ func TestUnscannedBackendIsNotReportedAsEmpty(t *testing.T) {
 	require.Equal(t, "failed has not been looked at yet", r.states()["x"])
 
 	known := r.Deployables()
-	require.Len(t, known, 1, "but what it saw before it remembers")
+	require.Len(t, known, 1, "it remembers what it saw before the restart")
 	require.Equal(t, "part_a", known[0].Deployable.Name)
 	require.NotEmpty(t, known[0].Failure)
 
@@ -401,7 +401,7 @@ func TestUnscannedBackendIsNotReportedAsEmpty(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(filepath.Join(r.dir, "inventory.json"), []byte("{"), 0o600))
 	r.open(t)
-	require.Zero(t, r.Acknowledged(), "what cannot be read is not needed")
+	require.Zero(t, r.Acknowledged(), "a file that cannot be read is dropped")
 }
 
 // Each scan tries again to create a driver whose constructor has failed or
@@ -491,7 +491,7 @@ func TestRunScansOnChanges(t *testing.T) {
 			g.say()
 			time.Sleep(time.Minute) //nolint:forbidigo // in the bubble's time
 		}
-		require.Equal(t, before+1, quiet.count(), "the slow full scan")
+		require.Equal(t, before+1, quiet.count(), "the full scan comes even so")
 
 		cancel()
 		running.Wait()
@@ -556,7 +556,7 @@ func TestDeviceChangesAreSerialized(t *testing.T) {
 		end()
 		for range 20 {
 			_, err = r.Lock(over, "free", "nobody")
-			require.ErrorIs(t, err, context.Canceled, "who is cancelled does not begin")
+			require.ErrorIs(t, err, context.Canceled, "a cancelled caller gets no lock")
 		}
 
 		var inside, most int

@@ -261,7 +261,7 @@ func TestFile(t *testing.T) {
 
 	require.NoError(t, f.Write(nil))
 	require.NoError(t, f.Write([]byte("one\n")))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "."+novaconf.Name+".new"), []byte("half"), 0o600), "of an agent that was killed")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "."+novaconf.Name+".new"), []byte("half"), 0o600), "a file that a killed agent has left")
 	require.NoError(t, f.Write([]byte("two\n")))
 
 	content, err = f.Read()
@@ -284,7 +284,7 @@ func TestFile(t *testing.T) {
 
 	require.NoError(t, os.Remove(f.Path()))
 	require.NoError(t, syscall.Mkfifo(f.Path(), 0o600))
-	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(f.Write([]byte("three\n"))), "and nobody waits for its other end")
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(f.Write([]byte("three\n"))), "the write does not wait for the pipe's other end")
 	require.NoError(t, os.Remove(f.Path()))
 
 	require.NoError(t, os.WriteFile(f.Path(), make([]byte, 1<<20+1), 0o600))
