@@ -272,10 +272,10 @@ func (o *operation) undoCall(c call) func(ctx workflow.Context) error {
 	}
 }
 
-// explain replaces the error of a step that no agent took by one that says why:
-// the agent has no slot left; or it was heard while the step waited, and so is
-// busy or does not reach Temporal; or its host has been silent since a given
-// time. Other errors stay as they are.
+// explain replaces the error of a step that no agent took with one that says
+// why: the agent has no slot left; or it was heard while the step waited, and
+// so is busy or does not reach Temporal; or its host has been silent since a
+// given time. Other errors stay as they are.
 func (o *operation) explain(ctx workflow.Context, c call, err error) error {
 	timeout, ok := errors.AsType[*temporal.TimeoutError](err)
 	if !ok || !isStartTimeout(timeout) {

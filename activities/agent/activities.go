@@ -224,8 +224,8 @@ func recovered(log *slog.Logger, do func() error) (err error) {
 	return do()
 }
 
-// explain replaces the error of work whose context has ended by the reason for
-// that end: the error itself is then only a consequence.
+// explain replaces the error of work whose context has ended with the reason
+// for that end: the error itself is then only a consequence.
 func explain(ctx context.Context, name, host string, err error) error {
 	if err == nil || ctx.Err() == nil {
 		return err

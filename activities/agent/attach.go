@@ -35,7 +35,7 @@ func (a *Activities) attach(ctx context.Context, t *try, in workflows.AttachInpu
 	}
 	defer unlock()
 	// The journal is read under the device's lock, so that no other change of the
-	// device is between reading and acting.
+	// device can come between reading and acting.
 	entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: in.Target.Backend, Handle: identity})
 	s, done, err := a.stepOf(in.Operation, attachStep(identity), &result)
 	if err != nil {
@@ -87,8 +87,8 @@ type attachPlan struct {
 	// before is the journal entry that entry replaces; nil where there is none.
 	before *journal.Attachment
 	// prior is the driver's note of an earlier attach of this handle in the present
-	// boot: by an earlier try, or by the holder before. The driver needs it to find
-	// out what is already done.
+	// boot: by an earlier try, or for the previous holder. The driver needs it to
+	// find out what is already done.
 	prior json.RawMessage
 	// again is true where this attach undoes a detach of the same operation.
 	again bool
@@ -196,7 +196,7 @@ func (a *Activities) callAttach(
 
 // refusedAttach returns the error of an attach that the driver refused. The
 // workflow does not undo a refused attach, so this makes sure that nothing has
-// changed; where that is not certain, the error says so and is no refusal.
+// changed; if that is not certain, the error says so and is not a refusal.
 func (a *Activities) refusedAttach(ctx context.Context, t *try, s step, plan attachPlan, cause error) error {
 	// An earlier try, or the undone detach, may have changed the hardware before
 	// the driver refused.

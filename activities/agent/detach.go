@@ -83,8 +83,8 @@ func (a *Activities) detach(ctx context.Context, t *try, in workflows.DetachInpu
 }
 
 // planDetach finds the handles that the driver has to detach. It refuses with
-// kind ErrInUse where any of the operation's handles is in use, and changes
-// nothing. Found is nil where the device is gone.
+// kind ErrInUse if any of the operation's handles is in use, and changes
+// nothing. The first result is nil if the device is gone.
 func (a *Activities) planDetach(
 	ctx context.Context, t *try, s step, in workflows.DetachInput,
 ) (*inventory.Found, []cyborg.HandleReport, error) {
@@ -191,10 +191,10 @@ func (a *Activities) callDetach(
 }
 
 // failedDetach updates the journal after a detach has failed, and returns the
-// error for the workflow. Gone are the attachments that were detached before
-// the failure. Where the driver refused and everything is still attached, the
-// journal is reset to before the detach, as if it had not begun, and the error
-// stays a refusal.
+// error for the workflow. The parameter gone has the attachments that were
+// detached before the failure. If the driver refused and everything is still
+// attached, the journal is reset to what it held before the detach, and the
+// error stays a refusal.
 func (a *Activities) failedDetach(
 	ctx context.Context, t *try, s step, in workflows.DetachInput, found inventory.Found, handles []cyborg.HandleReport,
 	gone []journal.AttachmentKey, cause error,
@@ -232,7 +232,7 @@ func (a *Activities) failedDetach(
 	return uncertain(cause)
 }
 
-// forget drops the attachments of a device that is gone from the journal.
+// forget drops from the journal the attachments of a device that is gone.
 func (a *Activities) forget(in workflows.DetachInput) error {
 	var change journal.Change
 	for _, handle := range in.Handles {

@@ -100,8 +100,8 @@ func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramIn
 	}
 
 	if _, staged := a.Journal.Staged(in.Operation); !staged && !s.begun {
-		// The stage step wrote the image into the journal, so the journal was lost
-		// since. An earlier try may have loaded the image then, and nobody knows any
+		// The stage step wrote the image into the journal, so the journal has been lost
+		// since. An earlier try may already have loaded the image, and nobody knows any
 		// more what was there before it.
 		return result, cyborg.Errorf(cyborg.ErrHardware, "the agent has lost its journal since the image for %s was staged", in.Target.Deployable).
 			WithHint("Somebody emptied the agent's state directory, or it is not on a disk that stays. Then program again.")
@@ -137,8 +137,8 @@ func recordProgram(
 	result.Observation = seen
 	for _, one := range seen.Device.Deployables {
 		if one.Name == found.Deployable.Name {
-			// Some hardware reads no image id back; then the image's own id stands for it,
-			// else its checksum.
+			// Some hardware cannot tell the id of its image. The image's own id then stands
+			// for it, or else its checksum.
 			result.BitstreamID = cmp.Or(one.BitstreamID, in.Image.ID, in.SHA256)
 		}
 	}
@@ -160,8 +160,8 @@ func recordProgram(
 // planProgram finds what to load into what, and refuses what must not be
 // programmed. It changes nothing.
 func (a *Activities) planProgram(ctx context.Context, t *try, in workflows.ProgramInput) (drivers.ProgramRequest, inventory.Found, error) {
-	// The hardware is looked at first: what it holds now goes into the journal as
-	// what to restore.
+	// Look at the hardware first: the journal keeps what it holds now, for a
+	// restore.
 	found, err := a.findToChange(ctx, in.Target, lookFirst)
 	if err != nil {
 		return drivers.ProgramRequest{}, found, err
@@ -244,7 +244,7 @@ func (a *Activities) beginProgram(s *step, found inventory.Found, wholeDevice bo
 
 // refusedProgram returns the error of an image that the driver refused. The
 // workflow does not undo a refused step, so this makes sure that nothing has
-// changed; where that is not certain, the error says so and is no refusal.
+// changed; if that is not certain, the error says so and is not a refusal.
 func (a *Activities) refusedProgram(
 	ctx context.Context, t *try, s step, in workflows.ProgramInput, note programNote, cause error,
 ) error {

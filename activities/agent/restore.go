@@ -18,7 +18,7 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// restore loads the images again that were there before the operation's program
+// restore loads again the images that were there before the operation's program
 // step, wherever that step stopped. It also covers a step that never began:
 // marking it as undone keeps a late try of it from beginning. Where nobody
 // knows what was there, or the image is no longer on this host, the error is of
@@ -53,7 +53,7 @@ func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreIn
 	}
 
 	restoring := s.at(journal.Started)
-	// This step needs the images now, so the cache must keep them also when the
+	// This step needs the images now, so the cache must keep them even when the
 	// undone program step is forgotten.
 	restoring.Images = prior.Images
 	err = a.Journal.Write(journal.Change{Steps: []journal.Step{restoring, program.at(journal.Undone)}})

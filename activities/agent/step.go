@@ -32,10 +32,10 @@ type step struct {
 	begun bool
 }
 
-// stepOf reads a step from the journal. Where the step is done, it decodes the
+// stepOf reads a step from the journal. If the step is done, stepOf decodes the
 // stored result into result, and done is true: the try returns that and does
-// nothing. A step that has been undone must not begin any more: this try is
-// late, and the error is of kind ErrCancelled.
+// nothing. If the step has been undone, this try is late and must not begin:
+// the error is of kind ErrCancelled.
 func (a *Activities) stepOf(operation uuid.UUID, name string, result any) (s step, done bool, err error) {
 	s.key = journal.StepKey{Operation: operation, Name: name}
 	prior, known := a.Journal.Step(s.key)
@@ -112,7 +112,7 @@ func recording(change journal.Change) func(cyborg.Observation) (workflows.Change
 }
 
 // find returns the target as it was seen at most fresh ago. The error is of
-// kind ErrChanged where the deployable is now on another device than the
+// kind ErrChanged if the deployable is no longer on the device that the
 // operation was admitted for.
 func (a *Activities) find(ctx context.Context, target cyborg.Target, fresh time.Duration) (inventory.Found, error) {
 	found, err := a.Inventory.Find(ctx, target.Backend, target.Deployable, fresh)

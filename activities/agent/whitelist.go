@@ -40,7 +40,7 @@ type whitelistBefore struct {
 	Content []byte `json:"content"`
 }
 
-// writeWhitelist replaces this host's Nova whitelist by what the operation
+// writeWhitelist replaces this host's Nova whitelist with what the operation
 // wants. It refuses before it writes anything. A repeated try finds out from
 // the journal and from the file what an earlier one did.
 func (a *Activities) writeWhitelist(ctx context.Context, t *try, in workflows.WhitelistInput) (workflows.WhitelistResult, error) {

@@ -45,8 +45,8 @@ func (a *Activities) collectARQs(ctx context.Context) (int, error) {
 		return collected, nil
 	}
 
-	// Nova may have deleted instances while no conductor ran to hear of it, so a
-	// new process looks at all of them.
+	// Nova may have deleted instances while no conductor was running to notice it,
+	// so a new process looks at all of them.
 	unseenFor := min(a.policy.CheckInstances, time.Since(a.began))
 	instances, err := a.store.StaleInstances(ctx, unseenFor, instancesPerRound)
 	if err != nil {
@@ -182,7 +182,7 @@ const (
 	statusUnknown   = "UNKNOWN" // its cell is down
 )
 
-// differences lists in what an instance differs from its accelerator requests.
+// differences lists how an instance differs from its accelerator requests.
 func differences(held db.HeldInstance, current *nova.Instance) []db.InstanceDrift {
 	var out []db.InstanceDrift
 	if !current.On(held.Host) {
@@ -202,13 +202,15 @@ func differences(held db.HeldInstance, current *nova.Instance) []db.InstanceDrif
 	return out
 }
 
-// lookAt says whether an instance that may have lost its accelerators at a boot
-// of its host has them again or will have them, whether the caller must wait,
-// or, with neither, whether it must be rebooted.
+// lookAt decides what to do about an instance that may have lost its
+// accelerators at a boot of its host. The result has an outcome if the instance
+// must not be rebooted, for example because it has its accelerators again, or
+// says what the caller must wait for. With neither, the instance must be
+// rebooted.
 //
 // The order of the cases matters: while Nova works on the instance its host and
 // status are about to change, and only the history of an instance on this host
-// tells whether its guest was made anew.
+// tells whether its guest was created again.
 func (a *Activities) lookAt(
 	ctx context.Context, lost cyborg.Rescue, host string, current *nova.Instance,
 ) (workflows.LookAtInstanceResult, error) {
@@ -244,8 +246,8 @@ func (a *Activities) lookAt(
 	return workflows.LookAtInstanceResult{}, nil
 }
 
-// recreatedSince says whether Nova made the instance's guest anew since that
-// boot: by a request of somebody else, or by a hard reboot of ours that is
+// recreatedSince says whether Nova has created the instance's guest again since
+// that boot: by a request of somebody else, or by a hard reboot of ours that is
 // noted in the records and has succeeded.
 func (a *Activities) recreatedSince(ctx context.Context, lost cyborg.Rescue) (bool, error) {
 	recreated, err := a.cloud.Nova.RecreatedSince(ctx, lost.Instance, lost.BootedAt)

@@ -134,9 +134,9 @@ func (a *Activities) All() map[string]any {
 
 // Begin is the activity that moves an admitted operation to running, together
 // with the first change of its kind. An operation that has nothing left to do
-// then ends in the same transaction, unless its run only undoes. Where the
-// operation has ended, Begin notifies Nova with one attempt. Work.Notify lists
-// the requests of which Nova has still to be notified.
+// then ends in the same transaction, unless its run only undoes. If the
+// operation has ended, Begin makes one attempt to notify Nova. Work.Notify
+// lists the requests that Nova still has to be notified of.
 func (a *Activities) Begin(ctx context.Context, in workflows.BeginInput) (cyborg.Work, error) {
 	a.runs.notify(in.Operation, func(w *watch) { w.begun() })
 
@@ -180,7 +180,7 @@ func (a *Activities) End(ctx context.Context, outcome cyborg.Outcome) error {
 	return workflows.ToFailure(err)
 }
 
-// ended notifies who waits in this process for the operation, and logs the
+// ended notifies whoever waits in this process for the operation, and logs the
 // outcome.
 func (a *Activities) ended(ctx context.Context, outcome cyborg.Outcome) {
 	a.runs.notify(outcome.Operation, func(w *watch) { w.ended() })

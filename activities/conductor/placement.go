@@ -32,7 +32,7 @@ type PlacementStore interface {
 	SavePlacementMarks(ctx context.Context, host string, version int64, marks []byte) (bool, error)
 	RecordPlacement(ctx context.Context, outcome db.PlacementOutcome) error
 	// TakePlacementComparison leases the synchronised host that was compared
-	// longest ago, but not within the interval and none of those before; "" where
+	// longest ago, but not within the interval, and none of those in before; "" if
 	// there is none.
 	TakePlacementComparison(ctx context.Context, every time.Duration, before []string) (string, error)
 	// ReturnPlacementComparison gives back a host that TakePlacementComparison has
@@ -56,8 +56,8 @@ type PlacementOptions struct {
 	CompareEvery time.Duration
 	// Width is how many hosts are compared at the same time.
 	Width int
-	// Repaired, where given, is called for each repaired difference that no change
-	// of the records explains.
+	// Repaired, if set, is called for each repaired difference that no change of
+	// the records explains.
 	Repaired func(class cyborg.DriftClass)
 }
 
@@ -76,8 +76,8 @@ const (
 	// maxCollisions is how many attempts may collide with changes of others before
 	// Temporal's slower retries take over.
 	maxCollisions = 6
-	// retryPause is after how long a host whose changes Placement refused is due
-	// again for the first time.
+	// retryPause is how long a host that could not be synchronised waits until it
+	// is due again for the first time.
 	retryPause = 30 * time.Second
 )
 
@@ -101,7 +101,7 @@ type syncResult struct {
 	compared    bool // the whole tree, and not only what the records had changed
 	differences []placement.Difference
 	waits       string             // why the host could not be synchronised; empty where it was
-	closed      map[uuid.UUID]bool // the providers of which all is reserved, so that nothing of them is scheduled
+	closed      map[uuid.UUID]bool // the providers that are fully reserved, so that nothing of them is scheduled
 }
 
 // syncHost makes the tree of a host as the records say, and records that it
@@ -128,9 +128,9 @@ func (p *Placement) syncHost(ctx context.Context, host string, confirm []uuid.UU
 		}
 	}
 
-	// What may pass by itself is an error, and Temporal tries again. All else is a
-	// refusal, which only the records or an operator can change: it is recorded,
-	// and the host is due again after a pause.
+	// What may pass by itself is returned as an error, and Temporal tries again.
+	// Everything else is a refusal, which only the records or an operator can
+	// change: it is recorded, and the host is due again after a pause.
 	switch kind := cyborg.ErrorKindOf(err); {
 	case kind == cyborg.ErrChanged:
 		return syncResult{}, cyborg.Errorf(cyborg.ErrBusy, "others keep changing the resource providers of host %s: %w", host, err)
@@ -220,8 +220,8 @@ func wantedOf(records db.PlacementHost) []placement.Provider {
 
 // write notes in the records what is about to be written, and then writes it to
 // Placement. The note comes first, so that a process that dies in between
-// leaves no provider in Placement of which the records know nothing. The error
-// is of kind ErrChanged where the records no longer have this version.
+// leaves no provider in Placement that the records do not know. The error is of
+// kind ErrChanged if the records no longer have this version.
 func (p *Placement) write(ctx context.Context, host string, version int64, marks placement.Marks, plan *placement.Plan) error {
 	text, err := json.Marshal(marks)
 	if err != nil {
@@ -261,8 +261,8 @@ func (p *Placement) ignoreOtherHosts(ctx context.Context, wanted []placement.Pro
 }
 
 // record writes down which version of its records the host is synchronised to,
-// and what differed. Where Placement has no compute node for the host, nothing
-// could be written: then the host is due again after a pause, and result.waits
+// and what differed. If Placement has no compute node for the host, nothing
+// could be written: the host is then due again after a pause, and result.waits
 // says why.
 func (p *Placement) record(ctx context.Context, host string, records db.PlacementHost, marks placement.Marks, result *syncResult) error {
 	text, err := json.Marshal(marks)
@@ -364,10 +364,10 @@ func allocationDrift(records db.PlacementHost, tree placement.Tree) []placement.
 }
 
 // Compare is the activity that compares the trees of the hosts that were
-// compared longest ago, and repairs what differs. Where Placement does not
-// answer for one host, the remaining ones are left for another round. Each host
-// is leased only when its turn comes: where this process dies, only few hosts
-// wait until their lease is over.
+// compared longest ago, and repairs what differs. If Placement does not answer
+// for one host, the remaining ones are left for another round. Each host is
+// leased only when its turn comes: if this process dies, only a few hosts have
+// to wait until their lease is over.
 func (p *Placement) Compare(ctx context.Context, in workflows.ComparePlacementInput) (workflows.ComparePlacementResult, error) {
 	defer heartbeat(ctx)()
 	out := workflows.ComparePlacementResult{Drift: map[cyborg.DriftClass]int{}}
@@ -434,7 +434,7 @@ func (p *Placement) Compare(ctx context.Context, in workflows.ComparePlacementIn
 // Fence is the activity that makes sure that Placement schedules nothing more
 // on these accelerators, and then that nobody but the given consumers has an
 // allocation of them. In the opposite order an allocation could appear between
-// the two. The error is of kind ErrInUse where somebody has one.
+// the two. The error is of kind ErrInUse if somebody else has one.
 func (p *Placement) Fence(ctx context.Context, in workflows.FencePlacementInput) error {
 	defer heartbeat(ctx)()
 	providers, names := []uuid.UUID{}, map[uuid.UUID]string{} // never nil: with nil, syncHost would return no error for a refusal

@@ -173,8 +173,8 @@ func (a *Activities) orphansOf(ctx context.Context, listed []db.Orphan, orphan f
 	return out, next, nil
 }
 
-// Adopt is the activity that starts a run for each orphan. One that cannot be
-// started does not keep the others from it: the activity fails only where none
+// Adopt is the activity that starts a run for each orphan. An orphan whose run
+// cannot be started does not stop the others: the activity fails only if no run
 // could be started.
 func (a *Activities) Adopt(ctx context.Context, in workflows.AdoptInput) (workflows.AdoptResult, error) {
 	var (
@@ -222,7 +222,7 @@ func (a *Activities) adopt(ctx context.Context, orphan workflows.Orphan, limits 
 	}
 
 	a.log.WarnContext(ctx, "started a run for an orphaned operation", slog.String("operation_id", op.ID.String()),
-		slog.Bool("abandoned", orphan.Abandoned), slog.Bool("untold", orphan.NotificationPending))
+		slog.Bool("abandoned", orphan.Abandoned), slog.Bool("notification_pending", orphan.NotificationPending))
 	return true, nil
 }
 
@@ -298,8 +298,8 @@ func (a *Activities) Tidy(ctx context.Context, in workflows.TidyInput) (workflow
 
 // AdmitNew admits and starts a provision for each accelerator that was found
 // and never taken into service, findingsLimit of them at most, and returns how
-// many it was. Several processes may do so at once: each accelerator is
-// admitted by one.
+// many it has admitted. Several processes may do so at once: each accelerator
+// is admitted by only one of them.
 func (a *Activities) AdmitNew(ctx context.Context, limits workflows.Limits) (int, error) {
 	found, err := a.store.Unprovisioned(ctx, findingsLimit)
 	if err != nil {

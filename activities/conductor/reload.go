@@ -64,7 +64,7 @@ func (a *Activities) reload(ctx context.Context, id uuid.UUID, lost *cyborg.Acce
 		return answer.Operation, err
 	}
 
-	a.log.WarnContext(ctx, "an accelerator has lost its image when its host booted; it is loaded again",
+	a.log.WarnContext(ctx, "an accelerator lost its image when its host booted; it is loaded again",
 		slog.String("accelerator", lost.UUID.String()), slog.String("bitstream_id", lost.LostImage.BitstreamID),
 		slog.String("operation_id", answer.Operation.ID.String()))
 

@@ -89,9 +89,9 @@ func (a *Activities) LookAtInstance(ctx context.Context, in workflows.LookAtInst
 const rebootPoll = 2 * time.Second
 
 // RebootInstance is the activity that has Nova reboot an instance hard, and
-// waits until the reboot is over. Nova keeps a list of who requested what. By
-// it, an attempt finds the request of an earlier attempt that died, and does
-// not send another.
+// waits until the reboot is over. Nova keeps a list of who requested what. From
+// that list, an attempt finds the request of an earlier attempt that died, and
+// does not send another.
 func (a *Activities) RebootInstance(ctx context.Context, in workflows.RebootInstanceInput) (workflows.RebootInstanceResult, error) {
 	defer heartbeat(ctx)()
 	if a.cloud.Nova == nil {
@@ -122,7 +122,7 @@ func (a *Activities) reboot(ctx context.Context, in workflows.RebootInstanceInpu
 	}
 
 	if request == "" {
-		return out, cyborg.Errorf(cyborg.ErrBusy, "Nova has taken the reboot of instance %s, and does not tell of it yet", in.Instance)
+		return out, cyborg.Errorf(cyborg.ErrBusy, "Nova has accepted the reboot of instance %s, and does not list it yet", in.Instance)
 	}
 
 	ticker := time.NewTicker(rebootPoll)

@@ -14,7 +14,7 @@ import (
 // Where Temporal does not take the request, it stays recorded, and the error is
 // of kind ErrUnavailable; the same call may be made again.
 func (r *Runner) Cancel(ctx context.Context, operation uuid.UUID, actor cyborg.Actor) (cyborg.Operation, error) {
-	// Once the request to cancel is recorded, the run must hear of it even if the
+	// Once the request to cancel is recorded, the run must learn of it even if the
 	// caller has disconnected, hence the detached context.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), admitLimit)
 	defer cancel()

@@ -97,7 +97,7 @@ func (c comparison) allows(f facts, _ map[string]check) bool {
 // String returns the kind, a colon, and the value to compare with.
 func (c comparison) String() string { return c.kind + ":" + c.match }
 
-// expand replaces each %(name)s in a text by the target's value. It returns
+// expand replaces each %(name)s in a text with the target's value. It returns
 // false if the target has no such value; the check then fails.
 func (f facts) expand(text string) (string, bool) {
 	var out strings.Builder

@@ -23,7 +23,7 @@ const (
 )
 
 // maxTree is the largest free-form data, in bytes as JSON. It is low because
-// the data is shown with each accelerator, also in lists of a thousand.
+// the data is shown with each accelerator, even in lists of a thousand.
 const maxTree = 64 << 10
 
 // object reads the properties of a JSON object one by one, by methods named

@@ -23,7 +23,7 @@ const OperationHeader = web.OperationHeader
 // work describes the operation that a request asks for, and how to answer when
 // it has succeeded.
 type work struct {
-	request db.Admission // the actor and the idempotency key are filled in by operate, the ID on admission
+	request db.Admission // API.operate fills in the actor and the idempotency key, operate.Runner the ID
 	body    string       // canonical text of the request's body; part of the idempotency fingerprint
 	async   bool         // answer 202 at once, whatever the caller's Prefer header says
 	// done writes the answer to a request whose operation has succeeded. It is not

@@ -56,7 +56,7 @@ type Config struct {
 	RescueWithin time.Duration
 }
 
-// withDefaults replaces the fields that are zero by their defaults.
+// withDefaults replaces the fields that are zero with their defaults.
 func (c Config) withDefaults() Config {
 	c.SyncWait = cmp.Or(c.SyncWait, 30*time.Second)
 	c.BodyLimit = cmp.Or(c.BodyLimit, 1<<20)

@@ -109,8 +109,8 @@ func (a *API) previewWhitelist(w http.ResponseWriter, r *http.Request, host cybo
 	return web.WriteJSON(w, http.StatusOK, preview)
 }
 
-// namedDevice is a device as the caller names it, with what Nova shall know of
-// it.
+// namedDevice is a device as the caller names it, with what Nova should know
+// about it.
 type namedDevice struct {
 	name string
 	spec cyborg.NovaSpec
@@ -159,7 +159,7 @@ func (o *object) whitelist(name string) []namedDevice {
 	return out
 }
 
-// novaSpec reads what Nova shall know of a device; the zero spec if it is
+// novaSpec reads what Nova should know about a device; the zero spec if it is
 // absent.
 func (o *object) novaSpec(name string) cyborg.NovaSpec {
 	o = o.object(name)

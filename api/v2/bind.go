@@ -22,8 +22,8 @@ import (
 	"github.com/cyborg-project/cyborg/internal/stalearqs"
 )
 
-// Instances answers questions about instances; Nova implements it. An error is
-// of kind ErrNotFound where the instance does not exist.
+// Instances answers questions about instances; *nova.Nova implements it. An
+// error is of kind ErrNotFound if the instance does not exist.
 type Instances interface {
 	// Project returns the id of the project that the instance belongs to.
 	Project(ctx context.Context, instance uuid.UUID) (string, error)
@@ -170,7 +170,7 @@ func (a *API) projectOf(r *http.Request, holder cyborg.Holder, deadline time.Tim
 
 	project, err := a.instances.Project(ctx, id)
 	if err != nil {
-		a.log.WarnContext(r.Context(), "the project of an instance is not known; its accelerator requests stay in that of who made them",
+		a.log.WarnContext(r.Context(), "the project of an instance is not known; its accelerator requests stay in the project of their creator",
 			slog.String("instance", holder.ID), slog.String("error", err.Error()))
 	}
 
@@ -280,7 +280,7 @@ func (a *API) deleteInstanceARQs(ctx context.Context, instance uuid.UUID, arqs [
 // any host. Nova's DELETE for them did not reach this service, but Placement
 // has already given their accelerators to the new instance. Without this, the
 // bind would fail until Reconcile has checked all instances (package stalearqs
-// has the policy of both). It works as far as it gets: errors are only logged.
+// has the policy of both). It does what it can: errors are only logged.
 func (a *API) deleteAbandonedARQs(ctx context.Context, request cyborg.BindRequest, deadline time.Time) {
 	ctx, cancel := withNovaTimeout(ctx, deadline)
 	defer cancel()
@@ -342,9 +342,10 @@ func (a *API) admitWithRetries(r *http.Request, deadline time.Time, try func(lef
 		left := max(0, time.Until(deadline))
 		outcome, err := try(left)
 
-		// The caller hears of anything but a refusal that may pass, and of any
-		// operation that has ended. One that goes on, and whose record could not be
-		// read, is in the way of the next attempt, which waits for its end.
+		// The caller gets every answer but a refusal that may pass by itself. It also
+		// gets the error of an operation that has ended. An operation that goes on, but
+		// whose record could not be read, is in the way of the next attempt, which
+		// waits for its end.
 		ended := outcome.Operation.ID != uuid.Nil && outcome.Result != operate.GoesOn
 		kind := cyborg.ErrorKindOf(err)
 		if err == nil || ended || kind != cyborg.ErrClaimed && kind != cyborg.ErrUnavailable && kind != cyborg.ErrOverloaded {
@@ -424,7 +425,7 @@ func (a *API) finishDeletion(r *http.Request, pending []cyborg.Operation) {
 func (a *API) cancelAll(ctx context.Context, pending []cyborg.Operation) {
 	for _, op := range pending {
 		if err := a.canceller.Cancel(ctx, op); err != nil {
-			a.log.WarnContext(ctx, "an operation on deleted accelerator requests was not cancelled; they go when it has ended",
+			a.log.WarnContext(ctx, "an operation on deleted accelerator requests was not cancelled; they are deleted when it has ended",
 				slog.String("operation_id", op.ID.String()), slog.String("error", err.Error()))
 		}
 	}

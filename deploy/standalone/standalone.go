@@ -241,8 +241,8 @@ func (s *standalone) stop(ctx context.Context, cause error) error {
 	return cause
 }
 
-// watched returns a part that fails when done is closed, with the error of why.
-// A nil channel is never closed: the part then runs until the end.
+// watched returns a part that fails when done is closed, with the error that
+// why returns. A nil channel is never closed: the part then runs until the end.
 func watched(name string, done <-chan struct{}, why func() error) server.Part {
 	return server.Part{Name: name, Run: func(ctx context.Context) error {
 		select {

@@ -71,7 +71,7 @@ func (s *standalone) welcome(ctx context.Context, databaseURL, ui string) {
 		s.say("\nEverybody on this machine may do everything: no api.tokens are configured.")
 	}
 
-	s.say("\nCtrl-C stops; the next start goes on where this one was.")
+	s.say("\nCtrl-C stops; the next start continues where this one stopped.")
 }
 
 // awaitHosts waits until each host of this process has reported, or until the
@@ -188,9 +188,9 @@ func clientCommand() string {
 }
 
 // advertised returns the host and port by which a client can reach a TLS
-// listener. The listener's address does not do if the certificate is for
-// another name, because a client would reject it; then the first name of the
-// certificate is used that is not a wildcard, or else its first IP address.
+// listener. If the certificate is for another name, a client would reject the
+// listener's address. The first name in the certificate that is not a wildcard
+// is used instead, or else its first IP address.
 func advertised(listen, certFile string) string {
 	host, port, err := net.SplitHostPort(listen)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 )
 
 // Attach takes the function from its kernel driver and gives it to VFIO. It
-// stores the present driver as a note first. A function that an operator gave
-// to VFIO before stays with VFIO, also at Detach.
+// stores the present driver as a note first. A function that an operator has
+// given to VFIO before stays with VFIO, even after Detach.
 func (d *Driver) Attach(ctx context.Context, request drivers.AttachRequest) error {
 	if err := d.requireKernel(ctx); err != nil {
 		return err
@@ -63,9 +63,9 @@ func (d *Driver) note(ctx context.Context, address cyborg.PCIAddress, keep drive
 }
 
 // Detach gives the function back to the driver that it had before Attach, or to
-// no driver if it had none. Without a note the kernel chooses the driver; where
-// such a call undoes a failed attach, nothing is done, because an attach writes
-// its note before it changes anything. It fails with kind ErrInUse while
+// no driver if it had none. Without a note the kernel chooses the driver; but
+// if such a call undoes a failed attach, nothing is done, because an attach
+// writes its note before it changes anything. It fails with kind ErrInUse while
 // somebody uses the function through VFIO.
 func (d *Driver) Detach(ctx context.Context, request drivers.DetachRequest) error {
 	if err := d.requireKernel(ctx); err != nil {

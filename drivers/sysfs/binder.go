@@ -90,10 +90,10 @@ func (b *Binder) Bind(ctx context.Context, address cyborg.PCIAddress, driver str
 }
 
 // Restore gives the function back to the driver that it had before Bind: given
-// is the driver that Bind gave it to, and prior the Binding from before. Where
-// another driver has it now, somebody else has bound that one since: it keeps
-// the function, and only the override is restored. The caller has checked that
-// nobody uses the function.
+// is the driver that Bind gave it to, and prior the Binding from before. If
+// another driver has the function now, somebody else has bound it since: that
+// driver keeps the function, and only the override is restored. The caller has
+// checked that nobody uses the function.
 func (b *Binder) Restore(ctx context.Context, address cyborg.PCIAddress, given string, prior Binding) error {
 	function, err := b.tree.Function(ctx, address)
 	if err != nil {

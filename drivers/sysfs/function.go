@@ -411,5 +411,5 @@ func compareAddresses(a, b cyborg.PCIAddress) int {
 // interrupted returns the error of a call that was stopped by the end of its
 // context; what says what the call did.
 func interrupted(err error, what string) error {
-	return cyborg.Errorf(cyborg.ErrTimeout, "%s did not come to its end: %w", what, err)
+	return cyborg.Errorf(cyborg.ErrTimeout, "%s was interrupted: %w", what, err)
 }

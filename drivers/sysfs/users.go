@@ -23,8 +23,8 @@ import (
 //   - processes that have one of its device nodes open: the VFIO group, the VFIO device, and every node that its driver
 //     made, such as /dev/dri/card0, /dev/nvme0 or /dev/nvidia0.
 //
-// The error is of kind ErrForbidden where the open files of a process cannot be
-// read and no user was found otherwise.
+// The error is of kind ErrForbidden if no user was found, but the open files of
+// some process could not be read.
 func (t *Tree) Users(ctx context.Context, f Function) (string, error) {
 	v, err := t.open()
 	if err != nil {

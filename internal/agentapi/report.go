@@ -24,7 +24,7 @@ type Report struct {
 	// Instance distinguishes this agent from all others that run at the same time.
 	// It survives a restart of the agent.
 	Instance     string `json:"instance"`
-	Address      string `json:"-"` // from which the endpoint received the report
+	Address      string `json:"-"` // the address from which the endpoint received the report
 	AgentVersion string `json:"agent_version"`
 	// Uptime is how long the host had been running when the report was made; 0
 	// where that is unknown.
@@ -86,12 +86,12 @@ type ReportReply struct {
 	Generation int64 `json:"generation"`
 	// Accepted is false where a newer report had been recorded already.
 	Accepted bool `json:"accepted"`
-	// Whole asks for a full report: the records are not based on the report that
-	// this one gave the difference to.
+	// Whole asks for a full report: this one has the difference to a report that
+	// the records are not based on.
 	Whole bool `json:"whole,omitempty"`
 	// Exceed is the highest recorded sequence of the host, where it is not the
-	// report's own. Only reports with a higher one are recorded in full. An agent
-	// that has lost its state directory learns here from where to count on.
+	// report's own. Only reports with a higher one are recorded in full. Exceed
+	// tells an agent that has lost its state directory where to continue counting.
 	Exceed int64 `json:"exceed,omitempty"`
 }
 

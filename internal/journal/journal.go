@@ -215,7 +215,7 @@ func (j *Journal) tryRewrite() {
 	}
 }
 
-// rewrite replaces the file by the shortest one that leads to the present
+// rewrite replaces the file with the shortest one that leads to the present
 // state. It writes a new file and renames it, so that a crash leaves the old
 // journal or the new one.
 func (j *Journal) rewrite() error {

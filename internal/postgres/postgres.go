@@ -19,7 +19,8 @@
 // would stop each other's server.
 //
 // The package needs Linux (/proc, pidfd). Of Cyborg it imports only the root
-// package, and it knows nothing about the contents of the databases.
+// package, internal/atomicfile and internal/clock. It knows nothing about the
+// contents of the databases.
 package postgres
 
 import (
@@ -67,13 +68,11 @@ type Config struct {
 	// User is the account that runs the server if this process runs as root. Empty
 	// means the owner of the data if there is some, else postgres, else nobody. If
 	// this process does not run as root, User is ignored.
-
 	User string
 	// TCP makes the server also listen on 127.0.0.1, where it asks for a password.
 	TCP bool
 	// Port is the port for TCP. 0 means any free port; later starts use the same
 	// one as long as it is free.
-
 	Port int
 	// Settings are added to the server's configuration and override the settings of
 	// this package.
@@ -191,8 +190,8 @@ func (s *Server) CreateDatabase(ctx context.Context, name string) error {
 }
 
 // createdMeanwhile reports whether CREATE DATABASE failed because another
-// process made the database at the same time. Mostly that is
-// duplicate_database. It is unique_violation if both created it in the same
+// process made the database at the same time. Usually the error is
+// duplicate_database. It is unique_violation if both created it at the same
 // moment.
 func createdMeanwhile(err error) bool {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)

@@ -49,10 +49,11 @@ func New(config Config, deps Deps) (*Agent, error) {
 // hardware once, the conductor has heard it, and it takes steps from Temporal.
 func (a *Agent) Ready() <-chan struct{} { return a.ready }
 
-// Run is the agent's life. It also begins while Temporal and the conductor are
-// away, and keeps trying to reach them. It returns nil after the context has
-// ended and the running steps have ended or StopTimeout is over; otherwise an
-// error that says why the state directory cannot be used. It is called once.
+// Run runs the agent until the context ends; it is called once. It starts even
+// while Temporal and the conductor are away, and keeps trying to reach them.
+// When the context has ended, it waits for the running steps, but no longer
+// than StopTimeout, and returns nil. An error says why the agent could not
+// start, or that its files could not be closed.
 func (a *Agent) Run(ctx context.Context) (err error) {
 	dir, err := statedir.Open(a.config.StateDir)
 	if err != nil {
@@ -83,8 +84,9 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	a.log.InfoContext(ctx, "agent started", "version", a.deps.Version, "boot_id", bootID, "instance", parts.reporter.instance,
 		"state_dir", dir.Path())
 
-	// Inventory and reporter serve the steps, so their context goes on until the
-	// last step has ended; Run's own context only ends the taking of new steps.
+	// Inventory and reporter serve the steps, so their context lasts until the last
+	// step has ended. The end of Run's own context only stops the agent from taking
+	// new steps.
 	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 
@@ -111,8 +113,8 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		a.log.InfoContext(ctx, "agent ready")
 	})
 
-	// Where a thousand hosts start at the same time, they must not all connect to
-	// Temporal at once as well. The conductor limits how many reports it takes, so
+	// If a thousand hosts start at the same time, they must not also connect to
+	// Temporal all at once. The conductor limits how many reports it takes, so
 	// waiting for the first report spreads the connections, too.
 	select {
 	case <-parts.reporter.introduced:
@@ -199,7 +201,7 @@ func (a *Agent) assemble(dir *statedir.Dir, j *journal.Journal) (parts, error) {
 }
 
 // Instance returns the identity of the agent with these directories in the
-// machine's present boot; empty where no agent ever used the state directory.
+// machine's present boot; empty if no agent has ever used the state directory.
 // See Config for root and stateDir.
 func Instance(root, stateDir string) (string, error) {
 	id := statedir.ID(stateDir)

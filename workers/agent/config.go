@@ -98,8 +98,8 @@ type Deps struct {
 	Log *slog.Logger
 	// Version is the version of this binary, which the agent reports.
 	Version string
-	// BootID identifies this boot of the machine. Where it is empty, it is read
-	// below Root, else from the running kernel.
+	// BootID identifies this boot of the machine. If it is empty, it is read below
+	// Root, or else from the running kernel.
 	BootID string
 	// Clock returns the time of day; nil means the machine's clock.
 	Clock clock.Clock

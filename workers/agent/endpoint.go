@@ -37,8 +37,8 @@ const (
 	heartbeatPath  = "/agent/v1/heartbeats"
 )
 
-// endpoint is the client of the conductors' agent endpoints. Where a conductor
-// does not answer, it asks the next, and from then on that one first.
+// endpoint is the client of the conductors' agent endpoints. If a conductor
+// does not answer, it asks the next one, and from then on asks that one first.
 type endpoint struct {
 	urls []string
 	// first is the index in urls of the conductor to ask first.
@@ -85,9 +85,9 @@ func (e *endpoint) post(ctx context.Context, path string, message, answer any) e
 		request, err := http.NewRequestWithContext(ctx, http.MethodPost, base+path, bytes.NewReader(text))
 		if err == nil {
 			request.Header.Set("Content-Type", "application/json")
-			// A message may be repeated: net/http then sends it again where the server
-			// closes the connection at that moment. An empty Idempotency-Key tells net/http
-			// so, and is not sent.
+			// A message may be repeated. An empty Idempotency-Key, which is not sent, tells
+			// net/http so: it then sends the message again if the server closes the
+			// connection at that moment.
 			request.Header["Idempotency-Key"] = nil
 		}
 		return request, err
@@ -159,9 +159,9 @@ func (e *endpoint) GiveBack(ctx context.Context, path string) error {
 	return response.Body.Close()
 }
 
-// ask asks one conductor after the other until one answers with success, or
-// with a refusal of its own. Only a conductor that does not answer, or fails
-// with a status of 500 or above, makes it ask the next.
+// ask asks one conductor after the other until one answers with success or with
+// a refusal. It asks the next one only if a conductor does not answer, or fails
+// with a status of 500 or above.
 func (e *endpoint) ask(ctx context.Context, request func(context.Context, string) (*http.Request, error)) (*http.Response, error) {
 	var failures []error
 

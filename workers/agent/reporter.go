@@ -133,9 +133,9 @@ func (r *reporter) notAcknowledged() error {
 }
 
 // run sends reports until the context ends. It reports at the start unless the
-// conductor has acknowledged just what was seen, from this boot and this
-// version; then whenever the inventory changes, somebody asks, or the conductor
-// wants it.
+// conductor has already acknowledged exactly what was seen, from this boot and
+// this version; after that, whenever the inventory changes, somebody asks, or
+// the conductor wants a report.
 func (r *reporter) run(ctx context.Context) {
 	select {
 	case <-r.inventory.Ready():
@@ -189,9 +189,9 @@ func (r *reporter) run(ctx context.Context) {
 	}
 }
 
-// report sends what is known until it is acknowledged; each try sends what is
-// known then. The first try sends only what changed, unless whole is set. It
-// returns false where the context has ended.
+// report sends a report again and again until one is acknowledged; each try
+// sends what is known by then. The first try sends only what changed, unless
+// whole is set. It returns false if the context has ended.
 func (r *reporter) report(ctx context.Context, waiting []reportRequest, whole bool) bool {
 	retry := firstRetry
 
@@ -274,16 +274,16 @@ func (r *reporter) waitForRetry(ctx context.Context, pause time.Duration) []repo
 	return nil
 }
 
-// send sends one report. Where the conductor knows a higher report number than
-// this agent begins with, the agent has lost its state directory and its clock
-// is behind the one it had before: then its numbers go on after the known one,
-// or the conductor would take every report for an old one. That happens only
-// before the first acknowledged report, or after a refusal: later, a higher
-// number means that a second agent reports.
+// send sends one report. If the conductor knows a higher report number than
+// this agent begins with, the agent has lost its state directory, and its clock
+// is behind the one it had before. Its numbers then continue after the known
+// one, because the conductor would otherwise take every report for an old one.
+// That happens only before the first acknowledged report, or after a refusal:
+// later, a higher number means that a second agent reports.
 func (r *reporter) send(ctx context.Context, whole bool) (agentapi.Report, agentapi.ReportReply, error) {
 	report, reply, err := r.post(ctx, whole)
 	if err == nil && !r.acknowledged && reply.Exceed < agentapi.MaxSequence && r.exceed(reply.Exceed) {
-		r.log.WarnContext(ctx, "the conductor knows later reports of this host than the agent's journal, which was lost; numbers go on after theirs",
+		r.log.WarnContext(ctx, "the conductor has later reports of this host than the agent's journal, which was lost; the numbers continue after those",
 			"number", report.Sequence, "known", reply.Exceed)
 		report, reply, err = r.post(ctx, true)
 	}
@@ -306,8 +306,7 @@ func (r *reporter) takeVerdict(ctx context.Context, err error) {
 		if r.approval.set(refused) != refused {
 			r.log.ErrorContext(ctx, "this agent takes no steps, because the conductor refuses it", "error", err, "hint", hintOf(err))
 		}
-	// The log tells of a change only: heartbeats bring the same verdict every few
-	// seconds.
+	// Only a change is logged: heartbeats bring the same verdict every few seconds.
 	case err == nil:
 		if r.approval.set(granted) == refused {
 			r.log.InfoContext(ctx, "the conductor takes this agent for the host's now")
@@ -319,7 +318,8 @@ func (r *reporter) takeVerdict(ctx context.Context, err error) {
 // agent.
 func isRefusal(err error) bool { return cyborg.ErrorKindOf(err) == cyborg.ErrClaimed }
 
-// hintOf returns what an error says is to be done; empty where it says nothing.
+// hintOf returns what to do about an error, as the error says; empty if it says
+// nothing.
 func hintOf(err error) string {
 	if e, ok := errors.AsType[*cyborg.Error](err); ok {
 		return e.Hint
@@ -327,8 +327,8 @@ func hintOf(err error) string {
 	return ""
 }
 
-// post sends the difference to the acknowledged report, where there is one and
-// whole is not wanted; else the whole report.
+// post sends the difference to the acknowledged report if there is one and
+// whole is not set, otherwise the whole report.
 func (r *reporter) post(ctx context.Context, whole bool) (report agentapi.Report, reply agentapi.ReportReply, err error) {
 	report, err = r.inventory.Report(ctx)
 	if err != nil {
@@ -438,7 +438,7 @@ func (r *reporter) heartbeat(ctx context.Context) {
 }
 
 // sendHeartbeat sends one heartbeat. It carries the acknowledged digest and
-// generation, by which the conductor notices that it needs a report.
+// generation, from which the conductor sees whether it needs a report.
 func (r *reporter) sendHeartbeat(ctx context.Context) (agentapi.HeartbeatReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()

@@ -89,8 +89,8 @@ func (a *Agent) serve(
 }
 
 // stopWorker stops taking steps and waits for those that run. A worker says
-// goodbye to Temporal first, and tries that for ten seconds where Temporal is
-// away; nobody waits for that once no step runs.
+// goodbye to Temporal first, and tries that for ten seconds if Temporal is
+// away; stopWorker does not wait for that once no step runs.
 func stopWorker(w worker.Worker, activities *activity.Activities) {
 	stopped := make(chan struct{})
 	go func() {

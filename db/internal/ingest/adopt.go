@@ -22,7 +22,7 @@ import (
 // UUID.
 //
 // No agent of ours has seen any of it. It therefore belongs to a backend that
-// no agent has, until a report of its host shows it; see match_adopted.go.
+// no agent has, until a report of its host shows it; see merge/adopted.go.
 type Adoption struct {
 	Profiles    []cyborg.DeviceProfile
 	Devices     []AdoptedDevice

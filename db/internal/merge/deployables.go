@@ -46,8 +46,8 @@ func (v *Inventory) deployable(backend string, d *Tracked[DeviceRow], r cyborg.D
 		row.ProgramSet = d.row.Identity
 	}
 
-	// The deployable was seen in this boot. By that the database's trigger
-	// deployables_image tells an image that was lost at a boot from one that
+	// The deployable was seen in this boot. From that, the database's trigger
+	// deployables_image can tell an image that was lost at a boot from one that
 	// somebody has replaced.
 	if row.ImageBoot != nil {
 		row.ImageBoot = &v.Boot
@@ -93,10 +93,10 @@ func (v *Inventory) mergedName(local string) bool {
 }
 
 // administration returns how a new deployable of a device is administered: in
-// maintenance where all other deployables of the device are, because an
-// operator then took the whole device out of use, and enabled otherwise. With
-// several in maintenance it copies the reason and the end from the first by
-// name.
+// maintenance if all other deployables of the device are, because an operator
+// has then taken the whole device out of use, and enabled otherwise. It copies
+// the reason and the end of the maintenance from the deployable whose name
+// comes first.
 func (v *Inventory) administration(device uuid.UUID) administrationRow {
 	enabled := administrationRow{Administration: cyborg.AdministrationEnabled}
 	var first *DeployableRow

@@ -7,8 +7,8 @@ import (
 )
 
 // device merges one device with its deployables. It leaves the device as it is
-// where an operation observed something newer, and where the device would move
-// to another backend while it is in use.
+// if an operation observed something newer, or if the device would move to
+// another backend while it is in use.
 func (v *Inventory) device(backend, driver string, r cyborg.DeviceReport, sequence int64) error {
 	if !cyborg.IsName(r.Identity) {
 		v.complain(backend, "a device without identity, or with %.80q for one, (%.80s %.80s) is left out", r.Identity, r.Vendor, r.Model)

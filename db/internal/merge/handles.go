@@ -53,7 +53,8 @@ func (v *Inventory) finish() error {
 }
 
 // handle merges one reported handle. It leaves the handle with its recorded
-// deployable where somebody holds it, or where that deployable still shows it.
+// deployable if somebody holds the handle, or if that deployable still shows
+// it.
 func (v *Inventory) handle(w wantedHandle, shown map[HandleKey]bool) error {
 	key := HandleKey{w.report.Kind, w.report.Identity}
 	deployable := &w.deployable.row

@@ -16,7 +16,8 @@ import (
 // changes it, and Changes.Collect finds what has to be written.
 //
 // A merge never deletes anything. What a host no longer shows becomes missing,
-// and only Forget deletes it, or ForgetHost together with its host.
+// and only inventory.Store deletes it: Forget alone, or ForgetHost together
+// with its host.
 type Inventory struct {
 	host        string
 	Boot        string // boot id of the host
@@ -63,9 +64,9 @@ func NewInventory(host string, name func(host, local string) string, taken *Name
 	}
 }
 
-// Merge merges a report. It returns false where the report tells only a
-// difference and that difference does not fit the records; the inventory is
-// then half changed and must be thrown away.
+// Merge merges a report. It returns false if the report has only a difference,
+// and that difference does not fit the records. The inventory is then half
+// changed and must be thrown away.
 func (v *Inventory) Merge(r agentapi.Report) (merged bool, err error) {
 	if r.Base == "" {
 		return true, v.report(r)

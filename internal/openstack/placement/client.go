@@ -31,7 +31,7 @@ const (
 	largestAnswer = 16 << 20
 )
 
-// Session makes a client of a service that sends our own token;
+// Session makes clients that send our own token to OpenStack's services;
 // *openstack.Session implements it.
 type Session interface {
 	Service(ctx context.Context, serviceType string) (*gophercloud.ServiceClient, error)

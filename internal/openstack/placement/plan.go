@@ -94,9 +94,9 @@ func NewPlan(wanted []Provider, tree Tree, marks Marks) *Plan {
 	}
 
 	// Children come before their parents, so that deleted already has those
-	// children that this plan deletes. It begins with the wanted providers: the
-	// plan moves them below the root, so an orphan that has one as its child can be
-	// deleted, too.
+	// children that this plan deletes. At first, deleted has the wanted providers:
+	// the plan moves them below the root, so an orphan that has one as its child
+	// can be deleted, too.
 	slices.SortFunc(orphans, p.deepestFirst)
 	deleted := known
 	for _, node := range orphans {

@@ -101,7 +101,7 @@ func (n *Node) reuse(seen *Seen) bool {
 	return true
 }
 
-// seen returns what know will use next time.
+// seen returns what reuse will use next time.
 func (n *Node) seen() *Seen {
 	return &Seen{
 		Generation: n.Generation, Inventories: n.Inventories, Traits: n.Traits, Free: n.Allocations != nil && len(n.Allocations) == 0, Times: n.known,
