@@ -37,7 +37,6 @@ func largestCapture(b *testing.B) string {
 	var most int64
 	for _, archive := range sysfstest.Recordings(b) {
 		info, err := os.Stat(archive)
-
 		require.NoError(b, err)
 		if info.Size() > most {
 			largest, most = archive, info.Size()

@@ -178,7 +178,6 @@ func run(t *testing.T, root, page string, all []command) {
 func here(t *testing.T, s *harness.Standalone) *strings.Replacer {
 	t.Helper()
 	address, err := url.Parse(s.URL)
-
 	require.NoError(t, err)
 	return strings.NewReplacer(
 		"https://cyborg.lab.example.org:6666", s.URL, "127.0.0.1:6666", address.Host, "localhost:6666", address.Host,

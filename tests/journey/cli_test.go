@@ -413,7 +413,6 @@ func followEvents(t *testing.T, p terminal) {
 	cmd := exec.CommandContext(ctx, harness.Binary(t, "cyborg"), "--url", p.URL, "events", "--accelerator", "alpha", "--after", "0-0", "-f", "json")
 	cmd.Env = p.Environ()
 	out, err := cmd.StdoutPipe()
-
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
 

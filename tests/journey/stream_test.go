@@ -253,7 +253,6 @@ func repeatedOverARestart(t *testing.T, s *harness.Standalone, send sender) {
 func named(t *testing.T, s *harness.Standalone, name string) apiclient.Accelerator {
 	t.Helper()
 	found, err := apiclient.Collect(s.API.Accelerators(t.Context(), apiclient.AcceleratorFilter{Names: []string{name}}, apiclient.Page{}))
-
 	require.NoError(t, err)
 	require.Len(t, found, 1)
 	return found[0]

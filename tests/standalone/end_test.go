@@ -206,7 +206,6 @@ func TestOrphanedPostgresIsTakenOver(t *testing.T) {
 func postmaster(t *testing.T, s *harness.Standalone) int {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(s.StateDir, "postgres", "data", "postmaster.pid"))
-
 	require.NoError(t, err)
 	first, _, _ := strings.Cut(string(text), "\n")
 
