@@ -31,7 +31,9 @@ func ExampleSpec_Match() {
 	}
 
 	// Output:
-	// 0000:3b:00.0 true 0000:86:00.0 false 0000:3b:00.1 false
+	// 0000:3b:00.0 true
+	// 0000:86:00.0 false
+	// 0000:3b:00.1 false
 }
 
 // A spec may be JSON text, and its address may have a regular expression for
@@ -53,8 +55,10 @@ func ExampleParseSpec() {
 	fmt.Println(err)
 
 	// Output:
-	// {"address":{"bus":"3[b-d]","function":"[01]"}} 0000:3b:00.0 true 0000:86:00.0
-	// false 0000:3b:00.1 true invalid class is "3"; write two, four or six
-	// hexadecimal digits, such as "0302", or "*"; device_spec has no property
-	// "vendor"; it has address, class, product_id, vendor_id
+	// {"address":{"bus":"3[b-d]","function":"[01]"}}
+	// 0000:3b:00.0 true
+	// 0000:86:00.0 false
+	// 0000:3b:00.1 true
+	// invalid
+	// class is "3"; write two, four or six hexadecimal digits, such as "0302", or "*"; device_spec has no property "vendor"; it has address, class, product_id, vendor_id
 }

@@ -49,7 +49,8 @@ func Example() {
 	}
 
 	// Output:
-	// fpga-1 on compute-1 is ready attach: succeeded
+	// fpga-1 on compute-1 is ready
+	// attach: succeeded
 }
 
 // Every failure of the API is a *cyborg.Error, whose kind a program can tell
@@ -72,7 +73,8 @@ func Example_errors() {
 	}
 
 	// Output:
-	// there is no host "compute-9" See `cyborg host list`.
+	// there is no host "compute-9"
+	// See `cyborg host list`.
 }
 
 // exampleAPI stands in for the API: it knows one accelerator and no host.
