@@ -115,6 +115,13 @@ func (c *conductor) ail(trouble func(w http.ResponseWriter, r *http.Request) boo
 	c.trouble = trouble
 }
 
+// compare makes the conductor compare heartbeats with the reports.
+func (c *conductor) compare() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.compares = true
+}
+
 // want asks for a report with the answer to the next heartbeat.
 func (c *conductor) want() {
 	c.mu.Lock()

@@ -65,7 +65,7 @@ func TestAgentKilledAtManyMoments(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	conductor, temporal := newConductor(t), newTemporal(t)
-	conductor.compares = true
+	conductor.compare()
 	temporal.start()
 	bench := fake.NewBench(filepath.Join(dir, "park"))
 
