@@ -59,7 +59,7 @@ func TestLoseStateWhileAttached(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before.Deployables, after.Deployables)
 
-	require.Contains(t, a.Output(), "the conductor knows later reports of this host")
+	require.Contains(t, a.Output(), "the conductor has later reports of this host")
 	harness.Until(t, ctx, "logged", func() error {
 		if !strings.Contains(s.Output(), "a host has settled an attachment") {
 			return fmt.Errorf("the conductor has not logged that the host has settled an attachment")
