@@ -14,12 +14,6 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 )
 
-// TestEveryKind: each kind has one operation handler.
-func TestEveryKind(t *testing.T) {
-	t.Parallel()
-	require.ElementsMatch(t, cyborg.OperationKinds(), db.HandledKinds())
-}
-
 // TestAdmitNeedsARequest: an admission without a request, or with one of an
 // unknown type, is refused.
 func TestAdmitNeedsARequest(t *testing.T) {

@@ -86,8 +86,8 @@ type specFlags struct {
 	patch cyborg.SpecsPatch
 }
 
-// addFlags adds the flags of specs that both a wish (create) and a setting
-// (set) can have.
+// addFlags adds the flags of specs that both a request (create) and a
+// setting (set) can have.
 func (f *specFlags) addFlags(cmd *cobra.Command) {
 	var remote, remotable bool
 	var accType string
@@ -112,7 +112,7 @@ func (f *specFlags) addFlags(cmd *cobra.Command) {
 }
 
 // given returns the value of a flag that was given, and nil for another: the
-// zero value of a flag is a wish, too.
+// zero value of a flag can be asked for, too.
 func given[T any](flags *pflag.FlagSet, name string, value *T) *T {
 	if !flags.Changed(name) {
 		return nil
@@ -137,16 +137,16 @@ func (s *shell) acceleratorCreate(cmd *cobra.Command) {
 	flags.IntVar(&num, "num", 0, "for at least this many consumers")
 
 	before(cmd, func() (err error) {
-		wish := &specs.patch
-		wish.Num = given(flags, "num", &num)
-		wish.DeviceType = given(flags, "device-type", new(deviceType(kind)))
+		wanted := &specs.patch
+		wanted.Num = given(flags, "num", &num)
+		wanted.DeviceType = given(flags, "device-type", new(deviceType(kind)))
 		if flags.Changed("vendor-id") {
-			if wish.VendorID, err = pciID(cmd, "vendor-id", vendor); err != nil {
+			if wanted.VendorID, err = pciID(cmd, "vendor-id", vendor); err != nil {
 				return err
 			}
 		}
 		if flags.Changed("product-id") {
-			wish.ProductID, err = pciID(cmd, "product-id", product)
+			wanted.ProductID, err = pciID(cmd, "product-id", product)
 		}
 
 		return err

@@ -231,7 +231,7 @@ func (b bind) checkProviders(uses []inventory.Accelerator) error {
 // caller may try again later; any other obstacle makes the bind fail.
 func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[uuid.UUID]*cyborg.ARQ) (choice, error) {
 	used := map[uuid.UUID]bool{}
-	loads, wishes := map[uuid.UUID]cyborg.ImageLoad{}, map[uuid.UUID]string{}
+	loads, wanted := map[uuid.UUID]cyborg.ImageLoad{}, map[uuid.UUID]string{}
 
 	for _, want := range b.request.ARQs {
 		i := slices.IndexFunc(out.uses, func(a inventory.Accelerator) bool { return a.ProviderUUID == want.Provider })
@@ -258,20 +258,20 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 
 		// An image is loaded once for each accelerator, whatever the number of
 		// requests.
-		load, wish, err := loadOf(a, arqs[want.UUID].Group)
+		load, image, err := loadOf(a, arqs[want.UUID].Group)
 		if err != nil {
 			return out.failedWith(err), nil
 		}
 
-		if wish == "" { // any image that is loaded will do
+		if image == "" { // any image that is loaded will do
 			continue
 		}
 
-		if other, ok := wishes[a.UUID]; ok && other != wish {
+		if other, ok := wanted[a.UUID]; ok && other != image {
 			return out.failedWith(cyborg.Errorf(cyborg.ErrInvalid, "accelerator %q cannot have two images at once", a.Name)), nil
 		}
 
-		wishes[a.UUID], loads[a.UUID] = wish, load
+		wanted[a.UUID], loads[a.UUID] = image, load
 	}
 
 	// The loads are in the order of the accelerators, the same for every try.
@@ -285,7 +285,7 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 		return out, nil
 	}
 
-	return b.claimDisturbed(ctx, tx, out, wishes)
+	return b.claimDisturbed(ctx, tx, out, wanted)
 }
 
 // noFreeHandle decides what follows where accelerator a has no free handle
@@ -335,9 +335,9 @@ const (
 
 // loadOf returns what must be loaded into accelerator a for a group of a device
 // profile; the zero ImageLoad means nothing, because the group asks for no
-// image or for the one that is recorded as loaded. wish is the image that the
+// image or for the one that is recorded as loaded. image is the image that the
 // group asks for, or empty where any image will do.
-func loadOf(a *inventory.Accelerator, group map[string]string) (load cyborg.ImageLoad, wish string, err error) {
+func loadOf(a *inventory.Accelerator, group map[string]string) (load cyborg.ImageLoad, image string, err error) {
 	bitstream, function := group[bitstreamProperty], group[functionProperty]
 
 	switch {
@@ -368,8 +368,8 @@ func loadOf(a *inventory.Accelerator, group map[string]string) (load cyborg.Imag
 // claimDisturbed makes the accelerators that loading the images disturbs the
 // targets of the operation, which are claimed: all that share a program set
 // with one of the loaded accelerators. An image must not disturb another one of
-// this bind, nor an accelerator whose wish is met already.
-func (b bind) claimDisturbed(ctx context.Context, tx pgx.Tx, out choice, wishes map[uuid.UUID]string) (choice, error) {
+// this bind, nor an accelerator that has its wanted image already.
+func (b bind) claimDisturbed(ctx context.Context, tx pgx.Tx, out choice, wanted map[uuid.UUID]string) (choice, error) {
 	var loaded []uuid.UUID
 	for _, load := range out.before.Loads {
 		loaded = append(loaded, load.Accelerator)
@@ -381,8 +381,8 @@ func (b bind) claimDisturbed(ctx context.Context, tx pgx.Tx, out choice, wishes 
 		return out, err
 	}
 
-	// A program set is loaded as a whole: two wishes in one set contradict each
-	// other.
+	// A program set is loaded as a whole: two wanted images in one set
+	// contradict each other.
 	type set struct {
 		device uuid.UUID
 		name   string
@@ -395,7 +395,7 @@ func (b bind) claimDisturbed(ctx context.Context, tx pgx.Tx, out choice, wishes 
 			return b.waitOrFail(out, err)
 		}
 
-		if wishes[t.UUID] == "" {
+		if wanted[t.UUID] == "" {
 			continue
 		}
 

@@ -101,12 +101,3 @@ type completing interface{ complete(o *running) bool }
 // notifying is a handler after whose end Nova has to be notified of the
 // accelerator requests that notified returns.
 type notifying interface{ notified() []uuid.UUID }
-
-// HandledKinds lists the kinds of operations that have a handler.
-func HandledKinds() []cyborg.OperationKind {
-	var out []cyborg.OperationKind
-	for _, line := range handlerTable {
-		out = append(out, line.kind)
-	}
-	return out
-}
