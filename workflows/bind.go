@@ -111,10 +111,9 @@ func (b *binding) timeoutError(step error) error {
 
 // failRequests records that the requests have failed and notifies Nova, in a
 // coroutine of its own, while the operation goes on undoing what it did. Nova
-// then need not wait for the undo, which may take minutes. GetVersion keeps
-// runs that were started before this existed replayable.
+// then need not wait for the undo, which may take minutes.
 func (b *binding) failRequests(ctx workflow.Context, cause error) {
-	if b.requestsFailed() || workflow.GetVersion(ctx, "fail-before-undo", workflow.DefaultVersion, 1) == workflow.DefaultVersion {
+	if b.requestsFailed() {
 		return
 	}
 

@@ -20,7 +20,7 @@ import (
 )
 
 // histories are the runs that workers of each release recorded:
-// testdata/histories/<release>/<workflow>-<case>.json.gz. docs/development.md
+// testdata/histories/<release>/<workflow>-<case>.json.gz. docs/workflows.md
 // says how to record them.
 const histories = "testdata/histories"
 
@@ -61,7 +61,7 @@ func TestHistoriesOfEveryReleaseReplay(t *testing.T) {
 			}
 
 			require.Subset(t, slices.Sorted(maps.Keys(recorded)), slices.Sorted(maps.Keys(served)),
-				"each workflow has a recorded history; see docs/development.md")
+				"each workflow has a recorded history; see docs/workflows.md")
 		})
 	}
 }
