@@ -12,7 +12,9 @@ export GOFLAGS := $(strip $(GOFLAGS) -buildvcs=false)
 # Binaries need no C library, and tests without the race detector share the compiled packages with them.
 export CGO_ENABLED := 0
 
-VERSION := $(shell git describe --tags --dirty 2>/dev/null || echo "0.1.0-dev+$$(git rev-parse --short HEAD 2>/dev/null || echo unknown)")
+# The release: the tag without its v, or, in a copy without tags, the release that this tree follows and the commit.
+VERSION := $(shell git describe --tags --match 'v[0-9]*' --dirty 2>/dev/null | sed s/^v// | grep . || \
+	echo "0.1.0+$$(git describe --always --dirty 2>/dev/null || echo unknown)")
 LDFLAGS := -X github.com/cyborg-project/cyborg.Version=$(VERSION)
 STANDALONE := deploy/standalone
 TOOLS := .cache/bin

@@ -7,6 +7,6 @@
 // client or server, or a driver.
 package cyborg
 
-// Version is the release of every binary built from this tree; the build sets
-// it with -ldflags.
-var Version = "0.1.0-dev"
+// Version is the release of every binary built from this tree. The Makefile
+// sets it with -ldflags; this value is for what is built by go build alone.
+var Version = "0.1.0"
