@@ -349,7 +349,7 @@ func TestEventsNameActorAndOperation(t *testing.T) {
 	}
 
 	require.Equal(t, []string{
-		"state:admitted", "claim:" + work.Operation.String(), "holder:host:h1 (unconfirmed)", "state:running", "steps:",
+		"state:admitted", "claim:" + work.Operation.String(), "holder:host:h1 (in doubt)", "state:running", "steps:",
 		"holder:host:h1", "claim:", "state:succeeded",
 	}, axes)
 

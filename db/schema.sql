@@ -893,7 +893,7 @@ CREATE OR REPLACE FUNCTION holder_text(kind text, id text, attached_at timestamp
  LANGUAGE sql
  IMMUTABLE
 AS $function$
-    SELECT coalesce(kind || ':' || id || CASE WHEN attached_at IS NULL THEN ' (unconfirmed)' ELSE '' END, '')
+    SELECT coalesce(kind || ':' || id || CASE WHEN attached_at IS NULL THEN ' (in doubt)' ELSE '' END, '')
 $function$;
 
 CREATE OR REPLACE FUNCTION hosts_changed()

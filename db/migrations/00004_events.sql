@@ -216,7 +216,7 @@ CREATE TRIGGER attributes_set_changed AFTER UPDATE OF attributes_set ON deployab
 -- Handles.
 -- +goose StatementBegin
 CREATE FUNCTION holder_text(kind text, id text, attached_at timestamptz) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-    SELECT coalesce(kind || ':' || id || CASE WHEN attached_at IS NULL THEN ' (unconfirmed)' ELSE '' END, '')
+    SELECT coalesce(kind || ':' || id || CASE WHEN attached_at IS NULL THEN ' (in doubt)' ELSE '' END, '')
 $$;
 
 CREATE FUNCTION attach_handles_added_or_removed() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -173,7 +173,7 @@ func healthClause(c change) string {
 }
 
 // holderClause describes how a handle changed hands. A change of the note
-// "(unconfirmed)" alone is not worth a sentence.
+// "(in doubt)" alone is not worth a sentence.
 func holderClause(c change) string {
 	from, to, handle := holderPhrase(c.From), holderPhrase(c.To), c.text("identity")
 	switch {

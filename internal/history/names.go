@@ -77,7 +77,7 @@ func groupByKind(names []string) string {
 }
 
 // holderPhrase converts the holder in an event, such as "instance:5f5f…
-// (unconfirmed)", to "instance 5f5f…".
+// (in doubt)", to "instance 5f5f…".
 func holderPhrase(text string) string {
-	return strings.Replace(strings.TrimSuffix(text, " (unconfirmed)"), ":", " ", 1)
+	return strings.Replace(strings.TrimSuffix(text, " (in doubt)"), ":", " ", 1)
 }

@@ -97,9 +97,9 @@ func (s *System) unsoundJournals(ctx context.Context, accelerators []apiclient.A
 	return nil
 }
 
-// unconfirmed is the suffix that events give to a holder while its attach or
-// detach is under way.
-const unconfirmed = " (unconfirmed)"
+// inDoubt is the suffix that events give to a holder while the result of its
+// attach on the host is not known.
+const inDoubt = " (in doubt)"
 
 // unsoundHistory replays the events of an accelerator. It returns an error
 // where an event does not begin with the value at which the event before it
@@ -128,7 +128,7 @@ func (s *System) unsoundHistory(ctx context.Context, a *apiclient.Accelerator) e
 
 		// A handle that changes hands without being free in between was given to two
 		// holders.
-		from, to := strings.TrimSuffix(event.From, unconfirmed), strings.TrimSuffix(event.To, unconfirmed)
+		from, to := strings.TrimSuffix(event.From, inDoubt), strings.TrimSuffix(event.To, inDoubt)
 		if event.Axis == cyborg.AxisHolder && from != "" && to != "" && from != to {
 			return fmt.Errorf("event %v hands handle %v from %s to %s, and it was never free", event.Cursor, event.Data["handle"], from, to)
 		}
