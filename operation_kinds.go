@@ -18,8 +18,8 @@ type Request interface {
 
 // Doubt is what is not known of an accelerator after an operation that could
 // not be undone. It decides what takes the accelerator out of its error; see
-// "Remedies" in docs/data.md. It is empty for a kind after which a provision or
-// a retire does that.
+// "Remedies" in docs/data.md. Where it is empty, a provision or a retire takes
+// the accelerator out of its error.
 type Doubt string
 
 // The doubts.
@@ -87,8 +87,13 @@ func OperationKinds() []OperationKind {
 func (k OperationKind) Status() Status { return k.describe().status }
 
 // ClosesPlacement reports whether Placement must not give an accelerator away
-// while an operation of this kind has claimed it.
-func (k OperationKind) ClosesPlacement() bool { return k.describe().closed }
+// while an operation of this kind has claimed it. It is true for an unknown
+// kind: during an upgrade, a newer server may have begun an operation of a kind
+// that this one does not know.
+func (k OperationKind) ClosesPlacement() bool {
+	line := k.describe()
+	return line.closed || line.kind == ""
+}
 
 // Doubt returns what is not known of an accelerator where an operation of this
 // kind could not be undone.

@@ -78,7 +78,7 @@ func setupWith(t testing.TB, change func(deps *api.Deps)) *harness {
 func setupOf(t testing.TB, opts db.Options, change func(*api.Deps), options ...func(*api.Config)) *harness {
 	t.Helper()
 	url := postgrestest.NewFrom(t, "schema", func(ctx context.Context, url string) error {
-		_, _, err := db.Migrate(ctx, url)
+		_, err := db.Migrate(ctx, url)
 		return err
 	})
 

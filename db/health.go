@@ -18,8 +18,9 @@ type Health struct {
 	// was made read-only.
 	ReadOnly bool
 	// MissingKinds are the kinds of operations that this binary knows and the
-	// database does not; a server refuses to start with it.
-	MissingKinds []string
+	// database does not, NewerKinds those that only the database knows. A server
+	// does not start with either.
+	MissingKinds, NewerKinds []string
 	// Denied lists the tables of the schema that the role may not read or write.
 	Denied []string
 
@@ -27,8 +28,8 @@ type Health struct {
 	// their host has another one.
 	DuplicateAgents []RefusedAgent
 	// Servers are the server processes that gave a sign of life in the last 30 s,
-	// one for each of their roles. These two lists and MissingKinds are nil where
-	// the schema is not this binary's, or a table may not be read.
+	// one for each of their roles. These two lists and the kinds are nil where the
+	// schema is not this binary's, or a table may not be read.
 	Servers []Server
 
 	// Time is the database's clock at a moment between Asked and Answered, which
@@ -95,7 +96,7 @@ func CheckHealth(ctx context.Context, url string) (Health, error) {
 		return h, nil
 	}
 
-	if h.MissingKinds, err = missingKinds(ctx, conn); err != nil {
+	if h.MissingKinds, h.NewerKinds, err = compareKinds(ctx, conn); err != nil {
 		return h, err
 	}
 

@@ -49,7 +49,7 @@ func defaults() db.Options { return db.Options{} }
 func newRecordsWith(t testing.TB, opts db.Options) *records {
 	t.Helper()
 	url := postgrestest.NewFrom(t, "migrated", func(ctx context.Context, url string) error {
-		_, _, err := db.Migrate(ctx, url)
+		_, err := db.Migrate(ctx, url)
 		return err
 	})
 	return &records{Store: openStore(t, url, opts), url: url, sql: newPool(t, url)}

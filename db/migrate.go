@@ -35,73 +35,93 @@ type SchemaStatus struct {
 	Pending []string // files of the migrations that are still to be applied
 }
 
-// Migrate brings the schema to the version that this binary knows, records the
-// kinds of operations that this binary knows, and returns the versions before
-// and after. Of several processes that call it at the same time one migrates,
-// and the others wait. A newer schema is an error of kind ErrInvalid and is
-// left alone.
-func Migrate(ctx context.Context, url string) (from, to int64, err error) {
+// Migration is what Migrate has done.
+type Migration struct {
+	From, To int64    // versions of the schema, before and after
+	Kinds    []string // kinds of operations that were recorded, in order
+}
+
+// Migrate brings the schema to the version that this binary knows, and records
+// the kinds of operations that this binary knows. Of several processes that
+// call it at the same time one migrates, and the others wait. The kinds come
+// after the schema, in a transaction of their own: a server that starts in
+// between is told to migrate, as before the migration.
+//
+// A schema or a kind of a newer release is an error of kind ErrInvalid, and
+// nothing is changed. The error is of kind ErrUnavailable where the database
+// does not answer.
+func Migrate(ctx context.Context, url string) (Migration, error) {
 	provider, err := migrator(url)
 	if err != nil {
-		return 0, 0, err
+		return Migration{}, err
 	}
 	defer provider.Close() //nolint:errcheck // what was migrated is committed
 
-	status, err := MigrationStatus(ctx, url)
+	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
-		return 0, 0, err
+		return Migration{}, cyborg.Errorf(cyborg.ErrUnavailable, "the database does not answer: %w", err)
+	}
+	defer conn.Close(ctx) //nolint:errcheck // what was recorded is committed
+
+	status, err := schemaStatus(ctx, conn)
+	if err != nil {
+		return Migration{}, err
 	}
 
+	done := Migration{From: status.Current, To: status.Current}
 	if status.Current > status.Latest {
-		return status.Current, status.Current, tooNew(status)
+		return done, tooNew(status)
 	}
 
 	// Up takes a lock and reads the version again under it.
 	results, err := provider.Up(ctx)
 	if err != nil {
-		return status.Current, status.Current, cyborg.Errorf(cyborg.ErrInternal, "migrating the database failed: %w", err)
+		return done, cyborg.Errorf(cyborg.ErrInternal, "migrating the database failed: %w", err)
 	}
 
-	if err := recordKinds(ctx, url); err != nil {
-		return status.Current, status.Latest, cyborg.Errorf(cyborg.ErrInternal, "the kinds of operations cannot be recorded: %w", err)
-	}
-
+	done.To = status.Latest
 	if len(results) == 0 { // another process has migrated meanwhile
-		return status.Latest, status.Latest, nil
+		done.From = status.Latest
 	}
 
-	return status.Current, status.Latest, nil
+	done.Kinds, err = recordKinds(ctx, conn)
+	return done, err
 }
 
 // recordKinds adds the kinds that this binary knows to operation_kinds, which
-// operations refer to. A newer binary may have added others; they stay. The
-// rows are in one order, so that processes that add the same kinds at the same
-// time cannot wait for each other.
-func recordKinds(ctx context.Context, url string) error {
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return err
+// operations refer to, and returns those that were not there, or said otherwise
+// what Placement may give away. It writes only where there is such a kind, so
+// that a database that needs nothing may be read-only. The rows are in one
+// order, so that processes that add the same kinds at the same time cannot wait
+// for each other in a circle.
+func recordKinds(ctx context.Context, conn *pgx.Conn) ([]string, error) {
+	missing, newer, err := compareKinds(ctx, conn)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(newer) > 0:
+		return nil, newerKinds(newer)
+	case len(missing) == 0:
+		return nil, nil
 	}
-	defer conn.Close(ctx) //nolint:errcheck // what was recorded is committed
 
-	_, err = conn.Exec(ctx, "INSERT INTO operation_kinds SELECT kind FROM unnest($1::text[]) AS kind ORDER BY kind ON CONFLICT DO NOTHING",
-		records.Texts(cyborg.OperationKinds()))
-	return err
+	closes := make([]bool, len(missing))
+	for i, kind := range missing {
+		closes[i] = cyborg.OperationKind(kind).ClosesPlacement()
+	}
+
+	_, err = conn.Exec(ctx, `
+		INSERT INTO operation_kinds (kind, closes_placement) SELECT * FROM unnest($1::text[], $2::boolean[]) AS k (kind, closes) ORDER BY kind
+		ON CONFLICT (kind) DO UPDATE SET closes_placement = excluded.closes_placement`, missing, closes)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.ErrInternal, "the kinds of operations cannot be recorded: %w", err)
+	}
+	return missing, nil
 }
 
-// MigrationStatus reads the state of the schema, and changes nothing. The error
-// is of kind ErrUnavailable where the database does not answer, and of kind
+// schemaStatus reads the state of the schema, and changes nothing. The error is
+// of kind ErrUnavailable where the database does not answer, and of kind
 // ErrInvalid where PostgreSQL is too old.
-func MigrationStatus(ctx context.Context, url string) (SchemaStatus, error) {
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return SchemaStatus{}, cyborg.Errorf(cyborg.ErrUnavailable, "the database does not answer: %w", err)
-	}
-	defer conn.Close(ctx) //nolint:errcheck // it was only read from
-	return schemaStatus(ctx, conn)
-}
-
-// schemaStatus is MigrationStatus on an open connection.
 func schemaStatus(ctx context.Context, conn *pgx.Conn) (SchemaStatus, error) {
 	var (
 		status SchemaStatus
@@ -147,8 +167,8 @@ func schemaStatus(ctx context.Context, conn *pgx.Conn) (SchemaStatus, error) {
 	return status, nil
 }
 
-// checkSchema refuses a schema that is older or newer than this binary's, or
-// that lacks a kind of operations.
+// checkSchema refuses a schema that is older or newer than this binary's, and
+// kinds of operations that are not this binary's.
 func checkSchema(ctx context.Context, conn *pgx.Conn) error {
 	status, err := schemaStatus(ctx, conn)
 	switch {
@@ -161,24 +181,46 @@ func checkSchema(ctx context.Context, conn *pgx.Conn) error {
 			status.Current, status.Latest).WithHint("Run `cyborg migrate`.")
 	}
 
-	missing, err := missingKinds(ctx, conn)
-	if err == nil && len(missing) > 0 {
-		err = cyborg.Errorf(cyborg.ErrInvalid, "the database does not know operations of kind %s, which this binary needs",
+	missing, newer, err := compareKinds(ctx, conn)
+	switch {
+	case err != nil:
+		return err
+	case len(newer) > 0:
+		return newerKinds(newer)
+	case len(missing) > 0:
+		return cyborg.Errorf(cyborg.ErrInvalid, "the database does not know operations of kind %s, which this binary needs",
 			strings.Join(missing, ", ")).WithHint("Run `cyborg migrate`.")
 	}
-	return err
+
+	return nil
 }
 
-// missingKinds lists the kinds of operations that this binary knows and the
-// database does not. A new kind comes without a migration, so the version alone
-// does not show whether Migrate has run since.
-func missingKinds(ctx context.Context, conn *pgx.Conn) (missing []string, err error) {
-	err = conn.QueryRow(ctx, "SELECT array(SELECT unnest($1::text[]) EXCEPT SELECT kind FROM operation_kinds ORDER BY 1)",
-		records.Texts(cyborg.OperationKinds())).Scan(&missing)
-	if err != nil {
-		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the recorded kinds of operations cannot be read: %w", err)
+// compareKinds lists the kinds of operations that this binary knows and that
+// the database does not have or describes otherwise (missing), and those that
+// only the database has (newer). A new kind comes without a migration, so the
+// version alone does not show whether Migrate has run since.
+func compareKinds(ctx context.Context, conn *pgx.Conn) (missing, newer []string, err error) {
+	known := cyborg.OperationKinds()
+	closes := make([]bool, len(known))
+	for i, kind := range known {
+		closes[i] = kind.ClosesPlacement()
 	}
-	return missing, nil
+
+	err = conn.QueryRow(ctx, `
+		SELECT array(SELECT kind FROM (SELECT * FROM unnest($1::text[], $2::boolean[]) EXCEPT SELECT kind, closes_placement FROM operation_kinds) AS k (kind, closes) ORDER BY 1),
+		       array(SELECT kind FROM operation_kinds EXCEPT SELECT unnest($1::text[]) ORDER BY 1)`, records.Texts(known), closes).
+		Scan(&missing, &newer)
+	if err != nil {
+		return nil, nil, cyborg.Errorf(cyborg.ErrUnavailable, "the recorded kinds of operations cannot be read: %w", err)
+	}
+	return missing, newer, nil
+}
+
+// newerKinds is the error for kinds of operations that a newer release has
+// recorded. This binary could not carry out, end or undo such an operation.
+func newerKinds(kinds []string) error {
+	return cyborg.Errorf(cyborg.ErrInvalid, "the database has operations of kind %s, which this binary does not know",
+		strings.Join(kinds, ", ")).WithHint("Run the newer release that migrated it.")
 }
 
 // tooNew is the error for a schema that a newer release has migrated.

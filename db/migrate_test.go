@@ -18,17 +18,19 @@ import (
 func TestMigrations(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.New(t)
-	status, err := db.MigrationStatus(t.Context(), url)
+	before, err := db.CheckHealth(t.Context(), url)
 	require.NoError(t, err)
+	status := before.Schema
 	require.Zero(t, status.Current)
 	require.Len(t, status.Pending, int(status.Latest), "their numbers leave no gap")
 
-	from, to, err := db.Migrate(t.Context(), url)
+	done, err := db.Migrate(t.Context(), url)
 	require.NoError(t, err)
-	require.Equal(t, []int64{0, status.Latest}, []int64{from, to})
-	from, to, err = db.Migrate(t.Context(), url)
+	require.Equal(t, []int64{0, status.Latest}, []int64{done.From, done.To})
+	require.Len(t, done.Kinds, len(cyborg.OperationKinds()))
+	done, err = db.Migrate(t.Context(), url)
 	require.NoError(t, err)
-	require.Equal(t, []int64{status.Latest, status.Latest}, []int64{from, to})
+	require.Equal(t, db.Migration{From: status.Latest, To: status.Latest}, done)
 }
 
 // TestConcurrentMigrations: several processes may migrate at once.
@@ -39,7 +41,7 @@ func TestConcurrentMigrations(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
-			_, _, err := db.Migrate(t.Context(), url)
+			_, err := db.Migrate(t.Context(), url)
 			if err != nil {
 				t.Error(err)
 			}
@@ -70,15 +72,15 @@ func TestOpenRefusesAnotherSchema(t *testing.T) {
 	requireKind(t, cyborg.ErrInvalid, err, "version 0")
 	require.Contains(t, cyborg.AsError(err).Hint, "cyborg migrate")
 
-	_, latest, err := db.Migrate(t.Context(), url)
+	done, err := db.Migrate(t.Context(), url)
 	require.NoError(t, err)
 	require.NoError(t, open())
 
 	pool := newPool(t, url)
-	_, err = pool.Exec(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES ($1, true)", latest+1)
+	_, err = pool.Exec(t.Context(), "INSERT INTO goose_db_version (version_id, is_applied) VALUES ($1, true)", done.To+1)
 	require.NoError(t, err)
 	requireKind(t, cyborg.ErrInvalid, open(), "knows only")
-	_, _, err = db.Migrate(t.Context(), url)
+	_, err = db.Migrate(t.Context(), url)
 	requireKind(t, cyborg.ErrInvalid, err, "knows only")
 }
 
@@ -92,7 +94,7 @@ func TestOpenWithoutDatabase(t *testing.T) {
 	requireKind(t, cyborg.ErrUnavailable, err)
 	require.NotContains(t, err.Error(), "secret")
 
-	_, _, err = db.Migrate(t.Context(), nobody)
+	_, err = db.Migrate(t.Context(), nobody)
 	requireKind(t, cyborg.ErrUnavailable, err)
 	_, err = db.Open(t.Context(), "postgres://%", db.Options{}, log)
 	requireKind(t, cyborg.ErrInvalid, err)

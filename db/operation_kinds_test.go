@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/url"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -31,18 +32,77 @@ func TestMigrateRecordsKinds(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	r.exec(t, "DELETE FROM operation_kinds WHERE kind IN ('retire', 'rescue')")
-	r.exec(t, "INSERT INTO operation_kinds VALUES ('of a newer release')")
 	_, err := db.Open(t.Context(), r.url, defaults(), slog.New(slog.DiscardHandler))
 	requireKind(t, cyborg.ErrInvalid, err, "operations of kind rescue, retire")
 	require.Contains(t, cyborg.AsError(err).Hint, "cyborg migrate")
 
 	var together errgroup.Group
 	for range 3 {
-		together.Go(func() error { _, _, err := db.Migrate(t.Context(), r.url); return err })
+		together.Go(func() error { _, err := db.Migrate(t.Context(), r.url); return err })
 	}
 	require.NoError(t, together.Wait())
 	openStore(t, r.url, defaults())
-	require.Equal(t, len(cyborg.OperationKinds())+1, scalar[int](t, r, "SELECT count(*) FROM operation_kinds"))
+	require.Len(t, cyborg.OperationKinds(), scalar[int](t, r, "SELECT count(*) FROM operation_kinds"))
+
+	r.exec(t, "UPDATE operation_kinds SET closes_placement = NOT closes_placement WHERE kind = 'attach'")
+	done, err := db.Migrate(t.Context(), r.url)
+	require.NoError(t, err)
+	require.Equal(t, []string{"attach"}, done.Kinds)
+}
+
+// TestMigrateWritesNothingTwice: a database that needs nothing may be
+// read-only.
+func TestMigrateWritesNothingTwice(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	readOnly, err := url.Parse(r.url)
+	require.NoError(t, err)
+
+	query := readOnly.Query()
+	query.Set("default_transaction_read_only", "on")
+	readOnly.RawQuery = query.Encode()
+
+	done, err := db.Migrate(t.Context(), readOnly.String())
+	require.NoError(t, err)
+	require.Equal(t, done.From, done.To)
+	require.Empty(t, done.Kinds)
+}
+
+// TestKindOfANewerRelease: a binary does not start on, or migrate, a database
+// that has operations of a kind that it does not know. A server that runs
+// already keeps Placement away from what such an operation has claimed.
+func TestKindOfANewerRelease(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	r.exec(t, "INSERT INTO operation_kinds VALUES ('survey', true)")
+
+	_, err := db.Open(t.Context(), r.url, defaults(), slog.New(slog.DiscardHandler))
+	requireKind(t, cyborg.ErrInvalid, err, "operations of kind survey", "does not know")
+	_, err = db.Migrate(t.Context(), r.url)
+	requireKind(t, cyborg.ErrInvalid, err, "operations of kind survey", "does not know")
+
+	require.True(t, cyborg.OperationKind("survey").ClosesPlacement())
+}
+
+// TestClaimsThatClosePlacement: a claim puts its host out of step with
+// Placement if the table says so of its kind, whatever kind that is.
+func TestClaimsThatClosePlacement(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, time.Hour))
+	a := r.addHost(t, "h1", 1).ready(t, "card0")
+
+	// changes counts how often the host is marked during an attach.
+	changes := func() int64 {
+		const wanted = "SELECT wanted FROM placement_sync WHERE host = 'h1'"
+		before := scalar[int64](t, r, wanted)
+		r.do(t, toAttach(a.UUID, instance("vm1")), cyborg.OperationCancelled)
+		return scalar[int64](t, r, wanted) - before
+	}
+
+	open := changes()
+	r.exec(t, "UPDATE operation_kinds SET closes_placement = true WHERE kind = 'attach'")
+	require.Equal(t, open+2, changes(), "when it claims the accelerator, and when it gives it back")
 }
 
 // TestRoleOfTheServerAdmits: the server may have another role than Migrate,

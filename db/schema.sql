@@ -392,6 +392,7 @@ CREATE TRIGGER instance_drift_inserted BEFORE INSERT ON instance_drift FOR EACH 
 
 CREATE TABLE operation_kinds (
     kind text NOT NULL,
+    closes_placement boolean NOT NULL,
     CONSTRAINT operation_kinds_pkey PRIMARY KEY (kind)
 );
 
@@ -1001,7 +1002,8 @@ BEGIN
     END IF;
     PERFORM placement_out_of_step(ARRAY(
         SELECT DISTINCT d.host FROM rows_changed c JOIN operations p ON p.id = c.operation_id
-        JOIN deployables d ON d.uuid = c.deployable_uuid WHERE p.kind IN ('program', 'retire')));
+        JOIN operation_kinds k ON k.kind = p.kind AND k.closes_placement
+        JOIN deployables d ON d.uuid = c.deployable_uuid));
     RETURN NULL;
 END $function$;
 

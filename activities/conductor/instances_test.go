@@ -46,7 +46,7 @@ type compute struct {
 func newCompute(t *testing.T, cards int, policy conductor.Policy) *compute {
 	t.Helper()
 	url := postgrestest.NewFrom(t, "migrated", func(ctx context.Context, url string) error {
-		_, _, err := db.Migrate(ctx, url)
+		_, err := db.Migrate(ctx, url)
 		return err
 	})
 

@@ -43,7 +43,7 @@ type cloud struct {
 func newCloud(t testing.TB) *cloud {
 	t.Helper()
 	url := postgrestest.NewFrom(t, "migrated", func(ctx context.Context, url string) error {
-		_, _, err := db.Migrate(ctx, url)
+		_, err := db.Migrate(ctx, url)
 		return err
 	})
 

@@ -59,7 +59,7 @@ func setup(t testing.TB, config agents.Config, allow ...string) *harness {
 func setupWith(t testing.TB, config agents.Config, images agents.GlanceSource, allow ...string) *harness {
 	t.Helper()
 	url := postgrestest.NewFrom(t, "schema", func(ctx context.Context, url string) error {
-		_, _, err := db.Migrate(ctx, url)
+		_, err := db.Migrate(ctx, url)
 		return err
 	})
 

@@ -5,7 +5,8 @@
 -- The kinds of operations. After all migrations, cyborg migrate adds every
 -- kind that its binary knows, so that a new kind needs no migration.
 CREATE TABLE operation_kinds (
-    kind text PRIMARY KEY
+    kind             text PRIMARY KEY,
+    closes_placement boolean NOT NULL -- Placement must not give away what such an operation has claimed
 );
 
 -- An operation outlives the host that it was about.

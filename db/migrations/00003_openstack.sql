@@ -76,7 +76,7 @@ CREATE INDEX arqs_by_profile ON arqs (profile_uuid);
 -- An operation releases its claims when it ends.
 CREATE INDEX arqs_claimed ON arqs (claimed_by) WHERE claimed_by IS NOT NULL;
 CREATE INDEX arqs_lost ON arqs (host) WHERE lost_at IS NOT NULL;
--- Neither a claim nor that Nova was asked is an update that a user of OpenStack should see.
+-- A claim, or a question to Nova, must not change the updated_at that users of OpenStack see.
 CREATE TRIGGER note_update BEFORE UPDATE OF state, project ON arqs FOR EACH ROW EXECUTE FUNCTION note_update();
 
 -- Which operation had, or has, Nova reboot an instance because of a boot of its host: one for each.
@@ -97,8 +97,8 @@ CREATE TABLE adopted_rows (
     PRIMARY KEY (kind, uuid)
 );
 
--- That Placement is told of the records: then there is one row, and every host is in the books from
--- its first report on.
+-- Has its one row while Placement is told of the records. While it has, each new host gets a row in
+-- placement_sync.
 CREATE TABLE placement_following (
     one           boolean PRIMARY KEY DEFAULT true CHECK (one),
     compare_every interval NOT NULL -- new hosts are compared at times that are spread over it
@@ -255,8 +255,8 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- A handle that an instance gets by a bind, or gives back, is none of it: Placement gave it away,
--- or takes it back.
+-- A handle that an instance gets by a bind, or gives back, does not count: Placement itself gave it
+-- away, or takes it back.
 CREATE FUNCTION placement_handles_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM placement_sync) THEN
@@ -279,7 +279,8 @@ BEGIN
     END IF;
     PERFORM placement_out_of_step(ARRAY(
         SELECT DISTINCT d.host FROM rows_changed c JOIN operations p ON p.id = c.operation_id
-        JOIN deployables d ON d.uuid = c.deployable_uuid WHERE p.kind IN ('program', 'retire')));
+        JOIN operation_kinds k ON k.kind = p.kind AND k.closes_placement
+        JOIN deployables d ON d.uuid = c.deployable_uuid));
     RETURN NULL;
 END $$;
 -- +goose StatementEnd
@@ -299,7 +300,7 @@ CREATE TRIGGER placement_inserted AFTER INSERT ON claims
 CREATE TRIGGER placement_deleted AFTER DELETE ON claims
     REFERENCING OLD TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION placement_claims_changed();
 
--- The subjects of drift are found with it, and again where it was repaired meanwhile.
+-- A trigger finds the subjects when drift is found, also when it is found again after a repair.
 -- +goose StatementBegin
 
 -- The accelerator that has the provider when it is found, else the provider, else the host.

@@ -165,9 +165,9 @@ func (s *standalone) open(stderr io.Writer) (err error) {
 // migrate brings the schema of Cyborg's database to the version of this
 // program.
 func (s *standalone) migrate(ctx context.Context, databaseURL string) error {
-	from, to, err := db.Migrate(ctx, databaseURL)
-	if err == nil && from != to {
-		s.say("The schema went from version %d to %d.", from, to)
+	done, err := db.Migrate(ctx, databaseURL)
+	if err == nil && done.From != done.To {
+		s.say("The schema went from version %d to %d.", done.From, done.To)
 	}
 	return err
 }

@@ -28,7 +28,7 @@ type ours struct {
 func newOurs(t *testing.T) *ours {
 	t.Helper()
 	url := postgrestest.NewFrom(t, "migrated", func(ctx context.Context, url string) error {
-		_, _, err := db.Migrate(ctx, url)
+		_, err := db.Migrate(ctx, url)
 		return err
 	})
 

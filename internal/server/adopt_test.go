@@ -46,7 +46,7 @@ func adopt(t *testing.T, args ...string) (string, error) {
 func TestAdoptCommand(t *testing.T) {
 	t.Parallel()
 	to := postgrestest.NewFrom(t, "migrated", func(ctx context.Context, url string) error {
-		_, _, err := db.Migrate(ctx, url)
+		_, err := db.Migrate(ctx, url)
 		return err
 	})
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -57,17 +58,21 @@ func Commands() []*cobra.Command {
 				return err
 			}
 
-			from, to, err := db.Migrate(cmd.Context(), c.Database.URL.Reveal())
+			done, err := db.Migrate(cmd.Context(), c.Database.URL.Reveal())
 			if err != nil {
 				return err
 			}
 
-			if from == to {
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "The schema is at version %d already.\n", to)
-				return err
+			text := fmt.Sprintf("The schema went from version %d to %d.\n", done.From, done.To)
+			if done.From == done.To {
+				text = fmt.Sprintf("The schema is at version %d already.\n", done.To)
 			}
 
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "The schema went from version %d to %d.\n", from, to)
+			if done.From == done.To && len(done.Kinds) > 0 {
+				text += fmt.Sprintf("Kinds of operations that are new: %s.\n", strings.Join(done.Kinds, ", "))
+			}
+
+			_, err = fmt.Fprint(cmd.OutOrStdout(), text)
 			return err
 		},
 	}

@@ -133,6 +133,8 @@ func examineDatabase(ctx context.Context, f *doctor.Findings, c *config.Config) 
 		f.Fail("schema", fmt.Sprintf("has version %d, and this release knows only %d", h.Schema.Current, h.Schema.Latest), "Run the newer release that migrated it.")
 	case len(h.MissingKinds) > 0:
 		f.Fail("schema", "does not know operations of kind "+strings.Join(h.MissingKinds, ", "), "Run `cyborg migrate`.")
+	case len(h.NewerKinds) > 0:
+		f.Fail("schema", "has operations of kind "+strings.Join(h.NewerKinds, ", ")+", which this release does not know", "Run the newer release that migrated it.")
 	default:
 		f.OKf("schema", "has version %d, which this release needs", h.Schema.Current)
 	}

@@ -58,6 +58,7 @@ func TestDoctorChecksTheDatabase(t *testing.T) {
 		"nothing in it":     {"DROP TABLE goose_db_version", "schema", "there is none"},
 		"an old schema":     {"DELETE FROM goose_db_version WHERE version_id = (SELECT max(version_id) FROM goose_db_version)", "schema", "and this release needs "},
 		"a newer schema":    {"INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, true)", "schema", "has version 99999, and this release knows only "},
+		"a newer kind":      {"INSERT INTO operation_kinds VALUES ('survey', true)", "schema", "has operations of kind survey, which this release does not know"},
 		"a kind is missing": {"DELETE FROM operation_kinds WHERE kind = 'bind'", "schema", "does not know operations of kind bind"},
 		"read-only": {
 			"DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$",
@@ -102,6 +103,6 @@ func TestDoctorChecksTheDatabase(t *testing.T) {
 
 // migrate gives a database the current schema.
 func migrate(ctx context.Context, url string) error {
-	_, _, err := db.Migrate(ctx, url)
+	_, err := db.Migrate(ctx, url)
 	return err
 }

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) { postgrestest.Main(m) }
 func TestCheckerFindsInconsistentRequests(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.NewFrom(t, "migrated", func(ctx context.Context, url string) error {
-		_, _, err := db.Migrate(ctx, url)
+		_, err := db.Migrate(ctx, url)
 		return err
 	})
 

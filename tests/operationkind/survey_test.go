@@ -29,7 +29,7 @@ func surveyAnAccelerator(t *testing.T) {
 	ctx := t.Context()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	url := postgrestest.New(t)
-	_, _, err := db.Migrate(ctx, url)
+	_, err := db.Migrate(ctx, url)
 	require.NoError(t, err)
 	store, err := db.Open(ctx, url, db.Options{}, log)
 	require.NoError(t, err)

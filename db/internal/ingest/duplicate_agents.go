@@ -22,10 +22,10 @@ import (
 //
 // Once the host's agent has fallen silent, the next agent that is heard takes
 // its place. It may well be the same agent after a reboot, or after it lost its
-// state directory. A duplicate that was refused before must first be heard for
-// as long as it takes to count as silent: after an outage of all servers every
-// agent looks silent, and the duplicate must not get the host only because it
-// was faster.
+// state directory. A duplicate that was refused before must first have been heard,
+// without a pause, for SilentAfter: after an outage of all servers every agent
+// looks silent, and the duplicate must not get the host only because it was
+// faster.
 
 // agentIdentity is what an agent says about itself in a report or a heartbeat.
 type agentIdentity struct {

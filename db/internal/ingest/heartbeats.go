@@ -105,7 +105,7 @@ func (s *Store) recordHeartbeats(
 	// SKIP LOCKED: a host whose row is locked is being written by a report, which
 	// records the same sign of life, or is being forgotten. The heartbeats of all
 	// other hosts in the batch must not wait for that. NO KEY: a transaction that
-	// inserts a row of the host, such as a device, holds a key lock on the host,
+	// inserts a row of the host, such as a backend, holds a key lock on the host,
 	// for which the host must not be skipped. The SELECT answers for skipped hosts,
 	// too.
 	rows, err := s.db.Pool.Query(ctx, `

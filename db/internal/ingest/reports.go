@@ -142,7 +142,7 @@ func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies [
 
 		merged, err := s.mergeLocked(ctx, tx, part)
 		if records.Violates(err, inventory.UniqueName) || records.Violates(err, "deployables_name_key") {
-			return records.ErrCollision // another transaction has just recorded a host with the same name; the retry sees it
+			return records.ErrCollision // another transaction has just given that name to an accelerator; the retry sees it
 		}
 		// Classes 22 (data exception) and 23 (constraint violation): the data is bad,
 		// and repeating the transaction would not help.

@@ -15,8 +15,8 @@ import (
 
 // ForgetHost deletes a host that will not come back, with its backends, devices
 // and accelerators. Its events and operations stay. If it reports again, it is
-// a new host; unconfirmed.go describes what happens to handles that it then
-// still has attached.
+// a new host; operation/unconfirmed.go describes what happens to handles that it
+// then still has attached.
 //
 // The error is of kind ErrNotFound where there is no such host; ErrChanged
 // where it is not silent; ErrClaimed, with the operation, where an operation is

@@ -21,7 +21,9 @@ func statusSQL() string {
 	when(records.Equals("d.presence", cyborg.PresenceMissing), cyborg.StatusMissing)
 	when(records.Equals("d.lifecycle", cyborg.LifecycleError), cyborg.StatusError)
 	for _, kind := range cyborg.OperationKinds() {
-		when(records.Equals("o.kind", kind), kind.Status())
+		if status := kind.Status(); status != "" {
+			when(records.Equals("o.kind", kind), status)
+		}
 	}
 
 	when(records.Equals("d.lifecycle", cyborg.LifecycleInstalling), cyborg.StatusInstalling)
@@ -46,16 +48,17 @@ func statusNeeds(statuses []cyborg.Status) string {
 	}
 
 	for _, status := range statuses {
+		claimed := slices.ContainsFunc(cyborg.OperationKinds(), func(k cyborg.OperationKind) bool { return k.Status() == status })
+		if claimed {
+			need("c.operation_id IS NOT NULL")
+		}
+
 		switch status {
 		case cyborg.StatusMissing:
 			need(records.Equals("d.presence", cyborg.PresenceMissing))
 		case cyborg.StatusError:
 			need(records.Equals("d.lifecycle", cyborg.LifecycleError))
-		case cyborg.StatusProgramming, cyborg.StatusAttaching, cyborg.StatusDetaching, cyborg.StatusConfiguring,
-			cyborg.StatusRetiring:
-			need("c.operation_id IS NOT NULL")
 		case cyborg.StatusInstalling:
-			need("c.operation_id IS NOT NULL")
 			need(records.Equals("d.lifecycle", cyborg.LifecycleInstalling))
 		case cyborg.StatusFenced:
 			need("d.fence_reason IS NOT NULL")
@@ -68,7 +71,9 @@ func statusNeeds(statuses []cyborg.Status) string {
 		case cyborg.StatusReady:
 			need(records.Equals("d.lifecycle", cyborg.LifecycleReady))
 		default:
-			need("false")
+			if !claimed { // there is no such status
+				need("false")
+			}
 		}
 	}
 

@@ -64,7 +64,7 @@ func (a attach) guard(targets []inventory.Accelerator, operation uuid.UUID) erro
 		return nil
 	}
 
-	// No handle is free. unheld names the holders, where there are any.
+	// No handle is free. Unheld names the holders, where there are any.
 	if err := t.Unheld(); err != nil {
 		return err
 	}

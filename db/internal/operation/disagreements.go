@@ -57,9 +57,8 @@ const (
 // it, whatever its journal says.
 //
 // Journal and records agree nearly everywhere, and compared leaves out the rows
-// in which they do, unless the accelerator is in error. Only for an entry of
-// the journal that matches no handle held by its host is the handle looked up
-// (f).
+// in which they do, unless the accelerator is in error. For an entry of the
+// journal without a handle that its host holds, f looks the handle up.
 const selectDisagreements = `
 	WITH live AS (
 		SELECT name, attachments, report_seq FROM hosts

@@ -51,8 +51,8 @@ func (s *Store) lockOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*ru
 	// An operation that meets sharesHost locks its host in shared mode and its
 	// accelerators exclusively; see lock_arqs.go. Every other operation locks its
 	// host exclusively. The accelerator requests need locks of their own in either
-	// case: a transaction that wants one of them for another host does not lock
-	// this one.
+	// case, because a transaction that binds such a request on another host locks
+	// the request, and not this host.
 	openstack.Locks{}.Queue(batch, `
 		WITH o AS MATERIALIZED (SELECT host, `+sharesHost+` AS shared FROM operations WHERE id = $1)
 		SELECT host, shared FROM o

@@ -272,9 +272,9 @@ func (s *Store) Whitelist(ctx context.Context, host string) ([]cyborg.Accelerato
 }
 
 // whitelistDiffers is an SQL condition on hosts: the reported file of Nova's
-// whitelist is not the one that was written last. Where nothing is known to
-// have been written, it is true until a file is reported that only Cyborg has
-// written.
+// whitelist is not the one that was written last. Where nobody knows what was
+// written, any file that is there counts as different, until one is reported
+// that only Cyborg has written.
 const whitelistDiffers = "whitelist ->> 'sha256' <> coalesce(whitelist_written, '')"
 
 // CompareWhitelists records the hosts on which the reported file of Nova's

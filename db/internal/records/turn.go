@@ -10,16 +10,17 @@ type Turn func(ctx context.Context) (release func(), err error)
 type turnKey struct{}
 
 // WithTurn returns a context whose calls of the store wait for their turn
-// before they use a connection. Callers that make many calls can so be limited
-// to a part of the connections; api/limiter decides whose turn it is. Calls
-// without a turn in their context, such as those of workers, wait only for a
-// free connection; so do Ping and Notify.
+// before they use a connection. This limits callers that make many calls to a
+// part of the connections; api/limiter decides whose turn it is. A call takes a
+// turn for each statement, batch or transaction that it needs, and may be
+// refused before any of them. Calls without a turn in their context, such as
+// those of workers, wait only for a free connection; so do Ping and Notify.
 func WithTurn(ctx context.Context, turn Turn) context.Context {
 	return context.WithValue(ctx, turnKey{}, turn)
 }
 
 // TakeTurn waits for the turn of ctx. The returned context has no turn any
-// more: what is called with it happens within this one. Waiting for a second
+// more: calls with it belong to the turn that was just taken. Waiting for a second
 // turn while holding the first could last for ever.
 func TakeTurn(ctx context.Context) (within context.Context, release func(), err error) {
 	turn, _ := ctx.Value(turnKey{}).(Turn)
