@@ -2,13 +2,6 @@ package config
 
 import "time"
 
-// ARQs configures how long accelerator requests of OpenStack may take, and how
-// long they are kept.
-type ARQs struct {
-	BindTimeout        time.Duration `key:"bind_timeout" default:"60s" min:"1s" max:"24h" doc:"How long a bind may take, including its wait for other operations and the time to load an image. After that, the bind fails and Cyborg undoes it. Keep this below Nova's arq_binding_timeout."`
-	ForgetUnboundAfter time.Duration `key:"forget_unbound_after" default:"24h" min:"1m" doc:"Cyborg deletes requests that nobody has bound for this long. It also deletes requests whose bind to a service of a host has failed, and those of an instance that Nova could put on no host for this long."`
-}
-
 // Rescue selects what is done about instances that lost their accelerators when
 // their host booted.
 type Rescue string
