@@ -128,7 +128,7 @@ type API struct {
 	// Bounds of the work for callers.
 	SyncWait       time.Duration `key:"sync_wait" default:"30s" doc:"How long a request waits for its operation to end. After that, the server answers 202 and the operation's address."`
 	MaxInFlight    int           `key:"max_in_flight" default:"0" min:"0" max:"100000" doc:"The most operations that this process has in flight for its callers at once. 0 means five for each processor core."`
-	QueueWait      time.Duration `key:"queue_wait" default:"2s" doc:"How long a request waits when max_in_flight operations are in flight. After that, the server answers 429."`
+	QueueWait      time.Duration `key:"queue_wait" default:"2s" doc:"How long a request waits for its turn: for a place among max_in_flight operations, or for a database connection of its class. If its turn does not come in this time, the server answers 429."`
 	BodyLimit      Size          `key:"body_limit" default:"1MiB" min:"1KiB" max:"64MiB" doc:"The largest request body that the server accepts."`
 	CensusWait     time.Duration `key:"census_wait" default:"5s" max:"5m" doc:"How long a census of usage waits for the hosts it asks."`
 	MaxStreams     int           `key:"max_streams" default:"1000" min:"1" doc:"The most event streams that are served at once."`

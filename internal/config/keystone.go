@@ -4,7 +4,7 @@ import "time"
 
 // Keystone configures how the tokens of callers are validated.
 type Keystone struct {
-	Enabled         bool          `key:"enabled" default:"false" doc:"Accept Keystone's tokens (the header X-Auth-Token), in addition to static tokens and certificates. This needs openstack.auth_url."`
+	Enabled         bool          `key:"enabled" default:"false" doc:"Accept Keystone's tokens (the header X-Auth-Token), in addition to static tokens and certificates. This needs openstack.auth_url or openstack.cloud."`
 	AuthenticateURI string        `key:"www_authenticate_uri" auto:"openstack.auth_url" check:"url" example:"https://keystone.example.org:5000" doc:"The public URL of Keystone. The server sends callers without a valid token there."`
 	ServiceRoles    []string      `key:"service_token_roles" default:"service" doc:"A service token (X-Service-Token) must have one of these roles. The server refuses a service token that has none of them."`
 	Revocation      time.Duration `key:"revocation_window" default:"1m" min:"1s" max:"24h" doc:"How long the server trusts an answer of Keystone about a token. After that it asks again, so that it refuses a revoked token. While Keystone does not answer, the server accepts each token that was valid before, until the token expires."`

@@ -2,13 +2,6 @@ package config
 
 import "time"
 
-// ARQs configures how long accelerator requests of OpenStack may take, and how
-// long they are kept.
-type ARQs struct {
-	BindTimeout        time.Duration `key:"bind_timeout" default:"60s" min:"1s" max:"24h" doc:"How long a bind may take, including its wait for other operations and the time to load an image. After that, the bind fails and Cyborg undoes it. Keep this below Nova's arq_binding_timeout."`
-	ForgetUnboundAfter time.Duration `key:"forget_unbound_after" default:"24h" min:"1m" doc:"Cyborg deletes requests that nobody has bound for this long. It also deletes requests whose bind to a service of a host has failed, and those of an instance that Nova could put on no host for this long."`
-}
-
 // Rescue selects what is done about instances that lost their accelerators when
 // their host booted.
 type Rescue string
@@ -23,7 +16,7 @@ const (
 // Nova configures the requests to OpenStack's Nova. It is used only if
 // OpenStack.Enabled.
 type Nova struct {
-	Enabled        bool          `key:"enabled" default:"true" doc:"Tell Nova the outcome of accelerator requests, and ask Nova which instances exist. If this is false, Nova does not learn of binds that load an image."`
+	Enabled        bool          `key:"enabled" default:"true" doc:"Tell Nova the outcome of accelerator requests, and ask Nova which instances exist. If this is false, Nova does not learn how a bind that loads an image has ended, because its request was answered before that. The answer has the outcome of all other binds."`
 	CheckInstances time.Duration `key:"check_instances" default:"1h" min:"1m" doc:"How often Cyborg asks Nova whether an instance with accelerator requests still exists and is as the requests say. Cyborg deletes the requests of an instance that does not exist any more, and reports other differences as drift."`
 	Rescue         Rescue        `key:"rescue_after_host_boot" default:"report" oneof:"report hard-reboot" doc:"What Cyborg does when a host boots and starts its instances again without their accelerators. Cyborg reports these instances as drift of the class lost_at_boot (report), or also asks Nova to reboot exactly these instances, once (hard-reboot)."`
 	RescueTimeout  time.Duration `key:"rescue_timeout" default:"30m" min:"1m" doc:"How long the reboots of a rescue may take, including the wait for the host's nova-compute, or for a Nova that does not answer."`
