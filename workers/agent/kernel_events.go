@@ -7,10 +7,10 @@ import (
 	"github.com/cyborg-project/cyborg/internal/uevent"
 )
 
-// listen makes the inventory look whenever the kernel reports that hardware
+// watchKernel makes the inventory look whenever the kernel reports that hardware
 // came, went or changed. It returns when the context ends, or when the kernel's
 // messages are not available: then only the full scan at intervals remains.
-func (a *Agent) listen(ctx context.Context, known *inventory.Inventory) {
+func (a *Agent) watchKernel(ctx context.Context, hardware *inventory.Inventory) {
 	listener, err := uevent.Listen()
 	if err != nil {
 		a.log.WarnContext(ctx, "changes of the hardware are only seen by looking now and then", "error", err)
@@ -32,7 +32,7 @@ func (a *Agent) listen(ctx context.Context, known *inventory.Inventory) {
 		}
 
 		if event.Lost() || interesting(event.Subsystem) {
-			known.Trigger()
+			hardware.Trigger()
 		}
 	}
 }
