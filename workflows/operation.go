@@ -245,18 +245,18 @@ func (o *operation) explain(ctx workflow.Context, c call, err error) error {
 	}
 
 	if o.lastSeen.Busy {
-		return cyborg.Errorf(cyborg.ErrHostSilent, "the agent of host %s had no slot left for %q all the time", o.work.Host, c.activity).
+		return cyborg.Errorf(cyborg.ErrHostSilent, "the agent of host %s had no slot left for %q all the time", o.work.Host, c.summary).
 			WithHint("Retry the operation when others on the host have ended, or give its agent more slots (agent.slots).")
 	}
 
 	if workflow.Now(ctx).Sub(since) < wait {
 		return cyborg.Errorf(cyborg.ErrHostSilent, "host %s was heard at %s, but its agent did not take %q within %s",
-			o.work.Host, since.UTC().Format(time.RFC3339), c.activity, wait).
+			o.work.Host, since.UTC().Format(time.RFC3339), c.summary, wait).
 			WithHint("Look into the agent's log: it may have no slot left (agent.slots), or not reach Temporal. Then retry the operation.")
 	}
 
 	return cyborg.Errorf(cyborg.ErrHostSilent, "host %s has been %s; its agent did not take %q within %s",
-		o.work.Host, cyborg.SilentSince(since), c.activity, wait).
+		o.work.Host, cyborg.SilentSince(since), c.summary, wait).
 		WithHint("Start cyborg-agent on %s, then retry the operation.", o.work.Host)
 }
 

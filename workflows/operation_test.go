@@ -413,7 +413,7 @@ func TestAgentNeverHasASlot(t *testing.T) {
 
 	require.Equal(t, cyborg.OperationFailed, result.State)
 	require.Equal(t, cyborg.ErrHostSilent, result.Error.Kind)
-	require.Contains(t, result.Error.Message, `the agent of host h1 had no slot left for "AttachHandle"`)
+	require.Contains(t, result.Error.Message, `the agent of host h1 had no slot left for "attach`)
 	require.Equal(t, []string{"Begin", "End"}, w.calls, "nothing began, so nothing is undone")
 }
 
