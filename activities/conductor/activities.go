@@ -21,7 +21,7 @@ import (
 type Store interface {
 	// Operations.
 	Begin(ctx context.Context, operation uuid.UUID) (cyborg.Work, error)
-	Complete(ctx context.Context, operation uuid.UUID) (cyborg.Work, error)
+	BeginAndEnd(ctx context.Context, operation uuid.UUID) (cyborg.Work, error)
 	Record(ctx context.Context, operation uuid.UUID, steps []cyborg.Step) error
 	End(ctx context.Context, outcome cyborg.Outcome) error
 	LastSeen(ctx context.Context, host string) (db.LastSeen, error)
@@ -32,10 +32,10 @@ type Store interface {
 	SilentHosts(ctx context.Context, limit int) ([]cyborg.Host, error)
 	Orphans(ctx context.Context, state cyborg.OperationState, olderThan time.Duration, after db.OperationPlace, limit int) ([]db.Orphan, error)
 	UnnotifiedBinds(ctx context.Context, endedFor time.Duration, after db.OperationPlace, limit int) ([]db.Orphan, error)
-	LastOfHosts(ctx context.Context, after string, hosts int) (string, error)
+	NthHostAfter(ctx context.Context, after string, n int) (string, error)
 	Disagreements(ctx context.Context, after db.AttachmentPlace, upTo string, limit int) ([]db.Disagreement, error)
 	RecordSettled(ctx context.Context, settled []db.Disagreement) error
-	EnableExpired(ctx context.Context) (int, error)
+	EndExpiredMaintenance(ctx context.Context) (int, error)
 	Forget(ctx context.Context, missingFor time.Duration) (int, error)
 	Prune(ctx context.Context, retention db.Retention) (db.Pruned, error)
 
@@ -77,8 +77,8 @@ type Policy struct {
 	ReloadLost bool
 	Retention  db.Retention
 
-	// ForgetUnbound is after how long an unbound accelerator request is deleted; 0
-	// for never.
+	// ForgetUnbound is how old an unbound accelerator request becomes before it is
+	// deleted; 0 for never.
 	ForgetUnbound time.Duration
 	// CheckInstances is how often Nova is asked whether an instance with
 	// accelerator requests still exists.

@@ -16,7 +16,7 @@ import (
 func (a *Activities) Begin(ctx context.Context, in workflows.BeginInput) (cyborg.Work, error) {
 	a.runs.notify(in.Operation, func(w *watch) { w.begun() })
 
-	begin := a.store.Complete
+	begin := a.store.BeginAndEnd
 	if in.Abandoned {
 		begin = a.store.Begin
 	}

@@ -92,7 +92,7 @@ func (a *Activities) Inspect(ctx context.Context, in workflows.InspectInput) (wo
 // list ends in the middle of a host; otherwise all hosts up to upTo were looked
 // at.
 func (a *Activities) disagreements(ctx context.Context, after db.AttachmentPlace) ([]workflows.Disagreement, db.AttachmentPlace, error) {
-	upTo, err := a.store.LastOfHosts(ctx, after.Host, hostsPerRound)
+	upTo, err := a.store.NthHostAfter(ctx, after.Host, hostsPerRound)
 	if err != nil {
 		return nil, db.AttachmentPlace{}, err
 	}
@@ -271,7 +271,7 @@ func (a *Activities) Tidy(ctx context.Context, in workflows.TidyInput) (workflow
 
 	keep := func(err error) { errs = append(errs, err) }
 
-	out.MaintenanceEnded, err = a.store.EnableExpired(ctx)
+	out.MaintenanceEnded, err = a.store.EndExpiredMaintenance(ctx)
 	keep(err)
 	out.Forgotten, err = a.store.Forget(ctx, a.policy.ForgetMissing)
 	keep(err)

@@ -146,9 +146,9 @@ func (s *Store) administerDevice(ctx context.Context, id uuid.UUID, actor cyborg
 // PostgreSQL has room for some thousand locks of all transactions together.
 const hostsAtOnce = 500
 
-// EnableExpired ends all maintenance whose time is over, and returns for how
-// many accelerators. It works in transactions of hostsAtOnce hosts.
-func (s *Store) EnableExpired(ctx context.Context) (int, error) {
+// EndExpiredMaintenance ends all maintenance whose time is over, and returns
+// for how many accelerators. It works in transactions of hostsAtOnce hosts.
+func (s *Store) EndExpiredMaintenance(ctx context.Context) (int, error) {
 	const expired = "administration = 'maintaining' AND maintain_until <= now()"
 
 	for enabled := 0; ; {
