@@ -16,14 +16,14 @@ func Provision(ctx workflow.Context, in OperationInput) (OperationResult, error)
 
 // provision holds the one step of a provision.
 func provision(ctx workflow.Context, o *operation) error {
-	var result, undone ChangeResult
+	var result, undoResult ChangeResult
 	input := InstallInput{Operation: o.in.Operation, Target: o.target()}
-	undo := input
-	undo.Undo = true
+	undoInput := input
+	undoInput.Undo = true
 
 	uninstall := o.undoCall(call{
 		activity: UninstallActivity, summary: "uninstall " + o.target().Deployable,
-		input: undo, result: &undone, limit: o.in.Limits.Step,
+		input: undoInput, result: &undoResult, limit: o.in.Limits.Step,
 	})
 
 	if o.in.Abandoned {
