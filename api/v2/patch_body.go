@@ -95,7 +95,7 @@ func readPatch(key string, value any) (patch, error) {
 		path = "/" + strings.TrimLeft(path, "/") // upstream accepts any number of leading slashes
 		if !slices.Contains([]string{"/hostname", "/device_rp_uuid", "/instance_uuid", "/project_id", "/service"}, path) {
 			return p, cyborg.Errorf(cyborg.ErrInvalid, "Invalid path in patch: %s", web.Describe(change["path"])).
-				WithHint("The paths are /hostname, /device_rp_uuid, /instance_uuid and /project_id, and /service for what is no instance.")
+				WithHint("The paths are /hostname, /device_rp_uuid, /instance_uuid and /project_id; a service has /service instead of /instance_uuid.")
 		}
 
 		if _, twice := given[path]; twice {
