@@ -70,7 +70,7 @@ func (a *Activities) stage(ctx context.Context, t *try, in workflows.StageInput)
 }
 
 // programmerOf returns the driver as a Programmer. The error is of kind
-// ErrUnsupported where it is none.
+// ErrUnsupported if the driver cannot load images.
 func programmerOf(found inventory.Found) (drivers.Programmer, error) {
 	programmer, ok := found.Driver.(drivers.Programmer)
 	if !ok {

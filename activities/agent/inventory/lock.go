@@ -30,7 +30,8 @@ type deviceLock struct {
 	users int
 	// token is full while somebody holds the lock.
 	token chan struct{}
-	// by and since describe the holder, for the error of those who wait in vain.
+	// by and since describe the holder, for the error of a caller whose wait is
+	// over.
 	by    string
 	since time.Time
 }
