@@ -106,7 +106,7 @@ func (b *binding) timeoutError(step error) error {
 	}
 
 	return cyborg.Errorf(cyborg.ErrTimeout, "%s", text).
-		WithHint("Load the image before, or give binds more time (arqs.bind_timeout).")
+		WithHint("Load the image beforehand, or give binds more time (arqs.bind_timeout).")
 }
 
 // failRequests records that the requests have failed and notifies Nova, in a

@@ -52,7 +52,7 @@ func (o *operation) reportForced() {
 	notDone := []string{}
 
 	for _, handle := range o.work.Handles {
-		omitted := "nobody looked whether it is still used"
+		omitted := "nobody checked whether it is still used"
 		if handle.Holder.Kind == cyborg.HolderHost {
 			omitted = "it was not detached"
 		}

@@ -493,7 +493,7 @@ func TestForcedDetach(t *testing.T) {
 				"forced": "host h1 is silent since noon",
 				"not_done": []string{
 					"handle 0000:01:00.0 of host h1 on host h1: it was not detached",
-					"handle 0000:01:00.1 of instance i1 on host h1: nobody looked whether it is still used",
+					"handle 0000:01:00.1 of instance i1 on host h1: nobody checked whether it is still used",
 				},
 			}, w.outcome.Result)
 			require.True(t, w.attached)

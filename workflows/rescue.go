@@ -176,9 +176,9 @@ func (o *operation) rescueOne(
 
 // rebootOnce looks at the instance until Nova can reboot it, or has nothing to
 // reboot, or the deadline is over; and then has it rebooted. Looking and
-// rebooting are two activities, because the look finds our earlier requests: by
-// these, a repeated attempt of the reboot knows whether the first one reached
-// Nova.
+// rebooting are two activities, because the look finds our earlier requests. A
+// repeated attempt of the reboot compares with them, and so knows whether the
+// first attempt reached Nova.
 func (o *operation) rebootOnce(
 	ctx workflow.Context, step string, instance cyborg.Rescue, deadline time.Time,
 ) (outcome cyborg.RescueOutcome, detail string) {

@@ -55,8 +55,7 @@ type Hardware interface {
 }
 
 // Cloud holds the services of OpenStack that the activities may ask, each nil
-// where it is not configured. The zero value is that of a rack without
-// OpenStack.
+// where it is not configured. The zero value is for a rack without OpenStack.
 type Cloud struct {
 	Images Images
 	// Placement is kept as the records say, and is asked before an operation

@@ -55,7 +55,7 @@ func (a *Activities) rescueLost(ctx context.Context, limits workflows.Limits) (i
 
 // LookAtInstance is the activity that says whether an instance which may be
 // without its accelerators must be rebooted. It also has lost images loaded
-// again, because a reboot before that would be in vain.
+// again, because a reboot before that would not help.
 func (a *Activities) LookAtInstance(ctx context.Context, in workflows.LookAtInstanceInput) (workflows.LookAtInstanceResult, error) {
 	defer heartbeat(ctx)()
 	if a.cloud.Nova == nil {

@@ -31,7 +31,7 @@ func (s *Store) MaintainDevice(ctx context.Context, id uuid.UUID, m cyborg.Maint
 // id.
 func maintain(ctx context.Context, tx pgx.Tx, m cyborg.Maintenance, actor cyborg.Actor, condition string, id uuid.UUID) error {
 	if m.Reason == "" {
-		return cyborg.Errorf(cyborg.ErrInvalid, "maintenance needs a reason; others will wonder")
+		return cyborg.Errorf(cyborg.ErrInvalid, "maintenance needs a reason: others will want to know why")
 	}
 
 	var (

@@ -15,10 +15,10 @@ func (s *Store) MarkNovaNotified(ctx context.Context, operation uuid.UUID) error
 	return s.db.Failure(ctx, err)
 }
 
-// UnnotifiedBinds lists the binds that ended at least endedFor ago and of which
-// Nova has not been notified. A workflow should be notifying it; where it was
-// lost, they are orphans. They are listed in the order of their admission, from
-// the place after on.
+// UnnotifiedBinds lists the binds that ended at least endedFor ago and whose
+// notification is pending. A workflow should be sending it to Nova; a bind
+// whose workflow was lost is an orphan. They are listed in the order of their
+// admission, from the place after on.
 func (s *Store) UnnotifiedBinds(ctx context.Context, endedFor time.Duration, after Place, limit int) ([]Orphan, error) {
 	return s.orphans(ctx, `
 		SELECT id, kind, state, ended_at, admitted_at FROM operations

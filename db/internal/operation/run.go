@@ -30,8 +30,8 @@ type running struct {
 	handler   operationHandler
 	targets   []inventory.Accelerator // the accelerators that it claims; first the one that the request names
 
-	// replaced marks the targets whose loaded image, by a later report, is another
-	// one than the operation loaded; nil where no later report was recorded.
+	// replaced marks the targets that, by a later report, have another image than
+	// the operation loaded; nil if no later report was recorded.
 	replaced map[uuid.UUID]bool
 }
 
