@@ -40,8 +40,8 @@ const (
 	AxisSteps          EventAxis = "steps"          // the steps of an operation
 )
 
-// EventAxes returns every axis but those of the drift, of which each class has
-// its own (DriftClass.Axis).
+// EventAxes returns every axis except those of drift: each class of drift has
+// an axis of its own (DriftClass.Axis).
 func EventAxes() []EventAxis {
 	return []EventAxis{
 		AxisAccelerator, AxisAdministration, AxisAttributes, AxisBackend, AxisBitstream, AxisBoot, AxisCancel, AxisClaim, AxisDevice,
@@ -53,8 +53,8 @@ func EventAxes() []EventAxis {
 // driftAxisPrefix is how the axis of each class of drift begins.
 const driftAxisPrefix = "drift_"
 
-// Axis returns the axis of the events about differences of this class. Its
-// values are the difference in words, and empty while there is none.
+// Axis returns the axis of the events about differences of this class. A value
+// describes the difference in words; it is empty while there is no difference.
 func (c DriftClass) Axis() EventAxis { return EventAxis(driftAxisPrefix + string(c)) }
 
 // Drift returns the class of drift that the axis belongs to; ok is false for

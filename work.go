@@ -64,8 +64,8 @@ type Work struct {
 	Loads []ImageLoad `json:"loads,omitempty"`
 	// Within is how much of its time a bind or a rescue has left.
 	Within time.Duration `json:"within,omitempty"`
-	// Notify are the accelerator requests of whose outcome Nova has to be notified
-	// when the operation has ended.
+	// Notify are the accelerator requests whose outcome Nova has to be told when
+	// the operation has ended.
 	Notify []uuid.UUID `json:"notify,omitempty"`
 	// Rescues are the instances that a rescue looks at.
 	Rescues []Rescue `json:"rescues,omitempty"`

@@ -353,7 +353,7 @@ func TestL29ProgramDeployable(t *testing.T) {
 		`[{"path": "/program", "op": "remove"}]`: "replaced, not removed",
 		`[{"path": "/program", "op": "replace"}]`:             "need a value",
 		`[{"path": "/program", "op": "copy", "value": 1}]`:    "none of add, replace and remove",
-		`[{"path": "program", "op": "replace", "value": []}]`: "which is none",
+		`[{"path": "program", "op": "replace", "value": []}]`: "which is not a path",
 		`[{"path": "/name", "op": "replace", "value": "x"}]`:  "'/name' is an internal attribute",
 		`[{"path": "/links/0", "op": "add", "value": "x"}]`:   "'/links/0' is an internal attribute",
 		`[5]`:                          "not an object",

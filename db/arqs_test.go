@@ -345,13 +345,13 @@ func TestL3BindPastItsDeadline(t *testing.T) {
 	op := r.admit(t, request)
 	_, err := r.Begin(t.Context(), op.ID)
 	requireKind(t, cyborg.ErrCancelled, err, "within 1ns")
-	_, err = r.Complete(t.Context(), op.ID)
+	_, err = r.BeginAndEnd(t.Context(), op.ID)
 	requireKind(t, cyborg.ErrCancelled, err, "within 1ns")
 }
 
-// TestCompleteBind: Complete begins and ends a bind without an image in one
+// TestBindBeginsAndEnds: BeginAndEnd begins and ends a bind without an image in one
 // transaction. A repeated call returns the same requests to notify.
-func TestCompleteBind(t *testing.T) {
+func TestBindBeginsAndEnds(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	a := r.addHost(t, "h1", 2).ready(t, "card0")
@@ -360,7 +360,7 @@ func TestCompleteBind(t *testing.T) {
 
 	op := r.admit(t, toBind("h1", who, a.ProviderUUID, arqs...))
 	for range 2 {
-		work, err := r.Complete(t.Context(), op.ID)
+		work, err := r.BeginAndEnd(t.Context(), op.ID)
 		require.NoError(t, err)
 		require.Equal(t, cyborg.Work{
 			Operation: op.ID, Kind: cyborg.OperationBind, Host: "h1", Ended: cyborg.OperationSucceeded, Notify: []uuid.UUID{arqs[0].UUID, arqs[1].UUID},
@@ -383,7 +383,7 @@ func TestCompleteBind(t *testing.T) {
 
 	r.profile(t, "image", map[string]string{"resources:FPGA": "1", "accel:bitstream_id": uuid.NewString()})
 	b := r.addHost(t, "h2", 1).ready(t, "card0")
-	work, err := r.Complete(t.Context(), r.admit(t, toBind("h2", vm(), b.ProviderUUID, r.request(t, "image")[0])).ID)
+	work, err := r.BeginAndEnd(t.Context(), r.admit(t, toBind("h2", vm(), b.ProviderUUID, r.request(t, "image")[0])).ID)
 	require.NoError(t, err)
 	require.Empty(t, work.Ended, "the image has to be loaded")
 	require.Len(t, work.Loads, 1)
@@ -402,7 +402,7 @@ func TestCompleteCancelledBind(t *testing.T) {
 	_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arq.UUID}, AllowBound: true}, alice())
 	require.NoError(t, err)
 
-	_, err = r.Complete(t.Context(), op.ID)
+	_, err = r.BeginAndEnd(t.Context(), op.ID)
 	requireKind(t, cyborg.ErrCancelled, err)
 	r.end(t, cyborg.Work{Operation: op.ID}, cyborg.OperationCancelled)
 	_, err = r.ARQ(t.Context(), arq.UUID)

@@ -209,7 +209,7 @@ func BenchmarkReconcile(b *testing.B) {
 
 		b.Run("disagreements of a round", func(b *testing.B) {
 			for b.Loop() {
-				upTo, err := r.LastOfHosts(b.Context(), "h00010", 2500)
+				upTo, err := r.NthHostAfter(b.Context(), "h00010", 2500)
 				require.NoError(b, err)
 				found, err := r.Disagreements(b.Context(), db.AttachmentPlace{Host: "h00010"}, upTo, 100)
 				require.NoError(b, err)

@@ -409,7 +409,7 @@ func TestMaintenance(t *testing.T) {
 		_, err = r.Maintain(t.Context(), id, cyborg.Maintenance{Reason: "x", Until: until}, alice())
 		require.NoError(t, err)
 	}
-	enabled, err := r.EnableExpired(t.Context())
+	enabled, err := r.EndExpiredMaintenance(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, enabled)
 
@@ -420,7 +420,7 @@ func TestMaintenance(t *testing.T) {
 	r.do(t, toProvision(cyborg.ProvisionRequest{Specs: cyborg.SpecsPatch{}, Name: "fits"}), cyborg.OperationSucceeded)
 	require.Equal(t, "fits", r.accelerator(t, b.UUID).Name)
 
-	enabled, err = r.EnableExpired(t.Context())
+	enabled, err = r.EndExpiredMaintenance(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 1, enabled)
 	require.Equal(t, cyborg.StatusReady, r.accelerator(t, b.UUID).Status())
@@ -436,13 +436,13 @@ func TestMaintenanceOfManyHostsEnds(t *testing.T) {
 	r.exec(t, "UPDATE deployables SET administration = 'maintaining', maintain_reason = 'power', maintain_until = now() - interval '1 s'")
 	before := scalar[int64](t, r, "SELECT max(id) FROM events")
 
-	enabled, err := r.EnableExpired(t.Context())
+	enabled, err := r.EndExpiredMaintenance(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, 8*510, enabled)
 	require.Equal(t, 500, scalar[int](t, r, `
 		SELECT max(count) FROM (SELECT count(DISTINCT host) FROM events WHERE id > $1 AND axis = 'administration' GROUP BY transaction) AS changes`, before))
 
-	enabled, err = r.EnableExpired(t.Context())
+	enabled, err = r.EndExpiredMaintenance(t.Context())
 	require.NoError(t, err)
 	require.Zero(t, enabled)
 }

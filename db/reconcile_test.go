@@ -281,7 +281,7 @@ func TestDisagreementsByHost(t *testing.T) {
 	var seen []string
 	after := ""
 	for {
-		upTo, err := r.LastOfHosts(t.Context(), after, 2)
+		upTo, err := r.NthHostAfter(t.Context(), after, 2)
 		require.NoError(t, err)
 
 		found, err := r.Disagreements(t.Context(), db.AttachmentPlace{Host: after}, upTo, 0)

@@ -25,13 +25,13 @@ func attach(ctx workflow.Context, o *operation) error {
 			continue
 		}
 
-		var result, undone ChangeResult
+		var result, undoResult ChangeResult
 		detach := o.undoCall(call{
 			activity: DetachActivity, summary: "take back " + handle.Identity,
 			input: DetachInput{
 				Operation: o.in.Operation, Target: o.target(), Handles: []cyborg.WorkHandle{handle}, Undo: true,
 			},
-			result: &undone, limit: o.in.Limits.Step,
+			result: &undoResult, limit: o.in.Limits.Step,
 		})
 
 		name := "attach " + handle.Identity

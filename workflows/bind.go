@@ -106,7 +106,7 @@ func (b *binding) timeoutError(step error) error {
 	}
 
 	return cyborg.Errorf(cyborg.ErrTimeout, "%s", text).
-		WithHint("Load the image before, or give binds more time (arqs.bind_timeout).")
+		WithHint("Load the image beforehand, or give binds more time (arqs.bind_timeout).")
 }
 
 // failRequests records that the requests have failed and notifies Nova, in a
@@ -201,18 +201,6 @@ func (o *operation) disturbedWith(at int) []cyborg.Target {
 	}
 
 	return out
-}
-
-// journalID is the id under which the host's journal keeps the steps for the
-// accelerator at index i. The journal holds one step of a kind per id, so each
-// accelerator but the first needs an id of its own. It is derived from the
-// operation, so that a run that takes over arrives at the same one.
-func (o *operation) journalID(i int, accelerator uuid.UUID) uuid.UUID {
-	if i == 0 {
-		return o.in.Operation
-	}
-
-	return uuid.NewSHA1(o.in.Operation, accelerator[:])
 }
 
 // notify notifies Nova. Its attempts have no limit: it ends when Nova was

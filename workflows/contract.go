@@ -38,12 +38,12 @@ const (
 // See also placement.go and rescue.go.
 const (
 	BeginActivity  = "Begin"  // BeginInput → cyborg.Work
-	RecordActivity = "Record" // RecordInput → nothing: steps of a running operation
+	RecordActivity = "Record" // RecordInput → nothing. Writes the steps of a running operation
 	EndActivity    = "End"    // cyborg.Outcome → nothing
 
 	FindImageActivity = "FindImage" // FindImageInput → FindImageResult
 
-	FailARQsActivity   = "FailARQs"   // FailARQsInput → nothing: requests of a bind that will not succeed
+	FailARQsActivity   = "FailARQs"   // FailARQsInput → nothing. Fails the requests of a bind that will not succeed
 	NotifyNovaActivity = "NotifyNova" // NotifyNovaInput → nothing
 
 	LastSeenActivity = "LastSeen" // LastSeenInput → LastSeenResult
@@ -90,7 +90,7 @@ type Limits struct {
 	Heartbeat time.Duration `json:"heartbeat"`
 	// Undo bounds all attempts of one undo together, the agent's absence included.
 	Undo time.Duration `json:"undo"`
-	// Attempts is how often a step is attempted whose failure is retryable.
+	// Attempts is how often a step is attempted if its failures are retryable.
 	Attempts int32 `json:"attempts"`
 }
 
@@ -99,8 +99,8 @@ type OperationInput struct {
 	Operation uuid.UUID `json:"operation"`
 	Limits    Limits    `json:"limits"`
 	// Abandoned is set where an earlier run of the operation was terminated from
-	// outside: this run only undoes. Operations that change nothing on the host, or
-	// that cannot be undone, go forward instead.
+	// outside. What this run does depends on the kind: most only undo; detach,
+	// unbind, retire and configure go forward; a rescue only ends.
 	Abandoned bool `json:"abandoned,omitempty"`
 }
 
@@ -135,14 +135,14 @@ type RecordInput struct {
 	Steps     []cyborg.Step `json:"steps"`
 }
 
-// FailARQsInput names a bind that will not succeed, and the reason for its
-// requests.
+// FailARQsInput names a bind that will not succeed, and the reason that its
+// requests get.
 type FailARQsInput struct {
 	Operation uuid.UUID `json:"operation"`
 	Reason    string    `json:"reason"`
 }
 
-// NotifyNovaInput names the bind of whose outcome Nova is notified. The outcome
+// NotifyNovaInput names the bind whose outcome Nova must be told. The outcome
 // itself is read from the records.
 type NotifyNovaInput struct {
 	Operation uuid.UUID `json:"operation"`
@@ -164,7 +164,9 @@ type LastSeenResult struct {
 type InstallInput struct {
 	Operation uuid.UUID     `json:"operation"`
 	Target    cyborg.Target `json:"target"`
-	Undo      bool          `json:"undo,omitempty"` // undoes the opposite step of the same operation
+	// Undo says that this install undoes an uninstall of the same operation, or the
+	// reverse.
+	Undo bool `json:"undo,omitempty"`
 }
 
 // ChangeResult is what the agent saw after a change.

@@ -29,7 +29,6 @@ func detach(ctx workflow.Context, o *operation) error {
 
 	// An abandoned run has to go forward: its agent may have detached already,
 	// whatever Placement has allocated.
-
 	if err := o.requireUnallocated(ctx, o.target(), o.work.Handles); err != nil && !o.in.Abandoned {
 		return err
 	}
@@ -53,7 +52,7 @@ func (o *operation) reportForced() {
 	notDone := []string{}
 
 	for _, handle := range o.work.Handles {
-		omitted := "nobody looked whether it is still used"
+		omitted := "nobody checked whether it is still used"
 		if handle.Holder.Kind == cyborg.HolderHost {
 			omitted = "it was not detached"
 		}
@@ -73,11 +72,11 @@ func (o *operation) attachAgain(ctx workflow.Context) error {
 			continue
 		}
 
-		var undone ChangeResult
+		var undoResult ChangeResult
 		again := o.undoCall(call{
 			activity: AttachActivity, summary: "attach " + handle.Identity + " again",
 			input:  AttachInput{Operation: o.in.Operation, Target: o.target(), Handle: handle, Undo: true},
-			result: &undone, limit: o.in.Limits.Step,
+			result: &undoResult, limit: o.in.Limits.Step,
 		})
 
 		if err := again(ctx); err != nil {

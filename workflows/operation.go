@@ -3,10 +3,10 @@ package workflows
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
@@ -26,13 +26,6 @@ type operation struct {
 	// lastSeen is the last answer about the host's agent; the zero value until it
 	// was needed.
 	lastSeen LastSeenResult
-}
-
-// undo is the compensation of one step. Its run must be safe to repeat, and
-// right where the step never began.
-type undo struct {
-	step string
-	run  func(ctx workflow.Context) error
 }
 
 // steps are what one kind of operation does between Begin and End.
@@ -124,28 +117,6 @@ func (o *operation) end(ctx workflow.Context) (OperationResult, error) {
 		return OperationResult{}, err
 	}
 	return OperationResult{State: o.outcome.State, Error: o.outcome.Error}, nil
-}
-
-// compensate runs the undos in reverse order and returns the messages of those
-// that failed. One that fails does not keep the others from running. Its
-// context is detached because most undos run after a cancel.
-func (o *operation) compensate(ctx workflow.Context) []string {
-	ctx, cancel := workflow.NewDisconnectedContext(ctx)
-	defer cancel()
-	var failures []string
-
-	for _, u := range slices.Backward(o.undos) {
-		o.note(ctx, "undo "+u.step, cyborg.StepRunning, "")
-		if err := u.run(ctx); err != nil {
-			message := FromFailure(err).Message
-			o.note(ctx, "undo "+u.step, cyborg.StepFailed, message)
-			failures = append(failures, message)
-			continue
-		}
-
-		o.note(ctx, "undo "+u.step, cyborg.StepDone, "")
-	}
-	return failures
 }
 
 // step does one step: a call to the host's agent, with its undo; undoStep may
@@ -251,27 +222,6 @@ func (o *operation) options(c call) workflow.ActivityOptions {
 	}
 }
 
-// undoCall returns an undo that is one call to the agent. It is repeated until
-// Limits.Undo is over, also while the agent is away: an accelerator whose undo
-// fails ends in error and needs an operator. Here Temporal's own retries serve,
-// because nothing depends on whether an agent took the call.
-func (o *operation) undoCall(c call) func(ctx workflow.Context) error {
-	c.undoing = true
-	options := o.options(c)
-	options.ScheduleToStartTimeout = o.in.Limits.Undo
-	options.ScheduleToCloseTimeout = o.in.Limits.Undo + c.limit
-	options.RetryPolicy = &temporal.RetryPolicy{
-		InitialInterval: shortestPause, BackoffCoefficient: 2, MaximumInterval: longestPause,
-	}
-	return func(ctx workflow.Context) error {
-		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, options), c.activity, c.input).Get(ctx, c.result)
-		if err != nil {
-			return o.explain(ctx, c, err)
-		}
-		return nil
-	}
-}
-
 // explain replaces the error of a step that no agent took with one that says
 // why: the agent has no slot left; or it was heard while the step waited, and
 // so is busy or does not reach Temporal; or its host has been silent since a
@@ -295,18 +245,18 @@ func (o *operation) explain(ctx workflow.Context, c call, err error) error {
 	}
 
 	if o.lastSeen.Busy {
-		return cyborg.Errorf(cyborg.ErrHostSilent, "the agent of host %s had no slot left for %q all the time", o.work.Host, c.activity).
+		return cyborg.Errorf(cyborg.ErrHostSilent, "the agent of host %s had no slot left for %q all the time", o.work.Host, c.summary).
 			WithHint("Retry the operation when others on the host have ended, or give its agent more slots (agent.slots).")
 	}
 
 	if workflow.Now(ctx).Sub(since) < wait {
 		return cyborg.Errorf(cyborg.ErrHostSilent, "host %s was heard at %s, but its agent did not take %q within %s",
-			o.work.Host, since.UTC().Format(time.RFC3339), c.activity, wait).
+			o.work.Host, since.UTC().Format(time.RFC3339), c.summary, wait).
 			WithHint("Look into the agent's log: it may have no slot left (agent.slots), or not reach Temporal. Then retry the operation.")
 	}
 
 	return cyborg.Errorf(cyborg.ErrHostSilent, "host %s has been %s; its agent did not take %q within %s",
-		o.work.Host, cyborg.SilentSince(since), c.activity, wait).
+		o.work.Host, cyborg.SilentSince(since), c.summary, wait).
 		WithHint("Start cyborg-agent on %s, then retry the operation.", o.work.Host)
 }
 
@@ -424,6 +374,18 @@ func (o *operation) describe(ctx workflow.Context) {
 // target is the accelerator that the operation was requested for. Only kinds
 // that work on accelerators may call it.
 func (o *operation) target() cyborg.Target { return o.work.Targets[0] }
+
+// journalID is the id under which the host's journal keeps the steps for the
+// accelerator at index i. The journal holds one step of a kind per id, so each
+// accelerator but the first needs an id of its own. It is derived from the
+// operation, so that a run that takes over arrives at the same one.
+func (o *operation) journalID(i int, accelerator uuid.UUID) uuid.UUID {
+	if i == 0 {
+		return o.in.Operation
+	}
+
+	return uuid.NewSHA1(o.in.Operation, accelerator[:])
+}
 
 // observe keeps what the agent saw after a change: End records it together with
 // the outcome. Sequence 0 means that there is no observation.

@@ -413,7 +413,7 @@ func TestAgentNeverHasASlot(t *testing.T) {
 
 	require.Equal(t, cyborg.OperationFailed, result.State)
 	require.Equal(t, cyborg.ErrHostSilent, result.Error.Kind)
-	require.Contains(t, result.Error.Message, `the agent of host h1 had no slot left for "AttachHandle"`)
+	require.Contains(t, result.Error.Message, `the agent of host h1 had no slot left for "attach`)
 	require.Equal(t, []string{"Begin", "End"}, w.calls, "nothing began, so nothing is undone")
 }
 
@@ -493,7 +493,7 @@ func TestForcedDetach(t *testing.T) {
 				"forced": "host h1 is silent since noon",
 				"not_done": []string{
 					"handle 0000:01:00.0 of host h1 on host h1: it was not detached",
-					"handle 0000:01:00.1 of instance i1 on host h1: nobody looked whether it is still used",
+					"handle 0000:01:00.1 of instance i1 on host h1: nobody checked whether it is still used",
 				},
 			}, w.outcome.Result)
 			require.True(t, w.attached)

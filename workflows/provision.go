@@ -2,8 +2,6 @@ package workflows
 
 import (
 	"go.temporal.io/sdk/workflow"
-
-	"github.com/cyborg-project/cyborg"
 )
 
 // remedyInstall is the remedy where nobody knows whether an accelerator is
@@ -18,14 +16,14 @@ func Provision(ctx workflow.Context, in OperationInput) (OperationResult, error)
 
 // provision holds the one step of a provision.
 func provision(ctx workflow.Context, o *operation) error {
-	var result, undone ChangeResult
+	var result, undoResult ChangeResult
 	input := InstallInput{Operation: o.in.Operation, Target: o.target()}
-	undo := input
-	undo.Undo = true
+	undoInput := input
+	undoInput.Undo = true
 
 	uninstall := o.undoCall(call{
 		activity: UninstallActivity, summary: "uninstall " + o.target().Deployable,
-		input: undo, result: &undone, limit: o.in.Limits.Step,
+		input: undoInput, result: &undoResult, limit: o.in.Limits.Step,
 	})
 
 	if o.in.Abandoned {
@@ -42,13 +40,4 @@ func provision(ctx workflow.Context, o *operation) error {
 
 	o.observe(&result)
 	return nil
-}
-
-// abandon is for the run that follows a terminated one: it adds the undo of the
-// step that may have run, and returns the error that makes the operation undo
-// it and end as cancelled.
-func (o *operation) abandon(step string, run func(ctx workflow.Context) error) error {
-	o.undos = append(o.undos, undo{step: step, run: run})
-	return cyborg.Errorf(cyborg.ErrCancelled, "the run was terminated from outside; what it had done is undone").
-		WithHint("Retry the operation.")
 }

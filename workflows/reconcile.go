@@ -29,8 +29,8 @@ type ReconcileInput struct {
 type Findings struct {
 	// OverdueHosts are the silent hosts.
 	OverdueHosts []OverdueHost `json:"overdue_hosts"`
-	// Orphans are open operations without an open run, and ended binds of which
-	// nobody notifies Nova.
+	// Orphans are open operations without an open run, and ended binds whose
+	// notification no run sends.
 	Orphans []Orphan `json:"orphans"`
 	// Disagreements are the attachments on which a host's journal and the records
 	// differ.
@@ -52,8 +52,8 @@ type Place struct {
 
 	Admitted OperationPlace `json:"admitted,omitzero"` // among operations that have not begun
 	Running  OperationPlace `json:"running,omitzero"`  // among operations that run
-	// NotificationPending is the place among the ended binds of which Nova was not
-	// notified.
+	// NotificationPending is the place among the ended binds whose notification is
+	// pending.
 	NotificationPending OperationPlace `json:"untold,omitzero"`
 }
 
@@ -91,8 +91,8 @@ type Disagreement struct {
 	// force, and not confirmed by the host), or empty for free.
 	Recorded string      `json:"recorded"`
 	Entry    SettleEntry `json:"entry"`
-	// Unconfirmed is the operation that attached a handle which was taken back and
-	// which the host has not confirmed; zero where there is none.
+	// Unconfirmed is set if the handle was taken back and its host has not
+	// confirmed that: it is the operation that had attached the handle.
 	Unconfirmed uuid.UUID `json:"left_operation,omitzero"`
 }
 

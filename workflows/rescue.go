@@ -39,16 +39,16 @@ type LookAtInstanceResult struct {
 	// Wait says what the rescue has to wait for before it can look again; empty
 	// where it need not wait.
 	Wait string `json:"wait,omitempty"`
-	// Before lists the ids of our earlier requests to reboot this instance, as Nova
-	// has them.
-	Before []string `json:"before,omitempty"`
+	// EarlierReboots lists the ids of our earlier requests to reboot this instance,
+	// as Nova has them.
+	EarlierReboots []string `json:"before,omitempty"`
 }
 
 // RebootInstanceInput names an instance to reboot hard, once. A request of ours
-// that is not in Before belongs to an earlier attempt of this reboot.
+// that is not in EarlierReboots belongs to an earlier attempt of this reboot.
 type RebootInstanceInput struct {
-	Instance uuid.UUID `json:"instance"`
-	Before   []string  `json:"before,omitempty"`
+	Instance       uuid.UUID `json:"instance"`
+	EarlierReboots []string  `json:"before,omitempty"`
 }
 
 // RebootInstanceResult is how the reboot ended: RescueRebooted, RescueGone, or
@@ -176,9 +176,9 @@ func (o *operation) rescueOne(
 
 // rebootOnce looks at the instance until Nova can reboot it, or has nothing to
 // reboot, or the deadline is over; and then has it rebooted. Looking and
-// rebooting are two activities, because the look finds our earlier requests: by
-// these, a repeated attempt of the reboot knows whether the first one reached
-// Nova.
+// rebooting are two activities, because the look finds our earlier requests. A
+// repeated attempt of the reboot compares with them, and so knows whether the
+// first attempt reached Nova.
 func (o *operation) rebootOnce(
 	ctx workflow.Context, step string, instance cyborg.Rescue, deadline time.Time,
 ) (outcome cyborg.RescueOutcome, detail string) {
@@ -213,7 +213,7 @@ func (o *operation) rebootOnce(
 
 	var rebooted RebootInstanceResult
 	err := askNova(ctx, deadline, "reboot instance "+instance.Instance.String(), RebootInstanceActivity,
-		RebootInstanceInput{Instance: instance.Instance, Before: looked.Before}, &rebooted)
+		RebootInstanceInput{Instance: instance.Instance, EarlierReboots: looked.EarlierReboots}, &rebooted)
 	if err != nil {
 		return cyborg.RescueFailed, "Nova may have been asked, and the end of the reboot is not known: " + FromFailure(err).Message
 	}

@@ -51,7 +51,7 @@ func (r *toRescue) play(
 			if look != nil {
 				return look(in)
 			}
-			return workflows.LookAtInstanceResult{Before: []string{"req-1"}}, nil
+			return workflows.LookAtInstanceResult{EarlierReboots: []string{"req-1"}}, nil
 		})
 
 		on(workflows.RebootInstanceActivity, func(_ context.Context, in workflows.RebootInstanceInput) (workflows.RebootInstanceResult, error) {

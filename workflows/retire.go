@@ -5,24 +5,24 @@ import (
 )
 
 // Retire takes an accelerator out of service: its driver uninstalls it, and
-// then it is inactive. It changes nothing and fails with kind ErrInUse while a
-// handle of it is really in use on the host, or while Placement has it
-// allocated to a consumer. A run that was terminated goes forward again instead
-// of undoing.
+// then it is inactive. It changes nothing and fails with kind ErrInUse while
+// one of its handles is in use on the host, or while Placement has the
+// accelerator allocated to a consumer. A run that was terminated goes forward
+// again instead of undoing.
 func Retire(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	return runOperation(ctx, in, steps{do: retire, remedy: remedyInstall})
 }
 
 // retire holds the steps of a retire.
 func retire(ctx workflow.Context, o *operation) error {
-	var result, undone ChangeResult
+	var result, undoResult ChangeResult
 	input := InstallInput{Operation: o.in.Operation, Target: o.target()}
-	undo := input
-	undo.Undo = true
+	undoInput := input
+	undoInput.Undo = true
 
-	install := o.undoCall(call{
+	installAgain := o.undoCall(call{
 		activity: InstallActivity, summary: "install " + o.target().Deployable + " again",
-		input: undo, result: &undone, limit: o.in.Limits.Step,
+		input: undoInput, result: &undoResult, limit: o.in.Limits.Step,
 	})
 
 	// An abandoned run goes on where Placement refuses: its earlier run may have
@@ -34,7 +34,7 @@ func retire(ctx workflow.Context, o *operation) error {
 	err := o.step(ctx, "uninstall", call{
 		activity: UninstallActivity, summary: "uninstall " + o.target().Deployable,
 		input: input, result: &result, limit: o.in.Limits.Step,
-	}, install)
+	}, installAgain)
 	if err != nil {
 		return err
 	}

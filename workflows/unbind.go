@@ -14,8 +14,8 @@ func UnbindARQs(ctx workflow.Context, in OperationInput) (OperationResult, error
 	return runOperation(ctx, in, steps{do: unbind})
 }
 
-// unbind holds the steps of an unbind: one for each accelerator of which the
-// operation takes handles back.
+// unbind holds the steps of an unbind: one for each accelerator whose handles
+// the operation takes back.
 func unbind(ctx workflow.Context, o *operation) error {
 	for i, target := range o.work.Targets {
 		var handles []cyborg.WorkHandle

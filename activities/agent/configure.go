@@ -8,9 +8,8 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// reportWithin is how long a changed backend waits for the conductor to
-// acknowledge it before the operation ends. Where that takes longer, the
-// agent's regular report follows.
+// reportWithin is how long the operation waits for the conductor to record the
+// changed backend. Where that takes longer, the agent's regular report follows.
 const reportWithin = 10 * time.Second
 
 // configure changes a backend while the agent runs. It keeps no journal step:

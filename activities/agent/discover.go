@@ -15,7 +15,7 @@ func (a *Activities) discover(ctx context.Context, t *try, in workflows.Discover
 	}
 
 	result := workflows.DiscoverResult{Devices: map[string]int{}}
-	t.heartbeat.setProgress(-1, "looking")
+	t.heartbeat.setProgress(unknownProgress, "looking")
 
 	for _, look := range a.Inventory.Scan(ctx) {
 		// A backend that fails is a part of the result; the others are reported all the
@@ -31,7 +31,7 @@ func (a *Activities) discover(ctx context.Context, t *try, in workflows.Discover
 		return workflows.DiscoverResult{}, context.Cause(ctx)
 	}
 
-	t.heartbeat.setProgress(-1, "reporting")
+	t.heartbeat.setProgress(unknownProgress, "reporting")
 	report, reply, err := a.Reporter.Report(ctx)
 	if err != nil {
 		return workflows.DiscoverResult{}, err

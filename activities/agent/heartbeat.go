@@ -74,8 +74,11 @@ func startHeartbeat(ctx context.Context, step string, handedOut, timeout time.Du
 	return b
 }
 
-// setProgress sets how far the step is, for the next heartbeat; percent is -1
-// where it is unknown.
+// unknownProgress is the percentage while nobody knows how far the step is.
+const unknownProgress = -1
+
+// setProgress sets how far the step is, for the next heartbeat. The percentage
+// may be unknownProgress.
 func (b *heartbeat) setProgress(percent int, note string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

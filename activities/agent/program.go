@@ -104,7 +104,7 @@ func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramIn
 		// since. An earlier try may already have loaded the image, and nobody knows any
 		// more what was there before it.
 		return result, cyborg.Errorf(cyborg.ErrHardware, "the agent has lost its journal since the image for %s was staged", in.Target.Deployable).
-			WithHint("Somebody emptied the agent's state directory, or it is not on a disk that stays. Then program again.")
+			WithHint("Make sure that the agent's state directory is on a disk that survives a reboot, and that nobody empties it. Then program again.")
 	}
 
 	note, err := a.beginProgram(&s, found, in.Image.WholeDevice)

@@ -138,8 +138,8 @@ func (a *Activities) loadAgain(ctx context.Context, t *try, found inventory.Foun
 	})
 }
 
-// differences lists the deployables of which the hardware reads back something
-// else than the note has, as sentences.
+// differences describes the deployables that are gone, or that have another
+// image than the note says.
 func differences(device cyborg.DeviceReport, note programNote) []string {
 	now := map[string]string{}
 	for _, one := range device.Deployables {

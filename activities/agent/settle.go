@@ -16,7 +16,7 @@ import (
 func (a *Activities) settle(ctx context.Context, t *try, in workflows.SettleInput) (workflows.SettleResult, error) {
 	result := workflows.SettleResult{Settled: []workflows.SettleEntry{}, Errors: map[string]string{}}
 	for _, entry := range in.Entries {
-		t.heartbeat.setProgress(-1, "handle "+entry.Handle.Identity)
+		t.heartbeat.setProgress(unknownProgress, "handle "+entry.Handle.Identity)
 		err := a.settleOne(ctx, t, entry)
 		if ctx.Err() != nil {
 			return result, context.Cause(ctx)

@@ -42,7 +42,7 @@ func (a *Activities) stage(ctx context.Context, t *try, in workflows.StageInput)
 		if all > 0 {
 			t.heartbeat.setProgress(int(100*done/all), fmt.Sprintf("%d of %d bytes", done, all))
 		} else {
-			t.heartbeat.setProgress(-1, fmt.Sprintf("%d bytes", done))
+			t.heartbeat.setProgress(unknownProgress, fmt.Sprintf("%d bytes", done))
 		}
 	})
 	if err != nil {
@@ -56,7 +56,7 @@ func (a *Activities) stage(ctx context.Context, t *try, in workflows.StageInput)
 		return result, err
 	}
 
-	t.heartbeat.setProgress(-1, "checking the image")
+	t.heartbeat.setProgress(unknownProgress, "checking the image")
 
 	in.Image.SHA256 = image.SHA256
 	err = t.guarded("check of the image", func() error {
@@ -70,7 +70,7 @@ func (a *Activities) stage(ctx context.Context, t *try, in workflows.StageInput)
 }
 
 // programmerOf returns the driver as a Programmer. The error is of kind
-// ErrUnsupported where it is none.
+// ErrUnsupported if the driver cannot load images.
 func programmerOf(found inventory.Found) (drivers.Programmer, error) {
 	programmer, ok := found.Driver.(drivers.Programmer)
 	if !ok {

@@ -21,16 +21,16 @@ func (a *Activities) previewWhitelist(ctx context.Context, t *try, in workflows.
 		return preview, err
 	}
 
-	devices, err := a.whitelistable(ctx, t, in)
+	devices, err := a.checkedDevices(ctx, t, in)
 	if err != nil {
 		return preview, err
 	}
 
-	after := novaconf.Content(a.Inventory.Host(), functions(devices))
+	after := novaconf.Content(a.Inventory.Host(), novaDevices(devices))
 	changed := !bytes.Equal(before, after)
 	return cyborg.WhitelistPreview{
 		Host: a.Inventory.Host(), File: a.Nova.Path(), Content: string(after), Diff: novaconf.Diff(a.Nova.Path(), before, after),
-		Changed: changed, Foreign: novaconf.ForeignReason(a.Inventory.Host(), before), Notes: a.whitelistNotes(devices, in.Work.Removed(), changed),
+		Changed: changed, Foreign: novaconf.ForeignReason(a.Inventory.Host(), before), Notes: a.whitelistTodos(devices, in.Work.Removed(), changed),
 	}, nil
 }
 
@@ -41,8 +41,8 @@ type whitelistBefore struct {
 }
 
 // writeWhitelist replaces this host's Nova whitelist with what the operation
-// wants. It refuses before it writes anything. A repeated try finds out from
-// the journal and from the file what an earlier one did.
+// wants. A refusal comes before anything is written. A repeated try finds out
+// from the journal and from the file what an earlier one did.
 func (a *Activities) writeWhitelist(ctx context.Context, t *try, in workflows.WhitelistInput) (workflows.WhitelistResult, error) {
 	var result workflows.WhitelistResult
 	s, done, err := a.stepOf(in.Operation, workflows.WriteWhitelistActivity, &result)
@@ -50,7 +50,7 @@ func (a *Activities) writeWhitelist(ctx context.Context, t *try, in workflows.Wh
 		return result, err
 	}
 
-	devices, err := a.whitelistable(ctx, t, in)
+	devices, err := a.checkedDevices(ctx, t, in)
 	if err == nil {
 		result, err = a.replaceWhitelist(in, devices)
 	}
@@ -70,7 +70,10 @@ func (a *Activities) replaceWhitelist(in workflows.WhitelistInput, devices []whi
 	defer a.whitelist.Unlock()
 	defer a.Inventory.LookAtWhitelist()
 	var result workflows.WhitelistResult
-	s, done, err := a.stepOf(in.Operation, workflows.WriteWhitelistActivity, &result) // read again: looking at the devices may have taken long
+
+	// Read the step again: while this try looked at the devices, another may have
+	// written.
+	s, done, err := a.stepOf(in.Operation, workflows.WriteWhitelistActivity, &result)
 	if done || err != nil {
 		return result, err
 	}
@@ -88,7 +91,7 @@ func (a *Activities) replaceWhitelist(in workflows.WhitelistInput, devices []whi
 	if s.begun {
 		// An earlier try may have replaced the file already, so its note says what was
 		// there before.
-		if before, err = whitelistNote(s.prior); err != nil {
+		if before, err = contentBefore(s.prior); err != nil {
 			return result, err
 		}
 	} else {
@@ -100,14 +103,14 @@ func (a *Activities) replaceWhitelist(in workflows.WhitelistInput, devices []whi
 		}
 	}
 
-	after := novaconf.Content(a.Inventory.Host(), functions(devices))
+	after := novaconf.Content(a.Inventory.Host(), novaDevices(devices))
 	if err := a.Nova.Write(after); err != nil {
 		return result, uncertain(err)
 	}
 
 	changed := !bytes.Equal(before, after)
 	result = workflows.WhitelistResult{
-		File: a.Nova.Path(), Changed: changed, SHA256: novaconf.Sum(after), Notes: a.whitelistNotes(devices, in.Work.Removed(), changed),
+		File: a.Nova.Path(), Changed: changed, SHA256: novaconf.Sum(after), Notes: a.whitelistTodos(devices, in.Work.Removed(), changed),
 	}
 
 	ended := s.at(journal.Done)
@@ -148,7 +151,7 @@ func (a *Activities) restoreWhitelist(ctx context.Context, _ *try, in workflows.
 // again. It refuses with kind ErrChanged where the file is no longer as this
 // agent wrote it.
 func (a *Activities) restoreJournalledWhitelist(written journal.Step) error {
-	before, err := whitelistNote(written)
+	before, err := contentBefore(written)
 	if err != nil {
 		return err
 	}
@@ -194,12 +197,12 @@ func (a *Activities) restoreUnknownWhitelist(ctx context.Context, work cyborg.Wh
 		before = append(before, devices...)
 	}
 
-	return a.Nova.Write(novaconf.Content(a.Inventory.Host(), functions(before)))
+	return a.Nova.Write(novaconf.Content(a.Inventory.Host(), novaDevices(before)))
 }
 
-// whitelistNote returns the content that the file had before a write, from the
+// contentBefore returns the content that the file had before a write, from the
 // note of its journal step.
-func whitelistNote(s journal.Step) ([]byte, error) {
+func contentBefore(s journal.Step) ([]byte, error) {
 	var before whitelistBefore
 	if err := json.Unmarshal(s.Note, &before); err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrInternal, "what Nova's whitelist was before cannot be read in the journal: %w", err)
@@ -207,15 +210,15 @@ func whitelistNote(s journal.Step) ([]byte, error) {
 	return before.Content, nil
 }
 
-// whitelisted is a PCI function as Nova shall know it, with the kind of PCI
-// device that Nova takes it for.
+// whitelisted is a PCI function as it is written into the whitelist, and Nova's
+// device type for it.
 type whitelisted struct {
 	novaconf.Device
 	novaType string
 }
 
-// functions returns the devices without Nova's device types.
-func functions(devices []whitelisted) []novaconf.Device {
+// novaDevices returns the devices without Nova's device types.
+func novaDevices(devices []whitelisted) []novaconf.Device {
 	out := make([]novaconf.Device, len(devices))
 	for i, d := range devices {
 		out[i] = d.Device
@@ -223,12 +226,12 @@ func functions(devices []whitelisted) []novaconf.Device {
 	return out
 }
 
-// whitelistable lists the functions that the whitelist shall have, as they are
-// now. It refuses functions that the host lives on, that are gone or in use, or
-// that Nova would not accept, and it refuses to remove a function that a guest
-// has. The error names all that is refused, so that an operator corrects
-// everything at once.
-func (a *Activities) whitelistable(ctx context.Context, t *try, in workflows.WhitelistInput) ([]whitelisted, error) {
+// checkedDevices lists the functions that are to be in the whitelist, as they
+// are now. It refuses functions that the host lives on, that are gone or in
+// use, or that Nova would not accept, and it refuses to remove a function that
+// a guest has. The error names all that is refused, so that an operator
+// corrects everything at once.
+func (a *Activities) checkedDevices(ctx context.Context, t *try, in workflows.WhitelistInput) ([]whitelisted, error) {
 	if in.Host != a.Inventory.Host() {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "this is the agent of host %s and not of %s", a.Inventory.Host(), in.Host)
 	}
@@ -262,7 +265,7 @@ func (a *Activities) whitelistable(ctx context.Context, t *try, in workflows.Whi
 }
 
 // whitelistEntry returns the functions of one accelerator. One that was in the
-// whitelist before may be in use: by the guests that Nova gave it to.
+// whitelist before may be in use, namely by the guests to which Nova gave it.
 func (a *Activities) whitelistEntry(ctx context.Context, t *try, entry cyborg.WhitelistEntry, had bool) ([]whitelisted, error) {
 	found, err := a.findToChange(ctx, entry.Target, freshEnough)
 	if err == nil && !had {
@@ -304,8 +307,8 @@ func pciFunctions(found inventory.Found, spec cyborg.NovaSpec) ([]whitelisted, e
 }
 
 // checkUnusedByGuests refuses, with kind ErrInUse, a function that a guest has.
-// Being attached means being bound to VFIO; whoever uses the function through
-// another driver is no guest.
+// Only a function that is bound to VFIO (attached) can be used by a guest. A
+// user of one that is bound to another driver is no guest.
 func (a *Activities) checkUnusedByGuests(ctx context.Context, t *try, target cyborg.Target) error {
 	found, err := a.find(ctx, target, freshEnough)
 	if err != nil {
@@ -342,8 +345,8 @@ const (
 	virtualFunction  = "type-VF"
 )
 
-// novaType returns the kind of PCI device that Nova takes a function for. It
-// decides which alias or port type gets the function.
+// novaType returns the kind of PCI device that Nova takes a function for.
+// Nova's aliases and port types select functions by it.
 func novaType(found inventory.Found, address cyborg.PCIAddress) string {
 	if _, virtual := found.Deployable.Specs.Capability["physical_function"]; virtual {
 		return virtualFunction

@@ -111,7 +111,7 @@ func TestWhitelist(t *testing.T) {
 	h.must(workflows.WriteWhitelistActivity, none, &emptied)
 	require.Empty(t, h.whitelisted())
 	require.Empty(t, emptied.SHA256)
-	require.Contains(t, emptied.Notes[1], "Nova may still give out what was removed")
+	require.Contains(t, emptied.Notes[1], "Do not take removed devices into service before nova-compute has been restarted")
 
 	h.must(workflows.WriteWhitelistActivity, whitelist(uuid.New()), &nothing)
 	require.False(t, nothing.Changed)

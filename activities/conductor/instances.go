@@ -18,8 +18,8 @@ const (
 	// instancesPerRound is how many instances one round asks Nova about; the next
 	// round goes on with the least recently seen.
 	instancesPerRound = 50
-	// maxUnanswered is how many requests in a row Nova may leave unanswered before
-	// the round asks it no more.
+	// maxUnanswered is how many requests in a row Nova may leave unanswered, after
+	// which the round stops asking.
 	maxUnanswered = 3
 	// recheckAfter is how soon Nova is asked again about an instance that is not as
 	// it should be.
@@ -30,7 +30,8 @@ const (
 // that were never bound, and those of instances that Nova no longer has or
 // could not put on any host (package stalearqs has the policy). While Nova is
 // away, the requests of instances stay. The result counts the deleted unbound
-// requests, and the instances whose requests were deleted.
+// requests, and the instances whose requests were deleted: both in one sum, for
+// the log.
 func (a *Activities) collectARQs(ctx context.Context) (int, error) {
 	collected := 0
 	if a.policy.ForgetUnbound > 0 {
@@ -106,7 +107,7 @@ func (a *Activities) collectARQs(ctx context.Context) (int, error) {
 // returns what to record. It reports differences and does not repair them: Nova
 // may be in the middle of a change, and taking an accelerator from a running
 // instance breaks it. Only the requests of an instance that has no guest on any
-// host are deleted; the result forgotten says so.
+// host are deleted; forgotten says that this happened.
 func (a *Activities) compareInstance(
 	ctx context.Context, held db.HeldInstance, current *nova.Instance,
 ) (seen db.SeenInstance, forgotten bool, err error) {
@@ -142,7 +143,7 @@ func (a *Activities) compareInstance(
 		return seen, false, err
 	}
 
-	found, err := a.lookAt(ctx, *held.Lost, held.Host, current)
+	found, err := a.decideRescue(ctx, *held.Lost, held.Host, current)
 	if err == nil && found.Outcome.HasAccelerators() {
 		seen.Recovered = held.Lost
 		a.log.InfoContext(ctx, "an instance has its accelerators again since its host booted, or will when it is started",
@@ -202,16 +203,16 @@ func differences(held db.HeldInstance, current *nova.Instance) []db.InstanceDrif
 	return out
 }
 
-// lookAt decides what to do about an instance that may have lost its
+// decideRescue decides what to do about an instance that may have lost its
 // accelerators at a boot of its host. The result has an outcome if the instance
 // must not be rebooted, for example because it has its accelerators again, or
 // says what the caller must wait for. With neither, the instance must be
 // rebooted.
 //
-// The order of the cases matters: while Nova works on the instance its host and
-// status are about to change, and only the history of an instance on this host
-// tells whether its guest was created again.
-func (a *Activities) lookAt(
+// The order of the cases matters. While Nova works on the instance, its host
+// and status may change. Its history says whether the guest was created again,
+// but only if it is still on this host.
+func (a *Activities) decideRescue(
 	ctx context.Context, lost cyborg.Rescue, host string, current *nova.Instance,
 ) (workflows.LookAtInstanceResult, error) {
 	ended := func(outcome cyborg.RescueOutcome, format string, args ...any) (workflows.LookAtInstanceResult, error) {

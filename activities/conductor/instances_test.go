@@ -455,11 +455,11 @@ func TestRebootOnce(t *testing.T) {
 	who := uuid.New()
 	c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
 	c.model.Act(who, "reboot", openstacktest.OwnUserID, time.Now().Add(-time.Hour)) // because of an earlier boot
-	before := c.looks(who, "h1").Before
+	before := c.looks(who, "h1").EarlierReboots
 	require.Len(t, before, 1)
 
 	reboot := func() (result workflows.RebootInstanceResult, err error) {
-		value, err := c.env.ExecuteActivity(workflows.RebootInstanceActivity, workflows.RebootInstanceInput{Instance: who, Before: before})
+		value, err := c.env.ExecuteActivity(workflows.RebootInstanceActivity, workflows.RebootInstanceInput{Instance: who, EarlierReboots: before})
 		if err != nil {
 			return result, err
 		}
@@ -487,7 +487,7 @@ func TestRebootOnce(t *testing.T) {
 	require.Equal(t, 2, c.model.Reboots(who))
 
 	// The reboot fails in Nova, or the instance is deleted.
-	before = c.looks(who, "h1").Before
+	before = c.looks(who, "h1").EarlierReboots
 	require.Len(t, before, 2)
 	c.model.Release("Error")
 	result, err := reboot()

@@ -41,7 +41,7 @@ type Requests interface {
 	DeleteARQs(ctx context.Context, deletion db.ARQDeletion, actor cyborg.Actor) (db.DeletedARQs, error)
 	CollectUnbound(ctx context.Context, untouchedFor time.Duration, limit int) (int, error)
 	StaleInstances(ctx context.Context, unseenFor time.Duration, limit int) ([]db.HeldInstance, error)
-	RecordSeenInstances(ctx context.Context, seen []db.SeenInstance, sooner time.Duration) error
+	RecordSeenInstances(ctx context.Context, seen []db.SeenInstance, backdate time.Duration) error
 	EndInstanceDrift(ctx context.Context) error
 	HardReboot(ctx context.Context, lost cyborg.Rescue) (string, error)
 	CompareWhitelists(ctx context.Context) error

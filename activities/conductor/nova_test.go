@@ -118,7 +118,7 @@ type plainBinds struct {
 	notified *int // how often the notification was recorded
 }
 
-func (s plainBinds) Complete(_ context.Context, operation uuid.UUID) (cyborg.Work, error) {
+func (s plainBinds) BeginAndEnd(_ context.Context, operation uuid.UUID) (cyborg.Work, error) {
 	return cyborg.Work{Operation: operation, Kind: cyborg.OperationBind, Ended: cyborg.OperationSucceeded, Notify: []uuid.UUID{s.arq.UUID}}, nil
 }
 

@@ -284,7 +284,7 @@ func (p *Placement) record(ctx context.Context, host string, records db.Placemen
 		}
 
 		if d.Repaired && records.Compare {
-			p.log.WarnContext(ctx, "Placement was not as it had been left, and is again", slog.String("host", host),
+			p.log.WarnContext(ctx, "Placement differed from what was written there, and has been repaired", slog.String("host", host),
 				slog.String("class", string(d.Class)), slog.String("provider", d.Name), slog.String("detail", d.Detail))
 			if p.options.Repaired != nil {
 				p.options.Repaired(d.Class)
@@ -351,7 +351,7 @@ func allocationDrift(records db.PlacementHost, tree placement.Tree) []placement.
 		var missing []string
 		for _, instance := range slices.Sorted(maps.Keys(d.Instances)) {
 			if bound, has := d.Instances[instance], node.Has(instance); has < bound {
-				missing = append(missing, fmt.Sprintf("%s has %d of it by accelerator requests, and %d allocated", instance, bound, has))
+				missing = append(missing, fmt.Sprintf("%s has %d of it through accelerator requests, and %d allocated in Placement", instance, bound, has))
 			}
 		}
 

@@ -683,7 +683,7 @@ func TestPlacementAllocationDrift(t *testing.T) {
 	c.model.Allocate(vm, "h1_a.1", "FPGA", 1) // another provider than the one it is bound to
 	require.Empty(t, found(), "Nova may be at work")
 	require.Equal(t, map[cyborg.DriftClass]string{
-		cyborg.DriftMissingAllocation: one.ProviderName + ": " + vm + " has 2 of it by accelerator requests, and 1 allocated",
+		cyborg.DriftMissingAllocation: one.ProviderName + ": " + vm + " has 2 of it through accelerator requests, and 1 allocated in Placement",
 		cyborg.DriftUnknownAllocation: "h1_a.1: " + vm + " has an allocation of it, and no accelerator request",
 	}, found())
 
@@ -693,7 +693,7 @@ func TestPlacementAllocationDrift(t *testing.T) {
 
 	c.model.Allocate(vm, one.ProviderName, "FPGA", -1)
 	require.Empty(t, found())
-	require.Contains(t, found()[cyborg.DriftMissingAllocation], "2 of it by accelerator requests, and 0 allocated")
+	require.Contains(t, found()[cyborg.DriftMissingAllocation], "2 of it through accelerator requests, and 0 allocated in Placement")
 
 	writes, _ := c.model.Writes()
 	require.Empty(t, writes)

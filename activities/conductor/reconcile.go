@@ -92,7 +92,7 @@ func (a *Activities) Inspect(ctx context.Context, in workflows.InspectInput) (wo
 // list ends in the middle of a host; otherwise all hosts up to upTo were looked
 // at.
 func (a *Activities) disagreements(ctx context.Context, after db.AttachmentPlace) ([]workflows.Disagreement, db.AttachmentPlace, error) {
-	upTo, err := a.store.LastOfHosts(ctx, after.Host, hostsPerRound)
+	upTo, err := a.store.NthHostAfter(ctx, after.Host, hostsPerRound)
 	if err != nil {
 		return nil, db.AttachmentPlace{}, err
 	}
@@ -125,15 +125,15 @@ func (a *Activities) orphans(ctx context.Context, state cyborg.OperationState, o
 	}
 
 	return a.orphansOf(ctx, open, func(o db.Orphan, closed bool) workflows.Orphan {
-		// A running operation of which Temporal knows no run has lost it together with
-		// Temporal's state. What it did is not known either, so it has to be undone
-		// like one whose run was terminated.
+		// If Temporal knows no run of a running operation, the run was lost together
+		// with Temporal's state. What the run did is not known either, so it has to be
+		// undone as after a termination.
 		return workflows.Orphan{Operation: o.Operation, Abandoned: closed || o.State == cyborg.OperationRunning}
 	})
 }
 
-// unnotifiedBinds returns those ended binds, after a place, of which Nova was
-// not notified and for which no run is open; and the last place, as orphans
+// unnotifiedBinds returns the ended binds, after a place, whose notification is
+// pending and that have no open run. It also returns the last place, as orphans
 // does.
 func (a *Activities) unnotifiedBinds(ctx context.Context, endedFor time.Duration, after workflows.OperationPlace) ([]workflows.Orphan, workflows.OperationPlace, error) {
 	binds, err := a.store.UnnotifiedBinds(ctx, endedFor, db.OperationPlace(after), findingsLimit)
@@ -271,7 +271,7 @@ func (a *Activities) Tidy(ctx context.Context, in workflows.TidyInput) (workflow
 
 	keep := func(err error) { errs = append(errs, err) }
 
-	out.MaintenanceEnded, err = a.store.EnableExpired(ctx)
+	out.MaintenanceEnded, err = a.store.EndExpiredMaintenance(ctx)
 	keep(err)
 	out.Forgotten, err = a.store.Forget(ctx, a.policy.ForgetMissing)
 	keep(err)

@@ -48,7 +48,7 @@ type slow struct {
 	heard <-chan struct{}
 }
 
-func (slow) EnableExpired(context.Context) (int, error) { return 1, nil }
+func (slow) EndExpiredMaintenance(context.Context) (int, error) { return 1, nil }
 
 func (slow) CollectUnbound(context.Context, time.Duration, int) (int, error) { return 5, nil }
 
@@ -136,7 +136,7 @@ type doubtful struct {
 
 func (doubtful) SilentHosts(context.Context, int) ([]cyborg.Host, error) { return nil, nil }
 
-func (s doubtful) LastOfHosts(_ context.Context, after string, hosts int) (string, error) {
+func (s doubtful) NthHostAfter(_ context.Context, after string, hosts int) (string, error) {
 	if last := s.number(after) + hosts; last < s.hosts {
 		return s.name(last), nil
 	}

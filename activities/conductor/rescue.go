@@ -36,14 +36,14 @@ func (a *Activities) rescueLost(ctx context.Context, limits workflows.Limits) (i
 
 		switch {
 		case err == nil && answer.NothingToDo, cyborg.ErrorKindOf(err) == cyborg.ErrNotFound, cyborg.ErrorKindOf(err) == cyborg.ErrClaimed:
-			continue // another process or user was faster
+			continue // another process or a user has admitted one already
 		case err != nil:
 			errs = append(errs, err)
 			continue
 		}
 
 		admitted++
-		a.log.WarnContext(ctx, "instances may be without their accelerators since their host booted; Nova is asked to reboot them",
+		a.log.WarnContext(ctx, "after a boot of their host, instances may be running without their accelerators; Nova is asked to reboot them",
 			slog.String("host", host), slog.String("operation_id", answer.Operation.ID.String()))
 		if _, err := workflows.StartOperation(ctx, a.client, answer.Operation, limits, false); err != nil {
 			errs = append(errs, err) // it is an orphan now: Reconcile starts it
@@ -55,7 +55,7 @@ func (a *Activities) rescueLost(ctx context.Context, limits workflows.Limits) (i
 
 // LookAtInstance is the activity that says whether an instance which may be
 // without its accelerators must be rebooted. It also has lost images loaded
-// again, because a reboot before that would be in vain.
+// again, because a reboot before that would not help.
 func (a *Activities) LookAtInstance(ctx context.Context, in workflows.LookAtInstanceInput) (workflows.LookAtInstanceResult, error) {
 	defer heartbeat(ctx)()
 	if a.cloud.Nova == nil {
@@ -77,9 +77,9 @@ func (a *Activities) LookAtInstance(ctx context.Context, in workflows.LookAtInst
 		}
 	}
 
-	found, err := a.lookAt(ctx, in.Rescue, in.Host, &current)
+	found, err := a.decideRescue(ctx, in.Rescue, in.Host, &current)
 	if err == nil && found.Outcome == "" && found.Wait == "" {
-		found.Before, err = a.cloud.Nova.OwnReboots(ctx, in.Rescue.Instance)
+		found.EarlierReboots, err = a.cloud.Nova.OwnReboots(ctx, in.Rescue.Instance)
 	}
 
 	return found, workflows.ToFailure(err)
@@ -133,7 +133,6 @@ func (a *Activities) reboot(ctx context.Context, in workflows.RebootInstanceInpu
 		case err != nil:
 			return out, err
 		case over && failure != "":
-
 			return workflows.RebootInstanceResult{Outcome: cyborg.RescueFailed, Detail: failure}, nil
 		case over:
 			return workflows.RebootInstanceResult{Outcome: cyborg.RescueRebooted}, nil
@@ -146,13 +145,13 @@ func (a *Activities) reboot(ctx context.Context, in workflows.RebootInstanceInpu
 	}
 }
 
-// ownReboot returns the id of our request for this reboot, which is the one
-// that is not in Before; empty where there is none.
+// ownReboot returns the id of the reboot that we requested for this step: the
+// one that in.EarlierReboots does not list; empty where there is none.
 func (a *Activities) ownReboot(ctx context.Context, in workflows.RebootInstanceInput) (string, error) {
 	requests, err := a.cloud.Nova.OwnReboots(ctx, in.Instance)
 
 	for _, request := range requests {
-		if !slices.Contains(in.Before, request) {
+		if !slices.Contains(in.EarlierReboots, request) {
 			return request, err
 		}
 	}
@@ -160,8 +159,8 @@ func (a *Activities) ownReboot(ctx context.Context, in workflows.RebootInstanceI
 }
 
 // askReboot requests the reboot. The error is of kind ErrBusy while Nova works
-// on the instance for somebody else, because Nova would accept a second reboot
-// during a first.
+// on the instance for somebody else, because Nova would take a second reboot
+// while the first one runs.
 func (a *Activities) askReboot(ctx context.Context, instance uuid.UUID) error {
 	current, err := a.cloud.Nova.Instance(ctx, instance)
 	if err != nil {

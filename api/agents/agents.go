@@ -53,7 +53,7 @@ type Records interface {
 	// valid.
 	UseImage(ctx context.Context, operation uuid.UUID, secret string) (db.ImageURL, error)
 
-	// RevokeImage invalidates the one-time URL.
+	// RevokeImage revokes the one-time URL.
 	RevokeImage(ctx context.Context, operation uuid.UUID, secret string) error
 }
 
@@ -142,7 +142,7 @@ func New(config Config, deps Deps) (http.Handler, error) {
 	handle(http.MethodPost, DifferencesPath, e.difference)
 	handle(http.MethodPost, HeartbeatsPath, e.heartbeat)
 	handle(http.MethodGet, workflows.ImagesPath+"{operation}", e.image)
-	handle(http.MethodDelete, workflows.ImagesPath+"{operation}", e.releaseImage)
+	handle(http.MethodDelete, workflows.ImagesPath+"{operation}", e.revokeImage)
 	handle(http.MethodGet, HostsPath+"{host}", e.host)
 	handle(http.MethodGet, HealthPath, func(w http.ResponseWriter, _ *http.Request) error {
 		return web.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})

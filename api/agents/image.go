@@ -58,8 +58,8 @@ func (e *endpoint) image(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	content, size, err := open(r.Context(), offset)
-	// Content-Range cannot be written without the size. The agent then gets the
-	// whole image instead of the rest.
+	// Without the size there can be no Content-Range, so the agent gets the whole
+	// image.
 	if err == nil && size < 0 && offset > 0 {
 		_ = content.Close()
 		offset = 0
@@ -91,8 +91,8 @@ func (e *endpoint) image(w http.ResponseWriter, r *http.Request) error {
 	w.WriteHeader(status)
 
 	if err := e.copy(w, content); err != nil {
-		// The head is sent: breaking the connection is the only way to say that this is
-		// not all.
+		// Status and headers are sent already: only a broken connection tells the agent
+		// that the image is incomplete.
 		e.deps.Log.WarnContext(r.Context(), "image transfer broke off",
 			slog.String("source", image.Source), slog.String("error", err.Error()))
 		panic(http.ErrAbortHandler)
@@ -101,9 +101,9 @@ func (e *endpoint) image(w http.ResponseWriter, r *http.Request) error {
 }
 
 // imageOf finds the image of the operation in the path and checks that this
-// agent may have it. An image in Glance is found by the secret of the one-time
-// URL that the agent received, any other image by the operation alone. A file
-// on the host itself is never fetched here.
+// agent may have it. For an image in Glance, the agent needs the secret of the
+// one-time URL that it received; for any other image, the operation's id is
+// enough. A file on the host itself is never fetched here.
 func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, openFunc, error) {
 	id, err := operationOf(r)
 	if err != nil {
@@ -124,7 +124,7 @@ func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, openFunc, error) {
 	}
 
 	if op.Kind != cyborg.OperationProgram || op.State != cyborg.OperationRunning {
-		return cyborg.Image{}, nil, cyborg.Errorf(cyborg.ErrChanged, "operation %s is of kind %s and has the state %s; images are for program operations that run",
+		return cyborg.Image{}, nil, cyborg.Errorf(cyborg.ErrChanged, "operation %s is of kind %s and has the state %s; only a running program operation may fetch its image",
 			id, op.Kind, op.State)
 	}
 
@@ -139,7 +139,7 @@ func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, openFunc, error) {
 
 	image := request.Image
 	if !strings.HasPrefix(image.Source, "http://") && !strings.HasPrefix(image.Source, "https://") {
-		return image, nil, cyborg.Errorf(cyborg.ErrInvalid, "image %q is not fetched by its operation alone: it is a path on the host, or in Glance", image.Source)
+		return image, nil, cyborg.Errorf(cyborg.ErrInvalid, "image %q cannot be fetched with the operation's id alone: it is a file on the host, or it is in Glance and needs its one-time URL", image.Source)
 	}
 
 	return image, func(ctx context.Context, offset int64) (io.ReadCloser, int64, error) {
@@ -160,7 +160,7 @@ func (e *endpoint) imageByURL(r *http.Request, operation uuid.UUID, secret strin
 	}
 
 	if e.deps.Glance == nil {
-		return url.Image, nil, cyborg.Errorf(cyborg.ErrUnavailable, "this conductor has no way to Glance, and another one had").
+		return url.Image, nil, cyborg.Errorf(cyborg.ErrUnavailable, "this conductor is not configured for Glance; the one that made the URL was").
 			WithHint("Configure the section openstack alike on all conductors.")
 	}
 
@@ -170,10 +170,10 @@ func (e *endpoint) imageByURL(r *http.Request, operation uuid.UUID, secret strin
 	}, nil
 }
 
-// releaseImage ends a one-time URL, because the host has received the image.
-// Whoever knows the secret may end the URL. The answer is the same if there was
-// none, so that it reveals nothing.
-func (e *endpoint) releaseImage(w http.ResponseWriter, r *http.Request) error {
+// revokeImage revokes a one-time URL, because the host has received the image.
+// Whoever knows the secret may revoke the URL. The answer is the same if there
+// was none, so that it reveals nothing.
+func (e *endpoint) revokeImage(w http.ResponseWriter, r *http.Request) error {
 	id, err := operationOf(r)
 	if err != nil {
 		return err
@@ -211,7 +211,7 @@ func rangeStart(r *http.Request) (int64, error) {
 
 	start, err := strconv.ParseInt(text, 10, 64)
 	if !ok || !open || err != nil || start < 0 {
-		return 0, cyborg.Errorf(cyborg.ErrInvalid, "the header Range is %q; bytes=N- is known", header)
+		return 0, cyborg.Errorf(cyborg.ErrInvalid, "the header Range is %q; only bytes=N- is supported", header)
 	}
 
 	return start, nil

@@ -155,5 +155,5 @@ func TestOneTimeURLIsValidForOneHost(t *testing.T) {
 	}, "s"))
 
 	response, body = without.send(http.MethodGet, workflows.ImageFetch(operation, "s"), nil)
-	require.Contains(t, without.refused(cyborg.ErrUnavailable, response, body).Detail, "no way to Glance")
+	require.Contains(t, without.refused(cyborg.ErrUnavailable, response, body).Detail, "not configured for Glance")
 }

@@ -18,10 +18,6 @@ import (
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
-// heartbeatLimit is the largest heartbeat, in bytes: about ten times the usual
-// size.
-const heartbeatLimit = 64 << 10
-
 // instanceLimit is the length of the longest instance of an agent, in bytes:
 // several times the usual length.
 const instanceLimit = 255
@@ -139,39 +135,6 @@ func (e *endpoint) readReport(w http.ResponseWriter, r *http.Request) (body []by
 	}
 
 	return body, done, bodyError(r, body, limit, err)
-}
-
-// heartbeat takes a sign of life, and answers whether a full report is wanted.
-func (e *endpoint) heartbeat(w http.ResponseWriter, r *http.Request) error {
-	body, err := readBody(w, r, heartbeatLimit)
-	if err != nil {
-		return err
-	}
-
-	var heartbeat agentapi.Heartbeat
-	if err := decode(body, &heartbeat); err != nil {
-		return err
-	}
-
-	if err := checkAgent(heartbeat.Host, heartbeat.Instance); err != nil {
-		return err
-	}
-
-	if heartbeat.SentAt.IsZero() {
-		return cyborg.Errorf(cyborg.ErrInvalid, "the heartbeat of host %q has no sent_at", heartbeat.Host)
-	}
-
-	if err := e.authorizeHost(r, heartbeat.Host); err != nil {
-		return err
-	}
-
-	heartbeat.Address = address(r)
-	reply, err := e.deps.Ingester.Heartbeat(r.Context(), heartbeat)
-	if err != nil {
-		return err
-	}
-
-	return web.WriteJSON(w, http.StatusOK, reply)
 }
 
 // checkAgent refuses a sender that does not say which agent of which host it

@@ -28,7 +28,7 @@ type Event struct {
 	ID        string `json:"id"`
 	EventType string `json:"eventType"`
 	EventTime string `json:"eventTime"`
-	Action    string `json:"action"`  // read, create, update, delete; update/enable and the like if the path ends in a verb
+	Action    string `json:"action"`  // read, create, update, delete; update/VERB if the path ends in a verb, such as update/enable
 	Outcome   string `json:"outcome"` // success, failure, pending
 
 	Reason    Reason    `json:"reason"`
@@ -101,7 +101,7 @@ const (
 	failure    = "failure"
 
 	longestField = 300
-	longestPath  = 4000 // the path of Nova's request to delete names many ids
+	longestPath  = 4000 // Nova's DELETE names many ids in its query
 )
 
 // Trail is the destination of the lines.
@@ -197,7 +197,7 @@ func action(x web.Exchange) string {
 	segments := below(x.Route)
 	last := segments[len(segments)-1]
 	// The last segment is a verb, as in /accelerators/{uuid}/enable, unless it is a
-	// parameter or a list; lists have plural names.
+	// parameter or a list; a plural is taken for a list.
 	verb := !isParameter(last) && !strings.HasSuffix(last, "s")
 	if verb && len(segments) > 1 && (x.Method == http.MethodPost || x.Method == http.MethodPatch) {
 		return "update/" + last

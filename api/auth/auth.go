@@ -5,6 +5,7 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -23,7 +24,7 @@ type Role string
 
 // The roles.
 const (
-	Public Role = "public" // everybody, without a credential; a role of routes only, which no caller has
+	Public Role = "public" // everybody, without a credential; only routes need it; no caller has it
 	Reader Role = "reader" // reads everything
 	Member Role = "member" // also attaches, detaches and programs, and cancels and retries its own operations
 	Admin  Role = "admin"  // everything
@@ -88,12 +89,13 @@ type Caller struct {
 	// Roles are the names that policy rules ask for: those of the Keystone token,
 	// or those that Role stands for.
 	Roles []string
-	// AdminProject is false if Keystone has a project for its administrators, and
-	// the caller's project is another one.
+	// AdminProject is true unless Keystone sets an admin project and the caller's
+	// token is for another project.
 	AdminProject bool
-	// System says that the token is for the whole cloud, Domain (an id) that it is
-	// for a domain. Such tokens are for no project.
+	// System says that the token is for the whole cloud, and for no project.
 	System bool
+	// Domain is the id of the domain that the token is for; such a token is for no
+	// project. It is empty for all other tokens.
 	Domain string
 
 	// ServiceUser, ServiceUserDomain, ServiceProject and ServiceProjectDomain are
@@ -291,7 +293,7 @@ func (a *Authenticator) static(secret string) (Caller, bool) {
 
 // unknownToken returns the error for a token that is not known here.
 func unknownToken() error {
-	return cyborg.Errorf(cyborg.ErrUnauthenticated, "nobody has this token").
+	return cyborg.Errorf(cyborg.ErrUnauthenticated, "this token is not valid here").
 		WithHint("Ask the operator of this server for a token, or check yours for missing characters.")
 }
 
@@ -365,8 +367,8 @@ func CallerOf(ctx context.Context) Caller {
 }
 
 // Require returns an error of kind ErrForbidden unless the caller's role
-// includes the needed role. The action completes the sentence "to … needs …" in
-// the message.
+// includes the needed role. The action completes the sentences "to … needs …"
+// and "none of them may …" in the messages.
 func Require(ctx context.Context, needed Role, action string) error {
 	caller := CallerOf(ctx)
 
@@ -375,9 +377,14 @@ func Require(ctx context.Context, needed Role, action string) error {
 		return nil
 	case caller.Role == "" && caller.UserID != "":
 		return cyborg.Errorf(cyborg.ErrForbidden, "%s has the Keystone roles [%s], and none of them may %s", caller.Name, strings.Join(caller.Roles, " "), action).
-			WithHint("The operator of this server says with keystone.%s_roles which may. Projects use /v2.", needed)
+			WithHint("The option keystone.%s_roles lists the Keystone roles that may. With a role in a project only, use /v2.", needed)
 	}
 
-	return cyborg.Errorf(cyborg.ErrForbidden, "%s has the role %s, and to %s needs %s", caller.Name, caller.Role, action, needed).
-		WithHint("%s", fmt.Sprintf("Use a token with the role %s.", needed))
+	has := "has no role"
+	if caller.Role != "" {
+		has = "has the role " + string(caller.Role)
+	}
+
+	return cyborg.Errorf(cyborg.ErrForbidden, "%s %s, and to %s needs the role %s", cmp.Or(caller.Name, "the caller"), has, action, needed).
+		WithHint("Use a token with the role %s.", needed)
 }

@@ -116,6 +116,11 @@ func TestCertificates(t *testing.T) {
 
 func TestRequireOutsideOfARequest(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, cyborg.ErrForbidden, cyborg.ErrorKindOf(auth.Require(t.Context(), auth.Reader, "read")))
+	err := auth.Require(t.Context(), auth.Reader, "read")
+	require.Equal(t, cyborg.ErrForbidden, cyborg.ErrorKindOf(err))
+	require.EqualError(t, err, "the caller has no role, and to read needs the role reader")
+
+	reader := auth.WithCaller(t.Context(), auth.Static("ci", auth.Reader))
+	require.EqualError(t, auth.Require(reader, auth.Admin, "rule"), "ci has the role reader, and to rule needs the role admin")
 	require.NoError(t, auth.Require(auth.WithCaller(t.Context(), auth.Local()), auth.Admin, "rule"))
 }

@@ -114,12 +114,12 @@ func clientOf(r *http.Request) string {
 // services is an error and is not ignored: whoever sent it relies on acting as
 // a service.
 func (a *Authenticator) service(ctx context.Context, client, token string) (Caller, error) {
-	refused := cyborg.Errorf(cyborg.ErrUnauthenticated, "the service token is not one of a service").
+	refused := cyborg.Errorf(cyborg.ErrUnauthenticated, "the service token does not belong to a service").
 		WithHint("Its user needs one of the roles %v in Keystone.", a.keystone.ServiceRoles)
 
 	if caller, ok := a.static(token); ok {
 		if !caller.Service() {
-			return Caller{}, refused.WithHint("Of the static tokens, only those with the role %s are of services.", Admin)
+			return Caller{}, refused.WithHint("A static token belongs to a service only if it has the role %s.", Admin)
 		}
 		return caller, nil
 	}
@@ -131,8 +131,8 @@ func (a *Authenticator) service(ctx context.Context, client, token string) (Call
 	validated, err := a.keystone.Validator.Validate(ctx, client, token, false)
 	if err != nil {
 		if cyborg.ErrorKindOf(err) == cyborg.ErrUnauthenticated {
-			return Caller{}, cyborg.Errorf(cyborg.ErrUnauthenticated, "the service token is not valid: it has expired, was revoked, or never was one").
-				WithHint("Look at the service's own user and password, as of [service_user] in nova.conf.")
+			return Caller{}, cyborg.Errorf(cyborg.ErrUnauthenticated, "the service token is not valid: it has expired, was revoked, or was never issued").
+				WithHint("Check the service's own user and password, such as those of [service_user] in nova.conf.")
 		}
 		return Caller{}, err
 	}

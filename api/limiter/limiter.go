@@ -113,7 +113,7 @@ type Limiter struct {
 func New(config Config, registry prometheus.Registerer) (*Limiter, error) {
 	l := &Limiter{wait: cmp.Or(config.QueueWait, 2*time.Second), shed: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "cyborg_requests_shed_total",
-		Help: "Requests answered 429, by what there was too much of at once: read, change, stream, operation.",
+		Help: "Requests answered 429, by the limit that they reached: read, change, stream, operation.",
 	}, []string{"of"})}
 
 	for i := range classes {

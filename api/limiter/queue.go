@@ -21,7 +21,7 @@ const maxRetryAfter = 30 * time.Second
 // limited time. A newcomer is refused at once if, by the present pace, its turn
 // would not come within that time: waiting would only delay the refusal.
 type Queue struct {
-	// places has count places, of which each holder has one.
+	// places has count places; each holder has one.
 	places *semaphore.Weighted // admits in the order of arrival
 	count  int
 	wait   time.Duration

@@ -32,7 +32,7 @@ func (r *Runner) awaitRun(ctx context.Context, operation uuid.UUID, run workflow
 	// reads the records.
 	if run != nil {
 		if err := run.Wait(waiting); err != nil && waiting.Err() == nil {
-			r.log.WarnContext(waiting, "the run of an operation cannot be watched; its record is",
+			r.log.WarnContext(waiting, "the run of an operation cannot be watched, so its record is watched instead",
 				slog.String("operation_id", operation.String()), slog.String("error", err.Error()))
 		}
 	}

@@ -198,7 +198,7 @@ func (p *Policy) Check(ctx context.Context, name string) error {
 	checks := p.loaded.Load().checks
 	required, ok := checks[name]
 	if !ok {
-		return cyborg.Errorf(cyborg.ErrInternal, "a route asks for the rule %q, and there is none", name)
+		return cyborg.Errorf(cyborg.ErrInternal, "a route asks for the rule %q, which does not exist", name)
 	}
 
 	if required.allows(factsOf(caller), checks) {

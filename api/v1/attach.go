@@ -68,15 +68,15 @@ func (a *API) attach(w http.ResponseWriter, r *http.Request, o *object) error {
 	})
 }
 
-// attachHolder reads who shall receive the handle. It returns the zero holder
-// if the body names nobody; naming two is an error.
+// attachHolder reads who is to get the handle. It returns the zero holder if
+// the body names nobody; naming two is an error.
 func attachHolder(o *object) cyborg.Holder {
 	var holder cyborg.Holder
 	take := func(property string, kind cyborg.HolderKind, id string) {
 		switch {
 		case id == "":
 		case holder.ID != "":
-			o.fail("%s is %q, but %s %q shall have it too; name one", property, web.Shorten(id), holder.Kind, web.Shorten(holder.ID))
+			o.fail("%s is %q, but the request also names %s %q; name one", property, web.Shorten(id), holder.Kind, web.Shorten(holder.ID))
 		default:
 			holder = cyborg.Holder{Kind: kind, ID: id}
 		}

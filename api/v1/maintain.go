@@ -64,7 +64,7 @@ func (a *API) readMaintenance(w http.ResponseWriter, r *http.Request) (uuid.UUID
 	span := o.duration("for")
 	switch {
 	case maintenance.Reason == "":
-		o.fail("reason is missing; say why, for whoever finds the accelerator out of use")
+		o.fail("reason is missing; others will want to know why the accelerator is out of use")
 	case span > 0 && !maintenance.Until.IsZero():
 		o.fail("the body has both until and for; give one")
 	case span > 0: // the database computes the end, by its own clock
@@ -103,8 +103,8 @@ func (a *API) enableDevice(w http.ResponseWriter, r *http.Request) error {
 	return web.WriteJSON(w, http.StatusOK, viewDevice(device))
 }
 
-// readEnable reads the UUID of what shall be enabled; such a request says
-// nothing else.
+// readEnable reads the UUID of what is to be enabled. It refuses a request that
+// says anything else.
 func (a *API) readEnable(w http.ResponseWriter, r *http.Request) (uuid.UUID, error) {
 	id, err := pathUUID(r, "uuid")
 	if err != nil {

@@ -129,7 +129,7 @@ func ownOrAdmin(r *http.Request, op cyborg.Operation, verb string) error {
 	return auth.Require(r.Context(), auth.Admin, verb+" an operation of "+op.Actor.Name)
 }
 
-// cancel records that the operation shall be cancelled and tells its run to
+// cancel records that the operation is to be cancelled and tells its run to
 // undo what it has done. The answer is 202; the operation may still be running.
 // The same request may be sent again.
 func (a *API) cancel(w http.ResponseWriter, r *http.Request) error {

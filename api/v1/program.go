@@ -95,7 +95,7 @@ func checkSource(o *object, image cyborg.Image) {
 			o.fail("image.source is %q, neither glance:UUID nor glance:function:ID", web.Shorten(image.Source))
 		}
 		if image.ID != "" {
-			o.fail("image.id cannot be set: what is recorded of an image in Glance is its id there")
+			o.fail("image.id cannot be set: Cyborg records the id that the image has in Glance")
 		}
 
 	default:

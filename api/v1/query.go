@@ -181,7 +181,7 @@ func enumFilter[S ~string](q *query, name string, allowed []S) []S {
 	var out []S
 	for _, text := range q.values[name] {
 		if !slices.Contains(allowed, S(text)) {
-			q.fail(cyborg.Errorf(cyborg.ErrInvalid, "the parameter %s is %q, which is none of %s", name, web.Shorten(text),
+			q.fail(cyborg.Errorf(cyborg.ErrInvalid, "the parameter %s is %q, not one of %s", name, web.Shorten(text),
 				strings.Join(words, ", ")))
 		}
 		out = append(out, S(text))

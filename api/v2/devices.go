@@ -223,7 +223,7 @@ func (a *API) administer(w http.ResponseWriter, r *http.Request, change func(id 
 	case err != nil:
 		return err
 	case len(device.Deployables) == 0:
-		return cyborg.Errorf(cyborg.ErrChanged, "device %s has no deployable that could be taken out of use, or into it", id)
+		return cyborg.Errorf(cyborg.ErrChanged, "device %s has no deployable that could be enabled or disabled", id)
 	}
 
 	return writeEmpty(w, http.StatusNoContent)

@@ -1,181 +1,184 @@
 package v2
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"maps"
+	"net/http"
 	"slices"
-	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/auth"
+	"github.com/cyborg-project/cyborg/api/drain"
+	"github.com/cyborg-project/cyborg/api/limiter"
+	"github.com/cyborg-project/cyborg/api/operate"
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
-// patch is the change that a PATCH asks for on one accelerator request.
-type patch struct {
-	bind bool // false: unbind
+const (
+	// minRetryInterval and maxRetryInterval bound the time between two attempts to
+	// have an operation admitted. The lower bound keeps a burst of notifications
+	// from becoming a burst of queries; the upper bound covers notifications that
+	// were lost.
+	minRetryInterval = 20 * time.Millisecond
+	maxRetryInterval = 500 * time.Millisecond
+)
 
-	host     string
-	provider uuid.UUID // resource provider, as Placement allocated it
-	holder   cyborg.Holder
-	project  string
+// patchARQs binds or unbinds the accelerator requests that the body names: all
+// of them or none. It waits for conflicting operations until BindTimeout is
+// over, because Nova gives up the instance at any refusal.
+func (a *API) patchARQs(w http.ResponseWriter, r *http.Request) error {
+	if q := readArguments(r); q.err != nil {
+		return q.err
+	}
 
-	// namesProject is true if the patch mentions /project_id at all, even to remove
-	// it. That needs a newer microversion and an administrator.
-	namesProject bool
+	body, err := a.body(w, r)
+	if err != nil {
+		return err
+	}
+	patches, err := readPatches(body)
+	if err != nil {
+		return err
+	}
+
+	// Sorted, so that logs and errors do not depend on the order of a map.
+	ids := slices.SortedFunc(maps.Keys(patches), func(x, y uuid.UUID) int { return cmp.Compare(x.String(), y.String()) })
+	targets := make([]string, len(ids))
+	for i, id := range ids {
+		targets[i] = id.String()
+	}
+	web.SetTarget(r.Context(), targets...)
+
+	if in := pathText(r, "arq"); in != "" {
+		if id, ok := parseUUID(in); !ok || len(ids) != 1 || ids[0] != id {
+			return cyborg.Errorf(cyborg.ErrInvalid, "the path names accelerator request %s, and the body another", web.Shorten(in))
+		}
+	}
+
+	// readPatches has made sure that all patches agree in the verb, the host, the
+	// holder and the project.
+	first := patches[ids[0]]
+	if slices.ContainsFunc(ids, func(id uuid.UUID) bool { return patches[id].namesProject }) {
+		if err := a.mayChooseProject(r); err != nil {
+			return err
+		}
+	}
+
+	if err := needsService(r); err != nil {
+		return err
+	}
+
+	// One deadline for everything: waiting for the store, for other operations and
+	// for Nova.
+	deadline := time.Now().Add(a.config.BindTimeout)
+	r = r.WithContext(limiter.NeverRefuseBefore(r.Context(), deadline)) // Nova gives up the instance at any refusal
+
+	if !first.bind {
+		return a.unbind(w, r, ids, deadline)
+	}
+
+	request := cyborg.BindRequest{Host: first.host, Holder: first.holder, Project: first.project}
+	for _, id := range ids {
+		request.ARQs = append(request.ARQs, cyborg.BindARQ{UUID: id, Provider: patches[id].provider})
+	}
+
+	if request.Project == "" {
+		request.Project = a.projectOf(r, first.holder, deadline)
+	}
+
+	return a.bind(w, r, request, deadline)
 }
 
-// readPatches reads the body of a PATCH: an object with a list of changes under
-// the UUID of each accelerator request. All must ask for the same thing, for
-// the same holder on the same host.
-func readPatches(body any) (map[uuid.UUID]patch, error) {
-	members, ok := body.(map[string]any)
-	if !ok || len(members) == 0 {
-		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the request is %s, not an object with changes by the UUIDs of accelerator requests", web.Describe(body))
+// mayChooseProject returns an error unless the caller may say which project a
+// request belongs to: that takes an administrator and microversion 2.1.
+func (a *API) mayChooseProject(r *http.Request) error {
+	if err := needs(r.Context(), minorProject); err != nil {
+		return err
 	}
 
-	out := map[uuid.UUID]patch{}
-	var first *patch
-
-	// The keys are sorted so that the same body always leads to the same error.
-	for _, key := range slices.Sorted(maps.Keys(members)) {
-		id, ok := parseUUID(key)
-		if !ok {
-			return nil, cyborg.Errorf(cyborg.ErrInvalid, "Expected a uuid but received %s", web.Shorten(key))
-		}
-		p, err := readPatch(key, members[key])
-		if err != nil {
-			return nil, err
-		}
-
-		if first == nil {
-			first = &p
-		}
-		switch {
-		case p.bind != first.bind:
-			return nil, cyborg.Errorf(cyborg.ErrInvalid, "one request binds or unbinds; it cannot do both")
-		case p.host != first.host || p.holder != first.holder || p.project != first.project:
-			return nil, cyborg.Errorf(cyborg.ErrInvalid, "the requests are not all of one instance on one host").
-				WithHint("Send one PATCH for each instance.")
-		}
-
-		if _, twice := out[id]; twice {
-			return nil, cyborg.Errorf(cyborg.ErrInvalid, "accelerator request %s is named twice", id)
-		}
-
-		out[id] = p
+	if !auth.CallerOf(r.Context()).Has("admin") {
+		return cyborg.Errorf(cyborg.ErrForbidden, "only administrators may say to which project a request belongs")
 	}
 
-	return out, nil
-}
-
-// longestProject is the largest number of characters that a value in a patch
-// may have, such as the id of a project.
-const longestProject = 255
-
-// readPatch reads the changes of one accelerator request. All of them must add,
-// which is a bind, or all must remove, which is an unbind. An unbind may name
-// any of the known fields; as in upstream, it makes no difference which.
-func readPatch(key string, value any) (patch, error) {
-	var p patch
-	changes, ok := value.([]any)
-	if !ok || len(changes) == 0 {
-		return p, cyborg.Errorf(cyborg.ErrInvalid, "the value of %s is %s, not a list of changes", web.Shorten(key), web.Describe(value))
-	}
-
-	given := map[string]string{}
-
-	for i, item := range changes {
-		change, ok := item.(map[string]any)
-		if !ok {
-			return p, cyborg.Errorf(cyborg.ErrInvalid, "a change is %s, not an object", web.Describe(item))
-		}
-
-		path, _ := change["path"].(string)
-		path = "/" + strings.TrimLeft(path, "/") // upstream accepts any number of leading slashes
-		if !slices.Contains([]string{"/hostname", "/device_rp_uuid", "/instance_uuid", "/project_id", "/service"}, path) {
-			return p, cyborg.Errorf(cyborg.ErrInvalid, "Invalid path in patch: %s", web.Describe(change["path"])).
-				WithHint("The paths are /hostname, /device_rp_uuid, /instance_uuid and /project_id, and /service for what is no instance.")
-		}
-
-		if _, twice := given[path]; twice {
-			return p, cyborg.Errorf(cyborg.ErrInvalid, "the path %s is given twice", path)
-		}
-
-		p.namesProject = p.namesProject || path == "/project_id"
-
-		add := change["op"] == "add"
-		if !add && change["op"] != "remove" {
-			return p, cyborg.Errorf(cyborg.ErrInvalid, "op is %s; it is add or remove", web.Describe(change["op"]))
-		}
-
-		if i > 0 && add != p.bind {
-			return p, cyborg.Errorf(cyborg.ErrInvalid, "Every op must be either add or remove")
-		}
-
-		p.bind = add
-		if !add {
-			given[path] = ""
-			continue
-		}
-
-		text, ok := change["value"].(string)
-		if !ok || text == "" {
-			return p, cyborg.Errorf(cyborg.ErrInvalid, "the value of %s is %s, not a text", path, web.Describe(change["value"]))
-		}
-
-		if err := web.CheckText("the value of "+path, text, longestProject); err != nil {
-			return p, err
-		}
-
-		given[path] = text
-	}
-
-	if !p.bind {
-		return p, nil
-	}
-
-	return p, p.readBind(given)
-}
-
-// readBind checks that the fields of a bind are complete, and reads them into
-// the patch. The holder is an instance, or a service of the infrastructure.
-func (p *patch) readBind(given map[string]string) error {
-	var absent []string
-	for _, path := range []string{"/hostname", "/device_rp_uuid"} {
-		if given[path] == "" {
-			absent = append(absent, path)
-		}
-	}
-
-	if given["/instance_uuid"] == "" && given["/service"] == "" {
-		absent = append(absent, "/instance_uuid")
-	}
-
-	if len(absent) > 0 {
-		return cyborg.Errorf(cyborg.ErrInvalid, "Fields absent in patch: %v", absent)
-	}
-
-	var ok bool
-	p.host, p.project = given["/hostname"], given["/project_id"]
-	if p.provider, ok = parseUUID(given["/device_rp_uuid"]); !ok {
-		return cyborg.Errorf(cyborg.ErrInvalid, "Expected a uuid but received %s, in /device_rp_uuid", web.Shorten(given["/device_rp_uuid"]))
-	}
-
-	if given["/instance_uuid"] == "" {
-		p.holder = cyborg.Holder{Kind: cyborg.HolderService, ID: given["/service"]}
-		return nil
-	}
-
-	if given["/service"] != "" {
-		return cyborg.Errorf(cyborg.ErrInvalid, "a request is bound to an instance or to a service, not to both")
-	}
-
-	instance, ok := parseUUID(given["/instance_uuid"])
-	if !ok || instance == uuid.Nil {
-		return cyborg.Errorf(cyborg.ErrInvalid, "Expected a uuid but received %s, in /instance_uuid", web.Shorten(given["/instance_uuid"]))
-	}
-
-	p.holder = cyborg.Holder{Kind: cyborg.HolderInstance, ID: instance.String()}
 	return nil
+}
+
+// admitWithRetries calls try until the operation is admitted or the time is
+// over. It retries after conflicts with other operations, while Temporal is not
+// available, and while too many operations are in progress. Nova gives up an
+// instance at any other answer than success, so waiting is cheaper than
+// refusing. The last call of try gets no time to wait.
+func (a *API) admitWithRetries(r *http.Request, deadline time.Time, try func(left time.Duration) (operate.Outcome, error)) error {
+	waiting, cancel := context.WithDeadline(r.Context(), deadline)
+	defer cancel()
+
+	for {
+		left := max(0, time.Until(deadline))
+		outcome, err := try(left)
+
+		// The caller gets every answer but a refusal that may pass by itself. It also
+		// gets the error of an operation that has ended. An operation that goes on, but
+		// whose record could not be read, is in the way of the next attempt, which
+		// waits for its end.
+		ended := outcome.Operation.ID != uuid.Nil && outcome.Result != operate.GoesOn
+		kind := cyborg.ErrorKindOf(err)
+		if err == nil || ended || kind != cyborg.ErrClaimed && kind != cyborg.ErrUnavailable && kind != cyborg.ErrOverloaded {
+			return err
+		}
+
+		if left == 0 {
+			return cyborg.Errorf(cyborg.ErrTimeout, "waited %s: %s", a.config.BindTimeout, err.Error()).WithOperation(cyborg.AsError(err).Operation)
+		}
+
+		// Only the caller's own context, or the server's shutdown, ends the loop. The
+		// deadlines of maxRetryInterval and of waiting just lead to the next, or the
+		// last, attempt.
+		err = a.awaitEnd(waiting, cyborg.AsError(err).Operation, maxRetryInterval)
+		if err != nil && (r.Context().Err() != nil || !errors.Is(err, context.DeadlineExceeded)) {
+			return err
+		}
+	}
+}
+
+// awaitEnd waits until the operation has ended, but at most for the given time.
+// Without an operation it only waits. The error is that of the context, or of
+// kind ErrUnavailable when the server shuts down.
+func (a *API) awaitEnd(ctx context.Context, operation uuid.UUID, atMost time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, atMost)
+	defer cancel()
+
+	// Subscribe before the first look at the operation, so that no change in
+	// between is missed.
+	var notified <-chan struct{}
+	if operation != uuid.Nil {
+		notified = a.store.Notify(ctx)
+	}
+
+	ticker := time.NewTicker(minRetryInterval)
+	defer ticker.Stop()
+
+	for {
+		if operation != uuid.Nil {
+			op, err := a.store.Operation(ctx, operation)
+			if err == nil && op.State.Ended() || cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {
+				return nil
+			}
+		}
+
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-drain.Signal(ctx):
+			return cyborg.Errorf(cyborg.ErrUnavailable, "the server stops")
+		case <-notified:
+			select {
+			case <-ticker.C: // events of other operations arrive here too
+			case <-ctx.Done():
+			}
+		}
+	}
 }

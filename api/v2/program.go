@@ -119,7 +119,7 @@ func checkChange(i int, change any) error {
 
 	switch {
 	case !patchPathPattern.MatchString(path):
-		return cyborg.Errorf(cyborg.ErrInvalid, "the path of change %d is %s, which is none", i, web.Describe(members["path"]))
+		return cyborg.Errorf(cyborg.ErrInvalid, "the path of change %d is %s, which is not a path", i, web.Describe(members["path"]))
 	case ownPathTable["/"+strings.Split(path, "/")[1]]: // the first segment covers everything inside the member
 		return cyborg.Errorf(cyborg.ErrInvalid, "'%s' is an internal attribute and can not be updated", path)
 	}

@@ -164,7 +164,7 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	// timeout of the request.
 	if errors.Is(err, context.DeadlineExceeded) && cyborg.ErrorKindOf(err) == cyborg.ErrInternal {
 		err = cyborg.Errorf(cyborg.ErrTimeout, "the answer took longer than the request may last").
-			WithHint("Try again; where it stays so, look at /readyz?verbose.")
+			WithHint("Try again; if that does not help, look at /readyz?verbose.")
 	}
 
 	e := cyborg.AsError(err)

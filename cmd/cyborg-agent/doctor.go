@@ -159,10 +159,10 @@ func examineWhitelist(f *doctor.Findings, file novaconf.File) {
 	neighbours, err := file.Neighbours()
 	switch {
 	case err != nil:
-		f.Warn(check, "it cannot be seen what else Nova is told of PCI devices: "+err.Error(), "Let this user read nova.conf.")
+		f.Warn(check, "what else Nova is told about PCI devices cannot be read: "+err.Error(), "Let this user read nova.conf.")
 	case len(neighbours) > 0:
-		f.Warn(check, "Nova is told of PCI devices in "+strings.Join(neighbours, ", ")+", too",
-			"Take out of there what Cyborg looks after: nova.conf counts before what Cyborg writes, and what it matches is given out by Nova whether Cyborg knows or not.")
+		f.Warn(check, "Nova is told about PCI devices in "+strings.Join(neighbours, ", ")+", too",
+			"Remove from there the devices that Cyborg manages: nova.conf comes before the file that Cyborg writes, and Nova gives out what nova.conf matches, even if Cyborg does not know of it.")
 	case len(content) == 0:
 		f.OKf(check, "%s can be written; there is none now", file.Path())
 	default:

@@ -47,11 +47,11 @@ func TestDoctorChecksTheWhitelist(t *testing.T) {
 		},
 		"a device_spec in nova.conf": {
 			files: map[string]string{"nova.conf": "[DEFAULT]\ndevice_spec = {}\n[pci]\n# device_spec = {}\nalias = {}\ndevice_spec = {}\n"},
-			state: doctor.Warning, found: "nova.conf:6, too", do: "Take out of there",
+			state: doctor.Warning, found: "nova.conf:6, too", do: "Remove from there",
 		},
 		"a device_spec in nova-compute.conf": {
 			files: map[string]string{"nova-compute.conf": "[pci]\ndevice_spec = {}\n"},
-			state: doctor.Warning, found: "nova-compute.conf:2, too", do: "Take out of there",
+			state: doctor.Warning, found: "nova-compute.conf:2, too", do: "Remove from there",
 		},
 		"a device_spec in a hidden file": {
 			files: map[string]string{"nova.conf.d/.site.conf": "[pci]\ndevice_spec = {}\n"},
@@ -59,7 +59,7 @@ func TestDoctorChecksTheWhitelist(t *testing.T) {
 		},
 		"a device_spec of old in another drop-in": {
 			files: map[string]string{"nova.conf.d/cyborg-pci.conf": string(ours), "nova.conf.d/site.conf": "[pci]\npassthrough_whitelist : {}\n"},
-			state: doctor.Warning, found: "site.conf:2, too", do: "Take out of there",
+			state: doctor.Warning, found: "site.conf:2, too", do: "Remove from there",
 		},
 		"an ordinary nova.conf": {
 			files: map[string]string{"nova.conf": "[pci]\nalias = {}\nreport_in_placement = true\n", "nova.conf.d/site.conf": "[DEFAULT]\nhost = h1\n"},

@@ -61,8 +61,8 @@ func run(cmd *cobra.Command, _ []string) error {
 		return err
 	}
 
-	// Where the agent or the listener fails, the group ends the other one, and the
-	// process with an error.
+	// If the agent or the listener fails, the group stops the other one, and the
+	// process ends with that error.
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return a.Run(ctx) })
 	if listener != nil {
@@ -74,7 +74,7 @@ func run(cmd *cobra.Command, _ []string) error {
 
 // agentConfig turns the operator's configuration into that of the agent.
 func agentConfig(c config.Agent) (agent.Config, error) {
-	secure, err := c.TLS.Client()
+	tlsConfig, err := c.TLS.Client()
 	if err != nil {
 		return agent.Config{}, err
 	}
@@ -88,7 +88,7 @@ func agentConfig(c config.Agent) (agent.Config, error) {
 		ImageMaxBytes:     int64(c.ImageMax),
 		ImageCacheBytes:   int64(c.ImageCache),
 		Endpoints:         c.Endpoints,
-		TLS:               secure,
+		TLS:               tlsConfig,
 		HeartbeatInterval: c.Heartbeat,
 		FullScanInterval:  c.FullScan,
 		ScanTimeout:       c.ScanTimeout,

@@ -63,7 +63,7 @@ func usageChecks() []check {
 	return []check{{name: "measures and changes nothing", run: usageMeasures}}
 }
 
-// metricName matches words in small letters, of which the last one is a unit.
+// metricName matches words in small letters, the last of which is a unit.
 var metricName = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)+$`)
 
 // usageMeasures checks the names and the values of the metrics, and that

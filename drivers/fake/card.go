@@ -10,7 +10,7 @@ import (
 )
 
 // Card is the content of a card's file: the state of the fake hardware, and a
-// script of what shall go wrong.
+// script of what goes wrong.
 type Card struct {
 	// BootID is the boot id of the host when the card was last changed. When the
 	// host has another boot id, the card has been without power: attachments and

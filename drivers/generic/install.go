@@ -47,7 +47,7 @@ func (d *Driver) usable(ctx context.Context, target drivers.Target, identity str
 		return sysfs.Function{}, err
 	}
 	if reason, protected := protection[f.Address]; protected {
-		return sysfs.Function{}, cyborg.Errorf(cyborg.ErrProtected, "%s is not touched, for the host lives on it: %s", f.Address, reason)
+		return sysfs.Function{}, cyborg.Errorf(cyborg.ErrProtected, "%s is not touched, because the host lives on it: %s", f.Address, reason)
 	}
 
 	if n := len(f.VFs); n > 0 {

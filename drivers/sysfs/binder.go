@@ -208,7 +208,7 @@ func (b *Binder) bind(ctx context.Context, address cyborg.PCIAddress, driver str
 		return cyborg.Errorf(cyborg.ErrHardware, "the kernel said that %s took %s, but no driver has it", driver, address).
 			WithHint("The kernel log (dmesg) may say why.")
 	default:
-		return cyborg.Errorf(cyborg.ErrHardware, "%s was to have %s, but %s has it", driver, address, function.Driver).
+		return cyborg.Errorf(cyborg.ErrHardware, "%s should be bound to %s, but is bound to %s", address, driver, function.Driver).
 			WithHint("Find out what else rebinds PCI functions on this host, such as driverctl or a udev rule.")
 	}
 }

@@ -198,7 +198,7 @@ func requireAdopted(t *testing.T, o *ours) {
 func TestAdoptRefuses(t *testing.T) {
 	t.Parallel()
 	for statement, want := range map[string]string{
-		"UPDATE devices SET uuid = 'x' WHERE id = 1":                                                                 "devices 1 (x): uuid \"x\" is none",
+		"UPDATE devices SET uuid = 'x' WHERE id = 1":                                                                 "devices 1 (x): uuid \"x\" is no UUID",
 		"UPDATE devices SET hostname = 'no host' WHERE id = 2":                                                       "devices 2 (d0000000-0000-4000-8000-000000000002): hostname \"no host\" is no name",
 		"UPDATE devices SET std_board_info = '[1]' WHERE id = 1":                                                     "std_board_info is \"[1]\"",
 		"UPDATE devices SET std_board_info = '{\"product_id\": 5}' WHERE id = 1":                                     "product_id is 5, no text",
@@ -219,7 +219,7 @@ func TestAdoptRefuses(t *testing.T) {
 		"UPDATE extended_accelerator_requests SET instance_uuid = NULL WHERE id = 1":                                 "it is Bound and has no instance_uuid",
 		"UPDATE extended_accelerator_requests SET instance_uuid = 'x' WHERE id = 1":                                  "instance_uuid \"x\" is no UUID",
 		"UPDATE extended_accelerator_requests SET hostname = 'compute2.example.org' WHERE id = 1":                    "its attach handle is on \"compute1.example.org\"",
-		"UPDATE extended_accelerator_requests SET deployable_id = 2 WHERE id = 1":                                    "its deployable 2 is another one",
+		"UPDATE extended_accelerator_requests SET deployable_id = 2 WHERE id = 1":                                    "its deployable 2 is not the deployable of its attach handle",
 		"UPDATE extended_accelerator_requests SET state = 'Bound', attach_handle_id = 1 WHERE id = 3":                "the handle was given out twice",
 	} {
 		broken := newPostgreSQL(t).load(t, "cloud.sql").exec(t, statement)

@@ -22,7 +22,7 @@ func (c *converter) arq(a arq, holders map[int64]arq) {
 
 	switch {
 	case err != nil:
-		refuse("uuid %q is none", a.uuid)
+		refuse("uuid %q is no UUID", a.uuid)
 		return
 	case profile == nil:
 		refuse("its device profile %d is not there, or not understood", a.profile)
@@ -137,7 +137,7 @@ func (c *converter) bound(a arq, out *db.AdoptedARQ, holders map[int64]arq, refu
 
 	switch {
 	case a.deployable.Valid && (!known || c.adoption.Deployables[deployable].UUID != handle.Deployable):
-		refuse("its deployable %d is another one than that of its attach handle", a.deployable.Int64)
+		refuse("its deployable %d is not the deployable of its attach handle", a.deployable.Int64)
 		return false
 	case !a.host.Valid || a.host.String != handle.Host:
 		refuse("its hostname is %q, and its attach handle is on %q", a.host.String, handle.Host)

@@ -115,7 +115,7 @@ func (c *converter) profile(p profile) {
 
 	id, err := uuid.Parse(p.uuid)
 	if err != nil {
-		refuse("uuid %q is none", p.uuid)
+		refuse("uuid %q is no UUID", p.uuid)
 		return
 	}
 
@@ -133,7 +133,7 @@ func (c *converter) profile(p profile) {
 	}
 
 	if !cyborg.IsName(p.name) {
-		refuse("the name %.80q cannot be one", p.name)
+		refuse("%.80q cannot be a name", p.name)
 		return
 	}
 
@@ -188,7 +188,7 @@ func (c *converter) device(d device, paths []controlPath) *db.AdoptedDevice {
 	id, err := uuid.Parse(d.uuid)
 	switch {
 	case err != nil:
-		return refuse("uuid %q is none", d.uuid)
+		return refuse("uuid %q is no UUID", d.uuid)
 	case !slices.Contains(typesTable, cyborg.DeviceType(d.kind)):
 		return refuse("type %q is not known", d.kind)
 	case cyborg.CheckHostName(d.hostname) != nil:
@@ -287,13 +287,13 @@ func (c *converter) deployable(d deployable) {
 		refuse("its device %d is not there, or not understood", d.device)
 		return
 	case err != nil:
-		refuse("uuid %q is none", d.uuid)
+		refuse("uuid %q is no UUID", d.uuid)
 		return
 	case d.parent.Valid || d.root.Valid:
 		refuse("it is a part of another deployable (parent_id, root_id), which nothing ever made")
 		return
 	case !cyborg.IsName(d.name):
-		refuse("the name %.80q cannot be one", d.name)
+		refuse("%.80q cannot be a name", d.name)
 		return
 	case d.accelerators < 0:
 		refuse("num_accelerators is %d", d.accelerators)
@@ -346,7 +346,7 @@ func (c *converter) attribute(a attribute) {
 		c.refuse("attributes", a.id, a.uuid, "its deployable %d is not there, or not understood", a.deployable)
 		return
 	case err != nil:
-		c.refuse("attributes", a.id, a.uuid, "uuid %q is none", a.uuid)
+		c.refuse("attributes", a.id, a.uuid, "uuid %q is no UUID", a.uuid)
 		return
 	}
 
@@ -375,7 +375,7 @@ func (c *converter) handle(h handle) {
 		refuse("its deployable %d is not there, or not understood", h.deployable)
 		return
 	case err != nil:
-		refuse("uuid %q is none", h.uuid)
+		refuse("uuid %q is no UUID", h.uuid)
 		return
 	case h.kind != string(cyborg.HandlePCI) && h.kind != string(cyborg.HandleTestPCI):
 		refuse("attach_type %q: no driver of this release has such handles", h.kind)

@@ -250,7 +250,7 @@ func unopened(err error) error {
 
 	if !refused {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the database of --from does not answer: %w", err).
-			WithHint("See that its server runs and can be reached from here, and that the URL names the right one.")
+			WithHint("Check that its server runs and can be reached from here, and that the URL names the right one.")
 	}
 
 	return cyborg.Errorf(cyborg.ErrInvalid, "the database of --from cannot be opened: %w", err).
@@ -375,7 +375,7 @@ func (s *source) checkSchema(ctx context.Context, tx *sql.Tx) error {
 	// Check the kind of database first, then the revision, then the columns, so
 	// that the error is about the first cause.
 	if len(found["alembic_version"]) == 0 {
-		return cyborg.Errorf(cyborg.ErrUnsupported, "the database of --from is none of OpenStack Cyborg: it has no table alembic_version")
+		return cyborg.Errorf(cyborg.ErrUnsupported, "the database of --from is not OpenStack Cyborg's: it has no table alembic_version")
 	}
 
 	var version string

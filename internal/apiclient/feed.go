@@ -28,8 +28,8 @@ const (
 	longestDelay = 5 * time.Second
 )
 
-// errStreamOver is the API's statement (204) that this stream will never have
-// anything more.
+// errStreamOver says that the API answered 204: nothing will ever follow on
+// this stream.
 var errStreamOver = errors.New("the event stream is over")
 
 // Trouble is called with each failure that is being waited out, and with nil
@@ -59,10 +59,11 @@ type feed struct {
 	conn  *messageReader
 	close func()
 
-	// delay is the last wait before a connection; 0 after a message.
+	// delay is how long backOff waited last; a message resets it to 0.
 	delay time.Duration
 
-	// failing is set while trouble has an error that is not over.
+	// failing is set after trouble was told of a failure, until it is told that the
+	// failure is over.
 	failing bool
 }
 
@@ -121,8 +122,9 @@ func (f *feed) connect(ctx context.Context) error {
 		}
 
 		f.fail(err)
-		// The API's own advice is respected up to half of the longest delay: backOff
-		// doubles the delay and waits at least half of the result.
+		// Retry-After becomes the delay. backOff doubles it, waits at least half of
+		// that, and never more than longestDelay: so the advice is kept only up to half
+		// of longestDelay.
 		if problem, ok := errors.AsType[*Problem](err); ok {
 			f.delay = max(f.delay, min(problem.RetryAfter, longestDelay))
 		}
@@ -155,8 +157,8 @@ func (f *feed) open(parent context.Context) error {
 		}},
 	}, nil)
 	if err != nil {
-		// The watchdog's cancellation would look like the caller's; only the parent
-		// context shows whose it was.
+		// Both the watchdog and the caller cancel ctx. If parent has not ended, it was
+		// the watchdog.
 		silent := !watchdog.Stop() && parent.Err() == nil
 		cancel()
 		if silent {
@@ -247,7 +249,7 @@ func (c *Client) Events(ctx context.Context, filter EventFilter, after string, t
 
 			if err == nil {
 				if jsonErr := json.Unmarshal([]byte(msg.data), &event); jsonErr != nil {
-					err = cyborg.Errorf(cyborg.ErrInternal, "the API sent an event that is not one: %w", jsonErr)
+					err = cyborg.Errorf(cyborg.ErrInternal, "the API sent an event that cannot be read: %w", jsonErr)
 				}
 			}
 

@@ -33,8 +33,7 @@ func (c *Client) HostHistory(ctx context.Context, name string, page Page) iter.S
 	return history(ctx, c, hostPath(name), page)
 }
 
-// ForgetHost deletes a host that is silent and of whose accelerators none is
-// held.
+// ForgetHost deletes a host that is silent and whose accelerators nobody holds.
 func (c *Client) ForgetHost(ctx context.Context, name string) error {
 	_, err := c.change(ctx, request{method: http.MethodDelete, path: hostPath(name)})
 	return err

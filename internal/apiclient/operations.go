@@ -23,8 +23,8 @@ type Operation struct {
 	WorkflowID string `json:"workflow_id"`
 }
 
-// OperationFilter selects operations. An empty field selects all; an operation
-// must match every field, and one value of each field.
+// OperationFilter selects operations. An empty field selects all. Of a field
+// with several values, one must match; all fields must match.
 type OperationFilter struct {
 	IDs         []uuid.UUID
 	Prefix      string // how the id begins, eight characters or more

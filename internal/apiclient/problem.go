@@ -67,7 +67,7 @@ func newProblem(resp *http.Response, body []byte) *Problem {
 	media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if media != "application/problem+json" || json.Unmarshal(body, &parsed) != nil || parsed.Kind == "" {
 		problem.Err = cyborg.Errorf(kindOfStatus(resp.StatusCode), "%s answered %s", resp.Request.URL.Redacted(), cyborg.Sanitize(resp.Status, longestText)).
-			WithHint("That is not how a Cyborg API tells an error; check the URL, and what stands between here and there.")
+			WithHint("This is not how a Cyborg API reports an error; check the URL, and any proxy on the way.")
 		return problem
 	}
 
@@ -156,7 +156,7 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "%s does not answer: %w", at, err).WithHint("Check --url or CYBORG_URL.")
 	}
 
-	return cyborg.Errorf(cyborg.ErrUnavailable, "cannot talk to %s: %w", at, err).WithHint("See that it is Cyborg's API, and check --url or CYBORG_URL.")
+	return cyborg.Errorf(cyborg.ErrUnavailable, "cannot talk to %s: %w", at, err).WithHint("Check that it is Cyborg's API, and check --url or CYBORG_URL.")
 }
 
 // isCertificateError reports whether the server's certificate is not trusted.

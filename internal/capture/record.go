@@ -156,8 +156,8 @@ func (r *recorder) disk(dir string) {
 	r.links(path.Join(dir, "holders"), "")
 }
 
-// interfaces records the network interfaces, and of which bond or bridge they
-// are part.
+// interfaces records the network interfaces, and the bond or bridge that each
+// belongs to.
 func (r *recorder) interfaces(context.Context) error {
 	r.dir("sys/class/net")
 	for _, name := range r.names("sys/class/net") {

@@ -53,8 +53,8 @@ type Streams struct {
 // movements.
 func (s *Streams) steers() bool { return s.OutWidth > 0 && s.Env("TERM") != "dumb" }
 
-// outWidth is the present width of the terminal that Out writes to; 0 where it
-// is none.
+// outWidth is the present width of the terminal that Out writes to; 0 if Out is
+// no terminal.
 func (s *Streams) outWidth() int {
 	if s.OutWidth > 0 && s.Screen != nil {
 		if columns, _ := s.Screen(); columns > 0 {

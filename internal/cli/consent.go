@@ -23,9 +23,8 @@ func (c *consent) addFlags(cmd *cobra.Command) {
 // errDeclined is returned when the user does not answer yes.
 var errDeclined = errors.New("nothing was changed")
 
-// agree asks the user to agree to the losses, each of which says what is lost
-// and by whom. It asks nothing where nothing is lost, and refuses where nobody
-// can be asked.
+// agree asks the user to agree to the losses. Each is a sentence about what is
+// lost. It asks nothing if nothing is lost, and refuses if nobody can be asked.
 func (s *shell) agree(ctx context.Context, c consent, losses []string) error {
 	if c.yes || len(losses) == 0 {
 		return nil

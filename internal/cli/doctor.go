@@ -378,7 +378,7 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 	}
 
 	if len(fenced) > 0 {
-		f.Warn("accelerators", fmt.Sprintf("%d kept from new work: %s", len(fenced), english.Some(fenced)), "`cyborg accelerator show` says by which operation.")
+		f.Warn("accelerators", fmt.Sprintf("%d fenced: %s", len(fenced), english.Some(fenced)), "`cyborg accelerator show` says by which operation.")
 	}
 
 	if len(broken)+len(missing)+len(fenced) == 0 {

@@ -218,7 +218,7 @@ func TestDoctorFindings(t *testing.T) {
 			f.has(func(a *apiclient.Accelerator) { a.Lifecycle, a.Reason = cyborg.LifecycleError, "no undo" })
 		}, "accelerators", doctor.Failed, "1 in error: fast (no undo)"},
 		"a missing card":                        {func(f *fakeAPI) { f.has(func(a *apiclient.Accelerator) { a.Presence = cyborg.PresenceMissing }) }, "accelerators", doctor.Warning, "1 missing: fast"},
-		"a fenced card":                         {func(f *fakeAPI) { f.has(func(a *apiclient.Accelerator) { a.Fence = &cyborg.Fence{Reason: "dust"} }) }, "accelerators", doctor.Warning, "1 kept from new work: fast (dust)"},
+		"a fenced card":                         {func(f *fakeAPI) { f.has(func(a *apiclient.Accelerator) { a.Fence = &cyborg.Fence{Reason: "dust"} }) }, "accelerators", doctor.Warning, "1 fenced: fast (dust)"},
 		"an operation that could not be undone": {func(f *fakeAPI) { f.undoneOperation(6 * 24 * time.Hour) }, "needs_operator", doctor.Warning, "1 of the last 7 days could not be undone"},
 		"Placement differs": {func(f *fakeAPI) {
 			f.drift(apiclient.Drift{Drift: cyborg.Drift{Host: "h1", Class: cyborg.DriftNoComputeNode, Detail: "it is not there", FoundAt: noon, LastAt: noon}})

@@ -204,8 +204,8 @@ func (s *shell) operationCancel(cmd *cobra.Command) {
 	})
 }
 
-// operationAfter prints an operation that has ended; there is none where there
-// was nothing left to do.
+// operationAfter prints the operation that the answer has. Without one, nothing
+// was left to do, and it prints nothing.
 func operationAfter(_ context.Context, p *printer, _ call, answer apiclient.Answer) error {
 	if answer.Operation == nil {
 		return nil

@@ -1,7 +1,7 @@
-// Package clock tells the time of day, and waits. The clock can be set off, so
-// that tests of whole processes can make a machine's clock jump. Durations are
-// measured by Go's monotonic clock, which no jump affects. It imports only the
-// standard library.
+// Package clock tells the time of day, and waits. The clock can be given an
+// offset, so that tests of whole processes can make a machine's clock jump.
+// Durations are measured by Go's monotonic clock, which no jump affects. The
+// package imports only the standard library.
 package clock
 
 import (
@@ -20,11 +20,11 @@ const FileVariable = "CYBORG_CLOCK_OFFSET_FILE"
 // Clock tells the time of day.
 type Clock func() time.Time
 
-// System returns the machine's clock, or the clock with the offset that the
-// environment demands. Round drops the monotonic reading, which would not
+// System returns the machine's clock, or the clock with the offset in the file
+// that FileVariable names. Round drops the monotonic reading, which would not
 // follow a jump of the offset.
 func System() Clock {
-	path := os.Getenv(FileVariable) //nolint:forbidigo // no option: it is for tests, and none of their configuration's business
+	path := os.Getenv(FileVariable) //nolint:forbidigo // for tests only, so it is no option of the configuration
 	if path == "" {
 		return time.Now
 	}
@@ -45,8 +45,8 @@ func offset(path string) time.Duration {
 	return off
 }
 
-// Sleep waits for the duration. Where ctx ends first, it returns the cause of
-// that.
+// Sleep waits for the duration. If ctx ends first, it returns
+// context.Cause(ctx).
 func Sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):

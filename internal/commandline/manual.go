@@ -180,7 +180,7 @@ func (r *roff) macro(name, argument string) {
 	r.WriteString("\n")
 }
 
-// linef writes a line of which the arguments are escaped already.
+// linef writes a line. The caller has escaped the arguments.
 func (r *roff) linef(format string, args ...any) { fmt.Fprintf(r, format+"\n", args...) }
 
 // text writes paragraphs. A paragraph that is indented by four spaces keeps its

@@ -16,13 +16,13 @@ func (f *Findings) Certificate(whose string, certificate *x509.Certificate, now 
 	check, until := "certificate of "+whose, certificate.NotAfter.UTC().Format(time.DateOnly)
 	switch {
 	case now.After(certificate.NotAfter):
-		f.Fail(check, "is good no more: it ended on "+until, "Replace it; no restart is needed.")
+		f.Fail(check, "is no longer valid: it ended on "+until, "Replace it; no restart is needed.")
 	case now.Before(certificate.NotBefore):
-		f.Fail(check, fmt.Sprintf("is not good yet: it begins at %s", certificate.NotBefore.UTC().Format(time.RFC3339)), "Look at the clocks.")
+		f.Fail(check, fmt.Sprintf("is not valid yet: it begins at %s", certificate.NotBefore.UTC().Format(time.RFC3339)), "Look at the clocks.")
 	case now.Add(expiresSoon).After(certificate.NotAfter):
 		f.Warn(check, "ends soon, on "+until, "Replace it; no restart is needed.")
 	default:
-		f.OKf(check, "is good until %s", until)
+		f.OKf(check, "is valid until %s", until)
 	}
 }
 

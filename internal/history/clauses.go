@@ -151,9 +151,9 @@ func driverClause(c change) string {
 // fenceClause gives the reason of a fence, which is a sentence already.
 func fenceClause(c change) string {
 	if c.To == "" {
-		return "opened to new work again"
+		return "is no longer fenced"
 	}
-	return "closed to new work: " + c.To
+	return "was fenced: " + c.To
 }
 
 // healthClause describes what was lost when the host booted. The event of an

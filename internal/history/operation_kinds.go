@@ -10,10 +10,10 @@ import (
 	"github.com/cyborg-project/cyborg/internal/english"
 )
 
-// describe says what an operation does to a thing, of which the parameter it is
-// the name, once in the past tense ("attached it to …") and once as an
-// infinitive ("attach it to …"). The events are those that the operation
-// caused, as far as the history shows them.
+// describe says what an operation does to a thing, once in the past tense
+// ("attached it to …") and once as an infinitive ("attach it to …"). The
+// parameter it is the name of the thing. The events are those that the
+// operation caused, as far as the history shows them.
 type describe func(it string, o cyborg.Operation, events []cyborg.Event) (did, do string)
 
 // operationKindTable has a line for each kind of operation.

@@ -243,7 +243,7 @@ func Content(answer *http.Response, offset, limit int64) (io.Reader, int64, erro
 
 	if answer.StatusCode == http.StatusPartialContent {
 		begin, total, ok := contentrange.Parse(answer.Header.Get("Content-Range"))
-		if !ok || begin != offset || begin == total { // an empty part is none
+		if !ok || begin != offset || begin == total { // an empty range is no part of the image
 			return nil, 0, cyborg.Errorf(cyborg.ErrUnavailable, "image source %s answers with range %q, not from byte %d",
 				source, answer.Header.Get("Content-Range"), offset)
 		}

@@ -82,7 +82,7 @@ func fromClouds(c config.OpenStack) (credentials, error) {
 
 	if login.TokenID != "" || login.Password == "" && login.ApplicationCredentialSecret == "" {
 		return credentials{}, cyborg.Errorf(cyborg.ErrInvalid, "openstack.cloud %q has neither a password nor an application credential with its secret",
-			c.Cloud).WithHint("A server logs in again and again: a token, or a person who is asked, is of no use to it.")
+			c.Cloud).WithHint("A server logs in again and again, so it can use neither a token nor a login that asks a person.")
 	}
 
 	who := "user " + cmp.Or(login.Username, login.UserID)

@@ -43,7 +43,7 @@ func Explain(service string, err error) error {
 	answer, ok := errors.AsType[gophercloud.ErrUnexpectedResponseCode](err)
 	if !ok {
 		return newError(cyborg.ErrUnavailable, err, "the service %s does not answer: %v", service, innermost(err)).
-			WithHint("Look whether it runs and whether this server reaches it.")
+			WithHint("Check that it runs and that this server reaches it.")
 	}
 
 	kind := kindOfStatus(answer.Actual)

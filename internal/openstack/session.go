@@ -187,8 +187,8 @@ func (s *Session) keystone(provider *gophercloud.ProviderClient) *gophercloud.Se
 	return &gophercloud.ServiceClient{ProviderClient: provider, Endpoint: s.identity, Type: "identity"}
 }
 
-// ensure makes sure that we have a token that stays good for a while. While
-// Keystone is away, a token that is not over yet is used to its end.
+// ensure makes sure that we have a token that stays valid for a while. While
+// Keystone is away, the present token is used until it expires.
 func (s *Session) ensure(ctx context.Context) error {
 	s.mu.RLock()
 	expires, retryFrom, token := s.expires, s.retryFrom, s.provider.Token()
@@ -285,7 +285,7 @@ func (s *Session) loginError(err error) error {
 	case answer.Actual == http.StatusUnauthorized, answer.Actual == http.StatusForbidden,
 		answer.Actual == http.StatusNotFound && bytes.Contains(answer.Body, []byte("Application Credential")):
 		return cyborg.Errorf(cyborg.ErrUnavailable, "Keystone does not let our own %s in", s.own.who).
-			WithHint("The operator of this server corrects who it is: openstack.username, password, project_name and the domains, or the application credential.")
+			WithHint("The operator of this server must correct openstack.username, password, project_name and the domains, or the application credential.")
 
 	case answer.Actual != 0:
 		return cyborg.Errorf(cyborg.ErrUnavailable, "%w", Explain("identity", err))

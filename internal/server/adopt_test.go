@@ -84,7 +84,7 @@ func TestAdoptCommand(t *testing.T) {
 	require.NoError(t, err)
 	out, err = adopt(t, "--database-url", to, "--from", from, "--apply")
 	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err))
-	require.Contains(t, out, `refused: devices 1 (x): uuid "x" is none`)
+	require.Contains(t, out, `refused: devices 1 (x): uuid "x" is no UUID`)
 
 	_, err = adopt(t, "--database-url", to)
 	require.ErrorContains(t, err, "from")

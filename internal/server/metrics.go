@@ -23,7 +23,7 @@ func newMetrics(registry prometheus.Registerer) (*metrics, error) {
 			Name: "cyborg_db_statements_total", Help: "Statements sent to the records' database.",
 		}),
 		batches: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "cyborg_ingest_batch_size", Help: "Of how many hosts reports or heartbeats were written together.",
+			Name: "cyborg_ingest_batch_size", Help: "How many hosts' reports or heartbeats were written together.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 11),
 		}, []string{"of"}),
 		flushes: prometheus.NewHistogramVec(prometheus.HistogramOpts{

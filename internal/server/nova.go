@@ -60,7 +60,7 @@ func (s *server) novaParts() ([]Part, error) {
 
 		for {
 			if err := count(ctx); err != nil && ctx.Err() == nil {
-				s.Log.WarnContext(ctx, "it cannot be counted in what Nova and the records differ", slog.String("error", err.Error()))
+				s.Log.WarnContext(ctx, "the differences between Nova and the records cannot be counted", slog.String("error", err.Error()))
 			}
 
 			select {

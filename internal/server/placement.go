@@ -40,7 +40,7 @@ func (s *server) followPlacement(ctx context.Context) error {
 		Name: "cyborg_placement_drift", Help: "Differences between Placement and the records that are not repaired, by class.",
 	}, []string{"class"})
 	pending := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "cyborg_placement_hosts_out_of_step", Help: "Hosts of which Placement does not know yet what the records say.",
+		Name: "cyborg_placement_hosts_out_of_step", Help: "Hosts whose records Placement does not follow yet.",
 	})
 
 	for _, c := range []prometheus.Collector{requests, repairs, drift, pending} {

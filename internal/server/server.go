@@ -362,7 +362,7 @@ func (s *server) presence() Part {
 	each := func(ctx context.Context, do func(context.Context, cyborg.Service) error) {
 		for _, service := range services {
 			if err := do(ctx, service); err != nil && ctx.Err() == nil {
-				s.Log.WarnContext(ctx, "the list of services is not true of this process",
+				s.Log.WarnContext(ctx, "the list of services does not show this process as it is",
 					slog.String("role", service.Role), slog.String("error", err.Error()))
 			}
 		}

@@ -157,7 +157,7 @@ func (e *examiner) attributes(ctx context.Context, want map[string]enumspb.Index
 	}
 
 	if len(missing) > 0 {
-		e.Warn("search attributes", fmt.Sprintf("missing, or of another type: %v", missing), "A server adds them when it starts; without the right to, add them by hand.")
+		e.Warn("search attributes", fmt.Sprintf("missing, or of another type: %v", missing), "A server adds them when it starts. If it may not, add them by hand.")
 		return
 	}
 

@@ -239,7 +239,7 @@ func TestServiceTokensOfKeystone(t *testing.T) {
 
 	_, err = i.caller(t, demo, demo)
 	require.Equal(t, cyborg.ErrUnauthenticated, cyborg.ErrorKindOf(err))
-	require.ErrorContains(t, err, "not one of a service")
+	require.ErrorContains(t, err, "does not belong to a service")
 }
 
 // TestUnknownTokensAreRefused sends tokens that do not exist, in many forms.

@@ -97,7 +97,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 
 	// The kernel's messages are about this machine, so another root has none.
 	if a.config.Root == "/" {
-		all.Go(func() { a.listen(lasting, parts.inventory) })
+		all.Go(func() { a.watchKernel(lasting, parts.inventory) })
 	}
 
 	serving := make(chan struct{})

@@ -221,7 +221,7 @@ func TestARefusedAgentTakesNoSteps(t *testing.T) {
 	h.eventually(func() bool { return strings.Contains(said.String(), "taking no more steps from Temporal") })
 	h.conductor.ail(nil)
 	h.eventually(func() bool {
-		return strings.Count(said.String(), "the conductor takes this agent for the host's now") == 2
+		return strings.Count(said.String(), "the conductor accepts this agent as the host's now") == 2
 	})
 }
 

@@ -37,7 +37,7 @@ func readBootID(root string) (string, error) {
 
 	id, err := uuid.Parse(strings.TrimSpace(string(text)))
 	if err != nil {
-		return "", cyborg.Errorf(cyborg.ErrUnavailable, "the boot id of this machine, in %s, is not one: %w", path, err)
+		return "", cyborg.Errorf(cyborg.ErrUnavailable, "the boot id of this machine, in %s, is not a UUID: %w", path, err)
 	}
 
 	return id.String(), nil

@@ -309,7 +309,7 @@ func (r *reporter) takeVerdict(ctx context.Context, err error) {
 	// Only a change is logged: heartbeats bring the same verdict every few seconds.
 	case err == nil:
 		if r.approval.set(granted) == refused {
-			r.log.InfoContext(ctx, "the conductor takes this agent for the host's now")
+			r.log.InfoContext(ctx, "the conductor accepts this agent as the host's now")
 		}
 	}
 }
@@ -384,7 +384,7 @@ func (r *reporter) save() {
 	r.savedAt = time.Now()
 
 	if err := r.inventory.Save(); err != nil {
-		r.log.Warn("the inventory is not kept", "error", err)
+		r.log.Warn("the inventory cannot be kept for the next start", "error", err)
 	}
 }
 

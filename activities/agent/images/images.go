@@ -129,8 +129,8 @@ func Open(config Config, log *slog.Logger) (*Store, error) {
 }
 
 // Stage brings an image to the host and verifies it. An interrupted download is
-// resumed from where it stopped. Progress is called now and then with the bytes
-// so far and in all (-1 where the total is unknown).
+// resumed from where it stopped. Progress is called repeatedly with the number
+// of bytes so far and in total (-1 if the total is unknown).
 //
 // Errors: ErrInvalid for an impossible source or checksum; ErrNotFound;
 // ErrTooLarge; ErrImageRejected where the checksum does not match;
@@ -169,7 +169,7 @@ func (s *Store) Stage(ctx context.Context, request Request, progress func(done, 
 
 	if err == nil && request.Once {
 		if err := s.config.Source.GiveBack(ctx, request.Fetch); err != nil { // the URL expires by itself, only later
-			s.log.DebugContext(ctx, "the URL of an image was not given back", "error", err)
+			s.log.DebugContext(ctx, "the one-time URL of an image was not revoked", "error", err)
 		}
 	}
 
@@ -294,7 +294,7 @@ func (s *Store) stageRemote(ctx context.Context, fetch string, want checksums, p
 
 	image, resumed, err := s.fetch(ctx, fetch, path, want, progress)
 	if resumed && cyborg.ErrorKindOf(err) == cyborg.ErrImageRejected {
-		s.log.WarnContext(ctx, "what was there of an image does not fit what came; it is fetched from the beginning", "checksum", want.name())
+		s.log.WarnContext(ctx, "the part of an image that an earlier try fetched does not fit the rest; the image is fetched from its beginning", "checksum", want.name())
 		image, _, err = s.fetch(ctx, fetch, path, want, progress)
 	}
 

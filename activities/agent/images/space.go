@@ -86,7 +86,7 @@ func (s *Store) freeSpace(size int64) error {
 					WithHint("Free some space on the disk of the agent's state directory.")
 			}
 
-			s.log.Warn("the images that are needed are more than the cache is meant to hold",
+			s.log.Warn("the images that are in use are larger together than the cache may be",
 				"bytes", total+size, "cache_bytes", s.config.CacheBytes)
 			return nil
 		}

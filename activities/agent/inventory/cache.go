@@ -53,7 +53,7 @@ func (i *Inventory) readCache() {
 	}
 
 	if err != nil || file.Format != 1 {
-		i.log.Warn("the last inventory cannot be read; the agent looks and reports anew", "path", i.cachePath(), "error", err)
+		i.log.Warn("the last inventory cannot be read; the agent scans the hardware and reports all of it", "path", i.cachePath(), "error", err)
 		return
 	}
 

@@ -43,8 +43,8 @@ type Configured struct {
 // restarts. A new driver is made, and must discover its devices, before it
 // replaces the old one; where that fails, nothing changes.
 //
-// Errors: ErrInvalid, ErrNotFound, ErrChanged, ErrInUse for a backend of which
-// something is attached or in use, and those of the driver.
+// Errors: ErrInvalid, ErrNotFound, ErrChanged, ErrInUse while something of the
+// backend is attached or in use, and those of the driver.
 func (i *Inventory) Configure(ctx context.Context, request cyborg.ConfigureRequest) (Configured, error) {
 	// One change at a time: each is computed from the settings that the one before
 	// has left.
@@ -156,8 +156,8 @@ func (i *Inventory) disable(ctx context.Context, want Setting) (Configured, erro
 	return Configured{State: cyborg.BackendDisabled, Services: []string{}}, nil
 }
 
-// checkUnused refuses, with kind ErrInUse, to disable a backend of which
-// something is attached or in use. A failed backend is not asked: it must be
+// checkUnused refuses, with kind ErrInUse, to disable a backend while something
+// of it is attached or in use. A failed backend is not asked: it must be
 // possible to remove a driver that does not work.
 func (i *Inventory) checkUnused(ctx context.Context, name string) error {
 	for _, entry := range i.journal.Attachments() {

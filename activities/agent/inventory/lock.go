@@ -9,9 +9,10 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// lockWait is how long a change waits for another one on the same device.
-// Operations claim what they work on, so only a try that Temporal has given up
-// and that still runs can be in the way.
+// lockWait is how long a change waits until nobody else holds the device. The
+// holder may be an operation on another accelerator of the device, a settling,
+// a look at the hardware, or an earlier try of the same step: one that Temporal
+// has given up while it still runs.
 const lockWait = 30 * time.Second
 
 // deviceLocks serialise the changes of each device. The zero value is ready to
@@ -29,7 +30,8 @@ type deviceLock struct {
 	users int
 	// token is full while somebody holds the lock.
 	token chan struct{}
-	// by and since describe the holder, for the error of those who wait in vain.
+	// by and since describe the holder, for the error of a caller whose wait is
+	// over.
 	by    string
 	since time.Time
 }
@@ -64,7 +66,9 @@ func (l *deviceLocks) lock(ctx context.Context, device, by string, wait time.Dur
 			<-lock.token
 			l.release(device, lock)
 		}
-		if ctx.Err() != nil { // select chooses at random where both are ready, and nobody wants the lock any more
+		// Both may have been ready, and select chooses at random. The caller is gone,
+		// so give the lock back.
+		if ctx.Err() != nil {
 			unlock()
 			return nil, context.Cause(ctx)
 		}
@@ -86,7 +90,7 @@ func (l *deviceLocks) lock(ctx context.Context, device, by string, wait time.Dur
 }
 
 // tryLock locks a device that nobody holds or waits for. A look at the hardware
-// uses it: it must not hold up an operation.
+// uses tryLock, because a look must not hold up an operation.
 func (l *deviceLocks) tryLock(device, by string) (unlock func(), free bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

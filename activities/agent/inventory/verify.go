@@ -73,7 +73,7 @@ func (i *Inventory) verifyOne(
 		"holder", entry.HolderKind+":"+entry.HolderID, "operation", entry.Operation.String())
 	now.State = journal.InDoubt
 	if err := i.journal.Write(journal.Change{Attachments: []journal.Attachment{now}}); err != nil {
-		in.log.ErrorContext(ctx, "that cannot be written down", "handle", entry.Handle, "error", err)
+		in.log.ErrorContext(ctx, "the journal cannot keep that a handle is no longer attached", "handle", entry.Handle, "error", err)
 		return
 	}
 

@@ -16,7 +16,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// Device is one PCI function, with what Nova shall know of it.
+// Device is one PCI function, with what the whitelist tells Nova about it.
 type Device struct {
 	Address   cyborg.PCIAddress
 	VendorID  string // four hexadecimal digits, as is ProductID

@@ -58,8 +58,8 @@ func checkReport(r *agentapi.Report) error {
 func optionalName(text string) bool { return text == "" || cyborg.IsName(text) }
 
 // hasNull reports whether JSON text contains an escaped null character, which
-// PostgreSQL cannot store. An escaped backslash followed by "u0000" is none:
-// the backslashes before it are counted.
+// PostgreSQL cannot store. An escaped backslash followed by "u0000" is no null
+// character: the backslashes before it are counted.
 func hasNull(text string) bool {
 	const null = `\u0000`
 	for {

@@ -128,8 +128,8 @@ const (
 // inventoryQuery collects what has to be read of the inventories. The slices of
 // each group have the same length and are unnested together.
 type inventoryQuery struct {
-	hosts []string // hosts of which everything is read
-	parts []string // hosts of which only what the groups below name is read
+	hosts []string // hosts whose whole inventory is read
+	parts []string // hosts whose inventory is read only as far as the groups below name it
 	names []string // names of reported deployables, as they are or would be called
 
 	deviceHosts, devices                 []string

@@ -19,8 +19,8 @@ const (
 )
 
 // ownWhitelist is an SQL expression: the checksum of the whitelist file of the
-// host's Nova where only Cyborg has written it, else NULL. A host of which
-// nothing is known yet takes this checksum as the one that was written last.
+// host's Nova where only Cyborg has written it, else NULL. While nothing else
+// is known of a host, this checksum counts as the one that was written last.
 const ownWhitelist = `CASE WHEN coalesce(whitelist ->> 'foreign', '') = '' THEN whitelist ->> 'sha256' END`
 
 // write writes hosts and collected changes in one round trip, with at most one

@@ -31,7 +31,7 @@ func (s *Store) MaintainDevice(ctx context.Context, id uuid.UUID, m cyborg.Maint
 // id.
 func maintain(ctx context.Context, tx pgx.Tx, m cyborg.Maintenance, actor cyborg.Actor, condition string, id uuid.UUID) error {
 	if m.Reason == "" {
-		return cyborg.Errorf(cyborg.ErrInvalid, "maintenance needs a reason; others will wonder")
+		return cyborg.Errorf(cyborg.ErrInvalid, "maintenance needs a reason: others will want to know why")
 	}
 
 	var (
@@ -146,9 +146,9 @@ func (s *Store) administerDevice(ctx context.Context, id uuid.UUID, actor cyborg
 // PostgreSQL has room for some thousand locks of all transactions together.
 const hostsAtOnce = 500
 
-// EnableExpired ends all maintenance whose time is over, and returns for how
-// many accelerators. It works in transactions of hostsAtOnce hosts.
-func (s *Store) EnableExpired(ctx context.Context) (int, error) {
+// EndExpiredMaintenance ends all maintenance whose time is over, and returns
+// for how many accelerators. It works in transactions of hostsAtOnce hosts.
+func (s *Store) EndExpiredMaintenance(ctx context.Context) (int, error) {
 	const expired = "administration = 'maintaining' AND maintain_until <= now()"
 
 	for enabled := 0; ; {

@@ -68,7 +68,7 @@ func (s *Store) checkForgettable(ctx context.Context, tx pgx.Tx, name string) er
 		return err
 	case !silent:
 		return cyborg.Errorf(cyborg.ErrChanged, "host %q was heard at %s", name, seen.Format(time.RFC3339)).
-			WithHint("Stop its cyborg-agent for good first: a host that reports is known.")
+			WithHint("Stop its cyborg-agent for good first: a host that reports is recorded again.")
 	}
 
 	// Open operations would write to records that are gone.

@@ -146,11 +146,11 @@ func (s *Store) BackendsOf(ctx context.Context, hosts []string, page records.Pag
 	return found, s.db.Failure(ctx, s.db.Pool.Send(ctx, batch))
 }
 
-// LastOfHosts counts off hosts by name, beginning after the given name, and
-// returns the name of the last one; "" where there are fewer hosts.
-func (s *Store) LastOfHosts(ctx context.Context, after string, hosts int) (string, error) {
+// NthHostAfter returns the name of the nth host after the given name, in the
+// order of names; "" where there are fewer hosts.
+func (s *Store) NthHostAfter(ctx context.Context, after string, n int) (string, error) {
 	var name string
-	err := s.db.Pool.QueryRow(ctx, "SELECT name FROM hosts WHERE name > $1 ORDER BY name LIMIT 1 OFFSET $2", after, hosts-1).Scan(&name)
+	err := s.db.Pool.QueryRow(ctx, "SELECT name FROM hosts WHERE name > $1 ORDER BY name LIMIT 1 OFFSET $2", after, n-1).Scan(&name)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return "", nil
 	}

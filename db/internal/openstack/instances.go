@@ -91,8 +91,9 @@ type InstanceDrift struct {
 
 // RecordSeenInstances records what Nova has said about instances that exist:
 // new differences, and the end of differences and losses that are over. An
-// instance with RecheckSoon counts as unseen that much sooner than the others.
-func (s *Store) RecordSeenInstances(ctx context.Context, seen []SeenInstance, sooner time.Duration) error {
+// instance with RecheckSoon is recorded as seen that much earlier, so that it
+// counts as unseen sooner than the others.
+func (s *Store) RecordSeenInstances(ctx context.Context, seen []SeenInstance, backdate time.Duration) error {
 	var (
 		confirmed, again, instances, differing []uuid.UUID
 		hosts, classes, details                []string
@@ -127,7 +128,7 @@ func (s *Store) RecordSeenInstances(ctx context.Context, seen []SeenInstance, so
 
 		batch := &pgx.Batch{}
 		batch.Queue("UPDATE arqs SET seen_at = now() WHERE instance_uuid = ANY($1)", confirmed)
-		batch.Queue("UPDATE arqs SET seen_at = now() - $2::interval WHERE instance_uuid = ANY($1)", again, sooner)
+		batch.Queue("UPDATE arqs SET seen_at = now() - $2::interval WHERE instance_uuid = ANY($1)", again, backdate)
 
 		// A difference that was over and is found again starts anew, with its count at
 		// 1.

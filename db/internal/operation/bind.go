@@ -87,7 +87,8 @@ func (b bind) providers() []uuid.UUID {
 }
 
 // choose locks everything that the bind is about, and then assigns a free
-// handle to each request.
+// handle to each request. An error leaves no operation; failedWith records one
+// that has failed, which claims nothing.
 func (b bind) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	if err := b.validate(); err != nil {
 		return choice{}, err
@@ -381,8 +382,8 @@ func (b bind) claimDisturbed(ctx context.Context, tx pgx.Tx, out choice, wanted 
 		return out, err
 	}
 
-	// A program set is loaded as a whole: two wanted images in one set
-	// contradict each other.
+	// A program set is loaded as a whole: two wanted images in one set contradict
+	// each other.
 	type set struct {
 		device uuid.UUID
 		name   string
@@ -409,8 +410,6 @@ func (b bind) claimDisturbed(ctx context.Context, tx pgx.Tx, out choice, wanted 
 	out.targets = targets
 
 	if err := b.guard(targets, uuid.Nil); err != nil {
-		// A failed operation has no claims.
-		out.targets = nil
 		return out.failedWith(err), nil
 	}
 

@@ -198,7 +198,7 @@ func (c configure) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cybo
 		return err
 	}
 	if err := json.Unmarshal(text, &result); err != nil {
-		return cyborg.Errorf(cyborg.ErrInvalid, "the result of configuring backend %q is not one: %w", c.request.Backend, err)
+		return cyborg.Errorf(cyborg.ErrInvalid, "the result of configuring backend %q cannot be read: %w", c.request.Backend, err)
 	}
 
 	switch result.State {

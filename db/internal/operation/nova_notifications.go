@@ -5,28 +5,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
-	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db/internal/records"
 )
-
-// FailARQs records that the requests of a running bind will not be bound,
-// before the bind has undone its work. Until it has ended, the bind keeps their
-// handles and its claims. It changes nothing of a bind that has ended, nor of
-// requests that were deleted meanwhile.
-func (s *Store) FailARQs(ctx context.Context, operation uuid.UUID, reason string) error {
-	return s.db.Change(ctx, cyborg.Actor{}, operation, func(tx pgx.Tx) error {
-		o, err := s.lockOperation(ctx, tx, operation)
-		if err != nil || o.state.Ended() {
-			return err
-		}
-
-		_, err = tx.Exec(ctx, "UPDATE arqs SET state = $2, reason = $3 WHERE claimed_by = $1 AND state = ANY($4)",
-			operation, string(cyborg.ARQBindFailed), reason, records.Texts(cyborg.Sources(cyborg.ARQTransitions(), cyborg.ARQBindFailed)))
-		return err
-	})
-}
 
 // MarkNovaNotified records that Nova has been notified of how a bind ended.
 func (s *Store) MarkNovaNotified(ctx context.Context, operation uuid.UUID) error {
@@ -34,10 +15,10 @@ func (s *Store) MarkNovaNotified(ctx context.Context, operation uuid.UUID) error
 	return s.db.Failure(ctx, err)
 }
 
-// UnnotifiedBinds lists the binds that ended at least endedFor ago and of which
-// Nova has not been notified. A workflow should be notifying it; where it was
-// lost, they are orphans. They are listed in the order of their admission, from
-// the place after on.
+// UnnotifiedBinds lists the binds that ended at least endedFor ago and whose
+// notification is pending. A workflow should be sending it to Nova; a bind
+// whose workflow was lost is an orphan. They are listed in the order of their
+// admission, from the place after on.
 func (s *Store) UnnotifiedBinds(ctx context.Context, endedFor time.Duration, after Place, limit int) ([]Orphan, error) {
 	return s.orphans(ctx, `
 		SELECT id, kind, state, ended_at, admitted_at FROM operations

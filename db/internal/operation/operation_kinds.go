@@ -93,9 +93,9 @@ type operationHandler interface {
 // transaction by records.ChangeByKey would use one generic plan.
 type searching interface{ searches() }
 
-// completing is a handler of which an operation may have nothing to do on its
-// host. If complete returns true right after begin, the operation ends in the
-// same transaction.
+// completing is a handler whose operation may have nothing to do on its host.
+// If complete returns true right after begin, the operation ends in the same
+// transaction.
 type completing interface{ complete(o *running) bool }
 
 // notifying is a handler after whose end Nova has to be notified of the

@@ -11,7 +11,8 @@ import (
 	"github.com/cyborg-project/cyborg/db/internal/records"
 )
 
-// Orphan is an operation that no workflow runs, as far as the records can tell.
+// Orphan is, as far as the records can tell, an operation that no workflow
+// runs, or an ended bind whose notification no workflow sends.
 type Orphan struct {
 	Operation uuid.UUID
 	Kind      cyborg.OperationKind

@@ -30,8 +30,8 @@ type running struct {
 	handler   operationHandler
 	targets   []inventory.Accelerator // the accelerators that it claims; first the one that the request names
 
-	// replaced marks the targets whose loaded image, by a later report, is another
-	// one than the operation loaded; nil where no later report was recorded.
+	// replaced marks the targets that, by a later report, have another image than
+	// the operation loaded; nil if no later report was recorded.
 	replaced map[uuid.UUID]bool
 }
 
@@ -115,15 +115,15 @@ func (s *Store) Begin(ctx context.Context, id uuid.UUID) (cyborg.Work, error) {
 	return s.begin(ctx, id, false)
 }
 
-// Complete is Begin, except that an operation that has nothing to do on its
+// BeginAndEnd is Begin, except that an operation that has nothing to do on its
 // host, such as a bind without images, begins and ends in the same transaction,
 // which saves a round trip. Its work then has Ended set.
-func (s *Store) Complete(ctx context.Context, id uuid.UUID) (cyborg.Work, error) {
+func (s *Store) BeginAndEnd(ctx context.Context, id uuid.UUID) (cyborg.Work, error) {
 	return s.begin(ctx, id, true)
 }
 
-// begin implements Begin and, where complete is set, Complete.
-func (s *Store) begin(ctx context.Context, id uuid.UUID, complete bool) (cyborg.Work, error) {
+// begin implements Begin and, where andEnd is set, BeginAndEnd.
+func (s *Store) begin(ctx context.Context, id uuid.UUID, andEnd bool) (cyborg.Work, error) {
 	var work cyborg.Work
 	err := s.db.ChangeByKey(ctx, cyborg.Actor{}, id, func(tx pgx.Tx) error {
 		o, err := s.lockOperation(ctx, tx, id)
@@ -139,7 +139,7 @@ func (s *Store) begin(ctx context.Context, id uuid.UUID, complete bool) (cyborg.
 			}
 
 			short, ok := o.handler.(completing)
-			if ok && complete && short.complete(o) {
+			if ok && andEnd && short.complete(o) {
 				if err := o.conclude(ctx, tx, &cyborg.Outcome{Operation: id, State: cyborg.OperationSucceeded}); err != nil {
 					return err
 				}

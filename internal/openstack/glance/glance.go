@@ -145,7 +145,7 @@ func only(ctx context.Context, client *gophercloud.ServiceClient, property, valu
 			WithHint("Set the property of one image, and let the server's own user see it (visibility, members).")
 	case len(found) > 1:
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "Glance has several images with %s %q, among them %s and %s",
-			property, value, found[0].ID, found[1].ID).WithHint("Name one by its id, or take the property from the others.")
+			property, value, found[0].ID, found[1].ID).WithHint("Name one by its id, or remove the property from the others.")
 	}
 
 	return &found[0], nil

@@ -131,7 +131,7 @@ func New(session *openstack.Session, o Options) (*Validator, error) {
 		session: session, revocation: o.Revocation, now: o.Now, log: o.Log, known: semaphore.NewWeighted(maxRequests), others: newLimiter(),
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cyborg_keystone_tokens_total",
-			Help: "Tokens of callers by how it was known what they are: remembered, asked (Keystone said yes), refused (it said no), stale (it is away and said yes before), unavailable (it is away, or has too much to do with tokens of the same client).",
+			Help: "Tokens of callers, by how they were checked: remembered, asked (Keystone said yes), refused (it said no), stale (it is away and said yes before), unavailable (it is away, or has too much to do with tokens of the same client).",
 		}, []string{"answer"}),
 	}
 
@@ -231,14 +231,14 @@ func (v *Validator) fallback(known answer, usable bool, err error) (Token, error
 		return Token{}, err
 	}
 
-	return Token{}, cyborg.Errorf(cyborg.ErrUnavailable, "Keystone does not answer, so that nobody can say whose token this is").
+	return Token{}, cyborg.Errorf(cyborg.ErrUnavailable, "Keystone does not answer, so the token cannot be checked").
 		WithHint("Try again after the time in Retry-After.")
 }
 
 // refuse returns the error for a token that is not valid, and counts it.
 func (v *Validator) refuse() error {
 	v.answers.WithLabelValues("refused").Inc()
-	return cyborg.Errorf(cyborg.ErrUnauthenticated, "the token is not valid: it has expired, was revoked, or never was one").
+	return cyborg.Errorf(cyborg.ErrUnauthenticated, "the token is not valid: it has expired, was revoked, or was never issued").
 		WithHint("Get another from Keystone.")
 }
 
@@ -301,10 +301,10 @@ func (v *Validator) recordFailure(ctx context.Context, err error) error {
 	why, hint := slog.String("error", err.Error()), slog.String("hint", cyborg.AsError(err).Hint)
 
 	if own == nil || cyborg.ErrorKindOf(own) == cyborg.ErrUnauthenticated {
-		v.log.WarnContext(ctx, "Keystone cannot say whose a token is, and can of others", why, hint)
+		v.log.WarnContext(ctx, "Keystone does not answer about one token, and answers about others", why, hint)
 	} else {
 		v.away.Store(v.now().Add(awayWindow).UnixNano())
-		v.log.WarnContext(ctx, "Keystone cannot say whose tokens are", why, hint)
+		v.log.WarnContext(ctx, "Keystone does not answer about any token", why, hint)
 	}
 
 	return cyborg.Errorf(cyborg.ErrUnavailable, "%w", err)

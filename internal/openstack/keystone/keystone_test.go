@@ -323,7 +323,7 @@ func TestKeystoneAway(t *testing.T) {
 			}
 
 			require.LessOrEqual(t, requests.Load(), before+2, "Keystone is left alone for a while")
-			require.Contains(t, s.log.String(), "Keystone cannot say whose tokens are")
+			require.Contains(t, s.log.String(), "Keystone does not answer about any token")
 
 			s.pass(time.Hour)
 			s.refused(t, token, cyborg.ErrUnavailable)
@@ -384,7 +384,7 @@ func TestTokenThatBreaksKeystoneAffectsNoOther(t *testing.T) {
 		s.good(t, s.Issue(openstacktest.Token{UserID: "u1"}))
 	}
 
-	require.Contains(t, s.log.String(), "can of others")
+	require.Contains(t, s.log.String(), "answers about others")
 }
 
 // TestFloodOfInvalidTokensDelaysNobodyElse: a flood of made-up tokens delays

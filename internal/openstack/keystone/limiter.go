@@ -107,7 +107,7 @@ func (p *limiter) release(client string, own *clientLimit) {
 }
 
 // errOverloaded tells an overloaded limiter from a Keystone that is away.
-var errOverloaded = errors.New("too many tokens are asked of Keystone to ask about this one")
+var errOverloaded = errors.New("too many tokens are being checked with Keystone to check this one, too")
 
 // overloaded is the error for a request that got no place.
 func overloaded() error {

@@ -165,7 +165,7 @@ func (c *Client) send(ctx context.Context, version, method, path string, in, out
 
 	if err := json.Unmarshal(body, out); err != nil {
 		return status, cyborg.Errorf(cyborg.ErrUnavailable, "what Placement answered to %s /%s cannot be read: %w", method, path, err).
-			WithHint("Look whether something else answers at its endpoint.")
+			WithHint("Check whether something else answers at its endpoint.")
 	}
 
 	return status, nil

@@ -7,17 +7,18 @@ import (
 	"github.com/cyborg-project/cyborg/internal/uevent"
 )
 
-// listen makes the inventory look whenever the kernel reports that hardware
-// came, went or changed. It returns when the context ends, or when the kernel's
-// messages are not available: then only the full scan at intervals remains.
-func (a *Agent) listen(ctx context.Context, known *inventory.Inventory) {
+// watchKernel has the inventory scan the hardware whenever the kernel reports
+// that hardware came, went or changed. It returns when the context ends, or
+// when the kernel's messages are not available: then only the full scan at
+// intervals remains.
+func (a *Agent) watchKernel(ctx context.Context, hardware *inventory.Inventory) {
 	listener, err := uevent.Listen()
 	if err != nil {
-		a.log.WarnContext(ctx, "changes of the hardware are only seen by looking now and then", "error", err)
+		a.log.WarnContext(ctx, "the kernel's messages are not available: changes of the hardware are only found by the full scan (agent.full_scan)", "error", err)
 		return
 	}
 
-	stop := context.AfterFunc(ctx, func() { _ = listener.Close() }) // which ends a waiting Next
+	stop := context.AfterFunc(ctx, func() { _ = listener.Close() }) // this ends a Next that is waiting
 	defer stop()
 
 	for {
@@ -27,12 +28,12 @@ func (a *Agent) listen(ctx context.Context, known *inventory.Inventory) {
 		}
 
 		if err != nil {
-			a.log.WarnContext(ctx, "changes of the hardware are from now on only seen by looking now and then", "error", err)
+			a.log.WarnContext(ctx, "the kernel's messages are no longer available: changes of the hardware are only found by the full scan (agent.full_scan)", "error", err)
 			return
 		}
 
 		if event.Lost() || interesting(event.Subsystem) {
-			known.Trigger()
+			hardware.Trigger()
 		}
 	}
 }

@@ -7,9 +7,9 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// whitelistNotes lists what an operator must still do in Nova for a whitelist
+// whitelistTodos lists what an operator must still do in Nova for a whitelist
 // to take effect. Equal notes appear once, however many devices they are for.
-func (a *Activities) whitelistNotes(devices []whitelisted, removed []cyborg.Target, changed bool) []string {
+func (a *Activities) whitelistTodos(devices []whitelisted, removed []cyborg.Target, changed bool) []string {
 	notes := []string{}
 	add := func(format string, args ...any) {
 		if note := fmt.Sprintf(format, args...); !slices.Contains(notes, note) {
@@ -22,7 +22,7 @@ func (a *Activities) whitelistNotes(devices []whitelisted, removed []cyborg.Targ
 			a.Inventory.Host(), a.Nova.Dir)
 	}
 	if len(removed) > 0 {
-		add("Until nova-compute has been restarted, Nova may still give out what was removed: take nothing of it into service before.")
+		add("Do not take removed devices into service before nova-compute has been restarted: until then Nova may still give them out.")
 	}
 
 	for _, d := range devices {
@@ -31,7 +31,7 @@ func (a *Activities) whitelistNotes(devices []whitelisted, removed []cyborg.Targ
 			if d.novaType == physicalFunction {
 				vnic = "direct-physical"
 			}
-			add("Ports on physical network %s get it with --vnic-type %s.", network, vnic)
+			add("Ports on physical network %s get such a device with --vnic-type %s.", network, vnic)
 			continue
 		}
 
@@ -41,7 +41,7 @@ func (a *Activities) whitelistNotes(devices []whitelisted, removed []cyborg.Targ
 			class = fmt.Sprintf(`, "resource_class": %q`, d.Spec.ResourceClass)
 		}
 
-		add(`Flavors get it through an alias, in the nova.conf of nova-api and nova-compute: [pci] alias = {"name": %q, "vendor_id": %q, "product_id": %q, "device_type": %q%s}; then: openstack flavor set FLAVOR --property pci_passthrough:alias=%s:1`,
+		add(`Flavors get such a device through an alias, in the nova.conf of nova-api and nova-compute: [pci] alias = {"name": %q, "vendor_id": %q, "product_id": %q, "device_type": %q%s}; then: openstack flavor set FLAVOR --property pci_passthrough:alias=%s:1`,
 			alias, d.VendorID, d.ProductID, d.novaType, class, alias)
 	}
 
@@ -51,7 +51,7 @@ func (a *Activities) whitelistNotes(devices []whitelisted, removed []cyborg.Targ
 		}
 
 		if d.novaType == physicalFunction {
-			add("%s is a physical function: make no virtual functions of it while it is in the whitelist.", d.Address)
+			add("%s is a physical function: create no virtual functions on it while it is in the whitelist.", d.Address)
 		}
 	}
 

@@ -1,0 +1,69 @@
+package workflows
+
+import (
+	"slices"
+
+	"go.temporal.io/sdk/temporal"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// undo is the compensation of one step. Its run must be safe to repeat, and
+// right where the step never began.
+type undo struct {
+	step string
+	run  func(ctx workflow.Context) error
+}
+
+// compensate runs the undos in reverse order and returns the messages of those
+// that failed. One that fails does not keep the others from running. Its
+// context is detached because most undos run after a cancel.
+func (o *operation) compensate(ctx workflow.Context) []string {
+	ctx, cancel := workflow.NewDisconnectedContext(ctx)
+	defer cancel()
+	var failures []string
+
+	for _, u := range slices.Backward(o.undos) {
+		o.note(ctx, "undo "+u.step, cyborg.StepRunning, "")
+		if err := u.run(ctx); err != nil {
+			message := FromFailure(err).Message
+			o.note(ctx, "undo "+u.step, cyborg.StepFailed, message)
+			failures = append(failures, message)
+			continue
+		}
+
+		o.note(ctx, "undo "+u.step, cyborg.StepDone, "")
+	}
+	return failures
+}
+
+// undoCall returns an undo that is one call to the agent. It is repeated until
+// Limits.Undo is over, also while the agent is away: an accelerator whose undo
+// fails ends in error and needs an operator. Here Temporal's own retries serve,
+// because nothing depends on whether an agent took the call.
+func (o *operation) undoCall(c call) func(ctx workflow.Context) error {
+	c.undoing = true
+	options := o.options(c)
+	options.ScheduleToStartTimeout = o.in.Limits.Undo
+	options.ScheduleToCloseTimeout = o.in.Limits.Undo + c.limit
+	options.RetryPolicy = &temporal.RetryPolicy{
+		InitialInterval: shortestPause, BackoffCoefficient: 2, MaximumInterval: longestPause,
+	}
+	return func(ctx workflow.Context) error {
+		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, options), c.activity, c.input).Get(ctx, c.result)
+		if err != nil {
+			return o.explain(ctx, c, err)
+		}
+		return nil
+	}
+}
+
+// abandon is for the run that follows a terminated one: it adds the undo of the
+// step that may have run, and returns the error that makes the operation undo
+// it and end as cancelled.
+func (o *operation) abandon(step string, run func(ctx workflow.Context) error) error {
+	o.undos = append(o.undos, undo{step: step, run: run})
+	return cyborg.Errorf(cyborg.ErrCancelled, "the run was terminated from outside; what it had done is undone").
+		WithHint("Retry the operation.")
+}
