@@ -81,13 +81,23 @@ func (l *logger) log(theirs slog.Level, msg string, tags []tag.Tag) {
 	l.out.LogAttrs(context.Background(), level, msg, append(attributes(l.tags), attributes(tags)...)...)
 }
 
+// streamEnded is what gRPC says to whoever adds a trailer to a call that has
+// ended (transport.ErrIllegalHeaderWrite, which is in an internal package).
+const streamEnded = "transport: SendHeader called multiple times"
+
 // givenUp reports whether the message is about a request whose caller has
 // cancelled it, as a worker does with its polls when it stops. That is no
 // failure. Temporal's stores wrap the cancellation in an error of their own
-// that keeps only the text, so the text is what can be compared.
+// that keeps only the text, so the text is what can be compared. Where the call
+// has ended before Temporal notices, gRPC takes no trailer of it any more.
 func givenUp(tags []tag.Tag) bool {
 	return slices.ContainsFunc(tags, func(t tag.Tag) bool {
-		return t.Key() == "error" && strings.HasSuffix(fmt.Sprint(t.Value()), context.Canceled.Error())
+		if t.Key() != "error" {
+			return false
+		}
+
+		text := fmt.Sprint(t.Value())
+		return strings.HasSuffix(text, context.Canceled.Error()) || strings.HasSuffix(text, streamEnded)
 	})
 }
 
