@@ -47,9 +47,10 @@ type Migration struct {
 // after the schema, in a transaction of their own: a server that starts in
 // between is told to migrate, as before the migration.
 //
-// A schema or a kind of a newer release is an error of kind ErrInvalid, and
-// nothing is changed. The error is of kind ErrUnavailable where the database
-// does not answer.
+// A schema of a newer release is an error of kind ErrInvalid, and nothing is
+// changed. Kinds of a newer release are the same error; they are compared after
+// the schema is current, because an older one may have no table for them. The
+// error is of kind ErrUnavailable where the database does not answer.
 func Migrate(ctx context.Context, url string) (Migration, error) {
 	provider, err := migrator(url)
 	if err != nil {
