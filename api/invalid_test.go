@@ -225,6 +225,8 @@ func TestMessagesNamePropertyAndValue(t *testing.T) {
 		"no reason":          {"POST", path(accelerator, "/maintain"), `{}`, []string{"reason"}},
 		"both ends":          {"POST", path(accelerator, "/maintain"), `{"reason":"r","for":"1h","until":"2099-01-01T00:00:00Z"}`, []string{"until", "for"}},
 		"past":               {"POST", path(accelerator, "/maintain"), `{"reason":"r","until":"2001-01-01T00:00:00Z"}`, []string{"until", "2001"}},
+		"year 10000 in UTC":  {"POST", path(accelerator, "/maintain"), `{"reason":"r","until":"9999-12-31T23:59:59-12:00"}`, []string{"until", "9999", "UTC"}},
+		"year -1 in UTC":     {"POST", path(accelerator, "/maintain"), `{"reason":"r","until":"0000-01-01T00:00:00+12:00"}`, []string{"until", "UTC"}},
 		"no time":            {"POST", path(accelerator, "/maintain"), `{"reason":"r","until":"tomorrow"}`, []string{"until", "tomorrow"}},
 		"no time span":       {"POST", path(accelerator, "/maintain"), `{"reason":"r","for":"-1h"}`, []string{"for", "-1h"}},
 		"no backend":         {"POST", "/hosts/h1/drivers", `{"options":{}}`, []string{"driver"}},

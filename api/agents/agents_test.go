@@ -289,6 +289,12 @@ func TestReportAndHeartbeat(t *testing.T) {
 	require.Equal(t, http.StatusBadRequest, response.StatusCode)
 	require.Contains(t, string(body), "no sent_at")
 
+	// In UTC this is in the year 10000, which no answer could show.
+	beat.SentAt, beat.StartedAt = time.Now(), time.Date(9999, 12, 31, 23, 0, 0, 0, time.FixedZone("west", -12*60*60))
+	response, body = h.post(agents.HeartbeatsPath, beat)
+	require.Equal(t, http.StatusBadRequest, response.StatusCode)
+	require.Contains(t, string(body), "started_at in the year 10000")
+
 	accelerators, err := h.store.Accelerators(t.Context(), db.AcceleratorFilter{Hosts: []string{"h1"}}, db.Page{Limit: 10})
 	require.NoError(t, err)
 	require.Len(t, accelerators, 1)

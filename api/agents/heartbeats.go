@@ -32,6 +32,11 @@ func (e *endpoint) heartbeat(w http.ResponseWriter, r *http.Request) error {
 		return cyborg.Errorf(cyborg.ErrInvalid, "the heartbeat of host %q has no sent_at", heartbeat.Host)
 	}
 
+	// Answers show when an agent started, in UTC, and cannot write other years.
+	if year := heartbeat.StartedAt.UTC().Year(); year < 0 || year > 9999 {
+		return cyborg.Errorf(cyborg.ErrInvalid, "the heartbeat of host %q has started_at in the year %d", heartbeat.Host, year)
+	}
+
 	if err := e.authorizeHost(r, heartbeat.Host); err != nil {
 		return err
 	}

@@ -234,7 +234,11 @@ func (o *object) count(name string) *int {
 	return &count
 }
 
-// time reads a time in the format of RFC 3339; the zero time if it is absent.
+// maxYear is the last year that RFC 3339 can write.
+const maxYear = 9999
+
+// time reads a time in the format of RFC 3339, and returns it in UTC; the zero
+// time if it is absent.
 func (o *object) time(name string) time.Time {
 	text := o.text(name, maxName)
 	if text == nil {
@@ -244,6 +248,13 @@ func (o *object) time(name string) time.Time {
 	at, err := time.Parse(time.RFC3339, *text)
 	if err != nil {
 		o.fail("%s is %q, not a time such as 2027-01-31T18:00:00Z", o.at(name), *text)
+	}
+
+	// Answers show times in UTC, where the last hours of 9999 in the west are in
+	// the year 10000, which RFC 3339 cannot write.
+	at = at.UTC()
+	if at.Year() < 0 || at.Year() > maxYear {
+		o.fail("%s is %q, which is not within the years 0 to %d in UTC", o.at(name), *text, maxYear)
 	}
 
 	return at
