@@ -47,14 +47,16 @@ func (s NovaSpec) Check() error {
 			strings.Join(pciClasses(), ", "))
 	}
 
-	for i, trait := range s.Traits {
+	seen := make(map[string]bool, len(s.Traits))
+	for _, trait := range s.Traits {
 		if !customPattern.MatchString(trait) && !hardwareTraitPattern.MatchString(trait) {
 			return Errorf(ErrInvalid, "traits has %.80q; a trait is CUSTOM_ or HW_ and then A-Z, 0-9 and _", trait)
 		}
 
-		if slices.Contains(s.Traits[:i], trait) {
+		if seen[trait] {
 			return Errorf(ErrInvalid, "traits has %s twice", trait)
 		}
+		seen[trait] = true
 	}
 
 	return nil
