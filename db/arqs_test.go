@@ -662,6 +662,7 @@ func TestL37Delete(t *testing.T) {
 	gone, err = r.DeleteARQs(t.Context(), all, alice())
 	require.NoError(t, err)
 	require.Equal(t, []uuid.UUID{unknown}, gone.Missing)
+	require.ElementsMatch(t, []uuid.UUID{bound.UUID, initial.UUID}, gone.Deleted)
 	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM arqs"))
 	r.requireAgreed(t)
 

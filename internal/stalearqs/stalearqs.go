@@ -44,9 +44,9 @@ func actor() cyborg.Actor { return cyborg.Actor{Name: "cyborg"} }
 
 // Gone deletes all requests of an instance that Nova certainly does not have.
 func Gone(ctx context.Context, store Store, log *slog.Logger, instance uuid.UUID) error {
-	_, err := store.DeleteARQs(ctx, db.ARQDeletion{Instance: instance, AllowBound: true}, actor())
+	deleted, err := store.DeleteARQs(ctx, db.ARQDeletion{Instance: instance, AllowBound: true}, actor())
 	if err == nil {
-		log.WarnContext(ctx, "deleted the accelerator requests of an instance that Nova no longer has", slog.String("instance", instance.String()))
+		logDeleted(ctx, log, instance, "Nova no longer has it", deleted)
 	}
 	return err
 }
@@ -58,7 +58,19 @@ func Gone(ctx context.Context, store Store, log *slog.Logger, instance uuid.UUID
 func OnNoHost(ctx context.Context, store Store, log *slog.Logger, instance uuid.UUID, arqs []uuid.UUID) ([]cyborg.Operation, error) {
 	deleted, err := store.DeleteARQs(ctx, db.ARQDeletion{UUIDs: arqs, AllowBound: true}, actor())
 	if err == nil {
-		log.WarnContext(ctx, "deleted accelerator requests of an instance that is on no host", slog.String("instance", instance.String()))
+		logDeleted(ctx, log, instance, "it is on no host", deleted)
 	}
 	return deleted.Pending, err
+}
+
+// logDeleted logs what a deletion did and why the instance does not need its
+// requests, unless there was nothing to delete.
+func logDeleted(ctx context.Context, log *slog.Logger, instance uuid.UUID, reason string, deleted db.DeletedARQs) {
+	if len(deleted.Deleted)+len(deleted.Pending) == 0 {
+		return
+	}
+
+	log.WarnContext(ctx, "deleted accelerator requests that their instance does not need",
+		slog.String("instance", instance.String()), slog.String("reason", reason),
+		slog.Int("deleted", len(deleted.Deleted)), slog.Int("operations_asked_to_stop", len(deleted.Pending)))
 }

@@ -1,9 +1,11 @@
 package stalearqs_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -17,13 +19,14 @@ import (
 // store records the last deletion.
 type store struct {
 	deletion db.ARQDeletion
+	deleted  []uuid.UUID
 	pending  []cyborg.Operation
 	err      error
 }
 
 func (s *store) DeleteARQs(_ context.Context, deletion db.ARQDeletion, _ cyborg.Actor) (db.DeletedARQs, error) {
 	s.deletion = deletion
-	return db.DeletedARQs{Pending: s.pending}, s.err
+	return db.DeletedARQs{Deleted: s.deleted, Pending: s.pending}, s.err
 }
 
 // TestWhatIsDeleted: all requests of an instance that is gone are deleted, but
@@ -44,4 +47,26 @@ func TestWhatIsDeleted(t *testing.T) {
 	require.ErrorIs(t, stalearqs.Gone(t.Context(), s, log, instance), s.err)
 	_, err = stalearqs.OnNoHost(t.Context(), s, log, instance, arqs)
 	require.ErrorIs(t, err, s.err)
+}
+
+// TestOnlyWhatIsDeletedIsLogged: the log does not say that requests were
+// deleted where there were none.
+func TestOnlyWhatIsDeletedIsLogged(t *testing.T) {
+	t.Parallel()
+	var text bytes.Buffer
+	s, log := &store{}, slog.New(slog.NewTextHandler(&text, nil))
+	instance, arqs := uuid.New(), []uuid.UUID{uuid.New()}
+
+	deleteBoth := func() {
+		require.NoError(t, stalearqs.Gone(t.Context(), s, log, instance))
+		_, err := stalearqs.OnNoHost(t.Context(), s, log, instance, arqs)
+		require.NoError(t, err)
+	}
+
+	deleteBoth()
+	require.Empty(t, text.String())
+
+	s.deleted = arqs
+	deleteBoth()
+	require.Equal(t, 2, strings.Count(text.String(), "deleted=1"))
 }

@@ -29,6 +29,10 @@ type ARQDeletion struct {
 
 // DeletedARQs is the result of a deletion.
 type DeletedARQs struct {
+	// Deleted lists the requests that were deleted. With an error it means nothing,
+	// because the deletion was rolled back.
+	Deleted []uuid.UUID
+
 	// Missing lists the UUIDs for which there is no request.
 	Missing []uuid.UUID
 
@@ -66,7 +70,6 @@ func (s *Store) DeleteARQs(ctx context.Context, d ARQDeletion, actor cyborg.Acto
 		})
 
 		// A claimed request belongs to its operation, which deletes it at its end.
-		var gone []uuid.UUID
 		working := map[uuid.UUID][]uuid.UUID{}
 		for i := range found {
 			a := &found[i]
@@ -80,7 +83,7 @@ func (s *Store) DeleteARQs(ctx context.Context, d ARQDeletion, actor cyborg.Acto
 				continue
 			}
 
-			gone = append(gone, a.UUID)
+			out.Deleted = append(out.Deleted, a.UUID)
 		}
 
 		// A request of another project looks like one that does not exist.
@@ -90,7 +93,7 @@ func (s *Store) DeleteARQs(ctx context.Context, d ARQDeletion, actor cyborg.Acto
 			}
 		}
 
-		if err := deleteARQs(ctx, tx, gone); err != nil {
+		if err := deleteARQs(ctx, tx, out.Deleted); err != nil {
 			return err
 		}
 
