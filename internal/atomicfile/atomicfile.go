@@ -17,7 +17,9 @@ import (
 
 // Write replaces the file at path. It gets exactly that mode, whatever the
 // umask is. The change is durable when Write returns nil. After an error the
-// old file is still there, unless only the directory could not be synced.
+// old file is still there, unless only the sync of the directory, or the close
+// of the new file, failed. The error names the file with its whole path, or the
+// directory if that cannot be opened.
 func Write(path string, content []byte, mode fs.FileMode) error {
 	file, err := Open(path, content, mode)
 	if file != nil {
@@ -52,6 +54,27 @@ func WriteIn(root *os.Root, name string, content []byte, mode fs.FileMode, own f
 
 // replace returns the new file, open for appending, as soon as it has its name.
 func replace(root *os.Root, name string, content []byte, mode fs.FileMode, own func(*os.File) error) (*os.File, error) {
+	file, err := put(root, name, content, mode, own)
+	if err == nil {
+		err = syncRoot(root)
+	}
+
+	return file, withPath(root, "replace", name, err)
+}
+
+// withPath returns the error with the whole path of the file. Errors of an open
+// directory name only what is in it, and often the hidden name.
+func withPath(root *os.Root, op, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+
+	return &fs.PathError{Op: op, Path: filepath.Join(root.Name(), name), Err: err}
+}
+
+// put writes the content to the hidden file, syncs it, and gives it its name.
+// The directory is not synced yet.
+func put(root *os.Root, name string, content []byte, mode fs.FileMode, own func(*os.File) error) (*os.File, error) {
 	fresh := "." + name + ".new"
 	if err := root.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -80,7 +103,8 @@ func replace(root *os.Root, name string, content []byte, mode fs.FileMode, own f
 	if err != nil {
 		return nil, errors.Join(err, file.Close(), root.Remove(fresh))
 	}
-	return file, syncRoot(root)
+
+	return file, nil
 }
 
 // Keep closes a complete file and gives it its final path in the same
@@ -105,11 +129,11 @@ func RemoveIn(root *os.Root, name string) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		err = syncRoot(root)
 	}
 
-	return syncRoot(root)
+	return withPath(root, "remove", name, err)
 }
 
 // SyncDir makes durable what was renamed, made or removed in a directory.

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -46,6 +47,28 @@ func TestWrite(t *testing.T) {
 
 	err := atomicfile.Write(filepath.Join(filepath.Dir(path), "nowhere", "file"), nil, 0o600)
 	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+// TestErrorsNameTheFile: an error names the file with its whole path, although
+// what failed may be the hidden file beside it.
+func TestErrorsNameTheFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.MkdirAll(filepath.Join(path, "entry"), 0o700))
+	require.NoError(t, os.MkdirAll(filepath.Join(filepath.Dir(path), ".file.new", "entry"), 0o700))
+
+	err := atomicfile.Write(path, nil, 0o600)
+	require.ErrorIs(t, err, syscall.ENOTEMPTY)
+	require.ErrorContains(t, err, path)
+
+	root, err := os.OpenRoot(filepath.Dir(path))
+	require.NoError(t, err)
+	defer root.Close()
+
+	err = atomicfile.RemoveIn(root, filepath.Base(path))
+	require.ErrorIs(t, err, syscall.ENOTEMPTY)
+	require.ErrorContains(t, err, path)
+	require.NoError(t, atomicfile.RemoveIn(root, "nowhere"))
 }
 
 // TestLinksAreReplaced: a link in the place of the file, or of the hidden file
