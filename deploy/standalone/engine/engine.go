@@ -6,7 +6,7 @@
 // It is in a Go module of its own, because Temporal's server is large: no
 // package that the agent, the server or the CLI link may import it. It knows
 // nothing about accelerators, and of Cyborg it imports only the root package,
-// for the kinds of errors.
+// for the kinds of errors, and internal/clock.
 package engine
 
 import (
@@ -102,7 +102,7 @@ type Engine struct {
 // Check returns the error that Start would return before it changes anything:
 // for addresses that are in use or not allowed, and for certificates that
 // cannot be used. A caller that starts other things before the engine can call
-// it first.
+// it first. The ports of Temporal's own services are chosen anew by Start.
 func Check(cfg Config) error {
 	cfg = cfg.withDefaults()
 	addrs, err := settleAddresses(cfg)

@@ -138,14 +138,22 @@ func (r *reservation) reserve(a *addresses) (address, error) {
 		// An abstract name (unix(7)) belongs to one process of the machine, and the
 		// kernel frees it when that ends.
 		name, err := net.Listen("unix", "@cyborg-temporal-port-"+strconv.Itoa(candidate.port)) //nolint:noctx // it returns at once
-		if err != nil {
+		if errors.Is(err, syscall.EADDRINUSE) {
 			continue
+		}
+		if err != nil {
+			return address{}, cyborg.Errorf(cyborg.ErrUnavailable, "cannot reserve port %d of 127.0.0.1 for Temporal: %w", candidate.port, err)
 		}
 
 		free, err := candidate.tryListen()
 		if err != nil {
 			_ = name.Close() // the port is not ours
+		}
+		if errors.Is(err, syscall.EADDRINUSE) {
 			continue
+		}
+		if err != nil {
+			return address{}, cyborg.Errorf(cyborg.ErrUnavailable, "cannot listen on %s for Temporal: %w", candidate, err)
 		}
 
 		r.names = append(r.names, name)
