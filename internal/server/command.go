@@ -69,7 +69,7 @@ func Commands() []*cobra.Command {
 			}
 
 			if done.From == done.To && len(done.Kinds) > 0 {
-				text += fmt.Sprintf("Kinds of operations that are new: %s.\n", strings.Join(done.Kinds, ", "))
+				text += fmt.Sprintf("Kinds of operations that were recorded: %s.\n", strings.Join(done.Kinds, ", "))
 			}
 
 			_, err = fmt.Fprint(cmd.OutOrStdout(), text)
