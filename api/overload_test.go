@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
@@ -68,37 +69,47 @@ func TestSlowOperationsAreShed(t *testing.T) {
 	require.GreaterOrEqual(t, h.metric("cyborg_requests_shed_total"), 3.0)
 }
 
-// slowLists traces the queries of a store. During a flood it holds up the lists
-// of accelerators until they are released.
-type slowLists struct {
+// slowReads traces the queries of a store. During a flood it holds up the
+// statements with the given text until they are released, or for a pause each.
+type slowReads struct {
+	text    string
 	flood   atomic.Bool
-	stalled atomic.Int64
+	stalled atomic.Int64 // now
+	all     atomic.Int64 // so far
 	release chan struct{}
+	pause   <-chan time.Time
 }
 
-func (s *slowLists) TraceQueryStart(ctx context.Context, _ *pgx.Conn, statement pgx.TraceQueryStartData) context.Context {
-	if !s.flood.Load() || !strings.Contains(statement.SQL, "ORDER BY d.id LIMIT") {
+const (
+	listOfAccelerators = "ORDER BY d.id LIMIT"
+	readOfDeployable   = "SELECT d.uuid, d.name, coalesce((d.specs_set"
+)
+
+func (s *slowReads) TraceQueryStart(ctx context.Context, _ *pgx.Conn, statement pgx.TraceQueryStartData) context.Context {
+	if !s.flood.Load() || !strings.Contains(statement.SQL, s.text) {
 		return ctx
 	}
 
+	s.all.Add(1)
 	s.stalled.Add(1)
 	defer s.stalled.Add(-1)
 
 	select {
 	case <-s.release:
+	case <-s.pause:
 	case <-ctx.Done():
 	}
 	return ctx
 }
 
-func (*slowLists) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+func (*slowReads) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // A flood of slow reads takes its share of the store's connections and no more.
 // Reads that find no place are shed, while changes, event streams and health
 // checks go on.
 func TestSlowReadsAreShed(t *testing.T) {
 	t.Parallel()
-	slow := &slowLists{release: make(chan struct{})}
+	slow := &slowReads{text: listOfAccelerators, release: make(chan struct{})}
 	h := setupOf(t, db.Options{Tracer: slow}, func(*api.Deps) {}, func(config *api.Config) {
 		config.Limits.Connections, config.Limits.QueueWait = 6, 50*time.Millisecond
 	})
@@ -155,7 +166,7 @@ func TestSlowReadsAreShed(t *testing.T) {
 func TestServiceTokenRequestsWaitInsteadOfBeingShed(t *testing.T) {
 	t.Parallel()
 	for _, patience := range []time.Duration{2 * time.Second, time.Hour} {
-		slow := &slowLists{release: make(chan struct{})}
+		slow := &slowReads{text: listOfAccelerators, release: make(chan struct{})}
 		slow.flood.Store(true)
 		h := setupOf(t, db.Options{Tracer: slow}, func(*api.Deps) {}, withTokens, func(config *api.Config) {
 			config.Limits.Connections, config.Limits.QueueWait, config.V2.BindTimeout = 6, 50*time.Millisecond, patience
@@ -187,4 +198,84 @@ func TestServiceTokenRequestsWaitInsteadOfBeingShed(t *testing.T) {
 			(<-answered).expect(http.StatusOK)
 		}
 	}
+}
+
+// toProgramNothing is the path of a change that reads a deployable which does
+// not exist, and does nothing more.
+func toProgramNothing() string { return "/v2/deployables/" + uuid.NewString() + "/program" }
+
+// A bind whose turn at the database comes late is told of the overload in time,
+// asks again, and is not given up while it has time left.
+func TestBindOutlastsAFullDatabase(t *testing.T) {
+	t.Parallel()
+	slow := &slowReads{text: readOfDeployable, release: make(chan struct{})}
+	h := setupOf(t, db.Options{Tracer: slow}, func(*api.Deps) {}, func(config *api.Config) {
+		config.Limits.Connections, config.V2.BindTimeout = 6, time.Hour
+	})
+
+	accelerator := h.ready("first")
+	arqs := h.requests("one", 1)
+	slow.flood.Store(true)
+
+	// Of six connections, changes may use one. This change keeps it.
+	var sent sync.WaitGroup
+	sent.Go(func() { h.do("PATCH", toProgramNothing(), programPatch).fault(http.StatusNotFound) })
+	require.Eventually(t, func() bool { return slow.stalled.Load() == 1 }, waitLimit, poll)
+
+	answered := make(chan *reply, 1)
+	sent.Go(func() {
+		answered <- h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, uuid.New(), arqs...))
+	})
+	require.Eventually(t, func() bool {
+		return h.metric("cyborg_requests_shed_total") >= 1 || len(answered) > 0
+	}, waitLimit, poll)
+	require.Empty(t, answered)
+
+	close(slow.release)
+	sent.Wait()
+	(<-answered).expect(http.StatusAccepted)
+	require.Eventually(t, func() bool {
+		return h.do("GET", requestsPath, nil).arqs(http.StatusOK)[0].State == cyborg.ARQBound
+	}, waitLimit, poll)
+}
+
+// Once the image is loaded, the answer is not refused for overload: the read
+// for it waits for its turn.
+func TestProgramDeployableIsAnsweredUnderFullLoad(t *testing.T) {
+	t.Parallel()
+	pauses := time.NewTicker(20 * time.Millisecond)
+	defer pauses.Stop()
+	slow := &slowReads{text: readOfDeployable, pause: pauses.C}
+	h := setupOf(t, db.Options{Tracer: slow}, func(*api.Deps) {}, withTokens, func(config *api.Config) {
+		config.Limits.Connections, config.Limits.QueueWait, config.V2.SyncWait = 6, time.Millisecond, waitLimit
+	}).as(adminToken)
+
+	accelerator := h.ready("first")
+	release := h.engine.block()
+	defer release()
+
+	var sent, flood sync.WaitGroup
+	sent.Go(func() {
+		h.do("PATCH", "/v2/deployables/"+accelerator.UUID.String()+"/program", programPatch).expect(http.StatusOK)
+	})
+	require.Eventually(t, func() bool { return h.accelerator(accelerator.UUID).Claim != nil }, waitLimit, poll)
+
+	// From here on, changes of services hold the only place for changes, and others
+	// wait for it.
+	slow.flood.Store(true)
+	var over atomic.Bool
+	defer over.Store(true)
+	for range 4 {
+		flood.Go(func() {
+			for !over.Load() {
+				h.do("PATCH", toProgramNothing(), programPatch, "X-Service-Token", adminToken).fault(http.StatusNotFound)
+			}
+		})
+	}
+	require.Eventually(t, func() bool { return slow.all.Load() > 8 }, waitLimit, poll)
+
+	release()
+	sent.Wait()
+	over.Store(true)
+	flood.Wait()
 }

@@ -1,15 +1,14 @@
 // Package limiter keeps one kind of request from using all connections of the
 // store. It divides the connections among requests that read, requests that
 // change something, and event streams, and lets requests wait for their turn in
-// order. It knows neither the store nor any request, and must not import them:
-// package api gives Limiter.Acquire to the store as the turn of each request
+// order. It knows neither the store nor HTTP, and must not import them: package
+// api gives Limiter.Acquire to the store as the turn of each request
 // (db.WithTurn).
 package limiter
 
 import (
 	"cmp"
 	"context"
-	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -32,15 +31,6 @@ const (
 	classes              // how many classes there are
 )
 
-// ClassOf returns the class of requests with that HTTP method.
-func ClassOf(method string) Class {
-	if method == http.MethodGet {
-		return Read
-	}
-
-	return Change
-}
-
 // connections returns how many of the store's connections the class may use at
 // once: a half, a quarter, or an eighth, but at least one.
 func (c Class) connections(connections int) int { return max(1, connections>>(1+c)) }
@@ -52,10 +42,11 @@ func (c Class) String() string { return [...]string{"read", "change", "stream"}[
 // how long they may wait.
 type admission struct {
 	class Class
-	// neverRefused lets a call wait until the given time, instead of the limiter's
-	// usual wait. The zero time means: as long as the context lasts.
+	// neverRefused lets a call wait longer than the limiter's usual wait.
 	neverRefused bool
-	until        time.Time
+	// until is when a call is refused at the latest. The zero time means that the
+	// usual wait applies, or for neverRefused that only the context ends the wait.
+	until time.Time
 }
 
 type admissionKey struct{}
@@ -76,6 +67,18 @@ func NeverRefuse(ctx context.Context) context.Context { return NeverRefuseBefore
 func NeverRefuseBefore(ctx context.Context, until time.Time) context.Context {
 	a := admissionOf(ctx)
 	a.neverRefused, a.until = true, until
+
+	return context.WithValue(ctx, admissionKey{}, a)
+}
+
+// RefuseAfter returns a context whose calls are refused for overload at the
+// given time at the latest, even if they may wait longer by NeverRefuse or by
+// the limiter's usual wait.
+func RefuseAfter(ctx context.Context, until time.Time) context.Context {
+	a := admissionOf(ctx)
+	if a.until.IsZero() || a.until.After(until) {
+		a.until = until
+	}
 
 	return context.WithValue(ctx, admissionKey{}, a)
 }
@@ -113,7 +116,7 @@ type Limiter struct {
 func New(config Config, registry prometheus.Registerer) (*Limiter, error) {
 	l := &Limiter{wait: cmp.Or(config.QueueWait, 2*time.Second), shed: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "cyborg_requests_shed_total",
-		Help: "Requests answered 429, by the limit that they reached: read, change, stream, operation.",
+		Help: "Refusals for overload, by the limit that was reached: read, change, stream, operation. A bind tries again by itself, others get 429.",
 	}, []string{"of"})}
 
 	for i := range classes {

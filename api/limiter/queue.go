@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/cyborg-project/cyborg"
-	"github.com/cyborg-project/cyborg/api/web"
 )
 
 // maxRetryAfter is the longest time that Retry-After asks a caller to stay
@@ -80,8 +79,8 @@ func (q *Queue) waitForPlace(ctx context.Context) error {
 	}
 
 	waiting, until := ctx, a.until
-	if !a.neverRefused {
-		until = began.Add(q.wait)
+	if usual := began.Add(q.wait); !a.neverRefused && (until.IsZero() || until.After(usual)) {
+		until = usual
 	}
 
 	if !until.IsZero() {
@@ -113,5 +112,17 @@ func (q *Queue) estimatedWait(ahead int64) time.Duration {
 // new attempt makes sense.
 func (q *Queue) refuse(waited time.Duration) error {
 	q.shed.Inc()
-	return web.RetryAfter(q.full(waited), min(q.estimatedWait(q.waiting.Load()), maxRetryAfter))
+	return &refusal{q.full(waited), min(q.estimatedWait(q.waiting.Load()), maxRetryAfter)}
 }
+
+// refusal is the error of a caller that got no place.
+type refusal struct {
+	error
+
+	retryAfter time.Duration
+}
+
+func (r *refusal) Unwrap() error { return r.error }
+
+// RetryAfter returns the time after which the same request may succeed.
+func (r *refusal) RetryAfter() time.Duration { return r.retryAfter }

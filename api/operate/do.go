@@ -18,6 +18,12 @@ import (
 // that is recorded must be started even if its caller has disconnected.
 const admitLimit = 15 * time.Second
 
+// turnLimit is the part of admitLimit that an admission may spend waiting for
+// its turn at the database. If the turn came later, no time would be left for
+// the admission, and the caller would get a timeout instead of ErrOverloaded,
+// after which a bind tries again.
+const turnLimit = admitLimit / 2
+
 // Request asks for an operation.
 type Request struct {
 	// Admission is what to record: the request itself, the actor, and the
@@ -66,8 +72,9 @@ const (
 // db.Admission.IdempotencyKey) waits for the operation of the first one.
 //
 // The error says why the operation was not admitted, or how it failed. A
-// request whose context has limiter.NeverRefuse waits for its turn instead of
-// being refused for overload.
+// request whose context has limiter.NeverRefuse waits for its place in flight
+// instead of being refused for overload, and up to turnLimit for its turn at
+// the database.
 func (r *Runner) Do(ctx context.Context, request Request) (Outcome, error) {
 	// Nothing is recorded while Temporal is away. The caller gets the error at
 	// once, instead of an operation that nobody would run.
@@ -126,6 +133,7 @@ func (r *Runner) admitAndStart(ctx context.Context, admission db.Admission) (sta
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), admitLimit)
 	defer cancel()
 
+	ctx = limiter.RefuseAfter(ctx, time.Now().Add(turnLimit))
 	admission.ID = uuid.New()
 
 	// The operation of a repeated request is started by the first request, so it is

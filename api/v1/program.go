@@ -99,7 +99,6 @@ func checkSource(o *object, image cyborg.Image) {
 		}
 
 	default:
-
 		if scheme == "file" {
 			image.Source = rest
 		}

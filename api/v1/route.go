@@ -38,7 +38,7 @@ func (r Route) Paths() []string {
 // class of its HTTP method. The class decides which queue the request's calls
 // of the store wait in.
 func inClass(route Route) Route {
-	class, handle := limiter.ClassOf(route.Method), route.Handle
+	class, handle := web.LimiterClass(route.Method), route.Handle
 	route.Handle = func(w http.ResponseWriter, r *http.Request) error {
 		return handle(w, r.WithContext(limiter.WithClass(r.Context(), class)))
 	}

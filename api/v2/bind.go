@@ -212,15 +212,22 @@ func (a *API) deleteAbandonedARQs(ctx context.Context, request cyborg.BindReques
 
 		checked[arq.Instance] = true
 		stranded, err := a.instances.Stranded(ctx, arq.Instance)
+		gone := cyborg.ErrorKindOf(err) == cyborg.ErrNotFound
+		if err != nil && !gone {
+			a.log.WarnContext(ctx, "Nova does not say whether an instance with accelerator requests exists",
+				slog.String("instance", arq.Instance.String()), slog.String("error", err.Error()))
+			return
+		}
+
 		switch {
-		case cyborg.ErrorKindOf(err) == cyborg.ErrNotFound:
+		case gone:
 			err = stalearqs.Gone(ctx, a.store, a.log, arq.Instance)
 		case stranded:
 			_, err = a.deleteInstanceARQs(ctx, arq.Instance, held)
 		}
 
 		if err != nil {
-			a.log.WarnContext(ctx, "Nova does not say whether an instance with accelerator requests exists",
+			a.log.WarnContext(ctx, "the accelerator requests of an instance that does not need them could not be deleted",
 				slog.String("instance", arq.Instance.String()), slog.String("error", err.Error()))
 			return
 		}

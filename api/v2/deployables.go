@@ -79,10 +79,10 @@ func (w *deployableWriter) attributesList(attributes []byte) string {
 		return "null"
 	}
 
-	var inner, out text
-
 	// inner is the list; out is the list as a JSON text. The spaces are those of
 	// Python's json.dumps.
+	var inner, out text
+
 	inner.raw("[")
 	for i, a := range parsed {
 		if i > 0 {
@@ -95,7 +95,6 @@ func (w *deployableWriter) attributesList(attributes []byte) string {
 		inner.raw("}")
 	}
 	inner.raw("]")
-
 	out.string(string(inner))
 
 	w.attributes[string(attributes)] = string(out)
@@ -108,7 +107,6 @@ func (a *API) listDeployables(w http.ResponseWriter, r *http.Request) error {
 	filters := q.filters()
 
 	var filter db.DeployableFilter
-
 	if q.has("name") {
 		filter.Names = []string{q.text("name")}
 	}

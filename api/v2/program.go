@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/limiter"
 	"github.com/cyborg-project/cyborg/api/operate"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
@@ -68,7 +69,9 @@ func (a *API) programDeployable(w http.ResponseWriter, r *http.Request) error {
 		return writeEmpty(w, http.StatusAccepted)
 	}
 
-	return a.writeDeployable(w, r, filter)
+	// The read for the answer waits for its turn: refusing it for overload would
+	// hide from the caller that the image is loaded.
+	return a.writeDeployable(w, r.WithContext(limiter.NeverRefuse(r.Context())), filter)
 }
 
 // readImagePatch reads the UUID of the image from a patch. As in upstream, only

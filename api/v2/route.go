@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-chi/chi/v5"
 
@@ -74,7 +75,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			}
 
 			web.SetIdentity(r.Context(), caller.Identity())
-			ctx := limiter.WithClass(auth.WithCaller(r.Context(), caller), limiter.ClassOf(r.Method))
+			ctx := limiter.WithClass(auth.WithCaller(r.Context(), caller), web.LimiterClass(r.Method))
 
 			// Nova gives up an instance at any refusal, so requests of services wait for
 			// admission instead.
@@ -113,15 +114,14 @@ const serviceTokenHeader = "X-Service-Token"
 
 // neverRefuse makes the requests of services such as Nova wait for admission
 // instead of being refused when the server is busy, but no longer than a bind
-// may take. A PATCH gets no deadline here: bind and unbind watch the time
-// themselves, because a bind that ran out of time must be recorded as failed.
+// may take. A PATCH waits just as long, but its context has no deadline: a bind
+// that ran out of time must still be recorded as failed.
 func (a *API) neverRefuse(ctx context.Context, method string) (context.Context, context.CancelFunc) {
-	ctx = limiter.NeverRefuse(ctx)
 	if method == http.MethodPatch {
-		return ctx, func() {}
+		return limiter.NeverRefuseBefore(ctx, time.Now().Add(a.config.BindTimeout)), func() {}
 	}
 
-	return context.WithTimeout(ctx, a.config.BindTimeout)
+	return context.WithTimeout(limiter.NeverRefuse(ctx), a.config.BindTimeout)
 }
 
 // newRouter makes the router from Routes, so that no route is without a policy

@@ -127,18 +127,12 @@ func RangeNotSatisfiable(err error) error {
 	return &statusError{err: cyborg.AsError(err), status: http.StatusRequestedRangeNotSatisfiable}
 }
 
-// retryError is an error with the time after which a new attempt makes sense.
-type retryError struct {
+// retrier is an error that tells the caller when to try again.
+type retrier interface {
 	error
-
-	after time.Duration
+	// RetryAfter returns the time after which the same request may succeed.
+	RetryAfter() time.Duration
 }
-
-func (e *retryError) Unwrap() error { return e.error }
-
-// RetryAfter returns the error with the time after which the same request may
-// succeed.
-func RetryAfter(err error, after time.Duration) error { return &retryError{err, after} }
 
 // challenger is an error that tells the caller how to authenticate.
 type challenger interface {
@@ -207,8 +201,8 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 	// A time that the error or the handler knows is better than the default of the
 	// kind.
 	seconds := retryAfter(e.Kind)
-	if known, ok := errors.AsType[*retryError](given); ok {
-		seconds = max(1, int(math.Ceil(known.after.Seconds())))
+	if known, ok := errors.AsType[retrier](given); ok {
+		seconds = max(1, int(math.Ceil(known.RetryAfter().Seconds())))
 	}
 	if seconds > 0 && header.Get("Retry-After") == "" {
 		header.Set("Retry-After", strconv.Itoa(seconds))

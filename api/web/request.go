@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg/api/limiter"
 )
 
 // RequestIDHeader carries the request ID in requests and answers, as in
@@ -96,4 +98,13 @@ func requestIDOf(r *http.Request) string {
 		return id
 	}
 	return "req-" + uuid.NewString()
+}
+
+// LimiterClass returns the class of requests with that HTTP method.
+func LimiterClass(method string) limiter.Class {
+	if method == http.MethodGet {
+		return limiter.Read
+	}
+
+	return limiter.Change
 }
