@@ -76,7 +76,10 @@ func TestDeadlockIsRetried(t *testing.T) {
 	require.NoError(t, lock(t.Context(), other, ids[0]))
 	require.NoError(t, other.Commit(t.Context()))
 	require.NoError(t, <-admitted)
-	require.EqualValues(t, 1, deadlocks.count.Load())
+
+	// The store may lock the first row again before the other transaction has woken
+	// up; then it has to give way once more.
+	require.Positive(t, deadlocks.count.Load())
 }
 
 // TestBusy: a transaction that never gets through fails with a kind of error

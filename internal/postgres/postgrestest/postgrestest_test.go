@@ -3,6 +3,7 @@ package postgrestest_test
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -71,6 +72,7 @@ func TestEachTestHasItsOwnDatabase(t *testing.T) { //nolint:tparallel // it look
 // which is built once.
 func TestTemplateIsMadeOnce(t *testing.T) {
 	t.Parallel()
+	key := rand.Text() // with -count, each run needs a template of its own
 	var made atomic.Int32
 	build := func(ctx context.Context, url string) error {
 		made.Add(1)
@@ -83,7 +85,7 @@ func TestTemplateIsMadeOnce(t *testing.T) {
 		for i := range 4 {
 			t.Run(strconv.Itoa(i), func(t *testing.T) {
 				t.Parallel()
-				url := postgrestest.NewFrom(t, "answer", build)
+				url := postgrestest.NewFrom(t, key, build)
 				require.Equal(t, 42, ask[int](t, url, "UPDATE kept SET answer = answer + 1 RETURNING answer - 1"))
 			})
 		}
