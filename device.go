@@ -58,7 +58,7 @@ type Host struct {
 	// know (hypervisor_hostname).
 	Name         string    `json:"name"`
 	BootID       string    `json:"boot_id"`
-	Instance     string    `json:"instance,omitempty"`      // of its agent; see Report
+	Instance     string    `json:"instance,omitempty"`      // of its agent; see agentapi.Report
 	Address      string    `json:"agent_address,omitempty"` // from which its agent was last heard
 	AgentVersion string    `json:"agent_version"`
 	Generation   int64     `json:"generation"` // grows with every change of its inventory
@@ -67,8 +67,8 @@ type Host struct {
 	Silent       bool      `json:"silent"`             // no heartbeat for longer than the configured limit
 	// ClockOffset is how many seconds the host's clock was ahead of the database's
 	// at the last heartbeat; negative where it was behind, nil where no heartbeat
-	// had a time. The time that the heartbeat took to arrive, five seconds at most,
-	// makes the clock seem behind.
+	// had a time. The clock seems behind by the time that the heartbeat took to
+	// arrive.
 	ClockOffset *float64  `json:"clock_offset,omitempty"`
 	Devices     int       `json:"devices"`
 	Backends    []Backend `json:"backends"`

@@ -18,8 +18,8 @@ type Request interface {
 
 // Doubt is what is not known of an accelerator after an operation that could
 // not be undone. It decides what takes the accelerator out of its error; see
-// "Remedies" in docs/data.md. Where it is empty, a provision or a retire takes
-// the accelerator out of its error.
+// "Remedies" in docs/data.md. Where it is empty, and the kind can leave an
+// accelerator in error, a provision or a retire takes it out.
 type Doubt string
 
 // The doubts.

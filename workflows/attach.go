@@ -6,15 +6,16 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// remedyDoubt is the remedy where nobody knows whether a handle is attached.
-const remedyDoubt = "The accelerator is in error. Reconcile settles it when its host answers; where that fails, detach it by force."
+// remedyHandle is the remedy where nobody knows whether a handle is attached,
+// which is cyborg.DoubtHandle.
+const remedyHandle = "The accelerator is in error. Reconcile settles it when its host answers; where that fails, detach it by force."
 
 // Attach gives a handle of an accelerator to a holder. For a holder of kind
 // host the driver makes the handle usable on that host. An instance gets the
 // handle as it is, because its hypervisor does the rest; the records alone
 // change then.
 func Attach(ctx workflow.Context, in OperationInput) (OperationResult, error) {
-	return runOperation(ctx, in, steps{do: attach, remedy: remedyDoubt})
+	return runOperation(ctx, in, steps{do: attach, remedy: remedyHandle})
 }
 
 // attach holds the steps of an attach: one call to the agent for each handle

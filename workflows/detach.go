@@ -17,7 +17,7 @@ import (
 // nothing on the host; Reconcile has the host settle the handles when its agent
 // is heard again.
 func Detach(ctx workflow.Context, in OperationInput) (OperationResult, error) {
-	return runOperation(ctx, in, steps{do: detach, remedy: remedyDoubt})
+	return runOperation(ctx, in, steps{do: detach, remedy: remedyHandle})
 }
 
 // detach holds the steps of a detach.

@@ -3,8 +3,8 @@
 // after its agent died at any point: the journal says what an earlier try
 // already did.
 //
-// It imports drivers, the journal and, from workflows, only names and inputs;
-// never the database, Placement or a cloud's API.
+// It imports drivers, the journal, the packages below this one and, from
+// workflows, only names and inputs; never the database, Placement or a cloud's API.
 package agent
 
 import (

@@ -1,7 +1,8 @@
 // Package conductor holds the activities that touch the records: they begin and
 // end every operation, reconcile the records with Temporal's runs and the
 // hosts' journals, and talk to Placement, Nova and Glance. It may import the
-// store, internal/openstack and Temporal; never a driver.
+// store, the workflows, internal/openstack, internal/stalearqs and Temporal;
+// never a driver.
 package conductor
 
 import (

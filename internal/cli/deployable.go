@@ -10,10 +10,11 @@ import (
 // deployableCommand offers some verbs of `accelerator` under OpenStack's noun
 // for accelerators, for its users.
 func (s *shell) deployableCommand() *cobra.Command {
-	offered := []string{listVerb, "show ACCELERATOR", "program ACCELERATOR IMAGE"}
+	offered := []string{listVerb, "show", "program"}
 	var verbs []verb
 	for _, v := range s.acceleratorVerbs() {
-		if !slices.Contains(offered, v.use) {
+		name, _, _ := strings.Cut(v.use, " ")
+		if !slices.Contains(offered, name) {
 			continue
 		}
 

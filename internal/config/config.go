@@ -270,5 +270,5 @@ type Standalone struct {
 	// TemporalTLS protects the embedded Temporal. A client with a certificate of
 	// TemporalTLS.ClientCA may do everything in it.
 	TemporalTLS      ServerTLS `key:"temporal_tls"`
-	TemporalUIListen string    `key:"temporal_ui_listen" default:"127.0.0.1:8233" check:"loopback" doc:"Address and port of Temporal's Web UI. The address must be on loopback, because the UI has no authentication."`
+	TemporalUIListen string    `key:"temporal_ui_listen" default:"127.0.0.1:8233" check:"loopback" doc:"Address and port of Temporal's Web UI, which must be on loopback, because the UI has no authentication."`
 }

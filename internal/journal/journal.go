@@ -5,7 +5,8 @@
 //
 // The journal is one append-only file of changes, each with a checksum. From
 // time to time it is rewritten as the shortest list of changes that leads to
-// the same state. It imports the root package and the standard library.
+// the same state. It imports the root package, internal/atomicfile, uuid and
+// the standard library.
 package journal
 
 import (

@@ -210,7 +210,7 @@ func (s *server) conductor() ([]Part, error) {
 
 	prepared := make(chan struct{})
 	parts := []Part{
-		{Name: "intake", Run: ingester.Run},
+		{Name: "ingester", Run: ingester.Run},
 		{Name: "agent endpoint", Run: func(ctx context.Context) error {
 			return api.Serve(ctx, s.Listeners.agents, endpoint, api.ServeOptions{
 				Connections: s.config.AgentEndpoint.MaxConnections, Registry: s.Registry, Name: "agents", Log: s.Log,

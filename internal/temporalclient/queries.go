@@ -60,7 +60,8 @@ func (e *Engine) Census(ctx context.Context, hosts, deployables []string, deadli
 
 // Discover makes a host look at its hardware and report. The report is recorded
 // when Discover returns. The error is of kind ErrHostSilent where the host's
-// agent takes the request neither within wait nor within Limits.AgentWait.
+// agent does not take the request within wait, or within Limits.AgentWait if
+// that is shorter.
 func (e *Engine) Discover(ctx context.Context, host string, wait time.Duration) (workflows.DiscoverResult, error) {
 	var out workflows.DiscoverResult
 	in := workflows.DiscoverHostInput{Host: host, AgentWait: min(wait, e.limits.AgentWait), Limit: e.limits.Step}

@@ -29,7 +29,8 @@ const kind cyborg.OperationKind = "survey"
 // root is the directory of the module.
 const root = "../.."
 
-// block matches a block of Go on the page that is a file of the kind, or its line in a table.
+// block matches a block of Go on the page that is a file of the kind, or its
+// line in a table.
 var block = regexp.MustCompile("(?s)<!-- (file|line): (\\S+) -->\n```go\n(.*?)```")
 
 // built is set in the environment of a build with the kind of the page.
@@ -47,21 +48,26 @@ func TestKindOfThePage(t *testing.T) {
 		surveyAnAccelerator(t)
 		return
 	}
+
 	command := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-vet=off", "-overlay", overlay(t),
 		"-run", "^(TestKindOfThePage|TestEveryKind)$", "./api/v1", "./internal/history", "./tests/operationkind")
 	command.Dir = root
 	command.Env = append(os.Environ(), built+"=1")
+
 	out, err := command.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 }
 
-// overlay writes the files of a build with the blocks of the page, and their list for go test -overlay.
+// overlay writes the files of a build with the blocks of the page, and their
+// list for go test -overlay.
 func overlay(t *testing.T) string {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join(root, "docs/workflows.md"))
 	require.NoError(t, err)
+
 	dir := t.TempDir()
 	replaced := map[string]string{}
+
 	for i, found := range block.FindAllStringSubmatch(string(page), -1) {
 		what, path, code := found[1], filepath.Join(root, found[2]), found[3]
 		if what == "line" {
@@ -72,12 +78,14 @@ func overlay(t *testing.T) string {
 			require.NoError(t, err, found[2])
 			require.Equal(t, string(formatted), code, "%s on the page is not formatted", found[2])
 		}
+
 		absolute, err := filepath.Abs(path)
 		require.NoError(t, err)
 		replaced[absolute] = filepath.Join(dir, fmt.Sprintf("%d.go", i))
 		require.NoError(t, os.WriteFile(replaced[absolute], []byte(code), 0o600))
 	}
 	require.Len(t, replaced, 8, "the page has three files and five lines")
+
 	list, err := json.Marshal(map[string]any{"Replace": replaced})
 	require.NoError(t, err)
 	out := filepath.Join(dir, "overlay.json")
@@ -90,9 +98,11 @@ func withLine(t *testing.T, path, line string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
+
 	before, after, ok := strings.Cut(string(text), "Table = ")
 	require.True(t, ok, "%s has no table", path)
 	lines, after, ok := strings.Cut(after, "\n}\n")
 	require.True(t, ok, "the table in %s has no end", path)
+
 	return before + "Table = " + lines + "\n" + line + "}\n" + after
 }

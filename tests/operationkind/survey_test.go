@@ -22,27 +22,34 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// surveyAnAccelerator admits an operation of the kind, runs its workflow on the activities that touch the records, and reads what was
-// recorded. It uses nothing of the kind but its name, so that it compiles without the kind, too.
+// surveyAnAccelerator admits an operation of the kind, runs its workflow on the
+// activities that touch the records, and reads what was recorded. It uses
+// nothing of the kind but its name, so that it compiles without the kind, too.
 func surveyAnAccelerator(t *testing.T) {
 	t.Helper()
 	ctx := t.Context()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+
 	url := postgrestest.New(t)
 	_, err := db.Migrate(ctx, url)
 	require.NoError(t, err)
 	store, err := db.Open(ctx, url, db.Options{}, log)
 	require.NoError(t, err)
 	t.Cleanup(store.Close)
+
 	a := anAccelerator(t, store)
 
 	request, err := cyborg.DecodeRequest(kind, fmt.Appendf(nil, `{"accelerator": %q}`, a.UUID))
 	require.NoError(t, err)
 	admitted, err := store.Admit(ctx, db.Admission{ID: uuid.New(), Actor: cyborg.Actor{Name: "alice"}, Request: request})
 	require.NoError(t, err)
+
 	op := admitted.Operation
 	require.Equal(t, kind, op.Kind)
 	require.Equal(t, cyborg.JSONObject{"accelerator": a.UUID.String()}, op.Input)
+
+	// While the operation has its claim, the accelerator shows the kind's status,
+	// and nobody else gets it.
 	a, err = store.Accelerator(ctx, a.UUID)
 	require.NoError(t, err)
 	require.Equal(t, kind, a.Claim.Kind)
@@ -50,6 +57,7 @@ func surveyAnAccelerator(t *testing.T) {
 	configuring, err := store.Accelerators(ctx, db.AcceleratorFilter{Statuses: []cyborg.Status{cyborg.StatusConfiguring}}, db.Page{})
 	require.NoError(t, err)
 	require.Len(t, configuring, 1)
+
 	_, err = store.Admit(ctx, db.Admission{ID: uuid.New(), Actor: cyborg.Actor{Name: "bob"}, Request: request})
 	require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, op.ID.String())
@@ -63,12 +71,15 @@ func surveyAnAccelerator(t *testing.T) {
 	require.Len(t, op.Result["deployables"], 1)
 	require.Len(t, op.Steps, 1)
 	require.Equal(t, "look", op.Steps[0].Name)
+
 	a, err = store.Accelerator(ctx, a.UUID)
 	require.NoError(t, err)
 	require.Nil(t, a.Claim)
 	require.Equal(t, cyborg.StatusInactive, a.Status())
+
 	events, err := store.Events(ctx, db.EventFilter{Operation: op.ID}, cyborg.Cursor{}, 100)
 	require.NoError(t, err)
+
 	var states []string
 	for _, event := range events {
 		if event.Subject.Kind == cyborg.SubjectOperation && event.Axis == "state" {
@@ -76,6 +87,7 @@ func surveyAnAccelerator(t *testing.T) {
 			states = append(states, event.To)
 		}
 	}
+
 	require.Equal(t, []string{"admitted", "running", "succeeded"}, states)
 }
 
@@ -92,22 +104,26 @@ func anAccelerator(t *testing.T, store *db.Store) cyborg.Accelerator {
 			}},
 		}},
 	}}}
+
 	_, err := store.MergeReports(t.Context(), []agentapi.Report{{
 		Host: "h1", BootID: "boot-1", AgentVersion: "1", Sequence: 1, Digest: content.Digest(), Content: content,
 	}})
 	require.NoError(t, err)
+
 	found, err := store.Accelerators(t.Context(), db.AcceleratorFilter{}, db.Page{})
 	require.NoError(t, err)
 	require.Len(t, found, 1)
 	return found[0]
 }
 
-// run runs the workflow of the operation, with an agent that answers how its accelerators are used.
+// run runs the workflow of the operation, with an agent that answers how its
+// accelerators are used.
 func run(t *testing.T, store *db.Store, log *slog.Logger, op cyborg.Operation, usage cyborg.HostUsage) workflows.OperationResult {
 	t.Helper()
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestWorkflowEnvironment()
 	env.SetTestTimeout(time.Minute)
+
 	conductor.RegisterWorkflows(env)
 	for name, a := range activities.New(store, nil, activities.Policy{}, activities.Cloud{}, log).All() {
 		env.RegisterActivityWithOptions(a, activity.RegisterOptions{Name: name})

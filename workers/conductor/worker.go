@@ -101,8 +101,8 @@ func serve(ctx context.Context, newWorker func() (worker.Worker, <-chan error), 
 		w, fatal := newWorker()
 		err := w.Start()
 		if err == nil {
-
 			pause = firstPause
+
 			select {
 			case <-ctx.Done():
 				w.Stop()

@@ -1,7 +1,7 @@
 // Package images stores the images (bitstreams, firmware) that were brought to
 // a host. An image is kept under its checksum after it was verified, and old
-// images are dropped when the space is needed. It imports the root package and
-// the standard library.
+// images are dropped when the space is needed. It imports the root package,
+// internal/atomicfile and the standard library.
 package images
 
 import (

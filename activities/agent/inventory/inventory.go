@@ -1,6 +1,7 @@
 // Package inventory knows a host's hardware: the drivers' backends, what each
 // of them saw last, and who may change a device now. It imports the root
-// package, drivers and the journal; never Temporal, the database or HTTP.
+// package, drivers, the journal and small packages of internal; never Temporal,
+// the database or HTTP.
 package inventory
 
 import (

@@ -1,7 +1,7 @@
 // Package novaconf reads and writes the file in which an agent tells its host's
 // Nova which PCI devices Nova may give out: a drop-in of nova.conf that holds
-// nothing but [pci] device_spec. It imports the root package and the standard
-// library.
+// nothing but [pci] device_spec. It imports the root package,
+// internal/atomicfile and the standard library.
 package novaconf
 
 import (
