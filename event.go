@@ -8,7 +8,9 @@ import (
 )
 
 // EventAxis is what about its subject an event has changed. For each subject
-// and axis, an event begins at the value at which the one before it ended.
+// and axis, an event begins at the value at which the one before it ended. Two
+// axes are finer: AxisHolder counts for each handle by itself, and the drift of
+// instances for each instance (Data has the handle or the instance).
 type EventAxis string
 
 // The axes. Triggers of the database write the events, so each of these is a

@@ -277,3 +277,45 @@ func TestInstanceDriftEvents(t *testing.T) {
 	require.NoError(t, r.EndInstanceDrift(t.Context()))
 	require.Equal(t, []string{`accelerator card0 drift_instance_elsewhere "it is on h8" "" false`}, history())
 }
+
+// TestInstanceDriftOnOneAccelerator: two instances that share an accelerator
+// differ independently, and their events say which of them begins and ends.
+func TestInstanceDriftOnOneAccelerator(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	r.profile(t, "one", one())
+	card := h.ready(t, "card0")
+	at := r.endOfFeed(t)
+
+	first, second := uuid.New(), uuid.New()
+	for _, who := range []uuid.UUID{first, second} {
+		r.do(t, toBind(card.Host, instance(who.String()), card.ProviderUUID, r.request(t, "one")[0]), cyborg.OperationSucceeded)
+	}
+
+	const inError = "it is in ERROR"
+	broken := []db.InstanceDrift{{Class: cyborg.DriftInstanceError, Detail: inError}}
+	for _, seen := range []db.SeenInstance{
+		{UUID: first, Host: "h1", Drift: broken}, {UUID: second, Host: "h1", Drift: broken}, {UUID: first, Host: "h1"},
+	} {
+		require.NoError(t, r.RecordSeenInstances(t.Context(), []db.SeenInstance{seen}, time.Hour))
+	}
+
+	r.endOfFeed(t)
+	events, err := r.Events(t.Context(), db.EventFilter{}, at, 0)
+	require.NoError(t, err)
+
+	var changes []string
+	for _, e := range events {
+		if _, drift := e.Axis.Drift(); drift {
+			require.Equal(t, card.UUID.String(), e.Subject.ID)
+			changes = append(changes, fmt.Sprintf("%v %q %q", e.Data["instance"], e.From, e.To))
+		}
+	}
+
+	require.Equal(t, []string{
+		fmt.Sprintf("%s %q %q", first, "", inError),
+		fmt.Sprintf("%s %q %q", second, "", inError),
+		fmt.Sprintf("%s %q %q", first, inError, ""),
+	}, changes)
+}

@@ -101,39 +101,65 @@ func (s *System) unsoundJournals(ctx context.Context, accelerators []apiclient.A
 // attach on the host is not known.
 const inDoubt = " (in doubt)"
 
-// unsoundHistory replays the events of an accelerator. It returns an error
-// where an event does not begin with the value at which the event before it
-// ended, or where the last event of an axis does not end at the recorded value.
-func (s *System) unsoundHistory(ctx context.Context, a *apiclient.Accelerator) error {
-	events, err := apiclient.Collect(s.API.History(ctx, a.UUID, apiclient.Page{}))
-	if err != nil {
-		return err
+// series names what an event changes: its From is the To of the event before it
+// in the same series. For one axis of one subject that is one series, except
+// that each handle of an accelerator has holders of its own, and each instance
+// with accelerators differs by itself.
+func series(event cyborg.Event) string {
+	if event.Axis == cyborg.AxisHolder {
+		return fmt.Sprintf("holder %v", event.Data["handle"])
 	}
 
-	// now holds the value of each axis as the events before have left it.
+	name := fmt.Sprintf("%s of %s %s", event.Axis, event.Subject.Kind, event.Subject.ID)
+	if instance := event.Data["instance"]; instance != nil {
+		if _, drift := event.Axis.Drift(); drift {
+			name += fmt.Sprintf(" with instance %v", instance)
+		}
+	}
+
+	return name
+}
+
+// replay returns the value at which the events leave each series. It returns an
+// error where an event does not begin with the value at which the event before
+// it ended.
+func replay(events []cyborg.Event) (map[string]string, error) {
 	now := map[string]string{}
 	for _, event := range events {
 		if event.Axis == cyborg.AxisReported || event.Subject.Kind == cyborg.SubjectOperation {
 			continue // these carry their content in Data, not in From and To
 		}
 
-		axis := fmt.Sprintf("%s of %s %s", event.Axis, event.Subject.Kind, event.Subject.ID)
-		if event.Axis == cyborg.AxisHolder {
-			axis = fmt.Sprintf("holder %v", event.Data["handle"])
-		}
-
-		if before, known := now[axis]; before != event.From && (known || event.Axis != cyborg.AxisSpecs) { // the first event of specs begins at a version, not at ""
-			return fmt.Errorf("event %v changes %s from %q, which was %q", event.Cursor, axis, event.From, now[axis])
+		what := series(event)
+		if before, known := now[what]; before != event.From && (known || event.Axis != cyborg.AxisSpecs) { // the first event of specs begins at a version, not at ""
+			return nil, fmt.Errorf("event %v changes %s from %q, which was %q", event.Cursor, what, event.From, before)
 		}
 
 		// A handle that changes hands without being free in between was given to two
 		// holders.
 		from, to := strings.TrimSuffix(event.From, inDoubt), strings.TrimSuffix(event.To, inDoubt)
 		if event.Axis == cyborg.AxisHolder && from != "" && to != "" && from != to {
-			return fmt.Errorf("event %v hands handle %v from %s to %s, and it was never free", event.Cursor, event.Data["handle"], from, to)
+			return nil, fmt.Errorf("event %v hands handle %v from %s to %s, and it was never free", event.Cursor, event.Data["handle"], from, to)
 		}
 
-		now[axis] = event.To
+		now[what] = event.To
+	}
+
+	return now, nil
+}
+
+// unsoundHistory replays the events of an accelerator. It returns an error
+// where they contradict each other, or where the last event of a series does
+// not end at the recorded value.
+func (s *System) unsoundHistory(ctx context.Context, a *apiclient.Accelerator) error {
+	events, err := apiclient.Collect(s.API.History(ctx, a.UUID, apiclient.Page{}))
+	if err != nil {
+		return err
+	}
+
+	now, err := replay(events)
+	if err != nil {
+		return err
 	}
 
 	// At rest no operation claims the accelerator, so the claim is empty. A fence
