@@ -24,6 +24,7 @@ import (
 	"github.com/cyborg-project/cyborg/api/auth"
 	"github.com/cyborg-project/cyborg/api/policy"
 	v1 "github.com/cyborg-project/cyborg/api/v1"
+	v2 "github.com/cyborg-project/cyborg/api/v2"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
@@ -91,7 +92,7 @@ func setupOf(t testing.TB, opts db.Options, change func(*api.Deps), options ...f
 	t.Cleanup(store.Close)
 	t.Cleanup(h.engine.work.Wait)
 
-	config := api.Config{V1: v1.Config{SyncWait: waitLimit}}
+	config := api.Config{V1: v1.Config{SyncWait: waitLimit}, V2: v2.Config{BindWait: waitLimit}}
 	for _, option := range options {
 		option(&config)
 	}

@@ -469,7 +469,9 @@ func TestRepeatedBind(t *testing.T) {
 func TestRepeatedBindDuringABind(t *testing.T) {
 	t.Parallel()
 	instance := uuid.New()
-	h := setupWith(t, func(deps *api.Deps) { deps.Instances = instances{instance: {project: "tenant", scheduled: true}} })
+	h := setupOf(t, db.Options{},
+		func(deps *api.Deps) { deps.Instances = instances{instance: {project: "tenant", scheduled: true}} },
+		func(c *api.Config) { c.V2.BindWait = poll })
 	accelerator := h.ready("first")
 
 	release := h.engine.block()
@@ -481,7 +483,7 @@ func TestRepeatedBindDuringABind(t *testing.T) {
 	now := h.do("GET", ofInstance(instance), nil).arqs(http.StatusOK)
 	require.Len(t, now, 1)
 	require.Equal(t, again[0].UUID, now[0].UUID)
-	require.Len(t, h.holders(accelerator), 1)
+	require.Eventually(t, func() bool { return len(h.holders(accelerator)) == 1 }, waitLimit, poll)
 }
 
 // A bind waits while another operation works on its accelerator. Nova sees no
@@ -620,7 +622,7 @@ func (muteInstances) Stranded(ctx context.Context, _ uuid.UUID) (bool, error) {
 // meanwhile, nothing is left of them or of what they hold.
 func TestDeleteDuringBind(t *testing.T) {
 	t.Parallel()
-	h := setup(t)
+	h := setup(t, func(c *api.Config) { c.V2.BindWait = poll })
 	accelerator := h.ready("first")
 	arqs := h.requests("one", 1)
 	instance := uuid.New()

@@ -39,18 +39,10 @@ type Canceller interface {
 	Cancel(ctx context.Context, op cyborg.Operation) error
 }
 
-const (
-	// bindWait is how long a PATCH waits for its bind to end, so that an early
-	// failure is part of the answer. Nova would otherwise start the instance
-	// without its accelerator. A bind that loads an image takes longer; Nova then
-	// waits for the external event that is sent at its end.
-	bindWait = 2 * time.Second
-
-	// deletionWait is how long a DELETE waits for the operations that work on the
-	// deleted requests. A request whose operation takes longer is deleted when the
-	// operation ends.
-	deletionWait = 10 * time.Second
-)
+// deletionWait is how long a DELETE waits for the operations that work on the
+// deleted requests. A request whose operation takes longer is deleted when the
+// operation ends.
+const deletionWait = 10 * time.Second
 
 // withNovaTimeout derives the context for a question to Nova during a bind.
 // Nova gets half of the time that is left, so that the other half remains for
@@ -97,13 +89,13 @@ func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRe
 
 	err := a.admitWithRetries(r, deadline, func(left time.Duration) (operate.Outcome, error) {
 		request.Within = left
-		outcome, err := a.operate(w, r, db.Admission{Request: request}, bindWait)
+		outcome, err := a.operate(w, r, db.Admission{Request: request}, a.config.BindWait)
 		if errors.Is(err, db.ErrOtherARQs) {
 			if err := a.deleteEarlierARQs(ctx, request, deadline, err); err != nil {
 				return outcome, err
 			}
 			request.Within = max(0, time.Until(deadline))
-			outcome, err = a.operate(w, r, db.Admission{Request: request}, bindWait)
+			outcome, err = a.operate(w, r, db.Admission{Request: request}, a.config.BindWait)
 		}
 
 		if cyborg.ErrorKindOf(err) != cyborg.ErrNoFit {
@@ -114,7 +106,7 @@ func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRe
 		// still held, the bind fails and is recorded as failed.
 		a.deleteAbandonedARQs(ctx, request, deadline)
 		request.RefuseIfHeld, request.Within = false, max(0, time.Until(deadline))
-		return a.operate(w, r, db.Admission{Request: request}, bindWait)
+		return a.operate(w, r, db.Admission{Request: request}, a.config.BindWait)
 	})
 	if err != nil {
 		return err

@@ -39,6 +39,11 @@ type Config struct {
 	// SyncWait is how long a request waits for its operation to end before it
 	// answers 202; default 30 s.
 	SyncWait time.Duration
+	// BindWait is how long a PATCH waits for its bind to end, so that an early
+	// failure is part of the answer; default 2 s. Nova would otherwise start the
+	// instance without its accelerator. A bind that loads an image takes longer;
+	// Nova then waits for the external event that is sent at its end.
+	BindWait time.Duration
 	// BindTimeout is how long a bind may take, including the time it waits for
 	// other operations; default 60 s.
 	BindTimeout time.Duration
@@ -49,6 +54,7 @@ type Config struct {
 // withDefaults returns the configuration with its defaults filled in.
 func (c Config) withDefaults() Config {
 	c.SyncWait = cmp.Or(c.SyncWait, 30*time.Second)
+	c.BindWait = cmp.Or(c.BindWait, 2*time.Second)
 	c.BindTimeout = cmp.Or(c.BindTimeout, time.Minute)
 	c.BodyLimit = cmp.Or(c.BodyLimit, 1<<20)
 	return c
