@@ -13,7 +13,7 @@ const (
 	// healthFresh is how long an answer of Temporal counts.
 	healthFresh = time.Second
 	// pingLimit is how long Temporal may take to answer.
-	pingLimit = 2 * time.Second
+	pingLimit = 5 * time.Second
 )
 
 // temporalHealth remembers for a moment whether Temporal answers, so that not

@@ -12,7 +12,7 @@ import (
 const (
 	// farewellLimit bounds the query for operations in flight: it must not delay
 	// the stop.
-	farewellLimit = 2 * time.Second
+	farewellLimit = 5 * time.Second
 	// farewellMost is how many operations are listed at most.
 	farewellMost = 10
 )
