@@ -303,11 +303,11 @@ func TestEventStreamHeartbeats(t *testing.T) {
 // write may take.
 func TestEventStreamOverHTTP2(t *testing.T) {
 	t.Parallel()
-	h := setup(t, func(c *api.Config) { c.V1.StreamWrite, c.V1.Heartbeat = 3*time.Second, 4*time.Second })
+	h := setup(t, func(c *api.Config) { c.V1.StreamWrite, c.V1.Heartbeat = 10*time.Second, 11*time.Second })
 
 	server := httptest.NewUnstartedServer(h.handler)
 	server.EnableHTTP2 = true
-	server.Config.WriteTimeout = 3 * time.Second
+	server.Config.WriteTimeout = 10 * time.Second
 	server.StartTLS()
 	defer server.Close()
 	h.server = server
@@ -359,7 +359,6 @@ func TestSlowEventReaderIsCutOff(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(first), "200")
 
-	require.InDelta(t, 1, h.metric("cyborg_event_streams"), 0)
 	require.Eventually(t, func() bool { return h.metric("cyborg_event_streams") == 0 }, waitLimit, poll)
 }
 

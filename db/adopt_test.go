@@ -37,7 +37,7 @@ func TestAdoptVeryManyHosts(t *testing.T) {
 	waits := func(table string) {
 		require.Eventually(t, func() bool {
 			return scalar[int](t, r, fmt.Sprintf(waiting, table)) > 0
-		}, 30*time.Second, time.Millisecond)
+		}, 5*time.Minute, time.Millisecond)
 	}
 
 	var work errgroup.Group

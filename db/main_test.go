@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"testing"
 	"time"
 
@@ -62,6 +63,19 @@ func newPool(t testing.TB, url string) *pgxpool.Pool {
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 	return pool
+}
+
+// withParameter returns the URL of a database with a parameter for each of its
+// sessions.
+func withParameter(t testing.TB, database, name, value string) string {
+	t.Helper()
+	u, err := url.Parse(database)
+	require.NoError(t, err)
+
+	query := u.Query()
+	query.Set(name, value)
+	u.RawQuery = query.Encode()
+	return u.String()
 }
 
 // openStore opens another store on the same records, as another process would.

@@ -3,7 +3,6 @@ package db_test
 import (
 	"context"
 	"log/slog"
-	"net/url"
 	"testing"
 	"time"
 
@@ -55,14 +54,8 @@ func TestMigrateRecordsKinds(t *testing.T) {
 func TestMigrateWritesNothingTwice(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
-	readOnly, err := url.Parse(r.url)
-	require.NoError(t, err)
 
-	query := readOnly.Query()
-	query.Set("default_transaction_read_only", "on")
-	readOnly.RawQuery = query.Encode()
-
-	done, err := db.Migrate(t.Context(), readOnly.String())
+	done, err := db.Migrate(t.Context(), withParameter(t, r.url, "default_transaction_read_only", "on"))
 	require.NoError(t, err)
 	require.Equal(t, done.From, done.To)
 	require.Empty(t, done.Kinds)
@@ -120,13 +113,7 @@ func TestRoleOfTheServerAdmits(t *testing.T) {
 	})
 	r.exec(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO "+role)
 
-	other, err := url.Parse(r.url)
-	require.NoError(t, err)
-	query := other.Query()
-	query.Set("role", role)
-	other.RawQuery = query.Encode()
-
-	server := records{Store: openStore(t, other.String(), defaults())}
+	server := records{Store: openStore(t, withParameter(t, r.url, "role", role), defaults())}
 	server.do(t, toAttach(a.UUID, instance("vm1")), cyborg.OperationSucceeded)
 	server.Close()
 }

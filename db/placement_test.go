@@ -67,7 +67,7 @@ func TestPlacementTakeAndReturnDuringChanges(t *testing.T) {
 			work.Go(write)
 			require.Eventually(t, func() bool {
 				return scalar[int](t, r, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == 1
-			}, 30*time.Second, time.Millisecond)
+			}, 5*time.Minute, time.Millisecond)
 
 			_, err = tx.Exec(t.Context(), change, "h1") // each waits for the other now, so that PostgreSQL ends one of them
 			collided = err == nil

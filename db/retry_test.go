@@ -47,13 +47,17 @@ func (f *failures) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndDa
 func TestDeadlockIsRetried(t *testing.T) {
 	t.Parallel()
 	deadlocks := &failures{code: "40P01"}
-	r := newRecordsWith(t, db.Options{Tracer: deadlocks})
+	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	h.content.Backends[0].Devices[0].Deployables = []cyborg.DeployableReport{deployable("card0", 1), deployable("card1", 1)}
 	h.report(t)
 	a := h.ready(t, "card0")
 	h.ready(t, "card1")
 	ids := scalar[[]uuid.UUID](t, r, "SELECT array_agg(uuid ORDER BY uuid) FROM deployables")
+
+	// PostgreSQL looks for a deadlock once in each wait. By then the other
+	// transaction must have asked for its second lock.
+	store := openStore(t, withParameter(t, r.url, "deadlock_timeout", "10s"), db.Options{Tracer: deadlocks})
 
 	lock := func(ctx context.Context, tx pgx.Tx, id uuid.UUID) error {
 		_, err := tx.Exec(ctx, "SELECT FROM deployables WHERE uuid = $1 FOR UPDATE", id)
@@ -63,12 +67,12 @@ func TestDeadlockIsRetried(t *testing.T) {
 	other, err := r.sql.Begin(t.Context())
 	require.NoError(t, err)
 	defer other.Rollback(context.WithoutCancel(t.Context()))                //nolint:errcheck // fails only after the commit
-	_, err = other.Exec(t.Context(), "SET LOCAL deadlock_timeout = '1min'") // so that it is the store that gives way
+	_, err = other.Exec(t.Context(), "SET LOCAL deadlock_timeout = '5min'") // so that it is the store that gives way
 	require.NoError(t, err)
 	require.NoError(t, lock(t.Context(), other, ids[1]))
 
 	admitted := make(chan error, 1)
-	go func() { _, err := r.Admit(t.Context(), toProgram(a.UUID)); admitted <- err }()
+	go func() { _, err := store.Admit(t.Context(), toProgram(a.UUID)); admitted <- err }()
 	require.Eventually(t, func() bool {
 		return scalar[int](t, r, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
 	}, 5*time.Minute, time.Millisecond)

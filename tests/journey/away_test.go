@@ -18,7 +18,7 @@ import (
 // agent.
 func impatience() []string {
 	return []string{
-		"CYBORG_OPERATIONS_AGENT_WAIT=8s", "CYBORG_OPERATIONS_UNDO=3s", "CYBORG_OPERATIONS_STEP=30s",
+		"CYBORG_OPERATIONS_AGENT_WAIT=8s", "CYBORG_OPERATIONS_UNDO=10s", "CYBORG_OPERATIONS_STEP=30s",
 	}
 }
 

@@ -25,7 +25,7 @@ func TestLoseStateWhileAttached(t *testing.T) {
 	a.SetClock(t, 3*time.Hour)
 	a.Restart(t)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 
 	id, handle := cards[0].UUID, cards[0].Handles[0].Identity

@@ -104,7 +104,7 @@ func TestL3L13NovaIsNotified(t *testing.T) {
 	glance.Trust(keystone.IsOwn)
 
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:2xfpga"}, Env: append(shortWaits(),
-		"CYBORG_OPENSTACK_AUTH_URL="+keystone.URL, "CYBORG_OPENSTACK_PASSWORD="+openstacktest.OwnPassword, "CYBORG_ARQS_BIND_TIMEOUT=5s",
+		"CYBORG_OPENSTACK_AUTH_URL="+keystone.URL, "CYBORG_OPENSTACK_PASSWORD="+openstacktest.OwnPassword, "CYBORG_ARQS_BIND_TIMEOUT=15s",
 	)})
 
 	cards := s.Accelerators(t)

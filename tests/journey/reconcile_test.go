@@ -22,7 +22,7 @@ func TestNewHardwareIsAdmittedWithoutARound(t *testing.T) {
 		Hosts: []string{"fake:2xfpga"},
 		Env:   []string{"CYBORG_INVENTORY_ADMISSION=auto", "CYBORG_CONDUCTOR_RECONCILE_INTERVAL=1h"},
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 
 	ready := func(want int) {
@@ -53,7 +53,7 @@ func TestReconcileAdmitsNewHardwareAndEndsMaintenance(t *testing.T) {
 		Hosts: []string{"fake:3xgpu"},
 		Env:   append(shortWaits(), "CYBORG_INVENTORY_ADMISSION=auto"),
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 
 	all := func(want cyborg.Status) {

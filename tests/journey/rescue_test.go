@@ -65,6 +65,7 @@ func startPreparedHost(t *testing.T, prepare func(s *harness.Standalone, card ap
 		arq := makeRequest(t, s, "one")
 		_, status := patchRequest(t, s, arq, cards[i], who.String())
 		require.Equal(t, http.StatusAccepted, status)
+		requireResolved(t, s) // a bind may take longer than its request waits
 		require.Equal(t, cyborg.ARQBound, stateOf(t, s, arq))
 
 		v.instances, v.arqs = append(v.instances, who), append(v.arqs, arq)

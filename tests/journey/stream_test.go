@@ -341,8 +341,9 @@ func stream(ctx context.Context, url, last string, more func(received) bool) err
 // event once and in order.
 func TestEventStreamsSurviveKills(t *testing.T) {
 	t.Parallel()
-	s := harness.Start(t, harness.Options{Hosts: []string{"fake:3xfpga"}, Env: shortWaits()})
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	// Each kill costs the install an attempt.
+	s := harness.Start(t, harness.Options{Hosts: []string{"fake:3xfpga"}, Env: append(shortWaits(), "CYBORG_OPERATIONS_ATTEMPTS=100")})
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Minute)
 	defer cancel()
 	cards := s.Accelerators(t)
 	a := cards[0]

@@ -311,9 +311,14 @@ func vanishedFunction(t *testing.T, m *machine) {
 	}
 	pull()
 
-	history := m.history(t, at)
-	require.Contains(t, history, "presence: present -> missing")
-	require.Contains(t, history, "fence")
+	// An event can be read when every older transaction has ended.
+	until(t, "told in the history", func(context.Context) error {
+		history := m.history(t, at)
+		if !strings.Contains(history, "presence: present -> missing") || !strings.Contains(history, "fence") {
+			return fmt.Errorf("the history does not tell that it vanished: %s", history)
+		}
+		return nil
+	})
 
 	// It comes back: the fence is lifted, and Reconcile attaches it again.
 	m.host.Plug(fpga)
@@ -568,6 +573,7 @@ func TestPhysicalNetworkOfAPort(t *testing.T) {
 	arq := makeRequest(t, m.Standalone, "port")
 	_, status := patchRequest(t, m.Standalone, arq, card, uuid.NewString())
 	require.Equal(t, http.StatusAccepted, status)
+	requireResolved(t, m.Standalone)
 
 	_, _, body := request(t, m.Standalone, "GET", requestsPath+"/"+arq, nil)
 	require.Equal(t, map[string]any{

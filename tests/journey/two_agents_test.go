@@ -21,7 +21,7 @@ import (
 func TestTwoAgentsUnderOneName(t *testing.T) {
 	t.Parallel()
 	s, first, cards := startRack(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 
 	instance := hostOf(ctx, t, s).Instance

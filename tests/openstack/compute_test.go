@@ -118,6 +118,12 @@ func (c *cloud) wait(t *testing.T, id, status string) server {
 func (c *cloud) remove(t *testing.T, id string) {
 	t.Helper()
 	c.send(t, "demo", http.MethodDelete, c.rig.Nova+"/servers/"+id, nil, computeVersion).expect(t, http.StatusNoContent)
+	c.waitGone(t, id)
+}
+
+// waitGone waits until Nova has no instance with this id.
+func (c *cloud) waitGone(t *testing.T, id string) {
+	t.Helper()
 
 	token := c.token(t, "admin")
 	c.until(t, "server "+id+" gone", func(ctx context.Context) error {

@@ -141,6 +141,7 @@ func diesInDelete(t *testing.T, c *cloud, one string) {
 		c.send(t, "demo", http.MethodDelete, c.rig.Nova+"/servers/"+ids[0], nil, computeVersion).expect(t, http.StatusNoContent)
 	})
 	c.remove(t, ids[1])
+	c.waitGone(t, ids[0])
 
 	c.Restart(t)
 	has := map[string]int{}

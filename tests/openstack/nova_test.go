@@ -348,7 +348,7 @@ func (c *cloud) programming(t *testing.T, takes time.Duration) {
 // slowBind loads an image that takes some seconds. Nova waits for the event.
 func slowBind(t *testing.T, c *cloud, _, _ string) {
 	t.Helper()
-	c.programming(t, 3*time.Second)
+	c.programming(t, 2*time.Second)
 
 	image := c.image(t, cyborg.DeviceTypeFPGA, "slow", nil)
 	id := c.create(t, c.profile(t, fpga("accel:bitstream_id="+image)))

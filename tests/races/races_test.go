@@ -42,12 +42,13 @@ type system struct {
 }
 
 // start runs a system with these hosts. The limits of the API are so high that
-// no request is refused because of the load.
+// no request is refused because of the load, and no host counts as silent
+// because its agent is slow.
 func start(t *testing.T, hosts ...string) *system {
 	t.Helper()
 	s := &system{Standalone: harness.Start(t, harness.Options{Hosts: hosts, Env: []string{
 		"CYBORG_API_MAX_IN_FLIGHT=500", "CYBORG_API_QUEUE_WAIT=10m", "CYBORG_API_SYNC_WAIT=10m", "CYBORG_OPERATIONS_AGENT_WAIT=10m", "CYBORG_ARQS_BIND_TIMEOUT=10m",
-		"CYBORG_LOG_LEVEL=warn",
+		"CYBORG_CONDUCTOR_SILENT_AFTER=10m", "CYBORG_LOG_LEVEL=warn",
 	}})}
 
 	transport := &http.Transport{MaxIdleConnsPerHost: 100}

@@ -19,7 +19,9 @@ import (
 )
 
 // atOnce sends the requests at the same time, in turn to all API processes, and
-// returns the answers in the order of the requests.
+// returns the answers in the order of the requests. A request that is refused
+// because Temporal does not answer in time is sent again, since nothing of it
+// was recorded.
 func (s *system) atOnce(t *testing.T, requests []httpRequest) []answer {
 	t.Helper()
 	var (
@@ -32,7 +34,12 @@ func (s *system) atOnce(t *testing.T, requests []httpRequest) []answer {
 	for i, r := range requests {
 		all.Go(func() {
 			<-gate
-			answers[i] = s.endpoints[i%len(s.endpoints)].send(t, began, r)
+			for {
+				answers[i] = s.endpoints[i%len(s.endpoints)].send(t, began, r)
+				if answers[i].status != http.StatusServiceUnavailable || answers[i].operation != uuid.Nil || t.Failed() {
+					return
+				}
+			}
 		})
 	}
 

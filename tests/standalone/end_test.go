@@ -74,7 +74,7 @@ func TestOperationsOutliveAStop(t *testing.T) {
 	id, err := created.Created()
 	require.NoError(t, err)
 
-	_, stderr, code := s.CLI(t, "driver", "update", "fake", "fake", "--option", "park=2xfpga,1xgpu", "--option", "attach_latency=20s")
+	_, stderr, code := s.CLI(t, "driver", "update", "fake", "fake", "--option", "park=2xfpga,1xgpu", "--option", "attach_latency=10m") // it must still run after the restart
 	require.Zero(t, code, stderr)
 
 	answer, err := s.API.Attach(t.Context(), id, cyborg.Holder{Kind: cyborg.HolderHost, ID: "fake"}, apiclient.Async())
