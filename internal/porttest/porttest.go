@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -91,8 +92,22 @@ func holdPorts(first, n int) (release func(), ok bool) {
 			release()
 			return nil, false
 		}
-		_ = listener.Close() // nobody has connected
+		Close(listener)
 	}
 
 	return release, true
+}
+
+// Close closes a TCP listener, and returns when its address is free, even while
+// other goroutines start processes. A child has a copy of each open file until
+// its exec, and a copy that listens keeps the address in use. So the socket,
+// which all copies share, stops listening first.
+func Close(listener net.Listener) {
+	if tcp, ok := listener.(*net.TCPListener); ok {
+		// An error means that the listener is closed already, by whoever serves it.
+		if conn, err := tcp.SyscallConn(); err == nil {
+			_ = conn.Control(func(fd uintptr) { _ = syscall.Shutdown(int(fd), syscall.SHUT_RD) })
+		}
+	}
+	_ = listener.Close() // likewise
 }

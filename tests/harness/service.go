@@ -66,11 +66,12 @@ func (s *Service) Down() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.server != nil {
+		// The listener goes first, and not by the server's Close, because a child of
+		// this process may still have a copy. Where Serve closes it at this moment,
+		// Close returns too early: the address is free, and Up can have it again, only
+		// when Serve has returned.
+		porttest.Close(s.listener)
 		_ = s.server.Close() // an error does not matter: the server is discarded
-		// Serve may not have taken the listener yet; then Close of the server does not
-		// close it. Where Serve closes it at this moment, Close returns too early: the
-		// address is free, and Up can have it again, only when Serve has returned.
-		_ = s.listener.Close()
 		<-s.served
 		s.server = nil
 	}
