@@ -340,7 +340,7 @@ func TestEventStreamLimit(t *testing.T) {
 // A caller who does not read is cut off, and the place is free again.
 func TestSlowEventReaderIsCutOff(t *testing.T) {
 	t.Parallel()
-	h := setup(t, func(c *api.Config) { c.V1.StreamWrite, c.V1.Heartbeat = 3*time.Second, 10*time.Millisecond })
+	h := setup(t, func(c *api.Config) { c.V1.StreamWrite, c.V1.Heartbeat = 10*time.Second, 10*time.Millisecond })
 
 	ours, theirs := net.Pipe() // holds nothing back: what is not read blocks
 	defer ours.Close()
@@ -359,6 +359,7 @@ func TestSlowEventReaderIsCutOff(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(first), "200")
 
+	require.InDelta(t, 1, h.metric("cyborg_event_streams"), 0)
 	require.Eventually(t, func() bool { return h.metric("cyborg_event_streams") == 0 }, waitLimit, poll)
 }
 
