@@ -16,9 +16,13 @@ import (
 type binding struct {
 	*operation
 
-	// timedOut says that the time of the requests was over before anybody cancelled
-	// the operation.
+	// timedOut says that the time of the requests was over before the images were
+	// loaded, and before anybody cancelled the operation.
 	timedOut bool
+	// loaded says that the images were loaded before the time was over. Where one
+	// workflow task brings both, because no conductor was there for a while, the
+	// images were loaded in time: only one of the two may decide how the bind ends.
+	loaded bool
 	// notification is done when Nova was notified of a failure before the end; nil
 	// where that has not begun.
 	notification workflow.Future
@@ -74,13 +78,14 @@ func (b *binding) bind(ctx workflow.Context, _ *operation) error {
 	defer stopTimer()
 
 	workflow.Go(timer, func(ctx workflow.Context) {
-		if workflow.Sleep(ctx, b.work.Within) == nil {
+		if workflow.Sleep(ctx, b.work.Within) == nil && !b.loaded {
 			b.timedOut = true
 			stop()
 			b.failRequests(ctx, b.timeoutError(nil))
 		}
 	})
 	err := b.loadAll(limited)
+	b.loaded = err == nil && !b.timedOut
 
 	// Once the requests have failed, the bind must fail too, even where its last
 	// step still succeeded.

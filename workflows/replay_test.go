@@ -1,7 +1,9 @@
 package workflows_test
 
 import (
+	"bytes"
 	"compress/gzip"
+	"fmt"
 	"log/slog"
 	"maps"
 	"os"
@@ -11,12 +13,16 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+	historypb "go.temporal.io/api/history/v1"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
 	temporallog "go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/cyborg-project/cyborg/workers/conductor"
+	"github.com/cyborg-project/cyborg/workflows"
 )
 
 // histories are the runs that workers of each release recorded:
@@ -66,8 +72,8 @@ func TestHistoriesOfEveryReleaseReplay(t *testing.T) {
 	}
 }
 
-// replay replays one recorded history.
-func replay(t *testing.T, path, workflowType string) {
+// readHistory reads a recorded history.
+func readHistory(t *testing.T, path string) *historypb.History {
 	t.Helper()
 	file, err := os.Open(path)
 	require.NoError(t, err)
@@ -77,7 +83,13 @@ func replay(t *testing.T, path, workflowType string) {
 	require.NoError(t, err)
 	history, err := client.HistoryFromJSON(text, client.HistoryJSONOptions{})
 	require.NoError(t, err)
+	return history
+}
 
+// replay replays one recorded history.
+func replay(t *testing.T, path, workflowType string) {
+	t.Helper()
+	history := readHistory(t, path)
 	started := history.GetEvents()[0].GetWorkflowExecutionStartedEventAttributes()
 	require.Equal(t, workflowType, started.GetWorkflowType().GetName())
 
@@ -94,18 +106,94 @@ func TestReplayDetectsAChangedWorkflow(t *testing.T) {
 	require.NoError(t, err)
 	require.NotEmpty(t, paths)
 
-	file, err := os.Open(paths[0])
-	require.NoError(t, err)
-	defer file.Close()
-
-	text, err := gzip.NewReader(file)
-	require.NoError(t, err)
-	history, err := client.HistoryFromJSON(text, client.HistoryJSONOptions{})
-	require.NoError(t, err)
-
+	history := readHistory(t, paths[0])
 	served := typesServed{}
 	conductor.RegisterWorkflows(served)
 	replayer := worker.NewWorkflowReplayer()
 	replayer.RegisterWorkflowWithOptions(served["Detach"], workflow.RegisterOptions{Name: "Attach"})
 	require.Error(t, replayer.ReplayWorkflowHistory(temporallog.NewStructuredLogger(slog.New(slog.DiscardHandler)), history))
+}
+
+// TestK4LoadedInTimeWhileNoConductorRan: while no conductor runs, the image of a
+// bind is loaded, and then the time of its requests is over. One workflow task
+// brings both, and one of them decides: the bind has succeeded, and does not
+// fail its requests besides. The history is that of a bind that was too late,
+// with the end of the load in front of that of the time.
+func TestK4LoadedInTimeWhileNoConductorRan(t *testing.T) {
+	t.Parallel()
+	recorded := readHistory(t, filepath.Join(histories, "v0.1", "BindARQs-too-late.json.gz")).GetEvents()
+	at := func(kind enumspb.EventType, about string) int {
+		return slices.IndexFunc(recorded, func(e *historypb.HistoryEvent) bool {
+			return e.GetEventType() == kind && strings.Contains(e.String(), about)
+		})
+	}
+
+	program := at(enumspb.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED, workflows.ProgramActivity)
+	fired := at(enumspb.EVENT_TYPE_TIMER_FIRED, "")
+	require.Equal(t, program+1, fired)
+	loaded, err := converter.GetDefaultDataConverter().ToPayloads(workflows.ProgramResult{BitstreamID: "new"})
+	require.NoError(t, err)
+	ended := recorded[at(enumspb.EVENT_TYPE_MARKER_RECORDED, `\"ActivityType\":\"End\"`)]
+	data := ended.GetMarkerRecordedEventAttributes().GetDetails()["data"].GetPayloads()[0]
+	data.Data = bytes.Replace(data.GetData(), []byte(`"ActivityID":"4"`), []byte(`"ActivityID":"3"`), 1) // FailARQs is not called
+
+	events := slices.Clone(recorded[:fired])
+	add := func(event *historypb.HistoryEvent) int64 {
+		event.EventId = int64(len(events)) + 1
+		event.EventTime = recorded[program].GetEventTime()
+		events = append(events, event)
+		return event.GetEventId()
+	}
+
+	timer := recorded[fired]
+	scheduled := recorded[program].GetEventId()
+	started := add(&historypb.HistoryEvent{
+		EventType: enumspb.EVENT_TYPE_ACTIVITY_TASK_STARTED,
+		Attributes: &historypb.HistoryEvent_ActivityTaskStartedEventAttributes{
+			ActivityTaskStartedEventAttributes: &historypb.ActivityTaskStartedEventAttributes{ScheduledEventId: scheduled},
+		},
+	})
+	add(&historypb.HistoryEvent{
+		EventType: enumspb.EVENT_TYPE_ACTIVITY_TASK_COMPLETED,
+		Attributes: &historypb.HistoryEvent_ActivityTaskCompletedEventAttributes{
+			ActivityTaskCompletedEventAttributes: &historypb.ActivityTaskCompletedEventAttributes{
+				ScheduledEventId: scheduled, StartedEventId: started, Result: loaded,
+			},
+		},
+	})
+	add(timer)
+
+	task := func() (completed int64) {
+		scheduled := add(&historypb.HistoryEvent{
+			EventType: enumspb.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED,
+			Attributes: &historypb.HistoryEvent_WorkflowTaskScheduledEventAttributes{
+				WorkflowTaskScheduledEventAttributes: &historypb.WorkflowTaskScheduledEventAttributes{},
+			},
+		})
+		started := add(&historypb.HistoryEvent{
+			EventType: enumspb.EVENT_TYPE_WORKFLOW_TASK_STARTED,
+			Attributes: &historypb.HistoryEvent_WorkflowTaskStartedEventAttributes{
+				WorkflowTaskStartedEventAttributes: &historypb.WorkflowTaskStartedEventAttributes{ScheduledEventId: scheduled},
+			},
+		})
+		return add(&historypb.HistoryEvent{
+			EventType: enumspb.EVENT_TYPE_WORKFLOW_TASK_COMPLETED,
+			Attributes: &historypb.HistoryEvent_WorkflowTaskCompletedEventAttributes{
+				WorkflowTaskCompletedEventAttributes: &historypb.WorkflowTaskCompletedEventAttributes{
+					ScheduledEventId: scheduled, StartedEventId: started,
+				},
+			},
+		})
+	}
+
+	notify := recorded[at(enumspb.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED, workflows.NotifyNovaActivity)]
+	completed := task()
+	ended.GetMarkerRecordedEventAttributes().WorkflowTaskCompletedEventId = completed
+	add(ended)
+	notify.GetActivityTaskScheduledEventAttributes().WorkflowTaskCompletedEventId = completed
+	notify.GetActivityTaskScheduledEventAttributes().ActivityId = fmt.Sprint(add(notify))
+
+	replayer := worker.NewWorkflowReplayer()
+	conductor.RegisterWorkflows(replayer)
+	require.NoError(t, replayer.ReplayWorkflowHistory(temporallog.NewStructuredLogger(slog.New(slog.DiscardHandler)), &historypb.History{Events: events}))
 }
