@@ -69,10 +69,14 @@ func askUsage(ctx workflow.Context, host string, in CensusInput, left time.Durat
 		return unanswered
 	}
 
+	// Half of the time is for the agent to take the question, and half to answer
+	// it. One limit for both would be compared with the clock of the agent's
+	// machine; see repeat.
 	var usage cyborg.HostUsage
 	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
 		TaskQueue:              AgentQueue(host),
-		ScheduleToCloseTimeout: left,
+		ScheduleToStartTimeout: left / 2,
+		StartToCloseTimeout:    left / 2,
 		Summary:                "usage of " + host,
 		RetryPolicy:            &temporal.RetryPolicy{MaximumAttempts: 1},
 	}), UsageActivity, UsageInput{Host: host, Deployables: in.Deployables}).Get(ctx, &usage)

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/cyborg-project/cyborg"
@@ -85,7 +84,7 @@ func rescue(ctx workflow.Context, o *operation) error {
 	}
 
 	deadline := workflow.Now(ctx).Add(o.work.Within)
-	slots := workflow.NewSemaphore(ctx, rebootsAtOnce)
+	places := &places{semaphore: workflow.NewSemaphore(ctx, rebootsAtOnce), givenBack: givesPlaceBack(ctx)}
 	group := workflow.NewWaitGroup(ctx)
 	rescued := make([]cyborg.RescuedInstance, len(o.work.Rescues))
 
@@ -95,12 +94,12 @@ func rescue(ctx workflow.Context, o *operation) error {
 			defer group.Done()
 			rescued[i] = cyborg.RescuedInstance{Rescue: instance, Outcome: cyborg.RescueFailed, Detail: "cancelled before anything was done"}
 
-			if slots.Acquire(ctx, 1) != nil {
+			if places.semaphore.Acquire(ctx, 1) != nil {
 				return
 			}
-			defer slots.Release(1)
+			defer places.semaphore.Release(1)
 
-			rescued[i].Outcome, rescued[i].Detail = o.rescueOne(ctx, instance, deadline)
+			rescued[i].Outcome, rescued[i].Detail = o.rescueOne(ctx, places, instance, deadline)
 		})
 	}
 
@@ -118,6 +117,37 @@ func rescue(ctx workflow.Context, o *operation) error {
 	}
 
 	return rescueError(rescued)
+}
+
+// places are those of a rescue, one for each instance that is looked at or
+// rebooted.
+type places struct {
+	semaphore workflow.Semaphore
+	givenBack bool // while an instance waits
+}
+
+// wait waits before the next look at an instance. Its place is another's
+// meanwhile: four instances that Nova is stuck with must not keep all others
+// from their reboot.
+func (p *places) wait(ctx workflow.Context, pause time.Duration) error {
+	if p.givenBack {
+		p.semaphore.Release(1)
+		// Whoever calls this releases the place again, so it takes one even where it
+		// was cancelled.
+		defer func() {
+			detached, cancel := workflow.NewDisconnectedContext(ctx)
+			defer cancel()
+			_ = p.semaphore.Acquire(detached, 1) // its context is never cancelled
+		}()
+	}
+
+	return workflow.Sleep(ctx, pause)
+}
+
+// givesPlaceBack says that this run gives the places of waiting instances to
+// others. Runs of release 0.1 did not.
+func givesPlaceBack(ctx workflow.Context) bool {
+	return workflow.GetVersion(ctx, "place-given-back", workflow.DefaultVersion, 1) != workflow.DefaultVersion
 }
 
 // rescueError returns the error of a rescue after which an instance may still
@@ -151,13 +181,13 @@ func rescueError(rescued []cyborg.RescuedInstance) error {
 // rescueOne rescues one instance, as a step of its own, and returns the
 // outcome.
 func (o *operation) rescueOne(
-	ctx workflow.Context, instance cyborg.Rescue, deadline time.Time,
+	ctx workflow.Context, places *places, instance cyborg.Rescue, deadline time.Time,
 ) (outcome cyborg.RescueOutcome, detail string) {
 	step := "reboot " + instance.Instance.String()
 	o.note(ctx, step, cyborg.StepRunning, "")
 
 	state := cyborg.StepDone
-	outcome, detail = o.rebootOnce(ctx, step, instance, deadline)
+	outcome, detail = o.rebootOnce(ctx, places, step, instance, deadline)
 	if outcome == cyborg.RescueFailed {
 		state = cyborg.StepFailed
 	}
@@ -180,7 +210,7 @@ func (o *operation) rescueOne(
 // repeated attempt of the reboot compares with them, and so knows whether the
 // first attempt reached Nova.
 func (o *operation) rebootOnce(
-	ctx workflow.Context, step string, instance cyborg.Rescue, deadline time.Time,
+	ctx workflow.Context, places *places, step string, instance cyborg.Rescue, deadline time.Time,
 ) (outcome cyborg.RescueOutcome, detail string) {
 	var looked LookAtInstanceResult
 
@@ -204,7 +234,7 @@ func (o *operation) rebootOnce(
 			return cyborg.RescueFailed, fmt.Sprintf("%s, for longer than %s", looked.Wait, o.work.Within)
 		}
 
-		if err := workflow.Sleep(ctx, pause); err != nil {
+		if err := places.wait(ctx, pause); err != nil {
 			return cyborg.RescueFailed, "cancelled while it waited: " + looked.Wait
 		}
 
@@ -228,11 +258,10 @@ func (o *operation) rebootOnce(
 func askNova(ctx workflow.Context, deadline time.Time, summary, activity string, input, result any) error {
 	left := max(deadline.Sub(workflow.Now(ctx)), time.Second)
 
-	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
-		TaskQueue:              ConductorQueue,
-		ScheduleToCloseTimeout: left,
-		HeartbeatTimeout:       30 * time.Second,
-		Summary:                summary,
-		RetryPolicy:            &temporal.RetryPolicy{InitialInterval: 5 * time.Second, BackoffCoefficient: 2, MaximumInterval: time.Minute},
-	}), activity, input).Get(ctx, result)
+	return repeat{within: left, shortest: 5 * time.Second, longest: time.Minute}.run(ctx, workflow.ActivityOptions{
+		TaskQueue:           ConductorQueue,
+		StartToCloseTimeout: left,
+		HeartbeatTimeout:    30 * time.Second,
+		Summary:             summary,
+	}, activity, input, result)
 }

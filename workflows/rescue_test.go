@@ -2,6 +2,7 @@ package workflows_test
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -266,4 +267,35 @@ func TestRescueLimitsConcurrentReboots(t *testing.T) {
 	require.Equal(t, cyborg.OperationSucceeded, result.State)
 	require.Equal(t, 4, r.most)
 	require.Equal(t, map[cyborg.RescueOutcome]int{cyborg.RescueRebooted: 12}, r.outcomes())
+}
+
+// TestK8WaitingInstancesGiveTheirPlaceBack: Nova is stuck with more instances
+// than a rescue works on at once. The others are rebooted at once, and not
+// after the time of the rescue is over.
+func TestK8WaitingInstancesGiveTheirPlaceBack(t *testing.T) {
+	t.Parallel()
+	const stuck = 6
+	r := newRescue(stuck + 3)
+
+	began := time.Time{}
+	var last time.Duration // when the last of the others was rebooted
+	result := r.play(t, func(in workflows.LookAtInstanceInput) (workflows.LookAtInstanceResult, error) {
+		at := slices.Index(r.work.Rescues, in.Rescue)
+		if at < stuck {
+			return workflows.LookAtInstanceResult{Wait: "Nova still builds it"}, nil
+		}
+		return workflows.LookAtInstanceResult{}, nil
+	}, func(env *testsuite.TestWorkflowEnvironment) {
+		began = env.Now()
+		env.RegisterActivityWithOptions(func(context.Context, workflows.RebootInstanceInput) (workflows.RebootInstanceResult, error) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			last = max(last, env.Now().Sub(began))
+			return workflows.RebootInstanceResult{Outcome: cyborg.RescueRebooted}, nil
+		}, activity.RegisterOptions{Name: workflows.RebootInstanceActivity, DisableAlreadyRegisteredCheck: true})
+	})
+
+	require.Equal(t, cyborg.OperationFailed, result.State)
+	require.Equal(t, map[cyborg.RescueOutcome]int{cyborg.RescueFailed: stuck, cyborg.RescueRebooted: 3}, r.outcomes())
+	require.Less(t, last, time.Minute, "by Temporal's clock, which this test moves")
 }
