@@ -32,8 +32,10 @@ const (
 	ErrProtected       ErrorKind = "protected"       // the host itself depends on this function
 	ErrOverloaded      ErrorKind = "overloaded"      // too much work in flight
 	ErrCancelled       ErrorKind = "cancelled"       // someone cancelled the operation
+	ErrSuperseded      ErrorKind = "superseded"      // the operation has ended, or another run of it has taken over
 	ErrBusy            ErrorKind = "busy"            // the device is busy for a moment
 	ErrHostSilent      ErrorKind = "host_silent"     // the agent of the host does not answer
+	ErrOtherAgent      ErrorKind = "other_agent"     // the step is for another agent of the host than the one that has it
 	ErrUnavailable     ErrorKind = "unavailable"     // a service that is needed does not answer
 	ErrTimeout         ErrorKind = "timeout"         // a step took longer than its limit
 	ErrHardware        ErrorKind = "hardware"        // the device or its kernel driver failed
@@ -64,8 +66,10 @@ var errorKindTable = map[ErrorKind]errorKindRow{
 	ErrProtected:       {http.StatusConflict, false, slog.LevelWarn},
 	ErrOverloaded:      {http.StatusTooManyRequests, true, slog.LevelInfo},
 	ErrCancelled:       {http.StatusConflict, false, slog.LevelInfo},
+	ErrSuperseded:      {http.StatusConflict, false, slog.LevelWarn},
 	ErrBusy:            {http.StatusConflict, true, slog.LevelInfo},
 	ErrHostSilent:      {http.StatusServiceUnavailable, false, slog.LevelWarn},
+	ErrOtherAgent:      {http.StatusServiceUnavailable, true, slog.LevelWarn},
 	ErrUnavailable:     {http.StatusServiceUnavailable, true, slog.LevelWarn},
 	ErrTimeout:         {http.StatusGatewayTimeout, true, slog.LevelWarn},
 	ErrHardware:        {http.StatusBadGateway, false, slog.LevelError},
@@ -104,7 +108,7 @@ func (k ErrorKind) Retryable() bool { return k.row().retry }
 // Agents must keep to it; see activities/agent.
 func (k ErrorKind) Refusal() bool {
 	switch k {
-	case ErrInUse, ErrProtected, ErrUnsupported, ErrNotFound, ErrInvalid, ErrChanged, ErrImageRejected, ErrTooLarge:
+	case ErrInUse, ErrProtected, ErrUnsupported, ErrNotFound, ErrInvalid, ErrChanged, ErrImageRejected, ErrTooLarge, ErrOtherAgent:
 		return true
 	default:
 		return false

@@ -87,6 +87,9 @@ type Operation struct {
 	CreatedAt time.Time      `json:"admitted_at"`
 	StartedAt time.Time      `json:"started_at,omitzero"`
 	EndedAt   time.Time      `json:"ended_at,omitzero"`
+	// Run is the id of the run of its workflow that has the operation; empty before
+	// it has begun. It is for those who talk to Temporal.
+	Run string `json:"-"`
 }
 
 // Accelerator returns the id of the first accelerator among the subjects, which

@@ -45,6 +45,9 @@ type Work struct {
 	// left to do; empty otherwise.
 	Ended OperationState `json:"ended,omitempty"`
 	Host  string         `json:"host"`
+	// Instance is the host's agent, as its reports name it: only this one takes the
+	// steps.
+	Instance string `json:"instance,omitempty"`
 	// HostSilentSince is when the host's agent was last heard, where the host is
 	// silent.
 	HostSilentSince time.Time `json:"host_silent_since,omitzero"`

@@ -110,7 +110,7 @@ func (e *engine) operate(ctx context.Context, op cyborg.Operation, r *run, hold 
 		outcome.Steps[0].State = cyborg.StepFailed
 	}
 
-	work, err := e.store.Begin(ctx, op.ID)
+	work, err := e.store.Begin(ctx, db.Run{Operation: op.ID, ID: "run"})
 	switch {
 	case err != nil && cyborg.ErrorKindOf(err) == cyborg.ErrCancelled:
 		end(cyborg.OperationCancelled, cyborg.AsError(err))
@@ -132,7 +132,7 @@ func (e *engine) operate(ctx context.Context, op cyborg.Operation, r *run, hold 
 		end(cyborg.OperationFailed, fail)
 	}
 
-	if err := e.store.End(ctx, outcome); err != nil {
+	if err := e.store.End(ctx, db.Run{Operation: outcome.Operation, ID: "run"}, outcome); err != nil {
 		e.t.Errorf("operation %s (%s) cannot end: %v", op.ID, op.Kind, err)
 	}
 }

@@ -60,7 +60,7 @@ func TestRetryNeedsTheRoleOfTheRequest(t *testing.T) {
 		_, err := h.store.Admit(t.Context(), request)
 		require.NoError(t, err)
 		failed := cyborg.Errorf(cyborg.ErrHardware, "no")
-		require.NoError(t, h.store.End(t.Context(), cyborg.Outcome{Operation: request.ID, State: cyborg.OperationFailed, Error: failed}))
+		require.NoError(t, h.store.End(t.Context(), db.Run{Operation: request.ID, ID: "run"}, cyborg.Outcome{Operation: request.ID, State: cyborg.OperationFailed, Error: failed}))
 
 		mia.do("POST", operationPath(request.ID, "/retry"), nil).problem(cyborg.ErrForbidden)
 		again := as[cyborg.Operation](ada.do("POST", operationPath(request.ID, "/retry"), nil).expect(http.StatusAccepted))

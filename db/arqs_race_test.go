@@ -220,7 +220,7 @@ func (l life) bind(arqs []cyborg.ARQ) bool {
 	}
 
 	state := cyborg.OperationSucceeded
-	work, err := []func(context.Context, uuid.UUID) (cyborg.Work, error){l.store.Begin, l.store.BeginAndEnd}[rand.N(2)](l.t.Context(), out.Operation.ID)
+	work, err := []func(context.Context, db.Run) (cyborg.Work, error){l.store.Begin, l.store.BeginAndEnd}[rand.N(2)](l.t.Context(), runOf(out.Operation.ID))
 	if err != nil {
 		state = cyborg.OperationCancelled
 	}
@@ -239,7 +239,7 @@ func (l life) unbind(arqs []cyborg.ARQ) {
 	}
 
 	if err == nil {
-		_, err = l.store.Begin(l.t.Context(), out.Operation.ID)
+		_, err = l.store.Begin(l.t.Context(), runOf(out.Operation.ID))
 	}
 	if err != nil {
 		l.t.Error(err)
@@ -254,7 +254,7 @@ func (l life) end(operation uuid.UUID, state cyborg.OperationState) {
 	if state != cyborg.OperationSucceeded {
 		outcome.Error = cyborg.Errorf(cyborg.ErrCancelled, "it was deleted")
 	}
-	if err := l.store.End(l.t.Context(), outcome); err != nil {
+	if err := l.store.End(l.t.Context(), runOf(operation), outcome); err != nil {
 		l.t.Error(err)
 	}
 }
@@ -282,7 +282,7 @@ func TestBindsOfOneHostRunConcurrently(t *testing.T) {
 
 	arq, who := r.request(t, "one")[0], uuid.New()
 	op := r.admit(t, toBind("h1", instance(who.String()), other.ProviderUUID, arq))
-	_, err = r.BeginAndEnd(t.Context(), op.ID)
+	_, err = r.BeginAndEnd(t.Context(), runOf(op.ID))
 	require.NoError(t, err)
 	_, err = r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, AllowBound: true}, alice())
 	require.NoError(t, err)
@@ -344,7 +344,7 @@ func TestBindLocksItsRequestsFirst(t *testing.T) {
 
 	ended := make(chan error, 1)
 	go func() {
-		_, err := r.BeginAndEnd(t.Context(), op.ID)
+		_, err := r.BeginAndEnd(t.Context(), runOf(op.ID))
 		ended <- err
 	}()
 

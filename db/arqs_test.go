@@ -142,7 +142,7 @@ func TestBind(t *testing.T) {
 	}
 	require.Nil(t, r.accelerator(t, a.UUID).Claim, "others may use the accelerator meanwhile")
 
-	work, err := r.Begin(t.Context(), op.ID)
+	work, err := r.Begin(t.Context(), runOf(op.ID))
 	require.NoError(t, err)
 	require.Empty(t, work.Loads)
 	require.Equal(t, []uuid.UUID{arqs[0].UUID, arqs[1].UUID}, work.Notify)
@@ -343,9 +343,9 @@ func TestL3BindPastItsDeadline(t *testing.T) {
 	edit(&request, func(r *cyborg.BindRequest) { r.Within = time.Nanosecond })
 
 	op := r.admit(t, request)
-	_, err := r.Begin(t.Context(), op.ID)
+	_, err := r.Begin(t.Context(), runOf(op.ID))
 	requireKind(t, cyborg.ErrCancelled, err, "within 1ns")
-	_, err = r.BeginAndEnd(t.Context(), op.ID)
+	_, err = r.BeginAndEnd(t.Context(), runOf(op.ID))
 	requireKind(t, cyborg.ErrCancelled, err, "within 1ns")
 }
 
@@ -360,7 +360,7 @@ func TestBindBeginsAndEnds(t *testing.T) {
 
 	op := r.admit(t, toBind("h1", who, a.ProviderUUID, arqs...))
 	for range 2 {
-		work, err := r.BeginAndEnd(t.Context(), op.ID)
+		work, err := r.BeginAndEnd(t.Context(), runOf(op.ID))
 		require.NoError(t, err)
 		require.Equal(t, cyborg.Work{
 			Operation: op.ID, Kind: cyborg.OperationBind, Host: "h1", Ended: cyborg.OperationSucceeded, Notify: []uuid.UUID{arqs[0].UUID, arqs[1].UUID},
@@ -383,7 +383,7 @@ func TestBindBeginsAndEnds(t *testing.T) {
 
 	r.profile(t, "image", map[string]string{"resources:FPGA": "1", "accel:bitstream_id": uuid.NewString()})
 	b := r.addHost(t, "h2", 1).ready(t, "card0")
-	work, err := r.BeginAndEnd(t.Context(), r.admit(t, toBind("h2", vm(), b.ProviderUUID, r.request(t, "image")[0])).ID)
+	work, err := r.BeginAndEnd(t.Context(), runOf(r.admit(t, toBind("h2", vm(), b.ProviderUUID, r.request(t, "image")[0])).ID))
 	require.NoError(t, err)
 	require.Empty(t, work.Ended, "the image has to be loaded")
 	require.Len(t, work.Loads, 1)
@@ -402,7 +402,7 @@ func TestCompleteCancelledBind(t *testing.T) {
 	_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arq.UUID}, AllowBound: true}, alice())
 	require.NoError(t, err)
 
-	_, err = r.BeginAndEnd(t.Context(), op.ID)
+	_, err = r.BeginAndEnd(t.Context(), runOf(op.ID))
 	requireKind(t, cyborg.ErrCancelled, err)
 	r.end(t, cyborg.Work{Operation: op.ID}, cyborg.OperationCancelled)
 	_, err = r.ARQ(t.Context(), arq.UUID)
@@ -423,14 +423,14 @@ func TestL3BindDeadlineCountsFromAdmission(t *testing.T) {
 	edit(&request, func(r *cyborg.BindRequest) { r.Within = time.Hour })
 	op := r.admit(t, request)
 	r.exec(t, "UPDATE operations SET admitted_at = admitted_at - interval '50 minutes' WHERE id = $1", op.ID)
-	work, err := r.Begin(t.Context(), op.ID)
+	work, err := r.Begin(t.Context(), runOf(op.ID))
 	require.NoError(t, err)
 	require.Len(t, work.Loads, 1)
 	require.LessOrEqual(t, work.Within, 10*time.Minute)
 	require.Positive(t, work.Within)
 
 	r.exec(t, "UPDATE operations SET admitted_at = admitted_at - interval '20 minutes' WHERE id = $1", op.ID)
-	work, err = r.Begin(t.Context(), op.ID)
+	work, err = r.Begin(t.Context(), runOf(op.ID))
 	require.NoError(t, err)
 	require.Zero(t, work.Within)
 }
@@ -469,7 +469,7 @@ func TestBindWithImage(t *testing.T) {
 	_, err := r.Admit(t.Context(), waiting)
 	requireKind(t, cyborg.ErrClaimed, err, work.Operation.String())
 
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationSucceeded, Bitstreams: map[uuid.UUID]string{a.UUID: image},
 	}))
 	require.Equal(t, cyborg.ARQBound, r.arq(t, arq.UUID).State)
@@ -605,7 +605,7 @@ func TestL10Unbind(t *testing.T) {
 	_, err := r.Admit(t.Context(), toUnbind(arqs[0]))
 	requireKind(t, cyborg.ErrClaimed, err)
 
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrInUse, "qemu has it"),
 	}))
 	require.Equal(t, cyborg.ARQBound, r.arq(t, arqs[0].UUID).State, "the instance has it as before")

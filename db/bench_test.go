@@ -148,7 +148,7 @@ func BenchmarkOperation(b *testing.B) {
 			for b.Loop() {
 				out, err := r.Admit(b.Context(), toProvision(cyborg.ProvisionRequest{Specs: cyborg.SpecsPatch{Num: new(2)}}))
 				require.NoError(b, err)
-				require.NoError(b, r.End(b.Context(), cyborg.Outcome{Operation: out.Operation.ID, State: cyborg.OperationFailed}))
+				require.NoError(b, r.End(b.Context(), runOf(out.Operation.ID), cyborg.Outcome{Operation: out.Operation.ID, State: cyborg.OperationFailed}))
 			}
 		})
 

@@ -54,7 +54,7 @@ func TestConfigure(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []cyborg.Subject{{Kind: cyborg.SubjectBackend, ID: "h1/new"}, {Kind: cyborg.SubjectHost, ID: "h1"}}, op.Subjects)
 
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationSucceeded,
 		Result: cyborg.JSONObject{"state": "failed", "error": "", "services": []string{"discover"}, "devices": 0},
 	}))
@@ -75,7 +75,7 @@ func TestConfigure(t *testing.T) {
 	r.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
 
 	work = r.begin(t, toConfigure(request(cyborg.ConfigureUninstall, "fake", "")))
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationSucceeded, Result: cyborg.JSONObject{"state": "disabled"},
 	}))
 	backends, err = r.Backends(t.Context(), "h1")
@@ -101,7 +101,7 @@ func TestConfigureAfterAReport(t *testing.T) {
 	base := h.next()
 	require.True(t, h.tell(t, base).Accepted)
 
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationSucceeded, Result: cyborg.JSONObject{"state": "ok", "services": []string{"attach"}},
 	}))
 

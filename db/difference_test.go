@@ -204,7 +204,7 @@ func TestDifferentialReportAfterAnOperation(t *testing.T) {
 	h.sequence++
 	seen := device("card0")
 	seen.Deployables[0].BitstreamID = "new"
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationSucceeded, BitstreamID: "new",
 		Observations: []cyborg.Observation{{Sequence: h.sequence, Backend: "fake", Device: seen}},
 	}))

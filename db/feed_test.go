@@ -126,10 +126,10 @@ func TestFeedIsCompleteAndInOrder(t *testing.T) {
 			Operation: out.Operation.ID, State: cyborg.OperationSucceeded, BitstreamID: fmt.Sprint(random.IntN(1000)),
 		}
 
-		if _, err := store.Begin(ctx, out.Operation.ID); err != nil || random.IntN(4) == 0 {
+		if _, err := store.Begin(ctx, runOf(out.Operation.ID)); err != nil || random.IntN(4) == 0 {
 			outcome.State = cyborg.OperationFailed
 		}
-		return store.End(ctx, outcome)
+		return store.End(ctx, runOf(outcome.Operation), outcome)
 	})
 
 	write(2, func(random *rand.Rand) error { // operators
@@ -328,7 +328,7 @@ func TestEventsNameActorAndOperation(t *testing.T) {
 	a := h.ready(t, "card0")
 
 	work := r.begin(t, toAttach(a.UUID, onHost("h1")))
-	require.NoError(t, r.Record(t.Context(), work.Operation, []cyborg.Step{{Name: "attach"}}))
+	require.NoError(t, r.Record(t.Context(), runOf(work.Operation), []cyborg.Step{{Name: "attach"}}))
 	r.end(t, work, cyborg.OperationSucceeded)
 	r.endOfFeed(t)
 

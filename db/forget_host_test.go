@@ -29,7 +29,7 @@ func TestForgetHost(t *testing.T) {
 	err := r.ForgetHost(t.Context(), "h1", alice())
 	requireKind(t, cyborg.ErrClaimed, err, open.ID.String())
 	require.Equal(t, open.ID, cyborg.AsError(err).Operation)
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: open.ID, State: cyborg.OperationFailed}))
+	require.NoError(t, r.End(t.Context(), runOf(open.ID), cyborg.Outcome{Operation: open.ID, State: cyborg.OperationFailed}))
 
 	requireKind(t, cyborg.ErrInUse, r.ForgetHost(t.Context(), "h1", alice()), "1 accelerators", "h1_card0 (instance vm1)")
 	r.do(t, toForce(a.UUID, nil), cyborg.OperationSucceeded)

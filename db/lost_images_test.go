@@ -22,7 +22,7 @@ func (r *records) loads(t *testing.T, h *host, card int, a *cyborg.Accelerator, 
 	work := r.begin(t, toLoad(a.UUID, image))
 	h.shows(t, card, image.ID)
 	h.report(t)
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationSucceeded, BitstreamID: image.ID, Images: map[uuid.UUID]cyborg.Image{a.UUID: image},
 	}))
 }
@@ -85,7 +85,7 @@ func TestLostImage(t *testing.T) {
 	work := r.begin(t, toReload(a.UUID, found[0].LostImage.Image))
 	h.report(t)
 	require.Empty(t, lost())
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrTimeout, "too slow"),
 	}))
 	require.NotNil(t, r.accelerator(t, a.UUID).LostImage, "the image is still lost")
@@ -150,7 +150,7 @@ func TestReloadForAnInstance(t *testing.T) {
 	require.Equal(t, "aes", r.accelerator(t, own.UUID).LostImage.BitstreamID)
 
 	another := r.begin(t, toLoad(held.UUID, cyborg.Image{Source: "another.img"}))
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+	require.NoError(t, r.End(t.Context(), runOf(another.Operation), cyborg.Outcome{
 		Operation: another.Operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrInUse, "qemu uses it"),
 	}))
 
@@ -163,7 +163,7 @@ func TestReloadForAnInstance(t *testing.T) {
 
 	h.shows(t, 0, "aes")
 	h.report(t)
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationSucceeded, BitstreamID: "aes", Images: map[uuid.UUID]cyborg.Image{held.UUID: aes()},
 	}))
 
@@ -197,7 +197,7 @@ func (h *host) have(t *testing.T, east, west string) {
 // loaded ends the operation that loaded an image.
 func (r *records) loaded(t *testing.T, work cyborg.Work, a *cyborg.Accelerator, image cyborg.Image) {
 	t.Helper()
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationSucceeded, BitstreamID: image.ID, Images: map[uuid.UUID]cyborg.Image{a.UUID: image},
 	}))
 }
@@ -351,7 +351,7 @@ func TestImageReplacedDuringAnOperationIsNotRecorded(t *testing.T) {
 
 		h.shows(t, 0, shown)
 		h.report(t)
-		require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+		require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
 			Operation: work.Operation, State: cyborg.OperationSucceeded, BitstreamID: "aes", Images: map[uuid.UUID]cyborg.Image{a.UUID: aes()},
 			Observations: []cyborg.Observation{saw},
 		}))

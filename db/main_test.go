@@ -272,7 +272,7 @@ func (r *records) admit(t testing.TB, a db.Admission) cyborg.Operation {
 // begin admits and begins an operation.
 func (r *records) begin(t testing.TB, a db.Admission) cyborg.Work {
 	t.Helper()
-	work, err := r.Begin(t.Context(), r.admit(t, a).ID)
+	work, err := r.Begin(t.Context(), runOf(r.admit(t, a).ID))
 	require.NoError(t, err)
 	return work
 }
@@ -284,7 +284,7 @@ func (r *records) end(t testing.TB, work cyborg.Work, state cyborg.OperationStat
 	if state != cyborg.OperationSucceeded {
 		outcome.Error = cyborg.Errorf(cyborg.ErrHardware, "it smoked")
 	}
-	require.NoError(t, r.End(t.Context(), outcome))
+	require.NoError(t, r.End(t.Context(), runOf(outcome.Operation), outcome))
 }
 
 // do admits, begins and ends an operation.
@@ -319,4 +319,10 @@ func requireKind(t testing.TB, kind cyborg.ErrorKind, err error, text ...string)
 	for _, part := range text {
 		require.ErrorContains(t, err, part)
 	}
+}
+
+// runOf is the run of an operation's workflow; each operation of these tests
+// has one, unless a test says otherwise.
+func runOf(operation uuid.UUID) db.Run {
+	return db.Run{Operation: operation, ID: "run-of-" + operation.String()}
 }

@@ -113,6 +113,9 @@ type (
 // What Reconcile settles: operations without a workflow, and attachments about
 // which a host and the records disagree.
 type (
+	// Run is a run of an operation's workflow, as it introduces itself to the
+	// records.
+	Run = operation.Run
 	// Orphan is an operation that no workflow runs, as far as the records can tell.
 	Orphan = operation.Orphan
 	// OperationPlace is a place in the order of admission.

@@ -26,7 +26,7 @@ func TestL3FailureIsRecordedBeforeTheUndo(t *testing.T) {
 			failed := r.arq(t, arq)
 			require.Equal(t, cyborg.ARQBindFailed, failed.State)
 			require.Equal(t, uuid.Nil, failed.Claim)
-			require.NoError(t, r.FailARQs(t.Context(), work.Operation, "it is late"), "it has ended")
+			require.NoError(t, r.FailARQs(t.Context(), runOf(work.Operation), "it is late"), "it has ended")
 			require.Equal(t, failed, r.arq(t, arq))
 		},
 		"deleted meanwhile": func(t *testing.T, work cyborg.Work, arq uuid.UUID) {
@@ -36,7 +36,7 @@ func TestL3FailureIsRecordedBeforeTheUndo(t *testing.T) {
 			require.Len(t, gone.Pending, 1)
 			require.Equal(t, cyborg.ARQDeleting, r.arq(t, arq).State)
 
-			require.NoError(t, r.FailARQs(t.Context(), work.Operation, "again"))
+			require.NoError(t, r.FailARQs(t.Context(), runOf(work.Operation), "again"))
 			require.Equal(t, cyborg.ARQDeleting, r.arq(t, arq).State)
 
 			r.end(t, work, cyborg.OperationCancelled)
@@ -45,14 +45,14 @@ func TestL3FailureIsRecordedBeforeTheUndo(t *testing.T) {
 		},
 		"no success any more": func(t *testing.T, work cyborg.Work, arq uuid.UUID) {
 			t.Helper()
-			require.Error(t, r.End(t.Context(), cyborg.Outcome{Operation: work.Operation, State: cyborg.OperationSucceeded}))
+			require.Error(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{Operation: work.Operation, State: cyborg.OperationSucceeded}))
 			require.Equal(t, cyborg.ARQBindFailed, r.arq(t, arq).State)
 			r.end(t, work, cyborg.OperationFailed)
 		},
 	} {
 		arq := r.request(t, "one")[0]
 		work := r.begin(t, toBind("h1", vm(), a.ProviderUUID, arq))
-		require.NoError(t, r.FailARQs(t.Context(), work.Operation, "it is late"))
+		require.NoError(t, r.FailARQs(t.Context(), runOf(work.Operation), "it is late"))
 
 		failed := r.arq(t, arq.UUID)
 		require.Equal(t, cyborg.ARQBindFailed, failed.State, name)
@@ -106,6 +106,14 @@ func TestL13UnnotifiedBinds(t *testing.T) {
 	r.end(t, service, cyborg.OperationSucceeded)
 	require.Equal(t, []uuid.UUID{failed.Operation}, unnotified())
 
+	// A run that was started too late to notify Nova of what it knows already.
+	ended, err := r.Begin(t.Context(), runOf(notified.Operation))
+	require.NoError(t, err)
+	require.Empty(t, ended.Notify)
+	ended, err = r.Begin(t.Context(), runOf(failed.Operation))
+	require.NoError(t, err)
+	require.Len(t, ended.Notify, 1)
+
 	bound := bind(vm(), a)
 	r.end(t, bound, cyborg.OperationSucceeded)
 	require.Equal(t, []uuid.UUID{failed.Operation, bound.Operation}, unnotified())
@@ -115,7 +123,7 @@ func TestL13UnnotifiedBinds(t *testing.T) {
 
 	r.profile(t, "both", map[string]string{"resources:FPGA": "1", "accel:bitstream_id": uuid.NewString(), "accel:function_id": "f"})
 	refused := toBind("h1", vm(), a.ProviderUUID, r.request(t, "both")[0])
-	_, err := r.Admit(t.Context(), refused)
+	_, err = r.Admit(t.Context(), refused)
 	requireKind(t, cyborg.ErrInvalid, err)
 	require.Equal(t, cyborg.ARQBindFailed, r.arq(t, refused.Request.(cyborg.BindRequest).ARQs[0].UUID).State)
 	require.Empty(t, unnotified(), "it is in the answer")

@@ -33,20 +33,20 @@ func TestAcceleratorLifecycle(t *testing.T) {
 	require.Equal(t, "fast", a.Name)
 	require.Equal(t, cyborg.StatusInstalling, a.Status())
 
-	again, err := r.Begin(t.Context(), work.Operation)
+	again, err := r.Begin(t.Context(), runOf(work.Operation))
 	require.NoError(t, err)
 	require.Equal(t, work, again)
 	r.end(t, work, cyborg.OperationSucceeded)
 	require.Equal(t, cyborg.StatusReady, h.accelerator(t, "card0").Status())
 
-	ended, err := r.Begin(t.Context(), work.Operation)
+	ended, err := r.Begin(t.Context(), runOf(work.Operation))
 	require.NoError(t, err)
 	require.Equal(t, cyborg.OperationSucceeded, ended.Ended)
 
 	work = r.begin(t, toAttach(a.UUID, instance("vm1")))
 	require.Len(t, work.Handles, 1)
 	require.Equal(t, cyborg.StatusAttaching, h.accelerator(t, "card0").Status())
-	again, err = r.Begin(t.Context(), work.Operation)
+	again, err = r.Begin(t.Context(), runOf(work.Operation))
 	require.NoError(t, err)
 	require.Equal(t, work, again)
 	r.end(t, work, cyborg.OperationSucceeded)
@@ -74,7 +74,7 @@ func TestAcceleratorLifecycle(t *testing.T) {
 	a = h.accelerator(t, "card0")
 	require.Equal(t, cyborg.StatusProgramming, a.Status())
 	require.Equal(t, work.Operation, a.Fence.Operation)
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationSucceeded, BitstreamID: "image-1",
 		Steps:  []cyborg.Step{{Name: "program", State: cyborg.StepDone}},
 		Result: cyborg.JSONObject{"bitstream_id": "image-1"},
@@ -137,14 +137,15 @@ func undone(t *testing.T, state cyborg.OperationState, began bool) {
 	ended := func(a db.Admission) uuid.UUID {
 		op := r.admit(t, a)
 		if began {
-			_, err := r.Begin(t.Context(), op.ID)
+			_, err := r.Begin(t.Context(), runOf(op.ID))
 			require.NoError(t, err)
 		}
 
 		outcome := cyborg.Outcome{Operation: op.ID, State: state, Error: cyborg.Errorf(cyborg.ErrHardware, "it smoked")}
-		require.NoError(t, r.End(t.Context(), outcome))
+		require.NoError(t, r.End(t.Context(), runOf(outcome.Operation), outcome))
+		require.NoError(t, r.End(t.Context(), runOf(outcome.Operation), outcome), "a second end changes nothing")
 		outcome.State = cyborg.OperationSucceeded
-		require.NoError(t, r.End(t.Context(), outcome), "a second end changes nothing")
+		require.Equal(t, cyborg.ErrSuperseded, cyborg.ErrorKindOf(r.End(t.Context(), runOf(outcome.Operation), outcome)))
 
 		after, err := r.Operation(t.Context(), op.ID)
 		require.NoError(t, err)
@@ -327,9 +328,9 @@ func TestGuardsApplyAtBegin(t *testing.T) {
 	h.content.Backends[0].Devices = nil
 	h.report(t)
 
-	_, err := r.Begin(t.Context(), op.ID)
+	_, err := r.Begin(t.Context(), runOf(op.ID))
 	requireKind(t, cyborg.ErrChanged, err, "missing")
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationFailed, Error: cyborg.AsError(err)}))
+	require.NoError(t, r.End(t.Context(), runOf(op.ID), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationFailed, Error: cyborg.AsError(err)}))
 	require.Nil(t, r.accelerator(t, a.UUID).Claim)
 }
 
@@ -349,16 +350,16 @@ func TestCancel(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, asked.CancelAt, again.CancelAt)
 
-	_, err = r.Begin(t.Context(), op.ID)
+	_, err = r.Begin(t.Context(), runOf(op.ID))
 	requireKind(t, cyborg.ErrCancelled, err)
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationCancelled, Error: cyborg.AsError(err)}))
+	require.NoError(t, r.End(t.Context(), runOf(op.ID), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationCancelled, Error: cyborg.AsError(err)}))
 	_, err = r.RequestCancel(t.Context(), op.ID, alice())
 	requireKind(t, cyborg.ErrChanged, err, "cancelled")
 
 	work := r.begin(t, toProgram(b.UUID))
 	_, err = r.RequestCancel(t.Context(), work.Operation, alice())
 	require.NoError(t, err)
-	again2, err := r.Begin(t.Context(), work.Operation)
+	again2, err := r.Begin(t.Context(), runOf(work.Operation))
 	require.NoError(t, err, "what runs must be told what to undo")
 	require.Equal(t, work, again2)
 
@@ -373,16 +374,16 @@ func TestIllegalEndsAreRefused(t *testing.T) {
 	op := r.admit(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}))
 
 	for _, state := range []cyborg.OperationState{cyborg.OperationSucceeded, cyborg.OperationNeedsOperator} {
-		requireKind(t, cyborg.ErrChanged, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: state}), "admitted")
+		requireKind(t, cyborg.ErrChanged, r.End(t.Context(), runOf(op.ID), cyborg.Outcome{Operation: op.ID, State: state}), "admitted")
 	}
 	for _, state := range []cyborg.OperationState{cyborg.OperationAdmitted, cyborg.OperationRunning, "done"} {
-		requireKind(t, cyborg.ErrInvalid, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: state}))
+		requireKind(t, cyborg.ErrInvalid, r.End(t.Context(), runOf(op.ID), cyborg.Outcome{Operation: op.ID, State: state}))
 	}
-	requireKind(t, cyborg.ErrNotFound, r.End(t.Context(), cyborg.Outcome{Operation: uuid.New(), State: cyborg.OperationFailed}))
-	_, err := r.Begin(t.Context(), uuid.New())
+	requireKind(t, cyborg.ErrNotFound, r.End(t.Context(), runOf(uuid.New()), cyborg.Outcome{Operation: uuid.New(), State: cyborg.OperationFailed}))
+	_, err := r.Begin(t.Context(), runOf(uuid.New()))
 	requireKind(t, cyborg.ErrNotFound, err)
 
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationFailed}))
+	require.NoError(t, r.End(t.Context(), runOf(op.ID), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationFailed}))
 	ended, err := r.Operation(t.Context(), op.ID)
 	require.NoError(t, err)
 	require.Equal(t, cyborg.ErrInternal, ended.Error.Kind, "a failure always says something")
@@ -397,13 +398,13 @@ func TestRecordSteps(t *testing.T) {
 	work := r.begin(t, toProgram(a.UUID))
 
 	steps := []cyborg.Step{{Name: "stage", State: cyborg.StepDone, Note: "4 MiB"}}
-	require.NoError(t, r.Record(t.Context(), work.Operation, steps))
+	require.NoError(t, r.Record(t.Context(), runOf(work.Operation), steps))
 	op, err := r.Operation(t.Context(), work.Operation)
 	require.NoError(t, err)
 	require.Equal(t, steps, op.Steps)
 
 	r.end(t, work, cyborg.OperationSucceeded)
-	require.NoError(t, r.Record(t.Context(), work.Operation, nil))
+	require.NoError(t, r.Record(t.Context(), runOf(work.Operation), nil))
 	op, err = r.Operation(t.Context(), work.Operation)
 	require.NoError(t, err)
 	require.Equal(t, steps, op.Steps, "an end without steps, and a late record, leave them")
@@ -428,7 +429,7 @@ func TestIdempotency(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, again.Repeated)
 		require.Equal(t, op.ID, again.Operation.ID)
-		require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationFailed}))
+		require.NoError(t, r.End(t.Context(), runOf(op.ID), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationFailed}))
 	}
 
 	_, err := r.Admit(t.Context(), keyed(alice(), "card0", "another"))

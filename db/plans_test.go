@@ -95,7 +95,7 @@ func TestPlans(t *testing.T) {
 
 			who := uuid.New()
 			op := past.admit(t, toBind(host.Host, instance(who.String()), host.ProviderUUID, made[0]))
-			_, err = store.BeginAndEnd(t.Context(), op.ID)
+			_, err = store.BeginAndEnd(t.Context(), runOf(op.ID))
 			require.NoError(t, err)
 			_, err = store.ARQs(t.Context(), db.ARQFilter{Instances: []uuid.UUID{who}}, db.Listing{})
 			require.NoError(t, err)

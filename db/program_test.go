@@ -70,7 +70,7 @@ func TestObservationIsNewerThanEarlierReports(t *testing.T) {
 
 	before, err := r.Host(t.Context(), "h1")
 	require.NoError(t, err)
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationSucceeded, BitstreamID: "image-1", Observations: []cyborg.Observation{observed},
 	}))
 	require.Equal(t, "image-1", r.accelerator(t, a.UUID).BitstreamID)
@@ -110,7 +110,7 @@ func TestObservationOlderThanAReport(t *testing.T) {
 	h.content.Backends[0].Devices[0].Deployables[0].BitstreamID = "what is there now"
 	h.report(t)
 
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationSucceeded, BitstreamID: "image-1", Observations: []cyborg.Observation{observed},
 	}))
 	require.Equal(t, "what is there now", r.accelerator(t, a.UUID).BitstreamID)

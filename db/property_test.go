@@ -253,6 +253,10 @@ func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 
 		var ops []uuid.UUID
 		now := map[uuid.UUID]cyborg.OperationState{}
+		owner := map[uuid.UUID]string{} // the run that has the operation
+		anyRun := func(operation uuid.UUID) db.Run {
+			return db.Run{Operation: operation, ID: rapid.SampledFrom([]string{"first", "first", "stray"}).Draw(rt, "run")}
+		}
 
 		target := func() uuid.UUID { return targets[rapid.IntRange(0, 1).Draw(rt, "target")].UUID }
 		operation := func() uuid.UUID {
@@ -278,28 +282,34 @@ func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 			},
 			"begin": func(*rapid.T) {
 				id := operation()
-				work, err := r.Begin(t.Context(), id)
+				run := anyRun(id)
+				work, err := r.Begin(t.Context(), run)
 				switch {
+				case owner[id] != "" && owner[id] != run.ID:
+					require.Equal(rt, cyborg.ErrSuperseded, cyborg.ErrorKindOf(err), "%v", err)
 				case err != nil:
 					require.NotEqual(rt, cyborg.ErrInternal, cyborg.ErrorKindOf(err), "%v", err)
 					require.Equal(rt, cyborg.OperationAdmitted, now[id], "%v", err)
 				case now[id].Ended():
 					require.Equal(rt, now[id], work.Ended)
 				default:
-					now[id] = cyborg.OperationRunning
+					now[id], owner[id] = cyborg.OperationRunning, run.ID
 				}
 			},
 			"end": func(rt *rapid.T) {
 				id, to := operation(), rapid.SampledFrom(states).Draw(rt, "to")
-				err := r.End(t.Context(), cyborg.Outcome{Operation: id, State: to, Error: cyborg.Errorf(cyborg.ErrHardware, "it smoked")})
+				run := anyRun(id)
+				err := r.End(t.Context(), run, cyborg.Outcome{Operation: id, State: to, Error: cyborg.Errorf(cyborg.ErrHardware, "it smoked")})
 				switch {
 				case !to.Ended():
 					require.Equal(rt, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%v", err)
+				case owner[id] != "" && owner[id] != run.ID, now[id].Ended() && now[id] != to:
+					require.Equal(rt, cyborg.ErrSuperseded, cyborg.ErrorKindOf(err), "%v", err)
 				case now[id].Ended():
 					require.NoError(rt, err)
 				case cyborg.Allowed(cyborg.OperationTransitions(), now[id], to):
 					require.NoError(rt, err)
-					now[id] = to
+					now[id], owner[id] = to, run.ID
 				default:
 					require.Equal(rt, cyborg.ErrChanged, cyborg.ErrorKindOf(err), "%v", err)
 				}

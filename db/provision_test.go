@@ -53,7 +53,7 @@ func TestProvisionByFit(t *testing.T) {
 		if request.Name != "" {
 			require.Equal(t, request.Name, a.Name)
 		}
-		require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationFailed}))
+		require.NoError(t, r.End(t.Context(), runOf(op.ID), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationFailed}))
 		return a.ProviderName
 	}
 	crypto := "crypto"

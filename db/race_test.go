@@ -124,7 +124,7 @@ func raceOne(t *testing.T, r *records, a db.Admission) cyborg.OperationState {
 		return ""
 	}
 
-	work, err := r.Begin(t.Context(), out.Operation.ID)
+	work, err := r.Begin(t.Context(), runOf(out.Operation.ID))
 	if err != nil {
 		t.Error(err)
 		return ""
@@ -134,7 +134,7 @@ func raceOne(t *testing.T, r *records, a db.Admission) cyborg.OperationState {
 		t.Errorf("told to attach %v", work.Handles)
 	}
 
-	if err := r.End(t.Context(), cyborg.Outcome{Operation: out.Operation.ID, State: cyborg.OperationSucceeded}); err != nil {
+	if err := r.End(t.Context(), runOf(out.Operation.ID), cyborg.Outcome{Operation: out.Operation.ID, State: cyborg.OperationSucceeded}); err != nil {
 		t.Error(err)
 	}
 	return cyborg.OperationSucceeded
@@ -192,7 +192,7 @@ func TestConcurrentBeginAndEnd(t *testing.T) {
 	for i := range handles {
 		wg.Go(func() {
 			var err error
-			if handles[i], err = r.Begin(t.Context(), op.ID); err != nil {
+			if handles[i], err = r.Begin(t.Context(), runOf(op.ID)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -206,7 +206,7 @@ func TestConcurrentBeginAndEnd(t *testing.T) {
 	states := []cyborg.OperationState{cyborg.OperationSucceeded, cyborg.OperationFailed}
 	for i := range 10 {
 		wg.Go(func() {
-			if err := r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: states[i%2]}); err != nil {
+			if err := r.End(t.Context(), runOf(op.ID), cyborg.Outcome{Operation: op.ID, State: states[i%2]}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -252,9 +252,9 @@ func TestOneBackendManyInstalls(t *testing.T) {
 	}
 
 	configured := func(id uuid.UUID, state cyborg.BackendState) {
-		_, err := r.Begin(t.Context(), id)
+		_, err := r.Begin(t.Context(), runOf(id))
 		require.NoError(t, err)
-		require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+		require.NoError(t, r.End(t.Context(), runOf(id), cyborg.Outcome{
 			Operation: id, State: cyborg.OperationSucceeded, Result: cyborg.JSONObject{"state": string(state)},
 		}))
 	}

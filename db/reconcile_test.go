@@ -178,7 +178,7 @@ func TestJournalOlderThanTheRecords(t *testing.T) {
 
 	work := r.begin(t, toAttach(a.UUID, onHost("h1")))
 	h.sequence++
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationSucceeded,
 		Observations: []cyborg.Observation{{Sequence: h.sequence, Backend: "fake", Device: device("card0")}},
 	}))

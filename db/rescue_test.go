@@ -55,7 +55,7 @@ func TestRescue(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, again.NothingToDo)
 
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrChanged, "one is left"),
 		Rescued: []cyborg.RescuedInstance{
 			{Rescue: work.Rescues[0], Outcome: cyborg.RescueRebooted}, {Rescue: work.Rescues[1], Outcome: cyborg.RescueSkipped},
@@ -73,7 +73,7 @@ func TestRescue(t *testing.T) {
 	second := r.begin(t, toRescue("h1", false))
 	require.Len(t, second.Rescues, 1, "a request rescues it again")
 	require.Equal(t, instances[1], second.Rescues[0].Instance)
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+	require.NoError(t, r.End(t.Context(), runOf(second.Operation), cyborg.Outcome{
 		Operation: second.Operation, State: cyborg.OperationSucceeded, Rescued: []cyborg.RescuedInstance{{Rescue: second.Rescues[0], Outcome: cyborg.RescueRebooted}},
 	}))
 
@@ -92,7 +92,7 @@ func TestRescueOfAnEarlierBoot(t *testing.T) {
 	r, h, _ := rescuable(t)
 	work := r.begin(t, toRescue("h1", true))
 	h.reboot(t, 0)
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: work.Operation, State: cyborg.OperationSucceeded, Rescued: []cyborg.RescuedInstance{
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{Operation: work.Operation, State: cyborg.OperationSucceeded, Rescued: []cyborg.RescuedInstance{
 		{Rescue: work.Rescues[0], Outcome: cyborg.RescueRebooted}, {Rescue: work.Rescues[1], Outcome: cyborg.RescueRebooted},
 	}}))
 	require.Len(t, r.begin(t, toRescue("h1", true)).Rescues, 2)
@@ -135,7 +135,7 @@ func TestRescuesAreForgotten(t *testing.T) {
 	t.Parallel()
 	r, _, _ := rescuable(t)
 	work := r.begin(t, toRescue("h1", true))
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrChanged, "one is left"),
 		Rescued: []cyborg.RescuedInstance{{Rescue: work.Rescues[0], Outcome: cyborg.RescueRebooted}, {Rescue: work.Rescues[1], Outcome: cyborg.RescueSkipped}},
 	}))

@@ -432,6 +432,7 @@ CREATE TABLE operations (
     admitted_at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
     started_at timestamp with time zone,
     ended_at timestamp with time zone,
+    run_id text NOT NULL DEFAULT ''::text,
     CONSTRAINT operations_pkey PRIMARY KEY (id),
     CONSTRAINT operations_id_open_key UNIQUE (id, open),
     CONSTRAINT operations_have_a_subject FOREIGN KEY (id, first_subject) REFERENCES operation_subjects(operation_id, "position") DEFERRABLE INITIALLY DEFERRED,

@@ -75,9 +75,9 @@ func TestForceIsRefusedWhileNotNeeded(t *testing.T) {
 	op := r.admit(t, toForce(a.UUID, nil))
 	h.hear(t)
 
-	_, err = r.Begin(t.Context(), op.ID)
+	_, err = r.Begin(t.Context(), runOf(op.ID))
 	requireKind(t, cyborg.ErrChanged, err, "can be detached without force")
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationFailed, Error: cyborg.AsError(err)}))
+	require.NoError(t, r.End(t.Context(), runOf(op.ID), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationFailed, Error: cyborg.AsError(err)}))
 	require.Equal(t, []cyborg.Holder{onHost("h1")}, r.accelerator(t, a.UUID).Holders())
 	require.Nil(t, r.accelerator(t, a.UUID).Fence)
 }
@@ -116,7 +116,7 @@ func TestForceStuckHandles(t *testing.T) {
 
 		work := r.begin(t, toForce(id, nil))
 		require.Contains(t, work.Forced, test.why)
-		again, err := r.Begin(t.Context(), work.Operation)
+		again, err := r.Begin(t.Context(), runOf(work.Operation))
 		require.NoError(t, err)
 		require.Equal(t, work, again)
 		r.end(t, work, cyborg.OperationSucceeded)
@@ -370,7 +370,7 @@ func TestUnconfirmedHandleInAnObservation(t *testing.T) {
 		if end != cyborg.OperationSucceeded {
 			outcome.Error = cyborg.Errorf(cyborg.ErrHardware, "it smoked")
 		}
-		require.NoError(t, r.End(t.Context(), outcome))
+		require.NoError(t, r.End(t.Context(), runOf(outcome.Operation), outcome))
 
 		a := r.accelerator(t, id)
 		require.Equal(t, cyborg.StatusFenced, a.Status())

@@ -85,7 +85,7 @@ func TestWhitelist(t *testing.T) {
 		Before:  []cyborg.WhitelistEntry{}, Force: true,
 	}, work.Whitelist)
 
-	again, err := r.Begin(t.Context(), work.Operation)
+	again, err := r.Begin(t.Context(), runOf(work.Operation))
 	require.NoError(t, err)
 	require.Equal(t, work.Whitelist, again.Whitelist)
 
@@ -122,7 +122,7 @@ func TestWhitelist(t *testing.T) {
 	r.do(t, toWhitelist("h1"), cyborg.OperationSucceeded)
 
 	op := r.admit(t, toWhitelist("h1", first))
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationCancelled, Error: cyborg.Errorf(cyborg.ErrCancelled, "no")}))
+	require.NoError(t, r.End(t.Context(), runOf(op.ID), cyborg.Outcome{Operation: op.ID, State: cyborg.OperationCancelled, Error: cyborg.Errorf(cyborg.ErrCancelled, "no")}))
 	require.Empty(t, r.novas(t, "h1"), "one that never began")
 }
 
@@ -173,7 +173,7 @@ func TestWhitelistDrift(t *testing.T) {
 		t.Helper()
 		work := r.begin(t, toWhitelist("h1", accelerators...))
 		require.Empty(t, open(), "it is being written")
-		require.NoError(t, r.End(t.Context(), cyborg.Outcome{
+		require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
 			Operation: work.Operation, State: cyborg.OperationSucceeded, Result: map[string]any{"sha256": sha256, "changed": true},
 		}))
 	}
@@ -224,7 +224,7 @@ func TestWhitelistDrift(t *testing.T) {
 
 	work := r.begin(t, toWhitelist("h1"))
 	require.Len(t, open(), 1, "while it is written, nothing is known")
-	require.NoError(t, r.End(t.Context(), cyborg.Outcome{Operation: work.Operation, State: cyborg.OperationSucceeded, Result: map[string]any{"sha256": ""}}))
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{Operation: work.Operation, State: cyborg.OperationSucceeded, Result: map[string]any{"sha256": ""}}))
 	h.fileSays(t, "", "")
 	require.Empty(t, open())
 

@@ -29,7 +29,7 @@ func attach(ctx workflow.Context, o *operation) error {
 		var result, undoResult ChangeResult
 		detach := o.undoCall(call{
 			activity: DetachActivity, summary: "take back " + handle.Identity,
-			input: DetachInput{
+			input: &DetachInput{
 				Operation: o.in.Operation, Target: o.target(), Handles: []cyborg.WorkHandle{handle}, Undo: true,
 			},
 			result: &undoResult, limit: o.in.Limits.Step,
@@ -42,7 +42,7 @@ func attach(ctx workflow.Context, o *operation) error {
 
 		err := o.step(ctx, name, call{
 			activity: AttachActivity, summary: "attach " + handle.Identity + " to the host",
-			input:  AttachInput{Operation: o.in.Operation, Target: o.target(), Handle: handle},
+			input:  &AttachInput{Operation: o.in.Operation, Target: o.target(), Handle: handle},
 			result: &result, limit: o.in.Limits.Step,
 		}, detach)
 		if err != nil {

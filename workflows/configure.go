@@ -19,7 +19,7 @@ func configure(ctx workflow.Context, o *operation) error {
 
 	err := o.step(ctx, string(request.Action), call{
 		activity: ConfigureActivity, summary: string(request.Action) + " " + request.Backend,
-		input: ConfigureInput{Operation: o.in.Operation, Request: request}, result: &result, limit: o.in.Limits.Step,
+		input: &ConfigureInput{Operation: o.in.Operation, Request: request}, result: &result, limit: o.in.Limits.Step,
 	}, nil)
 	if err != nil {
 		return err

@@ -41,6 +41,8 @@ const (
 	RecordActivity = "Record" // RecordInput → nothing. Writes the steps of a running operation
 	EndActivity    = "End"    // cyborg.Outcome → nothing
 
+	CheckRunActivity = "CheckRun" // CheckRunInput → CheckRunResult. Asks whether the run still has the operation
+
 	FindImageActivity = "FindImage" // FindImageInput → FindImageResult
 
 	FailARQsActivity   = "FailARQs"   // FailARQsInput → nothing. Fails the requests of a bind that will not succeed
@@ -102,6 +104,9 @@ type OperationInput struct {
 	// outside. What this run does depends on the kind: most only undo; detach,
 	// unbind, retire and configure go forward; a rescue only ends.
 	Abandoned bool `json:"abandoned,omitempty"`
+	// Replaces is the id of the closed run whose place this run takes; empty where
+	// the operation has had none.
+	Replaces string `json:"replaces,omitempty"`
 }
 
 // OperationResult is the result of every operation's workflow. An operation
@@ -127,6 +132,19 @@ type BeginInput struct {
 	// operation that has nothing left to do: an earlier run may have left something
 	// to undo.
 	Abandoned bool `json:"abandoned,omitempty"`
+	// Replaces is OperationInput.Replaces.
+	Replaces string `json:"replaces,omitempty"`
+}
+
+// CheckRunInput names the operation that the asking run believes to have.
+type CheckRunInput struct {
+	Operation uuid.UUID `json:"operation"`
+}
+
+// CheckRunResult says that the run has the operation.
+type CheckRunResult struct {
+	// Instance is the agent that the host has now.
+	Instance string `json:"instance,omitempty"`
 }
 
 // RecordInput replaces the recorded steps of a running operation.
@@ -160,8 +178,25 @@ type LastSeenResult struct {
 	Busy bool `json:"busy,omitempty"`
 }
 
+// Addressee is a part of the input of every step: the agent that the step is
+// for. Another agent that takes the host's name, or that another has replaced,
+// must not take the step.
+type Addressee struct {
+	// Instance is the agent that the records had accepted for the host when the
+	// step was sent; empty in a step of a release that did not say so.
+	Instance string `json:"instance,omitempty"`
+}
+
+// AgentInstance returns the agent that the step is for; empty for any.
+func (a Addressee) AgentInstance() string { return a.Instance }
+
+// address sets the agent that the step is for.
+func (a *Addressee) address(instance string) { a.Instance = instance }
+
 // InstallInput names the deployable to install or uninstall.
 type InstallInput struct {
+	Addressee
+
 	Operation uuid.UUID     `json:"operation"`
 	Target    cyborg.Target `json:"target"`
 	// Undo says that this install undoes an uninstall of the same operation, or the
@@ -176,6 +211,8 @@ type ChangeResult struct {
 
 // AttachInput names the handle to attach to the host.
 type AttachInput struct {
+	Addressee
+
 	Operation uuid.UUID         `json:"operation"`
 	Target    cyborg.Target     `json:"target"`
 	Handle    cyborg.WorkHandle `json:"handle"`
@@ -185,6 +222,8 @@ type AttachInput struct {
 // DetachInput names the handles to take back. Handles held by instances are
 // only checked for use on the host.
 type DetachInput struct {
+	Addressee
+
 	Operation uuid.UUID           `json:"operation"`
 	Target    cyborg.Target       `json:"target"`
 	Handles   []cyborg.WorkHandle `json:"handles"`
@@ -213,6 +252,8 @@ type FindImageResult struct {
 
 // StageInput names the image that the host fetches and checks.
 type StageInput struct {
+	Addressee
+
 	Operation uuid.UUID     `json:"operation"`
 	Target    cyborg.Target `json:"target"`
 	Image     cyborg.Image  `json:"image"`
@@ -228,6 +269,8 @@ type StageResult struct {
 
 // ProgramInput names the staged image to load.
 type ProgramInput struct {
+	Addressee
+
 	Operation uuid.UUID     `json:"operation"`
 	Target    cyborg.Target `json:"target"`
 	Image     cyborg.Image  `json:"image"`
@@ -243,6 +286,8 @@ type ProgramResult struct {
 // RestoreInput asks the agent to load the images that the deployables had
 // before the operation.
 type RestoreInput struct {
+	Addressee
+
 	Operation uuid.UUID     `json:"operation"`
 	Target    cyborg.Target `json:"target"`
 	// Disturbed are the deployables that the image for the target disturbs as well.
@@ -251,6 +296,8 @@ type RestoreInput struct {
 
 // ConfigureInput asks to change a backend.
 type ConfigureInput struct {
+	Addressee
+
 	Operation uuid.UUID               `json:"operation"`
 	Request   cyborg.ConfigureRequest `json:"request"`
 }
@@ -266,6 +313,8 @@ type ConfigureResult struct {
 // WhitelistInput says what the whitelist of a host's Nova should contain. An
 // undo gets the same input as the write that it undoes.
 type WhitelistInput struct {
+	Addressee
+
 	Operation uuid.UUID            `json:"operation,omitzero"` // none for a preview
 	Host      string               `json:"host"`
 	Work      cyborg.WhitelistWork `json:"work"`
@@ -295,6 +344,8 @@ type DiscoverResult struct {
 
 // UsageInput asks a host how its accelerators are used now.
 type UsageInput struct {
+	Addressee
+
 	Host string `json:"host"`
 	// Deployables limits the answer to these, by the driver's name; empty means
 	// all.
@@ -321,6 +372,8 @@ type SettleEntry struct {
 
 // SettleInput lists the attachments of one host to settle.
 type SettleInput struct {
+	Addressee
+
 	Host    string        `json:"host"`
 	Entries []SettleEntry `json:"entries"`
 }

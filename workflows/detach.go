@@ -36,7 +36,7 @@ func detach(ctx workflow.Context, o *operation) error {
 	var result ChangeResult
 	err := o.step(ctx, "detach", call{
 		activity: DetachActivity, summary: "detach " + o.target().Deployable,
-		input:  DetachInput{Operation: o.in.Operation, Target: o.target(), Handles: o.work.Handles},
+		input:  &DetachInput{Operation: o.in.Operation, Target: o.target(), Handles: o.work.Handles},
 		result: &result, limit: o.in.Limits.Step,
 	}, o.attachAgain)
 	if err != nil {
@@ -75,7 +75,7 @@ func (o *operation) attachAgain(ctx workflow.Context) error {
 		var undoResult ChangeResult
 		again := o.undoCall(call{
 			activity: AttachActivity, summary: "attach " + handle.Identity + " again",
-			input:  AttachInput{Operation: o.in.Operation, Target: o.target(), Handle: handle, Undo: true},
+			input:  &AttachInput{Operation: o.in.Operation, Target: o.target(), Handle: handle, Undo: true},
 			result: &undoResult, limit: o.in.Limits.Step,
 		})
 

@@ -2,7 +2,6 @@ package workflows
 
 import (
 	"github.com/google/uuid"
-	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/cyborg-project/cyborg"
@@ -36,7 +35,7 @@ type load struct {
 func (l *load) undo() func(ctx workflow.Context) error {
 	putBack := l.undoCall(call{
 		activity: RestoreActivity, summary: "bring back the image before",
-		input: RestoreInput{Operation: l.journalID, Target: l.target, Disturbed: l.disturbed}, result: &l.restored, limit: l.in.Limits.Program,
+		input: &RestoreInput{Operation: l.journalID, Target: l.target, Disturbed: l.disturbed}, result: &l.restored, limit: l.in.Limits.Program,
 	})
 
 	return func(ctx workflow.Context) error {
@@ -63,7 +62,7 @@ func (l *load) find(ctx workflow.Context) error {
 func (l *load) run(ctx workflow.Context) error {
 	err := l.step(ctx, "stage"+l.suffix, call{
 		activity: StageActivity, summary: "fetch and check " + l.image.Source,
-		input:  StageInput{Operation: l.journalID, Target: l.target, Image: l.found.Image, Fetch: l.found.Fetch},
+		input:  &StageInput{Operation: l.journalID, Target: l.target, Image: l.found.Image, Fetch: l.found.Fetch},
 		result: &l.staged, limit: l.in.Limits.Stage,
 	}, nil)
 	if err != nil {
@@ -76,7 +75,7 @@ func (l *load) run(ctx workflow.Context) error {
 
 	err = l.step(ctx, "program"+l.suffix, call{
 		activity: ProgramActivity, summary: "load " + l.found.Image.Source,
-		input:  ProgramInput{Operation: l.journalID, Target: l.target, Image: l.found.Image, SHA256: l.staged.SHA256},
+		input:  &ProgramInput{Operation: l.journalID, Target: l.target, Image: l.found.Image, SHA256: l.staged.SHA256},
 		result: &l.result, limit: l.in.Limits.Program,
 	}, l.undo())
 	if err != nil {
@@ -107,17 +106,14 @@ func (o *operation) findImage(ctx workflow.Context, target cyborg.Target, name s
 	limits := o.in.Limits
 	o.note(ctx, name, cyborg.StepRunning, "")
 
-	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
-		TaskQueue:              ConductorQueue,
-		StartToCloseTimeout:    limits.Step,
-		ScheduleToCloseTimeout: limits.Stage,
-		RetryPolicy: &temporal.RetryPolicy{
-			InitialInterval: shortestPause, BackoffCoefficient: 2, MaximumInterval: longestPause, MaximumAttempts: limits.Attempts,
-		},
-		Summary: "find " + found.Image.Source,
-	}), FindImageActivity, FindImageInput{
+	o.checked = false // the answer may take its time
+	err := repeat{within: limits.Stage, attempts: limits.Attempts, shortest: shortestPause, longest: longestPause}.run(ctx, workflow.ActivityOptions{
+		TaskQueue:           ConductorQueue,
+		StartToCloseTimeout: limits.Step,
+		Summary:             "find " + found.Image.Source,
+	}, FindImageActivity, FindImageInput{
 		Operation: o.in.Operation, Target: target, Image: found.Image, Valid: limits.AgentWait + limits.Stage,
-	}).Get(ctx, found)
+	}, found)
 	if err != nil {
 		o.note(ctx, name, cyborg.StepFailed, FromFailure(err).Message)
 		return err

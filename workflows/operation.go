@@ -26,6 +26,13 @@ type operation struct {
 	// lastSeen is the last answer about the host's agent; the zero value until it
 	// was needed.
 	lastSeen LastSeenResult
+
+	// checked says that the records have just said that this run has the operation.
+	// One step may be sent on that, at once; see check.
+	checked bool
+	// superseded is why this run must touch and record nothing more: the operation
+	// has ended, or another run has it. Nil while the run has the operation.
+	superseded *cyborg.Error
 }
 
 // steps are what one kind of operation does between Begin and End.
@@ -42,9 +49,10 @@ type steps struct {
 }
 
 // runOperation runs an operation with the steps of its kind. The error is
-// non-nil only where no outcome was recorded: End failed with an error that is
-// not tried again, or an abandoned operation could not begin again, so that
-// Reconcile has to start another run.
+// non-nil only where this run has recorded no outcome: the operation is not
+// this run's, End failed with an error that is not tried again, or an abandoned
+// operation could not begin again. Where the operation is still open, Reconcile
+// starts another run.
 func runOperation(ctx workflow.Context, in OperationInput, s steps) (OperationResult, error) {
 	return newOperation(in).run(ctx, s)
 }
@@ -58,7 +66,11 @@ func newOperation(in OperationInput) *operation {
 func (o *operation) run(ctx workflow.Context, s steps) (OperationResult, error) {
 	in := o.in
 
-	err := local(ctx, BeginActivity, BeginInput{Operation: in.Operation, Abandoned: in.Abandoned}, &o.work)
+	err := o.ask(ctx, BeginActivity, BeginInput{Operation: in.Operation, Abandoned: in.Abandoned, Replaces: in.Replaces}, &o.work)
+	if o.superseded != nil {
+		return OperationResult{}, ToFailure(o.superseded)
+	}
+
 	if err == nil && o.work.Ended != "" {
 		o.outcome.State = o.work.Ended
 		o.describe(ctx)
@@ -73,6 +85,7 @@ func (o *operation) run(ctx workflow.Context, s steps) (OperationResult, error) 
 	}
 
 	if err == nil {
+		o.checked = true
 		o.describe(ctx)
 		err = s.do(ctx, o)
 	}
@@ -80,6 +93,10 @@ func (o *operation) run(ctx workflow.Context, s steps) (OperationResult, error) 
 	if err == nil {
 		o.outcome.State = cyborg.OperationSucceeded
 		return o.end(ctx)
+	}
+
+	if o.superseded != nil {
+		return OperationResult{}, ToFailure(o.superseded)
 	}
 
 	cause := FromFailure(err)
@@ -93,7 +110,12 @@ func (o *operation) run(ctx workflow.Context, s steps) (OperationResult, error) 
 		o.outcome.State = cyborg.OperationCancelled
 	}
 
-	if failures := o.compensate(ctx); len(failures) > 0 {
+	failures := o.compensate(ctx)
+	if o.superseded != nil {
+		return OperationResult{}, ToFailure(o.superseded)
+	}
+
+	if len(failures) > 0 {
 		o.outcome.State = cyborg.OperationNeedsOperator
 		o.outcome.Error = cyborg.Errorf(cause.Kind, "%s; undoing it failed as well: %s", cause.Message, strings.Join(failures, "; ")).
 			WithHint("%s", s.remedy)
@@ -113,7 +135,10 @@ func (o *operation) end(ctx workflow.Context) (OperationResult, error) {
 	}
 
 	o.describe(ctx)
-	if err := local(ctx, EndActivity, o.outcome, nil); err != nil {
+	if err := o.ask(ctx, EndActivity, o.outcome, nil); err != nil {
+		if o.superseded != nil {
+			return OperationResult{}, ToFailure(o.superseded)
+		}
 		return OperationResult{}, err
 	}
 	return OperationResult{State: o.outcome.State, Error: o.outcome.Error}, nil
@@ -148,11 +173,15 @@ func (o *operation) step(ctx workflow.Context, name string, call call, undoStep 
 type call struct {
 	activity string
 	summary  string
-	input    any
+	input    step // a pointer to the activity's input
 	result   any
 	limit    time.Duration // for one attempt
 	undoing  bool
 }
+
+// step is the input of a step, which says which agent the step is for; see
+// Addressee.
+type step interface{ address(instance string) }
 
 // The pauses between attempts double from the shortest to the longest.
 const (
@@ -172,16 +201,22 @@ const (
 //
 // Where the agent lives and has no slot left, the step waits for as long as the
 // longest step of another operation may take. Such a wait is not counted as an
-// attempt.
+// attempt. Neither is it where another agent than the host's took the step and
+// refused it, for as long as the host's agent may take to come.
 func (o *operation) attempt(ctx workflow.Context, name string, c call) (began bool, _ error) {
 	options := o.options(c)
 	options.ScheduleToStartTimeout = o.in.Limits.AgentWait
 	options.RetryPolicy = &temporal.RetryPolicy{MaximumAttempts: 1}
 	pause := shortestPause
 	slotDeadline := workflow.Now(ctx).Add(max(o.in.Limits.Step, o.in.Limits.Stage, o.in.Limits.Program))
+	agentDeadline := workflow.Now(ctx).Add(o.in.Limits.AgentWait)
 
 	for attempts := int32(1); ; attempts++ {
-		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, options), c.activity, c.input).Get(ctx, c.result)
+		if err := o.check(ctx); err != nil {
+			return began, err
+		}
+
+		err := o.send(ctx, options, c)
 		if timeout, ok := errors.AsType[*temporal.TimeoutError](err); ok && isStartTimeout(timeout) {
 			o.askLastSeen(ctx)
 			if o.lastSeen.Busy && workflow.Now(ctx).Before(slotDeadline) && ctx.Err() == nil {
@@ -195,18 +230,32 @@ func (o *operation) attempt(ctx workflow.Context, name string, c call) (began bo
 			return began, err
 		}
 
-		if !retryable(err) || attempts >= o.in.Limits.Attempts || ctx.Err() != nil {
+		other := FromFailure(err).Kind == cyborg.ErrOtherAgent && workflow.Now(ctx).Before(agentDeadline)
+		if !retryable(err) || attempts >= o.in.Limits.Attempts && !other || ctx.Err() != nil {
 			return began || !refused(err), err
 		}
 
-		began = true
-		o.note(ctx, name, cyborg.StepRunning, fmt.Sprintf("try %d: %s", attempts, FromFailure(err).Message))
+		if other {
+			attempts-- // the host's agent did not take it
+		} else {
+			began = true
+		}
+
+		o.note(ctx, name, cyborg.StepRunning, fmt.Sprintf("try %d: %s", max(attempts, 1), FromFailure(err).Message))
 		if err := workflow.Sleep(ctx, pause); err != nil {
-			return true, err
+			return began, err
 		}
 
 		pause = min(2*pause, longestPause)
 	}
+}
+
+// send sends a step to the host's agent and waits for its answer. The caller
+// has just checked that the operation is this run's.
+func (o *operation) send(ctx workflow.Context, options workflow.ActivityOptions, c call) error {
+	o.checked = false // whatever happens while this waits, the records must be asked again
+	c.input.address(o.work.Instance)
+	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, options), c.activity, c.input).Get(ctx, c.result)
 }
 
 // options returns what all calls to the host's agent have in common.
@@ -340,7 +389,9 @@ func (o *operation) note(ctx workflow.Context, name string, state cyborg.StepSta
 // while the operation goes on. It is used only by operations of several long
 // steps: for the others it is not worth a write.
 func (o *operation) record(ctx workflow.Context) error {
-	return local(ctx, RecordActivity, RecordInput{Operation: o.in.Operation, Steps: o.outcome.Steps}, nil)
+	err := o.ask(ctx, RecordActivity, RecordInput{Operation: o.in.Operation, Steps: o.outcome.Steps}, nil)
+	o.checked = err == nil
+	return err
 }
 
 // describe shows the host, the targets, the steps and the outcome in Temporal's
@@ -393,6 +444,44 @@ func (o *operation) observe(result *ChangeResult) {
 	if result.Observation.Sequence > 0 {
 		o.outcome.Observations = append(o.outcome.Observations, result.Observation)
 	}
+}
+
+// ask runs an activity that the records answer only to the run that has the
+// operation. It remembers what they say about that.
+func (o *operation) ask(ctx workflow.Context, name string, in, out any) error {
+	err := local(ctx, name, in, out)
+	if err != nil {
+		if failure := FromFailure(err); failure.Kind == cyborg.ErrSuperseded {
+			o.superseded = failure
+		}
+	}
+	return err
+}
+
+// check makes sure that this run still has the operation, unless the records
+// have just said so, and learns which agent the host has now. It comes before
+// each step and each undo: a run that was reset, or whose operation was taken
+// over or has ended, must not touch the hardware any more.
+func (o *operation) check(ctx workflow.Context) error {
+	if o.checked || !fenced(ctx) {
+		return nil
+	}
+
+	var result CheckRunResult
+	if err := o.ask(ctx, CheckRunActivity, CheckRunInput{Operation: o.in.Operation}, &result); err != nil {
+		return err
+	}
+
+	o.checked, o.work.Instance = true, result.Instance
+	return nil
+}
+
+// fenced says that this run was begun by a release in which a run asks the
+// records before its steps, and in which it repeats calls itself instead of
+// having Temporal repeat them. It is called only where that makes a difference,
+// because the answer takes a place in the run's history.
+func fenced(ctx workflow.Context) bool {
+	return workflow.GetVersion(ctx, "fences", workflow.DefaultVersion, 1) != workflow.DefaultVersion
 }
 
 // local runs an activity that touches the records, in the process that runs the

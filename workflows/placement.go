@@ -183,14 +183,13 @@ func instancesOf(handles []cyborg.WorkHandle) []string {
 func (o *operation) askPlacement(ctx workflow.Context, step, activity string, input any) error {
 	o.note(ctx, step, cyborg.StepRunning, "")
 
-	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
-		TaskQueue:              ConductorQueue,
-		ScheduleToCloseTimeout: o.in.Limits.Step,
-		StartToCloseTimeout:    max(o.in.Limits.Step/2, time.Second),
-		HeartbeatTimeout:       30 * time.Second,
-		Summary:                "ask Placement",
-		RetryPolicy:            &temporal.RetryPolicy{InitialInterval: shortestPause, BackoffCoefficient: 2, MaximumInterval: longestPause},
-	}), activity, input).Get(ctx, nil)
+	o.checked = false // the answer may take its time
+	err := repeat{within: o.in.Limits.Step, shortest: shortestPause, longest: longestPause}.run(ctx, workflow.ActivityOptions{
+		TaskQueue:           ConductorQueue,
+		StartToCloseTimeout: max(o.in.Limits.Step/2, time.Second),
+		HeartbeatTimeout:    30 * time.Second,
+		Summary:             "ask Placement",
+	}, activity, input, nil)
 	if err != nil {
 		o.note(ctx, step, cyborg.StepFailed, FromFailure(err).Message)
 		return err

@@ -23,7 +23,7 @@ func provision(ctx workflow.Context, o *operation) error {
 
 	uninstall := o.undoCall(call{
 		activity: UninstallActivity, summary: "uninstall " + o.target().Deployable,
-		input: undoInput, result: &undoResult, limit: o.in.Limits.Step,
+		input: &undoInput, result: &undoResult, limit: o.in.Limits.Step,
 	})
 
 	if o.in.Abandoned {
@@ -32,7 +32,7 @@ func provision(ctx workflow.Context, o *operation) error {
 
 	err := o.step(ctx, "install", call{
 		activity: InstallActivity, summary: "install " + o.target().Deployable,
-		input: input, result: &result, limit: o.in.Limits.Step,
+		input: &input, result: &result, limit: o.in.Limits.Step,
 	}, uninstall)
 	if err != nil {
 		return err

@@ -29,8 +29,8 @@ type ReconcileInput struct {
 type Findings struct {
 	// OverdueHosts are the silent hosts.
 	OverdueHosts []OverdueHost `json:"overdue_hosts"`
-	// Orphans are open operations without an open run, and ended binds whose
-	// notification no run sends.
+	// Orphans are open operations without an open run of their own, or with one that
+	// was not told of a cancel, and ended binds whose notification no run sends.
 	Orphans []Orphan `json:"orphans"`
 	// Disagreements are the attachments on which a host's journal and the records
 	// differ.
@@ -69,7 +69,8 @@ type OverdueHost struct {
 	Since time.Time `json:"since"` // when the agent was last heard
 }
 
-// Orphan is an operation that needs a run and has none.
+// Orphan is an operation that needs a run and has none, or one that does not
+// know of a cancel.
 type Orphan struct {
 	Operation uuid.UUID `json:"operation"`
 	// Abandoned says that the operation had a run, which was closed from outside.
@@ -78,6 +79,9 @@ type Orphan struct {
 	// NotificationPending says that the operation is a bind that has ended, and
 	// that Nova was not notified of it.
 	NotificationPending bool `json:"untold,omitempty"`
+	// CancelPending says that the operation has a run, which has not been told that
+	// somebody wants the operation cancelled.
+	CancelPending bool `json:"cancel_pending,omitempty"`
 }
 
 // Disagreement is an attachment to settle, and how the records decided it.
@@ -91,6 +95,8 @@ type Disagreement struct {
 	// force, and not confirmed by the host), or empty for free.
 	Recorded string      `json:"recorded"`
 	Entry    SettleEntry `json:"entry"`
+	// Instance is the agent that the host had when this was read.
+	Instance string `json:"instance,omitempty"`
 	// Unconfirmed is set if the handle was taken back and its host has not
 	// confirmed that: it is the operation that had attached the handle.
 	Unconfirmed uuid.UUID `json:"left_operation,omitzero"`
@@ -109,11 +115,15 @@ type AdoptInput struct {
 	Limits  Limits   `json:"limits"`
 }
 
-// AdoptResult says for how many orphans a run was started. Failed has a
-// sentence for each where that was not possible.
+// AdoptResult says for how many orphans a run was started, how many runs were
+// told of a cancel, and how many were terminated because the operation was not
+// theirs. Failed has a sentence for each orphan where that was not possible.
 type AdoptResult struct {
-	Started int      `json:"started"`
-	Failed  []string `json:"failed,omitempty"`
+	Started    int `json:"started"`
+	Cancelled  int `json:"cancelled,omitempty"`
+	Terminated int `json:"terminated,omitempty"`
+
+	Failed []string `json:"failed,omitempty"`
 }
 
 // TidyInput asks for the work that needs no host: to end expired maintenance,
@@ -252,7 +262,7 @@ func settle(ctx workflow.Context, in ReconcileInput, found []Disagreement) ([]Di
 		workflow.Go(ctx, func(ctx workflow.Context) {
 			defer func() { done++ }()
 
-			input := SettleInput{Host: host}
+			input := SettleInput{Host: host, Addressee: Addressee{Instance: byHost[host][0].Instance}}
 			for _, d := range byHost[host] {
 				input.Entries = append(input.Entries, d.Entry)
 			}

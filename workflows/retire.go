@@ -22,7 +22,7 @@ func retire(ctx workflow.Context, o *operation) error {
 
 	installAgain := o.undoCall(call{
 		activity: InstallActivity, summary: "install " + o.target().Deployable + " again",
-		input: undoInput, result: &undoResult, limit: o.in.Limits.Step,
+		input: &undoInput, result: &undoResult, limit: o.in.Limits.Step,
 	})
 
 	// An abandoned run goes on where Placement refuses: its earlier run may have
@@ -33,7 +33,7 @@ func retire(ctx workflow.Context, o *operation) error {
 
 	err := o.step(ctx, "uninstall", call{
 		activity: UninstallActivity, summary: "uninstall " + o.target().Deployable,
-		input: input, result: &result, limit: o.in.Limits.Step,
+		input: &input, result: &result, limit: o.in.Limits.Step,
 	}, installAgain)
 	if err != nil {
 		return err

@@ -6,7 +6,9 @@ import (
 
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
+	workflowpb "go.temporal.io/api/workflow/v1"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/cyborg-project/cyborg"
@@ -32,25 +34,40 @@ var (
 	requestAttribute     = temporal.NewSearchAttributeKeyKeyword("CyborgRequestId")
 )
 
-// StartOperation starts the run of an admitted operation. It is safe to call
-// again and from several processes: an open run is returned as it is, and a
-// closed run is returned instead of being started over. Abandoned starts
-// another run after a closed one: it undoes what the terminated run had done.
-// The error is of kind ErrUnavailable where Temporal does not answer.
-func StartOperation(ctx context.Context, c client.Client, op cyborg.Operation, limits Limits, abandoned bool) (client.WorkflowRun, error) {
-	reuse := enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE
-	if abandoned {
-		reuse = enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE
-	}
+// StartOperation starts the first run of an admitted operation. It is safe to
+// call again and from several processes: an open run is returned as it is, and
+// a closed run is returned instead of being started over. The error is of kind
+// ErrUnavailable where Temporal does not answer.
+func StartOperation(ctx context.Context, c client.Client, op cyborg.Operation, limits Limits) (client.WorkflowRun, error) {
+	return start(ctx, c, op, enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE, OperationInput{Operation: op.ID, Limits: limits})
+}
 
-	return start(ctx, c, op, reuse, OperationInput{Operation: op.ID, Limits: limits, Abandoned: abandoned})
+// StartAbandoned starts a run in the place of a closed one, which undoes what
+// that one had done. An open run is returned as it is; see Takeover.
+func StartAbandoned(ctx context.Context, c client.Client, op cyborg.Operation, limits Limits) (client.WorkflowRun, error) {
+	return start(ctx, c, op, enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE, OperationInput{
+		Operation: op.ID, Limits: limits, Abandoned: true, Replaces: op.Run,
+	})
 }
 
 // StartNotification starts a run that notifies Nova of a bind that has ended,
 // unless an open run does so already. Begin finds that the operation has ended,
 // so the notification is all that is left for that run.
 func StartNotification(ctx context.Context, c client.Client, op cyborg.Operation) (client.WorkflowRun, error) {
-	return start(ctx, c, op, enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE, OperationInput{Operation: op.ID})
+	return start(ctx, c, op, enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE, OperationInput{Operation: op.ID, Replaces: op.Run})
+}
+
+// replacesMemo is the key of a run's memo with the id of the run whose place it
+// takes.
+const replacesMemo = "replaces"
+
+// Takeover says whether a run that Temporal describes was started in the place
+// of the given one. Such a run is entitled to the operation, although the
+// records do not name it before it has begun.
+func Takeover(info *workflowpb.WorkflowExecutionInfo, replaced string) bool {
+	var replaces string
+	err := converter.GetDefaultDataConverter().FromPayload(info.GetMemo().GetFields()[replacesMemo], &replaces)
+	return err == nil && replaced != "" && replaces == replaced
 }
 
 // start starts the workflow of the operation's kind. An eager start lets a
@@ -63,6 +80,11 @@ func start(
 		return nil, err
 	}
 
+	var memo map[string]any
+	if in.Replaces != "" {
+		memo = map[string]any{replacesMemo: in.Replaces}
+	}
+
 	run, err := c.ExecuteWorkflow(ctx, client.StartWorkflowOptions{
 		ID:                       op.WorkflowID(),
 		TaskQueue:                ConductorQueue,
@@ -71,6 +93,7 @@ func start(
 		EnableEagerStart:         true,
 		TypedSearchAttributes:    searchAttributes(op),
 		StaticSummary:            summary(op),
+		Memo:                     memo,
 	}, name, in)
 
 	if started, ok := errors.AsType[*serviceerror.WorkflowExecutionAlreadyStarted](err); ok {

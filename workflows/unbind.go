@@ -36,7 +36,7 @@ func unbind(ctx workflow.Context, o *operation) error {
 		var result ChangeResult
 		err := o.step(ctx, "release "+target.Deployable, call{
 			activity: DetachActivity, summary: "release " + target.Deployable,
-			input:  DetachInput{Operation: o.journalID(i, target.Accelerator), Target: target, Handles: handles},
+			input:  &DetachInput{Operation: o.journalID(i, target.Accelerator), Target: target, Handles: handles},
 			result: &result, limit: o.in.Limits.Step,
 		}, nil)
 		if err != nil {

@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"slices"
+	"time"
 
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/workflow"
@@ -40,23 +41,47 @@ func (o *operation) compensate(ctx workflow.Context) []string {
 
 // undoCall returns an undo that is one call to the agent. It is repeated until
 // Limits.Undo is over, also while the agent is away: an accelerator whose undo
-// fails ends in error and needs an operator. Here Temporal's own retries serve,
-// because nothing depends on whether an agent took the call.
+// fails ends in error and needs an operator. Each try is sent to the agent that
+// the host has then, because a boot of the host gives it another.
 func (o *operation) undoCall(c call) func(ctx workflow.Context) error {
 	c.undoing = true
 	options := o.options(c)
+
+	return func(ctx workflow.Context) error {
+		if !fenced(ctx) {
+			return o.undoByTemporal(ctx, c, options)
+		}
+
+		options.RetryPolicy = &temporal.RetryPolicy{MaximumAttempts: 1}
+		ends := workflow.Now(ctx).Add(o.in.Limits.Undo)
+
+		for pause := shortestPause; ; pause = min(2*pause, longestPause) {
+			if err := o.check(ctx); err != nil {
+				return err
+			}
+
+			options.ScheduleToStartTimeout = max(ends.Sub(workflow.Now(ctx)), time.Second)
+			err := o.send(ctx, options, c)
+			if err == nil || !retryable(err) || !workflow.Now(ctx).Add(pause).Before(ends) {
+				return o.explain(ctx, c, err)
+			}
+
+			if err := workflow.Sleep(ctx, pause); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// undoByTemporal is the undo of a run that release 0.1 began: Temporal repeats
+// the call.
+func (o *operation) undoByTemporal(ctx workflow.Context, c call, options workflow.ActivityOptions) error {
 	options.ScheduleToStartTimeout = o.in.Limits.Undo
 	options.ScheduleToCloseTimeout = o.in.Limits.Undo + c.limit
 	options.RetryPolicy = &temporal.RetryPolicy{
 		InitialInterval: shortestPause, BackoffCoefficient: 2, MaximumInterval: longestPause,
 	}
-	return func(ctx workflow.Context) error {
-		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, options), c.activity, c.input).Get(ctx, c.result)
-		if err != nil {
-			return o.explain(ctx, c, err)
-		}
-		return nil
-	}
+	return o.explain(ctx, c, o.send(ctx, options, c))
 }
 
 // abandon is for the run that follows a terminated one: it adds the undo of the

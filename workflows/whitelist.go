@@ -26,7 +26,7 @@ func whitelist(ctx workflow.Context, o *operation) error {
 	input := WhitelistInput{Operation: o.in.Operation, Host: o.work.Host, Work: *o.work.Whitelist}
 
 	undo := o.undoCall(call{
-		activity: RestoreWhitelistActivity, summary: "restore the whitelist of " + o.work.Host, input: input, limit: o.in.Limits.Step,
+		activity: RestoreWhitelistActivity, summary: "restore the whitelist of " + o.work.Host, input: &input, limit: o.in.Limits.Step,
 	})
 
 	if o.in.Abandoned {
@@ -34,7 +34,7 @@ func whitelist(ctx workflow.Context, o *operation) error {
 	}
 
 	err := o.step(ctx, "write", call{
-		activity: WriteWhitelistActivity, summary: "whitelist on " + o.work.Host, input: input, result: &result, limit: o.in.Limits.Step,
+		activity: WriteWhitelistActivity, summary: "whitelist on " + o.work.Host, input: &input, result: &result, limit: o.in.Limits.Step,
 	}, undo)
 	if err != nil {
 		return err

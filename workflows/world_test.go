@@ -54,6 +54,13 @@ type world struct {
 	cancelAt  int
 	cancel    func()
 	busy      int // how often the agent is found without a slot
+	// supersededAt is the index of the call from which on another run has the
+	// operation.
+	supersededAt int
+	// asked says that the records have said that the run has the operation, and that
+	// nothing was waited for since. unasked are the steps that were sent without it.
+	asked   bool
+	unasked []string
 	// over says that the run has ended. A local activity that it gave up may still
 	// be on its way.
 	over bool
@@ -66,7 +73,7 @@ const never = -1
 func newWorld(kind cyborg.OperationKind) *world {
 	holder := cyborg.Holder{Kind: cyborg.HolderHost, ID: "h1"}
 	w := &world{
-		kind: kind, failAt: never, cancelAt: never, image: "before",
+		kind: kind, failAt: never, cancelAt: never, supersededAt: never, image: "before",
 		work: cyborg.Work{
 			Operation: uuid.New(), Kind: kind, Host: "h1",
 			Targets: []cyborg.Target{{Accelerator: uuid.New(), Backend: "fake", Device: "d", Deployable: "d0", BitstreamID: "before"}},
@@ -108,6 +115,19 @@ func (w *world) call(ctx context.Context, name string, undo bool, effect func())
 
 	index := len(w.calls)
 	w.calls = append(w.calls, name)
+
+	switch name {
+	case "Begin", "Record", "End", "FailARQs":
+		if w.supersededAt != never && index >= w.supersededAt {
+			return workflows.ToFailure(cyborg.Errorf(cyborg.ErrSuperseded, "another run has it"))
+		}
+		w.asked = w.asked || name != "FailARQs" // which a run says while its step is under way
+	default:
+		if askedFirst := name != "Find" && name != "Fence" && name != "CheckAllocations" && name != "NotifyNova"; askedFirst && !w.asked {
+			w.unasked = append(w.unasked, name)
+		}
+		w.asked = w.asked && name == "NotifyNova" // a coroutine of its own
+	}
 	if index == w.cancelAt {
 		w.cancel()
 		if name != "Begin" && name != "Record" && name != "End" {
@@ -158,6 +178,15 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 	})
 	on(workflows.EndActivity, func(ctx context.Context, outcome cyborg.Outcome) error {
 		return w.call(ctx, "End", false, func() { w.outcome = &outcome })
+	})
+	on(workflows.CheckRunActivity, func(context.Context, workflows.CheckRunInput) (workflows.CheckRunResult, error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.supersededAt != never && len(w.calls) >= w.supersededAt {
+			return workflows.CheckRunResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrSuperseded, "another run has it"))
+		}
+		w.asked = true
+		return workflows.CheckRunResult{Instance: "agent-2"}, nil
 	})
 	on(workflows.LastSeenActivity, func(context.Context, workflows.LastSeenInput) (workflows.LastSeenResult, error) {
 		w.mu.Lock()
@@ -277,6 +306,7 @@ func (w *world) play(
 	w.mu.Unlock()
 
 	require.True(t, env.IsWorkflowCompleted())
+	require.Empty(t, w.unasked, "a step was sent although the records had not just said that the run has the operation; %s", w)
 	var result workflows.OperationResult
 	if err := env.GetWorkflowError(); err != nil {
 		return result, err

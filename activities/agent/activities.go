@@ -59,6 +59,9 @@ type Activities struct {
 	Log       *slog.Logger
 	// UsageTimeout limits how long a census waits for the drivers.
 	UsageTimeout time.Duration
+	// Instance is this agent, as its reports name it. A step for another agent of
+	// the host is refused.
+	Instance string
 	// Nova is the file with this host's Nova whitelist; its directory is empty
 	// where the host has none.
 	Nova novaconf.File
@@ -146,7 +149,7 @@ func serve[In, Out any](
 
 		b := startHeartbeat(ctx, name, a.now().Sub(info.StartedTime), info.HeartbeatTimeout)
 		defer b.stop()
-		work, cancel := bounded(ctx, info.StartedTime, info.Deadline)
+		work, cancel := bounded(ctx, info.Deadline)
 		defer cancel(nil)
 
 		if stop == yields {
@@ -165,6 +168,9 @@ func serve[In, Out any](
 		// way.
 		var out Out
 		err := context.Cause(work) // the first heartbeat may have returned that Temporal no longer waits for this try
+		if err == nil {
+			err = a.requireMine(in)
+		}
 		if err == nil {
 			err = recovered(log, func() (err error) {
 				out, err = do(work, &try{heartbeat: b, log: log}, in)
@@ -193,10 +199,25 @@ func serve[In, Out any](
 	}
 }
 
+// requireMine refuses a step that the conductor has sent to another agent of
+// this host: this one was replaced, or speaks for a host that is not its own,
+// and may still reach Temporal where it no longer reaches a conductor.
+func (a *Activities) requireMine(in any) error {
+	step, ok := in.(interface{ AgentInstance() string })
+	if !ok || step.AgentInstance() == "" || step.AgentInstance() == a.Instance {
+		return nil
+	}
+
+	return cyborg.Errorf(cyborg.ErrOtherAgent, "the step is for agent %s of host %s, and this one is %s",
+		step.AgentInstance(), a.Inventory.Host(), a.Instance).
+		WithHint("Two agents run under this host's name, or this one was replaced. See duplicate agents in the runbook.")
+}
+
 // bounded returns a context that ends a little before Temporal's deadline.
 // Without that margin the server would time the try out first, and its error
-// would not say what the step was doing.
-func bounded(ctx context.Context, started, deadline time.Time) (context.Context, context.CancelCauseFunc) {
+// would not say what the step was doing. The SDK computes the deadline by the
+// clock of this machine.
+func bounded(ctx context.Context, deadline time.Time) (context.Context, context.CancelCauseFunc) {
 	work, cancel := context.WithCancelCause(ctx)
 	if deadline.IsZero() {
 		return work, cancel
@@ -204,7 +225,7 @@ func bounded(ctx context.Context, started, deadline time.Time) (context.Context,
 
 	// Ten percent of a short limit, and two seconds of a long one, are enough to
 	// send the answer.
-	margin := min(2*time.Second, deadline.Sub(started)/10)
+	margin := min(2*time.Second, time.Until(deadline)/10)
 	limited, release := context.WithDeadline(work, deadline.Add(-margin))
 	return limited, func(cause error) {
 		cancel(cause)

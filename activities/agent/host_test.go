@@ -284,7 +284,7 @@ func (h *host) startAs(f *fate) {
 	h.reporter = &reporter{inventory: h.inventory}
 	h.served = (&agent.Activities{
 		Inventory: h.inventory, Journal: mortal{h.journal, f}, Images: h.images, Reporter: h.reporter, Log: log, UsageTimeout: h.usageTimeout,
-		Nova: nova,
+		Nova: nova, Instance: instance,
 		Now: func() time.Time {
 			if h.late.Load() {
 				return time.Now().Add(time.Minute)
@@ -293,6 +293,9 @@ func (h *host) startAs(f *fate) {
 		},
 	}).All()
 }
+
+// instance is the agent of these tests, as its reports name it.
+const instance = "agent-1"
 
 // do runs one try of an activity in Temporal's test environment, and returns
 // its error as a workflow sees it.

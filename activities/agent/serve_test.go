@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -31,6 +32,44 @@ func TestEveryActivityIsServed(t *testing.T) {
 		workflows.RestoreWhitelistActivity, workflows.SettleActivity, workflows.StageActivity, workflows.UninstallActivity,
 		workflows.UsageActivity, workflows.WriteWhitelistActivity,
 	}, keys(newHost(t).served))
+}
+
+// A step that was sent to another agent of the host is refused before anything
+// is looked at, whatever the step is. A step for this agent is taken, and so is
+// one of a release that did not say for whom it is.
+func TestStepForAnotherAgentIsRefused(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	op, other := uuid.New(), workflows.Addressee{Instance: "agent-2"}
+	before := slices.Clone(h.fate.calls)
+
+	for name, in := range map[string]any{
+		workflows.InstallActivity:   workflows.InstallInput{Addressee: other, Operation: op, Target: target()},
+		workflows.UninstallActivity: workflows.InstallInput{Addressee: other, Operation: op, Target: target()},
+		workflows.AttachActivity:    workflows.AttachInput{Addressee: other, Operation: op, Target: target(), Handle: workHandle(handle)},
+		workflows.DetachActivity:    workflows.DetachInput{Addressee: other, Operation: op, Target: target(), Undo: true},
+		workflows.StageActivity:     workflows.StageInput{Addressee: other, Operation: op, Target: target()},
+		workflows.ProgramActivity:   workflows.ProgramInput{Addressee: other, Operation: op, Target: target()},
+		workflows.RestoreActivity:   workflows.RestoreInput{Addressee: other, Operation: op, Target: target()},
+		workflows.ConfigureActivity: workflows.ConfigureInput{Addressee: other, Operation: op},
+		workflows.SettleActivity: workflows.SettleInput{Addressee: other, Host: "h1", Entries: []workflows.SettleEntry{{
+			Backend: backend, Deployable: target().Deployable, Handle: workHandle(handle), Operation: op, Want: workflows.GoalAttached,
+		}}},
+		workflows.WriteWhitelistActivity:   workflows.WhitelistInput{Addressee: other, Operation: op},
+		workflows.RestoreWhitelistActivity: workflows.WhitelistInput{Addressee: other, Operation: op},
+	} {
+		err := h.refused(cyborg.ErrOtherAgent, name, in)
+		require.Contains(t, err.Message, "agent-2", name)
+		require.Contains(t, err.Message, "agent-1", name)
+	}
+	require.Equal(t, before, h.fate.calls)
+	require.Empty(t, h.attachments())
+
+	mine := attach(op, handle)
+	mine.Instance = instance
+	h.must(workflows.AttachActivity, mine, nil)
+	h.must(workflows.DetachActivity, detach(uuid.New(), handle), nil)
 }
 
 // environment returns Temporal's test environment with the host's activities.

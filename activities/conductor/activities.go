@@ -21,10 +21,11 @@ import (
 // Store is what the activities need of the records; *db.Store implements it.
 type Store interface {
 	// Operations.
-	Begin(ctx context.Context, operation uuid.UUID) (cyborg.Work, error)
-	BeginAndEnd(ctx context.Context, operation uuid.UUID) (cyborg.Work, error)
-	Record(ctx context.Context, operation uuid.UUID, steps []cyborg.Step) error
-	End(ctx context.Context, outcome cyborg.Outcome) error
+	Begin(ctx context.Context, run db.Run) (cyborg.Work, error)
+	BeginAndEnd(ctx context.Context, run db.Run) (cyborg.Work, error)
+	CheckRun(ctx context.Context, run db.Run) (instance string, err error)
+	Record(ctx context.Context, run db.Run, steps []cyborg.Step) error
+	End(ctx context.Context, run db.Run, outcome cyborg.Outcome) error
 	LastSeen(ctx context.Context, host string) (db.LastSeen, error)
 	Operation(ctx context.Context, id uuid.UUID) (cyborg.Operation, error)
 	Admit(ctx context.Context, admission db.Admission) (db.Admitted, error)
@@ -112,6 +113,7 @@ func (a *Activities) Runs() *Runs { return &a.runs }
 func (a *Activities) All() map[string]any {
 	return map[string]any{
 		workflows.BeginActivity:         a.Begin,
+		workflows.CheckRunActivity:      a.CheckRun,
 		workflows.RecordActivity:        a.Record,
 		workflows.EndActivity:           a.End,
 		workflows.FailARQsActivity:      a.FailARQs,

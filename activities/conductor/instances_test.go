@@ -136,9 +136,9 @@ func (c *compute) bind() uuid.UUID {
 			ARQs: []cyborg.BindARQ{{UUID: arqs[0].UUID, Provider: all[i].ProviderUUID}},
 		}})
 		require.NoError(c.t, err)
-		_, err = c.Begin(ctx, admitted.Operation.ID)
+		_, err = c.Begin(ctx, db.Run{Operation: admitted.Operation.ID, ID: "run"})
 		require.NoError(c.t, err)
-		require.NoError(c.t, c.End(ctx, cyborg.Outcome{Operation: admitted.Operation.ID, State: cyborg.OperationSucceeded}))
+		require.NoError(c.t, c.End(ctx, db.Run{Operation: admitted.Operation.ID, ID: "run"}, cyborg.Outcome{Operation: admitted.Operation.ID, State: cyborg.OperationSucceeded}))
 		c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
 		return who
 	}

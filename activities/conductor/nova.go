@@ -36,7 +36,7 @@ type Nova interface {
 // records.
 type Requests interface {
 	ARQs(ctx context.Context, filter db.ARQFilter, listing db.Listing) ([]cyborg.ARQ, error)
-	FailARQs(ctx context.Context, operation uuid.UUID, reason string) error
+	FailARQs(ctx context.Context, run db.Run, reason string) error
 	MarkNovaNotified(ctx context.Context, operation uuid.UUID) error
 	DeleteARQs(ctx context.Context, deletion db.ARQDeletion, actor cyborg.Actor) (db.DeletedARQs, error)
 	CollectUnbound(ctx context.Context, untouchedFor time.Duration, limit int) (int, error)
@@ -51,7 +51,7 @@ type Requests interface {
 // FailARQs is the activity that marks the requests of a bind as failed, before
 // the bind is undone.
 func (a *Activities) FailARQs(ctx context.Context, in workflows.FailARQsInput) error {
-	return workflows.ToFailure(a.store.FailARQs(ctx, in.Operation, in.Reason))
+	return workflows.ToFailure(a.store.FailARQs(ctx, runOf(ctx, in.Operation), in.Reason))
 }
 
 // NotifyNova is the activity that notifies Nova of the outcome of a bind's

@@ -118,14 +118,14 @@ type plainBinds struct {
 	notified *int // how often the notification was recorded
 }
 
-func (s plainBinds) BeginAndEnd(_ context.Context, operation uuid.UUID) (cyborg.Work, error) {
-	return cyborg.Work{Operation: operation, Kind: cyborg.OperationBind, Ended: cyborg.OperationSucceeded, Notify: []uuid.UUID{s.arq.UUID}}, nil
+func (s plainBinds) BeginAndEnd(_ context.Context, run db.Run) (cyborg.Work, error) {
+	return cyborg.Work{Operation: run.Operation, Kind: cyborg.OperationBind, Ended: cyborg.OperationSucceeded, Notify: []uuid.UUID{s.arq.UUID}}, nil
 }
 
 func (s plainBinds) MarkNovaNotified(context.Context, uuid.UUID) error { *s.notified++; return nil }
 
-func (plainBinds) Begin(_ context.Context, operation uuid.UUID) (cyborg.Work, error) {
-	return cyborg.Work{Operation: operation, Kind: cyborg.OperationBind, Notify: []uuid.UUID{uuid.New()}}, nil
+func (plainBinds) Begin(_ context.Context, run db.Run) (cyborg.Work, error) {
+	return cyborg.Work{Operation: run.Operation, Kind: cyborg.OperationBind, Notify: []uuid.UUID{uuid.New()}}, nil
 }
 
 func (s plainBinds) ARQs(_ context.Context, filter db.ARQFilter, _ db.Listing) ([]cyborg.ARQ, error) {
@@ -177,7 +177,7 @@ func TestBeginNotifiesNova(t *testing.T) {
 			return first(ctx)
 		}
 
-		work, err := acts.Begin(t.Context(), in)
+		work, err := beginRun(acts, in)
 		require.NoError(t, err)
 		return acts, work
 	}
@@ -188,7 +188,7 @@ func TestBeginNotifiesNova(t *testing.T) {
 	require.Empty(t, work.Notify)
 	require.Equal(t, []nova.Event{event}, n.notified)
 
-	_, err := acts.Begin(t.Context(), workflows.BeginInput{Operation: operation})
+	_, err := beginRun(acts, workflows.BeginInput{Operation: operation})
 	require.NoError(t, err)
 	require.Equal(t, []nova.Event{event, event}, n.notified)
 	require.Equal(t, 2, recorded)
@@ -201,7 +201,7 @@ func TestBeginNotifiesNova(t *testing.T) {
 
 	n.notified, n.first = nil, nil // a notification would call the nil function and panic
 	acts = conductor.New(plainBinds{arq: arq, notified: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, slog.New(slog.DiscardHandler))
-	work, err = acts.Begin(t.Context(), workflows.BeginInput{Operation: operation, Abandoned: true})
+	work, err = beginRun(acts, workflows.BeginInput{Operation: operation, Abandoned: true})
 	require.NoError(t, err)
 	require.Empty(t, work.Ended, "it has only begun")
 	require.Len(t, work.Notify, 1)
@@ -211,9 +211,23 @@ func TestBeginNotifiesNova(t *testing.T) {
 		acts := conductor.New(plainBinds{arq: arq, notified: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, slog.New(slog.DiscardHandler))
 
 		began := time.Now()
-		work, err := acts.Begin(t.Context(), workflows.BeginInput{Operation: operation})
+		work, err := beginRun(acts, workflows.BeginInput{Operation: operation})
 		require.NoError(t, err)
 		require.Equal(t, []uuid.UUID{arq.UUID}, work.Notify)
 		require.Equal(t, 3*time.Second, time.Since(began), "a run that waits longer is taken for lost after ten seconds")
 	})
+}
+
+// beginRun calls the activity Begin as a run of the operation's workflow does.
+func beginRun(acts *conductor.Activities, in workflows.BeginInput) (cyborg.Work, error) {
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestActivityEnvironment()
+	env.RegisterActivityWithOptions(acts.Begin, activity.RegisterOptions{Name: workflows.BeginActivity})
+
+	var work cyborg.Work
+	result, err := env.ExecuteActivity(workflows.BeginActivity, in)
+	if err == nil {
+		err = result.Get(&work)
+	}
+	return work, err
 }

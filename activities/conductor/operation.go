@@ -4,7 +4,11 @@ import (
 	"context"
 	"log/slog"
 
+	"github.com/google/uuid"
+	"go.temporal.io/sdk/activity"
+
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -21,7 +25,10 @@ func (a *Activities) Begin(ctx context.Context, in workflows.BeginInput) (cyborg
 		begin = a.store.Begin
 	}
 
-	work, err := begin(ctx, in.Operation)
+	run := runOf(ctx, in.Operation)
+	run.Replaces = in.Replaces
+
+	work, err := begin(ctx, run)
 	if err != nil {
 		return work, workflows.ToFailure(err)
 	}
@@ -39,16 +46,30 @@ func (a *Activities) Begin(ctx context.Context, in workflows.BeginInput) (cyborg
 	return work, nil
 }
 
+// runOf returns the run that has called this activity, as Temporal names it.
+// The workflow is not asked for its run: a run that was reset goes on with the
+// recorded answers of the run before, and would name that one.
+func runOf(ctx context.Context, operation uuid.UUID) db.Run {
+	return db.Run{Operation: operation, ID: activity.GetInfo(ctx).WorkflowExecution.RunID}
+}
+
+// CheckRun is the activity that asks whether the calling run still has its
+// operation, before it sends a step, and which agent the host has now.
+func (a *Activities) CheckRun(ctx context.Context, in workflows.CheckRunInput) (workflows.CheckRunResult, error) {
+	instance, err := a.store.CheckRun(ctx, runOf(ctx, in.Operation))
+	return workflows.CheckRunResult{Instance: instance}, workflows.ToFailure(err)
+}
+
 // Record is the activity that writes the steps of a running operation to the
 // records, where the API reads them.
 func (a *Activities) Record(ctx context.Context, in workflows.RecordInput) error {
-	return workflows.ToFailure(a.store.Record(ctx, in.Operation, in.Steps))
+	return workflows.ToFailure(a.store.Record(ctx, runOf(ctx, in.Operation), in.Steps))
 }
 
 // End is the activity that records the outcome of an operation and releases its
 // claims.
 func (a *Activities) End(ctx context.Context, outcome cyborg.Outcome) error {
-	err := a.store.End(ctx, outcome)
+	err := a.store.End(ctx, runOf(ctx, outcome.Operation), outcome)
 	if err == nil {
 		a.ended(ctx, outcome)
 	}

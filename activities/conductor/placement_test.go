@@ -136,7 +136,7 @@ func (c *cloud) begin(admission db.Admission) uuid.UUID {
 	admission.ID, admission.Actor = uuid.New(), cyborg.Actor{Name: "alice"}
 	admitted, err := c.Admit(c.t.Context(), admission)
 	require.NoError(c.t, err)
-	_, err = c.Begin(c.t.Context(), admitted.Operation.ID)
+	_, err = c.Begin(c.t.Context(), db.Run{Operation: admitted.Operation.ID, ID: "run"})
 	require.NoError(c.t, err)
 	return admitted.Operation.ID
 }
@@ -144,7 +144,10 @@ func (c *cloud) begin(admission db.Admission) uuid.UUID {
 // operate admits, begins and ends an operation.
 func (c *cloud) operate(admission db.Admission) {
 	c.t.Helper()
-	require.NoError(c.t, c.End(c.t.Context(), cyborg.Outcome{Operation: c.begin(admission), State: cyborg.OperationSucceeded}))
+	operation := c.begin(admission)
+	require.NoError(c.t, c.End(c.t.Context(), db.Run{Operation: operation, ID: "run"}, cyborg.Outcome{
+		Operation: operation, State: cyborg.OperationSucceeded,
+	}))
 }
 
 // run executes an activity. It decodes the result into out, unless that is nil.
@@ -535,7 +538,7 @@ func TestPlacementFenceRefusesAllocatedProviders(t *testing.T) {
 
 	require.Equal(t, cyborg.ErrInUse, workflows.FromFailure(c.run(workflows.CheckAllocationsActivity, check, nil)).Kind)
 
-	require.NoError(t, c.End(t.Context(), cyborg.Outcome{Operation: operation, State: cyborg.OperationSucceeded}))
+	require.NoError(t, c.End(t.Context(), db.Run{Operation: operation, ID: "run"}, cyborg.Outcome{Operation: operation, State: cyborg.OperationSucceeded}))
 	c.sync("h1")
 	c.requireReserved(map[string]int{"h1_a.0": 0})
 }

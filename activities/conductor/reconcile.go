@@ -3,15 +3,12 @@ package conductor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
-	enumspb "go.temporal.io/api/enums/v1"
-	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/activity"
 
 	"github.com/cyborg-project/cyborg"
@@ -115,117 +112,6 @@ func (a *Activities) disagreements(ctx context.Context, after db.AttachmentPlace
 	return out, db.AttachmentPlace{Host: upTo}, nil
 }
 
-// orphans returns those open operations of a state, after a place, whose run is
-// closed or was never started. It also returns the last place that it has
-// looked at: the zero place where no operation comes after it.
-func (a *Activities) orphans(ctx context.Context, state cyborg.OperationState, olderThan time.Duration, after workflows.OperationPlace) ([]workflows.Orphan, workflows.OperationPlace, error) {
-	open, err := a.store.Orphans(ctx, state, olderThan, db.OperationPlace(after), findingsLimit)
-	if err != nil {
-		return nil, workflows.OperationPlace{}, err
-	}
-
-	return a.orphansOf(ctx, open, func(o db.Orphan, closed bool) workflows.Orphan {
-		// If Temporal knows no run of a running operation, the run was lost together
-		// with Temporal's state. What the run did is not known either, so it has to be
-		// undone as after a termination.
-		return workflows.Orphan{Operation: o.Operation, Abandoned: closed || o.State == cyborg.OperationRunning}
-	})
-}
-
-// unnotifiedBinds returns the ended binds, after a place, whose notification is
-// pending and that have no open run. It also returns the last place, as orphans
-// does.
-func (a *Activities) unnotifiedBinds(ctx context.Context, endedFor time.Duration, after workflows.OperationPlace) ([]workflows.Orphan, workflows.OperationPlace, error) {
-	binds, err := a.store.UnnotifiedBinds(ctx, endedFor, db.OperationPlace(after), findingsLimit)
-	if err != nil {
-		return nil, workflows.OperationPlace{}, err
-	}
-
-	return a.orphansOf(ctx, binds, func(o db.Orphan, _ bool) workflows.Orphan {
-		return workflows.Orphan{Operation: o.Operation, NotificationPending: true}
-	})
-}
-
-// orphansOf asks Temporal for the run of each listed operation and returns an
-// orphan for each without an open one; closed says that there was a run. It
-// also returns where the next round goes on.
-func (a *Activities) orphansOf(ctx context.Context, listed []db.Orphan, orphan func(o db.Orphan, closed bool) workflows.Orphan) ([]workflows.Orphan, workflows.OperationPlace, error) {
-	var next workflows.OperationPlace
-	if len(listed) == findingsLimit {
-		next = workflows.OperationPlace(listed[len(listed)-1].Place)
-	}
-
-	var out []workflows.Orphan
-	for _, o := range listed {
-		op := cyborg.Operation{ID: o.Operation, Kind: o.Kind}
-		run, err := a.client.DescribeWorkflowExecution(ctx, op.WorkflowID(), "")
-		var missing *serviceerror.NotFound
-		switch {
-		case errors.As(err, &missing):
-			out = append(out, orphan(o, false))
-		case err != nil:
-			return nil, next, cyborg.Errorf(cyborg.ErrUnavailable, "Temporal does not answer: %w", err)
-		case run.GetWorkflowExecutionInfo().GetStatus() != enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING:
-			out = append(out, orphan(o, true))
-		}
-	}
-
-	return out, next, nil
-}
-
-// Adopt is the activity that starts a run for each orphan. An orphan whose run
-// cannot be started does not stop the others: the activity fails only if no run
-// could be started.
-func (a *Activities) Adopt(ctx context.Context, in workflows.AdoptInput) (workflows.AdoptResult, error) {
-	var (
-		out  workflows.AdoptResult
-		errs []error
-	)
-	defer heartbeat(ctx)()
-
-	for _, orphan := range in.Orphans {
-		started, err := a.adopt(ctx, orphan, in.Limits)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("operation %s: %w", orphan.Operation, err))
-		}
-		if started {
-			out.Started++
-		}
-	}
-
-	if len(errs) == len(in.Orphans) { // another attempt repeats nothing that was done
-		return out, workflows.ToFailure(errors.Join(errs...))
-	}
-
-	for _, err := range errs {
-		out.Failed = append(out.Failed, err.Error())
-	}
-	return out, nil
-}
-
-// adopt starts a run for one orphan, unless the operation is no longer in the
-// state that made it one.
-func (a *Activities) adopt(ctx context.Context, orphan workflows.Orphan, limits workflows.Limits) (started bool, err error) {
-	op, err := a.store.Operation(ctx, orphan.Operation)
-	if err != nil || op.State.Ended() != orphan.NotificationPending {
-		return false, err
-	}
-
-	if orphan.NotificationPending {
-		_, err = workflows.StartNotification(ctx, a.client, op)
-	} else {
-		_, err = workflows.StartOperation(ctx, a.client, op, limits, orphan.Abandoned)
-	}
-
-	if err != nil {
-		return false, err
-	}
-
-	a.log.WarnContext(ctx, "started a run for an orphaned operation", slog.String("operation_id", op.ID.String()),
-		slog.Bool("abandoned", orphan.Abandoned), slog.Bool("notification_pending", orphan.NotificationPending))
-	return true, nil
-}
-
 // heartbeatInterval fits several times into the shortest heartbeat timeout of
 // these activities, 30 s.
 const heartbeatInterval = 5 * time.Second
@@ -326,7 +212,7 @@ func (a *Activities) AdmitNew(ctx context.Context, limits workflows.Limits) (int
 			continue
 		}
 
-		if _, err := workflows.StartOperation(ctx, a.client, answer.Operation, limits, false); err != nil {
+		if _, err := workflows.StartOperation(ctx, a.client, answer.Operation, limits); err != nil {
 			errs = append(errs, err) // this operation is an orphan now, and so would the next ones be
 			break
 		}
@@ -366,7 +252,7 @@ func fromRecord(d db.Disagreement) workflows.Disagreement {
 	}
 
 	return workflows.Disagreement{
-		Host: d.Host, Accelerator: d.Accelerator, Journal: d.Journal, Recorded: d.Recorded, Unconfirmed: d.Unconfirmed,
+		Host: d.Host, Accelerator: d.Accelerator, Journal: d.Journal, Recorded: d.Recorded, Unconfirmed: d.Unconfirmed, Instance: d.Instance,
 		Entry: workflows.SettleEntry{
 			Backend: d.Backend, Deployable: d.Deployable, Handle: d.Handle, Operation: d.Operation, Want: want,
 		},

@@ -103,6 +103,7 @@ func TestAdoptContinuesAfterFailures(t *testing.T) {
 	is := func(id uuid.UUID) any {
 		return mock.MatchedBy(func(o client.StartWorkflowOptions) bool { return o.ID == "attach/"+id.String() })
 	}
+	temporal.On("DescribeWorkflowExecution", mock.Anything, mock.Anything, "").Return(nil, serviceerror.NewNotFound("never started"))
 	temporal.On("ExecuteWorkflow", mock.Anything, is(refused), mock.Anything, mock.Anything).Return(nil, errors.New("too large"))
 	temporal.On("ExecuteWorkflow", mock.Anything, is(open), mock.Anything, mock.Anything).Return(&mocks.WorkflowRun{}, nil)
 

@@ -68,7 +68,7 @@ func (a *Activities) reload(ctx context.Context, id uuid.UUID, lost *cyborg.Acce
 		slog.String("accelerator", lost.UUID.String()), slog.String("bitstream_id", lost.LostImage.BitstreamID),
 		slog.String("operation_id", answer.Operation.ID.String()))
 
-	_, err = workflows.StartOperation(ctx, a.client, answer.Operation, limits, false)
+	_, err = workflows.StartOperation(ctx, a.client, answer.Operation, limits)
 	return answer.Operation, err
 }
 

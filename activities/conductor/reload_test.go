@@ -37,7 +37,8 @@ func (c *compute) reloads() []cyborg.Operation {
 // the image loaded.
 func (c *compute) ends(op cyborg.Operation, failure *cyborg.Error) {
 	c.t.Helper()
-	_, err := c.Begin(c.t.Context(), op.ID)
+	run := db.Run{Operation: op.ID, ID: "run"}
+	_, err := c.Begin(c.t.Context(), run)
 	require.NoError(c.t, err)
 
 	outcome := cyborg.Outcome{Operation: op.ID, State: cyborg.OperationSucceeded}
@@ -46,7 +47,7 @@ func (c *compute) ends(op cyborg.Operation, failure *cyborg.Error) {
 	} else {
 		c.exec("UPDATE deployables SET bitstream_id = 'aes'")
 	}
-	require.NoError(c.t, c.End(c.t.Context(), outcome))
+	require.NoError(c.t, c.End(c.t.Context(), run, outcome))
 }
 
 // An instance whose accelerator has lost its image is not rebooted before the

@@ -45,7 +45,7 @@ func (a *Activities) rescueLost(ctx context.Context, limits workflows.Limits) (i
 		admitted++
 		a.log.WarnContext(ctx, "after a boot of their host, instances may be running without their accelerators; Nova is asked to reboot them",
 			slog.String("host", host), slog.String("operation_id", answer.Operation.ID.String()))
-		if _, err := workflows.StartOperation(ctx, a.client, answer.Operation, limits, false); err != nil {
+		if _, err := workflows.StartOperation(ctx, a.client, answer.Operation, limits); err != nil {
 			errs = append(errs, err) // it is an orphan now: Reconcile starts it
 		}
 	}

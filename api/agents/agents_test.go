@@ -516,12 +516,12 @@ func (h *harness) programming(source string, begin bool) uuid.UUID {
 		require.NoError(h.t, err)
 
 		if end || begin {
-			_, err = h.store.Begin(ctx, admission.ID)
+			_, err = h.store.Begin(ctx, db.Run{Operation: admission.ID, ID: "run"})
 			require.NoError(h.t, err)
 		}
 
 		if end {
-			require.NoError(h.t, h.store.End(ctx, cyborg.Outcome{Operation: admission.ID, State: cyborg.OperationSucceeded}))
+			require.NoError(h.t, h.store.End(ctx, db.Run{Operation: admission.ID, ID: "run"}, cyborg.Outcome{Operation: admission.ID, State: cyborg.OperationSucceeded}))
 		}
 		return admission.ID
 	}

@@ -122,7 +122,7 @@ func TestOneTimeURLIsRefused(t *testing.T) {
 	g.glance.Remove(g.id)
 	refused(cyborg.ErrNotFound, path)
 
-	require.NoError(t, g.store.End(t.Context(), cyborg.Outcome{
+	require.NoError(t, g.store.End(t.Context(), db.Run{Operation: g.operation, ID: "run"}, cyborg.Outcome{
 		Operation: g.operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrNotFound, "gone"),
 	}))
 	refused(cyborg.ErrChanged, path)

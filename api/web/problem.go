@@ -66,10 +66,14 @@ func title(kind cyborg.ErrorKind) string {
 		return "Too much work in flight"
 	case cyborg.ErrCancelled:
 		return "It was cancelled"
+	case cyborg.ErrSuperseded:
+		return "Another run works on it"
 	case cyborg.ErrBusy:
 		return "The device is busy"
 	case cyborg.ErrHostSilent:
 		return "The host's agent does not answer"
+	case cyborg.ErrOtherAgent:
+		return "The host has another agent"
 	case cyborg.ErrUnavailable:
 		return "A service we need does not answer"
 	case cyborg.ErrTimeout:
@@ -91,7 +95,7 @@ func retryAfter(kind cyborg.ErrorKind) int {
 		return 1
 	case cyborg.ErrUnavailable, cyborg.ErrTimeout:
 		return 5
-	case cyborg.ErrHostSilent:
+	case cyborg.ErrHostSilent, cyborg.ErrOtherAgent:
 		return 10
 	default:
 		return 0

@@ -109,7 +109,7 @@ func within(ctx context.Context, limit time.Duration, closed <-chan struct{}) bo
 // eagerly may be over when StartOperation returns.
 func (e *Engine) Start(ctx context.Context, op cyborg.Operation) (workflows.Run, error) {
 	begun, ended, forget := e.runs.Watch(op.ID)
-	started, err := workflows.StartOperation(ctx, e.client, op, e.limits, false)
+	started, err := workflows.StartOperation(ctx, e.client, op, e.limits)
 	if err != nil {
 		forget()
 		return nil, err
@@ -123,9 +123,13 @@ func (e *Engine) Start(ctx context.Context, op cyborg.Operation) (workflows.Run,
 // operation that never began finds in Begin that it is cancelled, and the run
 // of one that had begun only undoes.
 func (e *Engine) Cancel(ctx context.Context, op cyborg.Operation) error {
-	err := e.client.CancelWorkflow(ctx, op.WorkflowID(), "")
+	err := e.client.CancelWorkflow(ctx, op.WorkflowID(), op.Run)
 	if _, missing := errors.AsType[*serviceerror.NotFound](err); missing {
-		_, err = workflows.StartOperation(ctx, e.client, op, e.limits, op.State == cyborg.OperationRunning)
+		if op.State == cyborg.OperationRunning {
+			_, err = workflows.StartAbandoned(ctx, e.client, op, e.limits)
+		} else {
+			_, err = workflows.StartOperation(ctx, e.client, op, e.limits)
+		}
 		return err
 	}
 

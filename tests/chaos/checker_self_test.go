@@ -89,9 +89,9 @@ func bindOne(t *testing.T, url string) {
 		a.ID, a.Actor = uuid.New(), alice
 		_, err := store.Admit(t.Context(), a)
 		require.NoError(t, err)
-		_, err = store.Begin(t.Context(), a.ID)
+		_, err = store.Begin(t.Context(), db.Run{Operation: a.ID, ID: "run"})
 		require.NoError(t, err)
-		require.NoError(t, store.End(t.Context(), cyborg.Outcome{Operation: a.ID, State: cyborg.OperationSucceeded}))
+		require.NoError(t, store.End(t.Context(), db.Run{Operation: a.ID, ID: "run"}, cyborg.Outcome{Operation: a.ID, State: cyborg.OperationSucceeded}))
 		return a.ID
 	}
 

@@ -14,7 +14,7 @@ import (
 
 // A host is silent when its agent was last heard longer ago than
 // Options.SilentAfter, by the clock of the database. That is computed where it
-// is asked, with the condition of SilentSince, and stored nowhere: a host falls
+// is asked, with the condition of AgentOf, and stored nowhere: a host falls
 // silent without anybody writing it. Placement alone records it, see
 // RecordSilentHosts, because a host that falls silent must change its providers.
 
@@ -24,21 +24,21 @@ func (s *Store) SilentHosts(ctx context.Context, limit int) ([]cyborg.Host, erro
 	return found, s.db.Failure(ctx, err)
 }
 
-// SilentSince returns when a silent host was last heard, or the zero time for a
-// host that is not silent.
-func SilentSince(ctx context.Context, q records.Querier, silentAfter time.Duration, host string) (time.Time, error) {
+// AgentOf returns the instance of the agent that a host has, and since when the
+// host is silent: the zero time where it is not.
+func AgentOf(ctx context.Context, q records.Querier, silentAfter time.Duration, host string) (instance string, silentSince time.Time, err error) {
 	var (
 		seen   time.Time
 		silent bool
 	)
 
-	err := q.QueryRow(ctx, "SELECT last_seen, last_seen < clock_timestamp() - $2::interval FROM hosts WHERE name = $1",
-		host, silentAfter).Scan(&seen, &silent)
+	err = q.QueryRow(ctx, "SELECT instance, last_seen, last_seen < clock_timestamp() - $2::interval FROM hosts WHERE name = $1",
+		host, silentAfter).Scan(&instance, &seen, &silent)
 	if err != nil || !silent {
-		return time.Time{}, err
+		return instance, time.Time{}, err
 	}
 
-	return seen, nil
+	return instance, seen, nil
 }
 
 // LastSeen says when an agent was last heard, and whether it could take more

@@ -14,16 +14,25 @@ import (
 // FailARQs records that the requests of a running bind will not be bound,
 // before the bind has undone its work. Until it has ended, the bind keeps their
 // handles and its claims. It changes nothing of a bind that has ended, nor of
-// requests that were deleted meanwhile.
-func (s *Store) FailARQs(ctx context.Context, operation uuid.UUID, reason string) error {
-	return s.db.Change(ctx, cyborg.Actor{}, operation, func(tx pgx.Tx) error {
-		o, err := s.lockOperation(ctx, tx, operation)
-		if err != nil || o.state.Ended() {
+// requests that were deleted meanwhile. The error is of kind ErrSuperseded where
+// another run has the bind.
+func (s *Store) FailARQs(ctx context.Context, run Run, reason string) error {
+	return s.db.Change(ctx, cyborg.Actor{}, run.Operation, func(tx pgx.Tx) error {
+		o, err := s.lockOperation(ctx, tx, run.Operation)
+		if err != nil {
+			return err
+		}
+
+		if o.state.Ended() && o.has(run) {
+			return nil
+		}
+
+		if err := o.keep(run); err != nil {
 			return err
 		}
 
 		_, err = tx.Exec(ctx, "UPDATE arqs SET state = $2, reason = $3 WHERE claimed_by = $1 AND state = ANY($4)",
-			operation, string(cyborg.ARQBindFailed), reason, records.Texts(cyborg.Sources(cyborg.ARQTransitions(), cyborg.ARQBindFailed)))
+			o.id, string(cyborg.ARQBindFailed), reason, records.Texts(cyborg.Sources(cyborg.ARQTransitions(), cyborg.ARQBindFailed)))
 		return err
 	})
 }

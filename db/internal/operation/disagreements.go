@@ -30,6 +30,8 @@ type Disagreement struct {
 	Unconfirmed uuid.UUID
 	// Attach is the decision: whether the handle is to be attached.
 	Attach bool
+	// Instance is the agent that the host has now.
+	Instance string
 }
 
 // AttachmentPlace is a place in the order in which Disagreements lists: after a
@@ -85,7 +87,7 @@ const selectDisagreements = `
 		       r.error_kind, r.observed_seq, r.claimed
 		FROM journal j FULL JOIN held r ON r.host = j.host AND r.deployable = j.deployable AND r.handle = j.handle
 		WHERE r.uuid IS NULL OR j.state IS DISTINCT FROM 'attached' OR r.attached_at IS NULL OR r.lifecycle = 'error')
-	SELECT * FROM (
+	SELECT d.*, (SELECT instance FROM hosts WHERE name = d.host) FROM (
 	SELECT p.host, p.backend, p.deployable, p.handle, coalesce(p.uuid, f.uuid) AS handle_uuid, coalesce(p.holder_kind, 'host'),
 	       coalesce(p.holder_id, p.host), coalesce(p.operation_id, p.journal_operation), coalesce(p.accelerator, f.accelerator),
 	       p.journal, CASE WHEN p.uuid IS NULL THEN '' WHEN p.attached_at IS NULL THEN 'in_doubt' ELSE 'attached' END,
@@ -102,7 +104,7 @@ const selectDisagreements = `
 	       h.accelerator, coalesce(j.state, ''), 'left', false, h.unconfirmed_operation
 	FROM handles h JOIN live l ON l.name = h.host
 	LEFT JOIN journal j ON j.host = h.host AND j.backend = h.backend AND j.handle = h.handle
-	WHERE h.unconfirmed_kind IS NOT NULL AND NOT h.claimed) AS all_disagreements
+	WHERE h.unconfirmed_kind IS NOT NULL AND NOT h.claimed) AS d
 	WHERE (host, deployable, handle) > ($1, $6, $7)
 	ORDER BY host, deployable, handle, handle_uuid LIMIT $4`
 
@@ -121,7 +123,7 @@ func (s *Store) Disagreements(ctx context.Context, after AttachmentPlace, upTo s
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Disagreement, err error) {
 		err = row.Scan(&d.Host, &d.Backend, &d.Deployable, &d.Handle.Identity, (*zeronull.UUID)(&d.Handle.UUID),
 			&d.Handle.Holder.Kind, &d.Handle.Holder.ID, (*zeronull.UUID)(&d.Operation), (*zeronull.UUID)(&d.Accelerator),
-			&d.Journal, &d.Recorded, &d.Attach, (*zeronull.UUID)(&d.Unconfirmed))
+			&d.Journal, &d.Recorded, &d.Attach, (*zeronull.UUID)(&d.Unconfirmed), &d.Instance)
 		return d, err
 	})
 

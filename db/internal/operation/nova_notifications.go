@@ -21,7 +21,7 @@ func (s *Store) MarkNovaNotified(ctx context.Context, operation uuid.UUID) error
 // admission, from the place after on.
 func (s *Store) UnnotifiedBinds(ctx context.Context, endedFor time.Duration, after Place, limit int) ([]Orphan, error) {
 	return s.orphans(ctx, `
-		SELECT id, kind, state, ended_at, admitted_at FROM operations
+		SELECT id, kind, state, run_id, cancel_at IS NOT NULL, ended_at, admitted_at FROM operations
 		WHERE notification_pending AND NOT open AND ended_at <= clock_timestamp() - $1::interval AND (admitted_at, id) > ($2, $3)
 		ORDER BY admitted_at, id LIMIT $4`, endedFor, after.Admitted, after.ID, records.Limit(limit))
 }

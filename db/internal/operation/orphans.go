@@ -17,6 +17,8 @@ type Orphan struct {
 	Operation uuid.UUID
 	Kind      cyborg.OperationKind
 	State     cyborg.OperationState
+	Run       string    // the run that has the operation; empty for none
+	Cancelled bool      // somebody wants it cancelled
 	Since     time.Time // when it was admitted, started or ended, depending on the list
 	Place     Place
 }
@@ -34,7 +36,7 @@ type Place struct {
 // admission, beginning after the given place.
 func (s *Store) Orphans(ctx context.Context, state cyborg.OperationState, olderThan time.Duration, after Place, limit int) ([]Orphan, error) {
 	return s.orphans(ctx, `
-		SELECT id, kind, state, coalesce(started_at, admitted_at), admitted_at FROM operations
+		SELECT id, kind, state, run_id, cancel_at IS NOT NULL, coalesce(started_at, admitted_at), admitted_at FROM operations
 		WHERE open AND state = $1 AND coalesce(started_at, admitted_at) <= clock_timestamp() - $2::interval
 		  AND (admitted_at, id) > ($3, $4)
 		ORDER BY admitted_at, id LIMIT $5`, string(state), olderThan, after.Admitted, after.ID, records.Limit(limit))
@@ -48,7 +50,7 @@ func (s *Store) orphans(ctx context.Context, sql string, values ...any) ([]Orpha
 	}
 
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (o Orphan, err error) {
-		err = row.Scan(&o.Operation, &o.Kind, &o.State, &o.Since, &o.Place.Admitted)
+		err = row.Scan(&o.Operation, &o.Kind, &o.State, &o.Run, &o.Cancelled, &o.Since, &o.Place.Admitted)
 		o.Place.ID = o.Operation
 		return o, err
 	})

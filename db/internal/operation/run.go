@@ -23,9 +23,11 @@ type running struct {
 	id        uuid.UUID
 	kind      cyborg.OperationKind
 	state     cyborg.OperationState
+	run       string // the run that has the operation; empty for none yet
 	host      string
 	before    before
 	cancelled bool
+	pending   bool          // Nova has still to be notified of the result
 	age       time.Duration // since its admission
 	handler   operationHandler
 	targets   []inventory.Accelerator // the accelerators that it claims; first the one that the request names
@@ -61,10 +63,10 @@ func (s *Store) lockOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*ru
 
 	// The row is locked only after the host: all transactions lock in this order.
 	batch.Queue(`
-		SELECT kind, state, host, input, before, cancel_at IS NOT NULL, clock_timestamp() - admitted_at,
+		SELECT kind, state, run_id, host, input, before, cancel_at IS NOT NULL, notification_pending, clock_timestamp() - admitted_at,
 		       set_config('cyborg.actor', actor, true), set_config('cyborg.request_id', request_id, true)
 		FROM operations WHERE id = $1 FOR UPDATE`, id).QueryRow(func(row pgx.Row) error {
-		err := row.Scan(&o.kind, &o.state, &o.host, &input, &o.before, &o.cancelled, &o.age, nil, nil)
+		err := row.Scan(&o.kind, &o.state, &o.run, &o.host, &input, &o.before, &o.cancelled, &o.pending, &o.age, nil, nil)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return records.NoOperation(id)
 		}
@@ -103,31 +105,38 @@ func (s *Store) lockOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*ru
 }
 
 // Begin moves an admitted operation to running, makes the first change of its
-// kind, and returns the work that the agent has to do.
+// kind, and returns the work that the agent has to do. From then on the run has
+// the operation: no other run can change it.
 //
-// It may be repeated: for a running operation it returns the same work again
+// The run may repeat it: for a running operation it returns the same work again
 // and changes nothing. For an operation that has ended it returns only the
 // final state and what Nova has still to be notified of. Where the operation
 // may no longer begin, because something changed since its admission, the error
 // is the one that Admit would return; where it was cancelled before it began,
-// the error is of kind ErrCancelled.
-func (s *Store) Begin(ctx context.Context, id uuid.UUID) (cyborg.Work, error) {
-	return s.begin(ctx, id, false)
+// the error is of kind ErrCancelled; and where another run has it, of kind
+// ErrSuperseded.
+func (s *Store) Begin(ctx context.Context, run Run) (cyborg.Work, error) {
+	return s.begin(ctx, run, false)
 }
 
 // BeginAndEnd is Begin, except that an operation that has nothing to do on its
 // host, such as a bind without images, begins and ends in the same transaction,
 // which saves a round trip. Its work then has Ended set.
-func (s *Store) BeginAndEnd(ctx context.Context, id uuid.UUID) (cyborg.Work, error) {
-	return s.begin(ctx, id, true)
+func (s *Store) BeginAndEnd(ctx context.Context, run Run) (cyborg.Work, error) {
+	return s.begin(ctx, run, true)
 }
 
 // begin implements Begin and, where andEnd is set, BeginAndEnd.
-func (s *Store) begin(ctx context.Context, id uuid.UUID, andEnd bool) (cyborg.Work, error) {
+func (s *Store) begin(ctx context.Context, run Run, andEnd bool) (cyborg.Work, error) {
 	var work cyborg.Work
+	id := run.Operation
 	err := s.db.ChangeByKey(ctx, cyborg.Actor{}, id, func(tx pgx.Tx) error {
 		o, err := s.lockOperation(ctx, tx, id)
 		if err != nil {
+			return err
+		}
+
+		if err := o.take(ctx, tx, run); err != nil {
 			return err
 		}
 
@@ -150,7 +159,7 @@ func (s *Store) begin(ctx context.Context, id uuid.UUID, andEnd bool) (cyborg.Wo
 
 		if o.state.Ended() {
 			work.Ended = o.state
-			if ended, ok := o.handler.(notifying); ok {
+			if ended, ok := o.handler.(notifying); ok && o.pending {
 				work.Notify = ended.notified()
 			}
 
@@ -162,7 +171,7 @@ func (s *Store) begin(ctx context.Context, id uuid.UUID, andEnd bool) (cyborg.Wo
 		}
 
 		o.handler.describe(o, &work)
-		work.HostSilentSince, err = inventory.SilentSince(ctx, tx, s.db.Options.SilentAfter, o.host)
+		work.Instance, work.HostSilentSince, err = inventory.AgentOf(ctx, tx, s.db.Options.SilentAfter, o.host)
 		return err
 	})
 	if err != nil {
@@ -190,8 +199,8 @@ func (o *running) start(ctx context.Context, tx pgx.Tx) error {
 
 	before := o.targets
 	batch := &pgx.Batch{}
-	batch.Queue("UPDATE operations SET state = $2, started_at = now(), before = $3 WHERE id = $1 AND state = ANY($4)",
-		o.id, string(cyborg.OperationRunning), o.before, records.Texts(cyborg.Sources(cyborg.OperationTransitions(), cyborg.OperationRunning)))
+	batch.Queue("UPDATE operations SET state = $2, started_at = now(), before = $3, run_id = $5 WHERE id = $1 AND state = ANY($4)",
+		o.id, string(cyborg.OperationRunning), o.before, records.Texts(cyborg.Sources(cyborg.OperationTransitions(), cyborg.OperationRunning)), o.run)
 	if len(before) > 0 {
 		inventory.QueueLockAccelerators(batch, &o.targets, "d.uuid = ANY($1)", inventory.UUIDs(before))
 	}
@@ -204,12 +213,16 @@ func (o *running) start(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// Record replaces the recorded steps of an open operation. The steps of an
-// operation that has ended stay as they are.
-func (s *Store) Record(ctx context.Context, id uuid.UUID, steps []cyborg.Step) error {
-	return s.db.ChangeByKey(ctx, cyborg.Actor{}, id, func(tx pgx.Tx) error {
-		o, err := s.lockOperation(ctx, tx, id)
-		if err != nil || o.state.Ended() {
+// Record replaces the recorded steps of an open operation. The error is of kind
+// ErrSuperseded where the operation has ended, or another run has it.
+func (s *Store) Record(ctx context.Context, run Run, steps []cyborg.Step) error {
+	return s.db.ChangeByKey(ctx, cyborg.Actor{}, run.Operation, func(tx pgx.Tx) error {
+		o, err := s.lockOperation(ctx, tx, run.Operation)
+		if err != nil {
+			return err
+		}
+
+		if err := o.keep(run); err != nil {
 			return err
 		}
 
@@ -218,7 +231,7 @@ func (s *Store) Record(ctx context.Context, id uuid.UUID, steps []cyborg.Step) e
 			steps = []cyborg.Step{}
 		}
 
-		_, err = tx.Exec(ctx, "UPDATE operations SET steps = $2 WHERE id = $1", id, steps)
+		_, err = tx.Exec(ctx, "UPDATE operations SET steps = $2, run_id = $3 WHERE id = $1", o.id, steps, o.run)
 		return err
 	})
 }
@@ -227,11 +240,12 @@ func (s *Store) Record(ctx context.Context, id uuid.UUID, steps []cyborg.Step) e
 // the operation's kind, or undoes its first one; records what the agent
 // observed of the devices; releases the claims; and sets the final state.
 //
-// It may be repeated: it changes nothing of an operation that has ended
-// already. The error is of kind ErrInvalid where the outcome is no final state,
-// and ErrChanged where the operation cannot go to that state from its present
-// one.
-func (s *Store) End(ctx context.Context, outcome cyborg.Outcome) error {
+// The run may repeat it: that changes nothing of an operation that the run has
+// ended in this state. The error is of kind ErrInvalid where the outcome is no
+// final state, ErrChanged where the operation cannot go to that state from its
+// present one, and ErrSuperseded where the operation has ended otherwise, or
+// another run has it.
+func (s *Store) End(ctx context.Context, run Run, outcome cyborg.Outcome) error {
 	if !outcome.State.Ended() {
 		return cyborg.Errorf(cyborg.ErrInvalid, "operation %s cannot end as %q", outcome.Operation, outcome.State)
 	}
@@ -245,7 +259,15 @@ func (s *Store) End(ctx context.Context, outcome cyborg.Outcome) error {
 
 	return s.db.ChangeByKey(ctx, cyborg.Actor{}, outcome.Operation, func(tx pgx.Tx) error {
 		o, err := s.lockOperation(ctx, tx, outcome.Operation)
-		if err != nil || o.state.Ended() {
+		if err != nil {
+			return err
+		}
+
+		if o.state == outcome.State && o.has(run) {
+			return nil
+		}
+
+		if err := o.keep(run); err != nil {
 			return err
 		}
 
@@ -314,10 +336,10 @@ func (o *running) finish(ctx context.Context, tx pgx.Tx, outcome *cyborg.Outcome
 
 	batch.Queue(`
 		UPDATE operations
-		SET state = $2, error = $3, result = $4, steps = coalesce($5, steps), ended_at = now()
+		SET state = $2, error = $3, result = $4, steps = coalesce($5, steps), ended_at = now(), run_id = $7
 		WHERE id = $1 AND state = ANY($6)`,
 		o.id, string(outcome.State), outcome.Error, result, steps,
-		records.Texts(cyborg.Sources(cyborg.OperationTransitions(), outcome.State))).Exec(func(tag pgconn.CommandTag) error {
+		records.Texts(cyborg.Sources(cyborg.OperationTransitions(), outcome.State)), o.run).Exec(func(tag pgconn.CommandTag) error {
 		if tag.RowsAffected() == 0 {
 			return records.ErrCollision
 		}

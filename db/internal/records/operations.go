@@ -13,7 +13,7 @@ import (
 // SelectOperations reads what ScanOperation scans.
 const SelectOperations = `
 	SELECT o.id, o.kind, o.state, o.host, o.actor, o.actor_id, o.project, o.request_id, o.input, o.result, o.error, o.steps, o.retry_of,
-	       o.cancel_at, o.admitted_at, o.started_at, o.ended_at,
+	       o.cancel_at, o.admitted_at, o.started_at, o.ended_at, o.run_id,
 	       (SELECT coalesce(json_agg(json_build_object('kind', kind, 'id', subject_id) ORDER BY position), '[]')
 	        FROM operation_subjects WHERE operation_id = o.id)
 	FROM operations o`
@@ -31,7 +31,7 @@ func ReadOperations(ctx context.Context, q Querier, rest string, values ...any) 
 func ScanOperation(row pgx.Row) (o cyborg.Operation, err error) {
 	err = row.Scan(&o.ID, &o.Kind, &o.State, &o.Host, &o.Actor.Name, &o.Actor.ID, &o.Actor.Project, &o.Actor.RequestID, &o.Input, &o.Result,
 		&o.Error, &o.Steps, (*zeronull.UUID)(&o.RetryOf), (*zeronull.Timestamptz)(&o.CancelAt), &o.CreatedAt,
-		(*zeronull.Timestamptz)(&o.StartedAt), (*zeronull.Timestamptz)(&o.EndedAt), &o.Subjects)
+		(*zeronull.Timestamptz)(&o.StartedAt), (*zeronull.Timestamptz)(&o.EndedAt), &o.Run, &o.Subjects)
 	return o, err
 }
 

@@ -1,0 +1,275 @@
+package conductor_test
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
+	workflowpb "go.temporal.io/api/workflow/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
+	"go.temporal.io/sdk/mocks"
+	"go.temporal.io/sdk/testsuite"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/conductor"
+	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// executions is a Temporal that knows the runs of one operation, the last one
+// at the end, and writes down what is asked of it.
+type executions struct {
+	client.Client
+
+	mu         sync.Mutex
+	runs       []execution
+	terminated []string
+	cancelled  []string
+	started    []workflows.OperationInput
+	memos      []map[string]any
+}
+
+// execution is one run.
+type execution struct {
+	id        string
+	open      bool
+	replaces  string // of its memo
+	cancelled bool
+}
+
+func (e *executions) DescribeWorkflowExecution(_ context.Context, _, run string) (*workflowservice.DescribeWorkflowExecutionResponse, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := len(e.runs) - 1; i >= 0; i-- {
+		x := e.runs[i]
+		if run != "" && run != x.id {
+			continue
+		}
+
+		status := enumspb.WORKFLOW_EXECUTION_STATUS_TERMINATED
+		if x.open {
+			status = enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING
+		}
+		info := &workflowpb.WorkflowExecutionInfo{Status: status, Execution: &commonpb.WorkflowExecution{RunId: x.id}}
+		if x.replaces != "" {
+			payload, err := converter.GetDefaultDataConverter().ToPayload(x.replaces)
+			if err != nil {
+				return nil, err
+			}
+			info.Memo = &commonpb.Memo{Fields: map[string]*commonpb.Payload{"replaces": payload}}
+		}
+
+		return &workflowservice.DescribeWorkflowExecutionResponse{
+			WorkflowExecutionInfo: info, WorkflowExtendedInfo: &workflowpb.WorkflowExecutionExtendedInfo{CancelRequested: x.cancelled},
+		}, nil
+	}
+	return nil, serviceerror.NewNotFound("no such run")
+}
+
+func (e *executions) TerminateWorkflow(_ context.Context, _, run, _ string, _ ...any) error {
+	e.terminated = append(e.terminated, run)
+	return nil
+}
+
+func (e *executions) CancelWorkflow(_ context.Context, _, run string) error {
+	e.cancelled = append(e.cancelled, run)
+	return nil
+}
+
+func (e *executions) ExecuteWorkflow(_ context.Context, options client.StartWorkflowOptions, _ any, args ...any) (client.WorkflowRun, error) {
+	e.started = append(e.started, args[0].(workflows.OperationInput)) //nolint:forcetypeassert // its only argument
+	e.memos = append(e.memos, options.Memo)
+	return &mocks.WorkflowRun{}, nil
+}
+
+// oneOperation is a store with one operation.
+type oneOperation struct {
+	operations
+	op cyborg.Operation
+}
+
+func (oneOperation) SilentHosts(context.Context, int) ([]cyborg.Host, error) { return nil, nil }
+
+func (oneOperation) NthHostAfter(context.Context, string, int) (string, error) { return "", nil }
+
+func (oneOperation) Disagreements(context.Context, db.AttachmentPlace, string, int) ([]db.Disagreement, error) {
+	return nil, nil
+}
+
+func (s oneOperation) Orphans(_ context.Context, state cyborg.OperationState, _ time.Duration, _ db.OperationPlace, _ int) ([]db.Orphan, error) {
+	if s.op.State != state {
+		return nil, nil
+	}
+	return []db.Orphan{{Operation: s.op.ID, Kind: s.op.Kind, State: s.op.State, Run: s.op.Run, Cancelled: !s.op.CancelAt.IsZero()}}, nil
+}
+
+// TestOrphans: an operation whose own run is closed gets another, also while a
+// run of its id is open that has no right to it; nothing else does. What
+// Reconcile does is decided when it acts, by another look.
+func TestOrphans(t *testing.T) {
+	t.Parallel()
+	const limit = 7 * time.Minute
+	wanted := time.Unix(1, 0)
+
+	for name, c := range map[string]struct {
+		op   cyborg.Operation
+		runs []execution
+		// later are the runs by the time at which Reconcile acts; nil for the same.
+		later []execution
+
+		orphan     bool
+		terminated []string
+		cancelled  []string
+		started    []workflows.OperationInput
+	}{
+		"its run is open": {
+			op: cyborg.Operation{State: cyborg.OperationRunning, Run: "first"}, runs: []execution{{id: "first", open: true}},
+		},
+		"its run was terminated": {
+			op: cyborg.Operation{State: cyborg.OperationRunning, Run: "first"}, runs: []execution{{id: "first"}},
+			orphan: true, started: []workflows.OperationInput{{Abandoned: true, Replaces: "first"}},
+		},
+		"its run was reset": {
+			op:   cyborg.Operation{State: cyborg.OperationRunning, Run: "first"},
+			runs: []execution{{id: "first"}, {id: "reset", open: true}}, orphan: true,
+			terminated: []string{"reset"}, started: []workflows.OperationInput{{Abandoned: true, Replaces: "first"}},
+		},
+		"the run in its place was reset": {
+			op:   cyborg.Operation{State: cyborg.OperationRunning, Run: "second"},
+			runs: []execution{{id: "first"}, {id: "second", replaces: "first"}, {id: "reset", replaces: "first", open: true}}, orphan: true,
+			terminated: []string{"reset"}, started: []workflows.OperationInput{{Abandoned: true, Replaces: "second"}},
+		},
+		"a run in its place has not begun": {
+			op:   cyborg.Operation{State: cyborg.OperationRunning, Run: "first"},
+			runs: []execution{{id: "first"}, {id: "second", replaces: "first", open: true}},
+		},
+		"Temporal lost it": {
+			op: cyborg.Operation{State: cyborg.OperationRunning, Run: "first"}, orphan: true,
+			started: []workflows.OperationInput{{Abandoned: true, Replaces: "first"}},
+		},
+		"it was never started": {
+			op: cyborg.Operation{State: cyborg.OperationAdmitted}, orphan: true, started: []workflows.OperationInput{{}},
+		},
+		"it was closed before it began": {
+			op: cyborg.Operation{State: cyborg.OperationAdmitted}, runs: []execution{{id: "first"}}, orphan: true,
+			started: []workflows.OperationInput{{Abandoned: true}},
+		},
+		"its run misses a cancel": {
+			op:     cyborg.Operation{State: cyborg.OperationRunning, Run: "first", CancelAt: wanted},
+			runs:   []execution{{id: "first", open: true}},
+			orphan: true, cancelled: []string{"first"},
+		},
+		"its run knows of the cancel": {
+			op:   cyborg.Operation{State: cyborg.OperationRunning, Run: "first", CancelAt: wanted},
+			runs: []execution{{id: "first", open: true, cancelled: true}},
+		},
+		"it has begun since": {
+			op: cyborg.Operation{State: cyborg.OperationAdmitted}, later: []execution{{id: "first", open: true}}, orphan: true,
+		},
+		"another round was faster": {
+			op: cyborg.Operation{State: cyborg.OperationRunning, Run: "first"}, runs: []execution{{id: "first"}},
+			later: []execution{{id: "first"}, {id: "second", replaces: "first", open: true}}, orphan: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c.op.ID, c.op.Kind = uuid.New(), cyborg.OperationAttach
+			temporal := &executions{runs: c.runs}
+			store := oneOperation{operations: operations{of: map[uuid.UUID]cyborg.Operation{c.op.ID: c.op}}, op: c.op}
+			acts := conductor.New(store, temporal, conductor.Policy{}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
+
+			var suite testsuite.WorkflowTestSuite
+			env := suite.NewTestActivityEnvironment()
+			env.RegisterActivityWithOptions(acts.Inspect, activity.RegisterOptions{Name: workflows.InspectActivity})
+			env.RegisterActivityWithOptions(acts.Adopt, activity.RegisterOptions{Name: workflows.AdoptActivity})
+
+			value, err := env.ExecuteActivity(workflows.InspectActivity, workflows.InspectInput{})
+			require.NoError(t, err)
+			var findings workflows.Findings
+			require.NoError(t, value.Get(&findings))
+			require.Equal(t, c.orphan, len(findings.Orphans) == 1)
+			if !c.orphan {
+				return
+			}
+
+			if c.later != nil {
+				temporal.runs = c.later
+			}
+			_, err = env.ExecuteActivity(workflows.AdoptActivity, workflows.AdoptInput{
+				Orphans: findings.Orphans, Limits: workflows.Limits{Step: limit},
+			})
+			require.NoError(t, err)
+			require.Equal(t, c.terminated, temporal.terminated)
+			require.Equal(t, c.cancelled, temporal.cancelled)
+
+			for i := range c.started {
+				c.started[i].Operation, c.started[i].Limits = c.op.ID, workflows.Limits{Step: limit}
+			}
+			require.Equal(t, c.started, temporal.started)
+			for i, in := range temporal.started {
+				require.Equal(t, in.Replaces != "", temporal.memos[i]["replaces"] == in.Replaces, "the next round knows the run by its memo")
+			}
+		})
+	}
+}
+
+// slowExecutions is a Temporal that has one operation's run, and does not
+// answer for another one.
+type slowExecutions struct {
+	executions
+	silentFor string
+}
+
+func (e *slowExecutions) DescribeWorkflowExecution(ctx context.Context, id, run string) (*workflowservice.DescribeWorkflowExecutionResponse, error) {
+	if id == e.silentFor {
+		return nil, serviceerror.NewUnavailable("busy")
+	}
+	return e.executions.DescribeWorkflowExecution(ctx, id, run)
+}
+
+// TestK10InspectGoesOn: an operation for which Temporal has no answer does not
+// keep the rounds at its place.
+func TestK10InspectGoesOn(t *testing.T) {
+	t.Parallel()
+	store := doubtful{hosts: 1, running: 600}
+	temporal := &slowExecutions{silentFor: "program/" + store.id(300).String()}
+	acts := conductor.New(store, temporal, conductor.Policy{}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
+
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestActivityEnvironment()
+	env.RegisterActivityWithOptions(acts.Inspect, activity.RegisterOptions{Name: workflows.InspectActivity})
+	inspect := func(from workflows.Place) (workflows.Findings, error) {
+		var findings workflows.Findings
+		value, err := env.ExecuteActivity(workflows.InspectActivity, workflows.InspectInput{From: from})
+		if err == nil {
+			err = value.Get(&findings)
+		}
+		return findings, err
+	}
+
+	findings, err := inspect(workflows.Place{})
+	require.NoError(t, err)
+	require.Len(t, findings.Orphans, 499)
+	require.Equal(t, store.id(500), findings.Next.Running.ID)
+
+	findings, err = inspect(findings.Next)
+	require.NoError(t, err)
+	require.Len(t, findings.Orphans, 100)
+
+	store = doubtful{hosts: 1, running: 1}
+	acts = conductor.New(store, &slowExecutions{silentFor: "program/" + store.id(1).String()}, conductor.Policy{}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
+	env = suite.NewTestActivityEnvironment()
+	env.RegisterActivityWithOptions(acts.Inspect, activity.RegisterOptions{Name: workflows.InspectActivity})
+	_, err = inspect(workflows.Place{})
+	require.Equal(t, cyborg.ErrUnavailable, workflows.FromFailure(err).Kind, "Temporal is away")
+}

@@ -1,0 +1,119 @@
+package operation
+
+import (
+	"context"
+	"errors"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/records"
+)
+
+// A run owns its operation
+//
+// Temporal can have another run of an operation's workflow while the first one
+// still believes that it works: somebody resets or terminates a run, or a
+// conductor is cut off and goes on with a task that was given to another. So
+// the records say which run has the operation. Begin gives it to the first run
+// that asks. Record, End and FailARQs, and CheckRun before each step, are
+// refused to every other run. Only the run that Reconcile starts in the place
+// of a closed one may take the operation over, and it names the run that it
+// replaces: two such runs cannot both have it.
+
+// Run is a run of an operation's workflow, as it introduces itself to the
+// records.
+type Run struct {
+	Operation uuid.UUID
+	ID        string // the run id that Temporal gave to it
+	// Replaces is the id of the closed run whose place this one takes; empty for
+	// the first run of the operation.
+	Replaces string
+}
+
+// has says whether the operation is the run's. An operation without a run is
+// everybody's: it has not begun, or began before runs were recorded.
+func (o *running) has(run Run) bool { return o.run == "" || o.run == run.ID }
+
+// keep makes sure that the operation is open and the run's. An operation
+// without a run becomes the run's with the next statement that writes o.run.
+func (o *running) keep(run Run) error {
+	if o.state.Ended() || !o.has(run) {
+		return superseded(o.id, o.state, o.run, run)
+	}
+
+	o.run = run.ID
+	return nil
+}
+
+// take is keep for a run that begins. It may take the place of the run that it
+// replaces, and may learn how an operation ended that was its own or the
+// replaced run's.
+func (o *running) take(ctx context.Context, tx pgx.Tx, run Run) error {
+	replaces := run.Replaces != "" && o.run == run.Replaces
+	if !o.has(run) && !replaces {
+		return superseded(o.id, o.state, o.run, run)
+	}
+
+	if o.state.Ended() {
+		return nil
+	}
+
+	was := o.run
+	o.run = run.ID
+	if was == run.ID || o.state == cyborg.OperationAdmitted { // start records it
+		return nil
+	}
+
+	_, err := tx.Exec(ctx, "UPDATE operations SET run_id = $2 WHERE id = $1", o.id, o.run)
+	return err
+}
+
+// superseded is the error for a run that does not have the operation, or no
+// longer.
+func superseded(id uuid.UUID, state cyborg.OperationState, has string, run Run) error {
+	if state.Ended() {
+		return cyborg.Errorf(cyborg.ErrSuperseded, "operation %s has ended as %s; run %s can change nothing of it any more", id, state, run.ID).
+			WithHint("A reset of a run whose operation has ended has no effect. Request the operation again where it is still wanted.").WithOperation(id)
+	}
+
+	return cyborg.Errorf(cyborg.ErrSuperseded, "operation %s belongs to run %s, and not to run %s", id, has, run.ID).
+		WithHint("A reset takes a run's place without its knowledge of the host. Reconcile ends such a run, and undoes what the operation did.").
+		WithOperation(id)
+}
+
+// CheckRun makes sure that the operation is still open and the run's, and
+// returns the instance of the agent that its host has now; empty where the host
+// was forgotten. A run asks before each step, unless Begin or Record has just
+// said so. The error is of kind ErrSuperseded where the run must do nothing
+// more, and ErrNotFound where there is no such operation.
+func (s *Store) CheckRun(ctx context.Context, run Run) (instance string, err error) {
+	o := running{id: run.Operation}
+	err = s.db.Pool.QueryRow(ctx, `
+		SELECT o.state, o.run_id, coalesce(h.instance, '') FROM operations o LEFT JOIN hosts h ON h.name = o.host WHERE o.id = $1`,
+		run.Operation).Scan(&o.state, &o.run, &instance)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return "", records.NoOperation(run.Operation)
+	}
+	if err != nil {
+		return "", s.db.Failure(ctx, err)
+	}
+
+	unclaimed := o.run == ""
+	if err := o.keep(run); err != nil {
+		return "", err
+	}
+
+	if unclaimed { // it began before runs were recorded, and becomes this run's unless another is faster
+		tag, err := s.db.Pool.Exec(ctx, "UPDATE operations SET run_id = $2 WHERE id = $1 AND run_id = '' AND open", run.Operation, run.ID)
+		if err != nil {
+			return "", s.db.Failure(ctx, err)
+		}
+		if tag.RowsAffected() == 0 {
+			return s.CheckRun(ctx, run)
+		}
+	}
+
+	return instance, nil
+}

@@ -1,0 +1,141 @@
+package workflows_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/testsuite"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// TestSupersededRunTouchesNothing: at each moment in turn another run gets the
+// operation, while the steps go well and while one of them fails. The run sends
+// no further step or undo, records nothing, and fails with the reason.
+func TestSupersededRunTouchesNothing(t *testing.T) {
+	t.Parallel()
+	for _, kind := range cyborg.OperationKinds() {
+		clean := newWorld(kind)
+		_, err := clean.run(t, false)
+		require.NoError(t, err)
+
+		for at, name := range clean.calls {
+			for _, failing := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s/%s/failing=%v", kind, name, failing), func(t *testing.T) {
+					t.Parallel()
+					w := newWorld(kind)
+					w.supersededAt = at
+					if failing {
+						w.failAt, w.failAfter, w.failure = at, true, cyborg.Errorf(cyborg.ErrHardware, "it broke")
+					}
+
+					_, err := w.run(t, false)
+					if name == "NotifyNova" || name == "End" && failing {
+						return // the operation has ended before, or its end is what failed
+					}
+
+					require.Error(t, err, w)
+					require.Equal(t, cyborg.ErrSuperseded, workflows.FromFailure(err).Kind, "%v; %s", err, w)
+					require.Nil(t, w.outcome, w)
+					require.LessOrEqual(t, len(w.stepsSince(at)), 1, "one step was sent before; %s", w)
+				})
+			}
+		}
+	}
+}
+
+// stepsSince are the steps that an agent took from the call with this index on.
+func (w *world) stepsSince(at int) []string {
+	return slices.DeleteFunc(slices.Clone(w.calls[at:]), func(name string) bool {
+		return slices.Contains([]string{"Begin", "Record", "End", "FailARQs", "Find", "Fence", "CheckAllocations", "NotifyNova"}, name)
+	})
+}
+
+// TestRunOfAnEndedOperationEndsWithASentence: somebody resets the run of an
+// operation that has ended. The reset run says so.
+func TestRunOfAnEndedOperationEndsWithASentence(t *testing.T) {
+	t.Parallel()
+	w := newWorld(cyborg.OperationAttach)
+	w.supersededAt = 0
+	_, err := w.run(t, false)
+	require.ErrorContains(t, err, "another run has it")
+	require.Equal(t, []string{"Begin"}, w.calls)
+}
+
+// TestStepOfAnotherAgent: a step was taken by another agent of the host than
+// the one that the records have, which refuses it. It is sent again, to the
+// agent that the host has by then, and nothing counts as begun.
+func TestStepOfAnotherAgent(t *testing.T) {
+	t.Parallel()
+	const refusals = 5 // more than a step has attempts
+	for name, last := range map[string]error{
+		"taken": nil, "refused": cyborg.Errorf(cyborg.ErrInUse, "somebody uses it"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(cyborg.OperationAttach)
+			w.work.Instance = "agent-1"
+
+			var to []string
+			result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
+				env.RegisterActivityWithOptions(func(_ context.Context, in workflows.AttachInput) (workflows.ChangeResult, error) {
+					w.mu.Lock()
+					defer w.mu.Unlock()
+					w.asked = false
+					to = append(to, in.Instance)
+					if len(to) <= refusals {
+						return workflows.ChangeResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrOtherAgent, "for another"))
+					}
+					if last == nil && len(to) < refusals+int(limits().Attempts) { // the attempts of the host's agent
+						return workflows.ChangeResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrBusy, "busy"))
+					}
+					return workflows.ChangeResult{}, workflows.ToFailure(last)
+				}, activity.RegisterOptions{Name: workflows.AttachActivity, DisableAlreadyRegisteredCheck: true})
+			})
+
+			require.Equal(t, "agent-1", to[0])
+			require.NotContains(t, to[1:], "agent-1")
+			require.Greater(t, len(to), refusals)
+			require.Equal(t, []string{"Begin", "End"}, w.calls, "nothing is undone")
+			if last == nil {
+				require.Equal(t, cyborg.OperationSucceeded, result.State)
+			} else {
+				require.Equal(t, cyborg.OperationFailed, result.State)
+				require.Equal(t, cyborg.ErrInUse, result.Error.Kind)
+			}
+		})
+	}
+}
+
+// TestUndoFollowsTheHostsAgent: the host boots while an undo waits, and has
+// another agent then. The undo is sent to that one.
+func TestUndoFollowsTheHostsAgent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(cyborg.OperationAttach)
+	w.work.Instance = "agent-1"
+	w.failAt, w.failAfter, w.failure = 1, true, cyborg.Errorf(cyborg.ErrHardware, "it broke")
+
+	var to []string
+	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
+		env.RegisterActivityWithOptions(func(_ context.Context, in workflows.DetachInput) (workflows.ChangeResult, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.asked = false
+			to = append(to, in.Instance)
+			if len(to) == 1 {
+				return workflows.ChangeResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrOtherAgent, "for another"))
+			}
+			w.attached = false
+			return workflows.ChangeResult{}, nil
+		}, activity.RegisterOptions{Name: workflows.DetachActivity, DisableAlreadyRegisteredCheck: true})
+	})
+
+	require.Equal(t, cyborg.OperationFailed, result.State)
+	require.Equal(t, []string{"agent-2", "agent-2"}, to)
+	w.requireUntouched(t, w.String())
+}
