@@ -61,7 +61,7 @@ func Open(ctx context.Context, url string, opts Options, log *slog.Logger) (*Sto
 
 	// A wrong schema is refused here, before any statement fails on it.
 	if err := s.check(ctx); err != nil {
-		db.Pool.Connections.Close()
+		s.Close()
 		return nil, err
 	}
 
@@ -99,9 +99,11 @@ func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
 	return now, s.db.Failure(ctx, err)
 }
 
-// Close closes all connections and ends the notifications of Notify; calls in
-// progress fail.
+// Close waits for the calls in progress, closes all connections, and ends the
+// notifications of Notify. Later calls fail.
 func (s *Store) Close() {
-	s.feedStore.Close()
+	// The pool comes first: the calls in progress may still commit something that
+	// readers must be woken for.
 	s.db.Pool.Connections.Close()
+	s.feedStore.Close()
 }
