@@ -20,15 +20,18 @@ func startServer(t testing.TB, dir string, cfg postgres.Config) *postgres.Server
 	cfg.Dir, cfg.DieWithParent = dir, true
 	server, err := postgres.Start(t.Context(), cfg, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute)
-		defer cancel()
-		if err := server.Stop(ctx); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { stopServer(t, server) })
 	return server
+}
+
+// stopServer stops a server; it may be called again.
+func stopServer(t testing.TB, server *postgres.Server) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute)
+	defer cancel()
+	if err := server.Stop(ctx); err != nil {
+		t.Error(err)
+	}
 }
 
 // serverDir makes a directory for servers, which their user can enter.
@@ -45,9 +48,9 @@ func serverDir(t testing.TB) string {
 	return dir
 }
 
-// migrated makes and migrates a database on the server, and opens a store on
-// it.
-func migrated(t testing.TB, server *postgres.Server) *records {
+// recordsOn makes and migrates a database on the server, if it has none yet,
+// and opens a store on it.
+func recordsOn(t testing.TB, server *postgres.Server) *records {
 	t.Helper()
 	require.NoError(t, server.CreateDatabase(t.Context(), "cyborg"))
 	url := server.URL("cyborg")

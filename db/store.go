@@ -99,11 +99,9 @@ func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
 	return now, s.db.Failure(ctx, err)
 }
 
-// Close waits for the calls in progress, closes all connections, and ends the
-// notifications of Notify. Later calls fail.
+// Close closes all connections and ends the notifications of Notify; calls in
+// progress fail, or wake no readers. Calls that have returned have woken them.
 func (s *Store) Close() {
-	// The pool comes first: the calls in progress may still commit something that
-	// readers must be woken for.
-	s.db.Pool.Connections.Close()
 	s.feedStore.Close()
+	s.db.Pool.Connections.Close()
 }

@@ -21,8 +21,8 @@ func New(db *records.DB) *Store {
 	}
 }
 
-// Close ends the notifications of Notify, and wakes the readers of what was
-// committed last. Nothing more may be committed.
+// Close ends the notifications of Notify, and wakes the readers after what was
+// committed last.
 func (s *Store) Close() {
 	s.notifier.close()
 	s.waker.close()

@@ -27,14 +27,21 @@ type waker struct {
 
 	conn *pgx.Conn // only run touches it; nil until the first commit, and after a failure
 
-	stop     func() // closes stopping; may be called again
+	stop     func() // closes stopping
 	stopping chan struct{}
 	stopped  chan struct{} // closed when run has returned
 }
 
-// wakeLimit is how long the waker tries to wake the readers. After that, they
-// have looked by themselves.
-const wakeLimit = idleTick
+const (
+	// wakeLimit is how long the waker tries to wake the readers. After that, they
+	// have looked by themselves.
+	wakeLimit = idleTick
+
+	// wakePause is the least time between two wake-ups. The first of several commits
+	// wakes the readers at once, and the others soon: each wake-up makes every
+	// process ask the database.
+	wakePause = 5 * time.Millisecond
+)
 
 // newWaker starts a waker, which must be closed.
 func newWaker(config *pgx.ConnConfig, committed <-chan struct{}, log *slog.Logger) *waker {
@@ -47,7 +54,8 @@ func newWaker(config *pgx.ConnConfig, committed <-chan struct{}, log *slog.Logge
 	return w
 }
 
-// close wakes the readers of the last commits, and ends the connection.
+// close wakes the readers after the last commit, and ends the connection. It may
+// be called again.
 func (w *waker) close() {
 	w.stop()
 	<-w.stopped
@@ -60,14 +68,15 @@ func (w *waker) run() {
 	ctx := context.Background()
 
 	for w.waitForCommit() {
+		pause := wakePause
 		if err := w.wake(ctx); err != nil {
 			w.log.WarnContext(ctx, "cannot wake the readers of events; they find new ones within a second", slog.String("error", err.Error()))
+			pause = idleTick // meanwhile readers look by themselves
+		}
 
-			// What is committed meanwhile is found by the look that readers take.
-			select {
-			case <-time.After(idleTick):
-			case <-w.stopping:
-			}
+		select {
+		case <-time.After(pause):
+		case <-w.stopping:
 		}
 	}
 
