@@ -323,7 +323,6 @@ CREATE INDEX events_by_host ON events USING btree (host, transaction, id);
 CREATE INDEX events_by_operation ON events USING btree (operation_id, transaction, id) WHERE operation_id IS NOT NULL;
 CREATE INDEX events_by_subject ON events USING btree (subject_kind, subject_id, transaction, id);
 CREATE INDEX events_by_time ON events USING btree (at);
-CREATE TRIGGER wake_readers AFTER INSERT ON events REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION wake_readers();
 
 CREATE TABLE hosts (
     name text NOT NULL,
@@ -1117,17 +1116,6 @@ CREATE OR REPLACE FUNCTION refuse_handover()
 AS $function$
 BEGIN
     RAISE EXCEPTION 'a claim is taken and released, never handed over' USING ERRCODE = 'integrity_constraint_violation';
-END $function$;
-
-CREATE OR REPLACE FUNCTION wake_readers()
- RETURNS trigger
- LANGUAGE plpgsql
-AS $function$
-BEGIN
-    IF EXISTS (SELECT FROM new_rows) THEN
-        PERFORM pg_notify('cyborg_events', '');
-    END IF;
-    RETURN NULL;
 END $function$;
 
 CREATE OR REPLACE FUNCTION whitelist_drift_changed()

@@ -61,7 +61,7 @@ func Open(ctx context.Context, url string, opts Options, log *slog.Logger) (*Sto
 
 	// A wrong schema is refused here, before any statement fails on it.
 	if err := s.check(ctx); err != nil {
-		db.Pool.Connections.Close()
+		s.Close()
 		return nil, err
 	}
 
@@ -100,7 +100,7 @@ func (s *Store) Now(ctx context.Context) (now time.Time, err error) {
 }
 
 // Close closes all connections and ends the notifications of Notify; calls in
-// progress fail.
+// progress fail, or wake no readers. Calls that have returned have woken them.
 func (s *Store) Close() {
 	s.feedStore.Close()
 	s.db.Pool.Connections.Close()

@@ -14,7 +14,8 @@ import (
 
 const (
 	// idleTick is how long a reader waits at most while nothing happens. It bounds
-	// the delay where a notification was lost.
+	// the delay of events that nobody was notified of: the process that wrote them
+	// died after the commit, or it is no process of ours.
 	idleTick = time.Second
 
 	// Committed events cannot be read while a transaction that began earlier still
@@ -45,8 +46,9 @@ func newNotifier(config *pgx.ConnConfig, log *slog.Logger) *notifier {
 }
 
 // Notify returns a channel that receives a value when there may be events to
-// read: after each commit that wrote some, at least every 200 ms while
-// committed events cannot be read yet, and otherwise at least every second.
+// read: after each commit of a store that wrote some, at least every 200 ms
+// while committed events cannot be read yet, and otherwise at least every
+// second, which finds what others have written, such as somebody with psql.
 // Values that the reader has not received yet merge into one. The channel
 // receives nothing more once ctx or the store has ended; it is never closed.
 func (s *Store) Notify(ctx context.Context) <-chan struct{} {
@@ -140,7 +142,7 @@ func (n *notifier) session(ctx context.Context) error {
 	}
 	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it only listened
 
-	if _, err := conn.Exec(ctx, "LISTEN cyborg_events"); err != nil {
+	if _, err := conn.Exec(ctx, listenSQL); err != nil {
 		return err
 	}
 	n.notifyAll() // of what was committed while nobody listened

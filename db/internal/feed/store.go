@@ -11,10 +11,19 @@ import "github.com/cyborg-project/cyborg/db/internal/records"
 type Store struct {
 	db       *records.DB
 	notifier *notifier
+	waker    *waker
 }
 
 // New returns the part of the store that works on db. It must be closed.
-func New(db *records.DB) *Store { return &Store{db: db, notifier: newNotifier(db.Listener, db.Log)} }
+func New(db *records.DB) *Store {
+	return &Store{
+		db: db, notifier: newNotifier(db.Listener, db.Log), waker: newWaker(db.Listener, db.Committed, db.Log),
+	}
+}
 
-// Close ends the notifications of Notify.
-func (s *Store) Close() { s.notifier.close() }
+// Close ends the notifications of Notify, and wakes the readers after what was
+// committed last.
+func (s *Store) Close() {
+	s.notifier.close()
+	s.waker.close()
+}

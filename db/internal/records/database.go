@@ -16,8 +16,8 @@ import (
 
 // Options are the settings of a store; the zero value works.
 type Options struct {
-	// MaxConns bounds the connections of the pool. One more connection listens for
-	// events. 0 means 16.
+	// MaxConns bounds the connections of the pool. Two more connections are for the
+	// readers of events: one wakes them, the other listens. 0 means 16.
 	MaxConns int32
 	// SilentAfter is how long a host or a service may be unheard before it counts
 	// as silent. 0 means 25 s.
@@ -37,6 +37,11 @@ type DB struct {
 	Listener *pgx.ConnConfig // of a connection that is not of the pool
 	Options  Options
 	Log      *slog.Logger
+
+	// Committed receives a value when a transaction has been committed. Values that
+	// nobody has received yet merge into one, so there is always one after the last
+	// commit.
+	Committed chan struct{}
 }
 
 // Open fills in the defaults of the options and makes the pool; it connects to
@@ -67,7 +72,9 @@ func Open(ctx context.Context, url string, opts Options, log *slog.Logger) (*DB,
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the database URL cannot be used: %w", err)
 	}
 
-	return &DB{Pool: Pool{connections}, Listener: listener, Options: opts, Log: log}, nil
+	return &DB{
+		Pool: Pool{connections}, Listener: listener, Options: opts, Log: log, Committed: make(chan struct{}, 1),
+	}, nil
 }
 
 // session sets the parameters that the statements of this package rely on,

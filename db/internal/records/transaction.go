@@ -54,7 +54,9 @@ func (d *DB) ChangeByKey(ctx context.Context, actor cyborg.Actor, operation uuid
 }
 
 // transact runs body in a transaction that the statement begin begins, and
-// tries it again where it has collided with another one.
+// tries it again where it has collided with another one. After the commit it
+// says so to Committed. Whether there were events in it, only the triggers know;
+// nearly every change has some, and a wake-up for nothing costs little.
 func (d *DB) transact(ctx context.Context, begin string, body func(tx pgx.Tx) error) error {
 	// One turn for all tries: a transaction that has waited for it is not refused
 	// for overload because it has collided.
@@ -76,6 +78,13 @@ func (d *DB) transact(ctx context.Context, begin string, body func(tx pgx.Tx) er
 		err = pgx.BeginTxFunc(ctx, d.Pool.Connections, pgx.TxOptions{BeginQuery: begin}, body)
 		if !collided(err) {
 			break
+		}
+	}
+
+	if err == nil {
+		select {
+		case d.Committed <- struct{}{}:
+		default: // the value that waits there stands for this commit, too
 		}
 	}
 

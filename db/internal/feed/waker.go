@@ -1,0 +1,141 @@
+package feed
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// waker wakes the readers of all processes after the commits of this one. It
+// has a connection of its own, which the first commit opens.
+//
+// NOTIFY takes a lock that all databases of the server share, and keeps it to
+// the end of its transaction. So it must not be in a transaction that writes:
+// all commits would wait for each other, each until it is on the disk and on
+// the standbys. The waker's transactions write nothing and so wait for neither.
+// It sends one at a time, and one stands for all commits before it.
+//
+// A wake-up may be lost: with this process, with the connection, or after wakeLimit.
+// Then the readers find the events with the look that they take after idleTick.
+type waker struct {
+	config    *pgx.ConnConfig
+	log       *slog.Logger
+	committed <-chan struct{}
+
+	conn *pgx.Conn // only run touches it; nil until the first commit, and after a failure
+
+	stop     func() // closes stopping
+	stopping chan struct{}
+	stopped  chan struct{} // closed when run has returned
+}
+
+const (
+	// wakeLimit is how long the waker tries to wake the readers. After that, they
+	// have looked by themselves.
+	wakeLimit = idleTick
+
+	// wakePause is the least time between two wake-ups. The first of several commits
+	// wakes the readers at once, and the others soon: each wake-up makes every
+	// process ask the database.
+	wakePause = 5 * time.Millisecond
+)
+
+// newWaker starts a waker, which must be closed.
+func newWaker(config *pgx.ConnConfig, committed <-chan struct{}, log *slog.Logger) *waker {
+	config = config.Copy()
+	config.RuntimeParams["synchronous_commit"] = "off" // it has nothing to lose
+
+	w := &waker{config: config, log: log, committed: committed, stopping: make(chan struct{}), stopped: make(chan struct{})}
+	w.stop = sync.OnceFunc(func() { close(w.stopping) })
+	go w.run()
+	return w
+}
+
+// close wakes the readers after the last commit, and ends the connection. It may
+// be called again.
+func (w *waker) close() {
+	w.stop()
+	<-w.stopped
+}
+
+// run wakes the readers after each commit, until the waker is closed.
+func (w *waker) run() {
+	defer close(w.stopped)
+	// Whoever commits does not wait for the waker, and so cannot cancel it.
+	ctx := context.Background()
+
+	for w.waitForCommit() {
+		pause := wakePause
+		if err := w.wake(ctx); err != nil {
+			w.log.WarnContext(ctx, "cannot wake the readers of events; they find new ones within a second", slog.String("error", err.Error()))
+			pause = idleTick // meanwhile readers look by themselves
+		}
+
+		select {
+		case <-time.After(pause):
+		case <-w.stopping:
+		}
+	}
+
+	w.disconnect(ctx)
+}
+
+// waitForCommit reports whether there is a commit that readers have not been
+// woken after. When the waker is closed, it no longer waits for one.
+func (w *waker) waitForCommit() bool {
+	select {
+	case <-w.committed:
+		return true
+	case <-w.stopping:
+	}
+
+	select {
+	case <-w.committed:
+		return true
+	default:
+		return false
+	}
+}
+
+// wake wakes all readers. A connection that was lost while nothing was
+// committed is replaced.
+func (w *waker) wake(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, wakeLimit)
+	defer cancel()
+
+	if w.conn != nil {
+		if _, err := w.conn.Exec(ctx, notifySQL); err == nil {
+			return nil
+		}
+		w.disconnect(ctx)
+	}
+
+	conn, err := pgx.ConnectConfig(ctx, w.config)
+	if err != nil {
+		return err
+	}
+	w.conn = conn
+
+	if _, err := conn.Exec(ctx, notifySQL); err != nil {
+		w.disconnect(ctx)
+		return err
+	}
+	return nil
+}
+
+// disconnect closes the connection, if there is one.
+func (w *waker) disconnect(ctx context.Context) {
+	if w.conn != nil {
+		_ = w.conn.Close(ctx) // what it was for is done, or has failed already
+		w.conn = nil
+	}
+}
+
+// The statements by which readers are woken, and by which they wait for it.
+const (
+	notifySQL = "NOTIFY cyborg_events"
+	listenSQL = "LISTEN cyborg_events"
+)
