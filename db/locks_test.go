@@ -2,6 +2,7 @@ package db_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -27,11 +28,7 @@ func (r *records) requireWaits(t *testing.T, host string, change func() error) {
 	ended := make(chan error, 1)
 	go func() { ended <- change() }()
 
-	require.Eventually(t, func() bool {
-		return len(ended) > 0 || scalar[int](t, r, `
-			SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
-			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == 1
-	}, 5*time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return len(ended) > 0 || r.waiting(t) == 1 }, 5*time.Minute, time.Millisecond)
 	require.Empty(t, ended, "it did not wait for the lock of host %s", host)
 
 	require.NoError(t, tx.Rollback(t.Context()))
@@ -111,6 +108,48 @@ func TestChangesWaitForTheirHost(t *testing.T) {
 	}
 }
 
+// TestHostsAreLockedInOneOrder: a change of several hosts locks them in the order
+// of their keys. It holds none that comes after one for which it waits: two
+// changes of the same hosts could otherwise wait for each other.
+func TestHostsAreLockedInOneOrder(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	reports := []agentapi.Report{r.addHost(t, "h1", 1).next(), r.addHost(t, "h2", 1).next()}
+	names := scalar[[]string](t, r, "SELECT array_agg(name ORDER BY hashtextextended(name, 0)) FROM hosts")
+	require.Len(t, names, 2)
+
+	other, err := r.sql.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = other.Rollback(context.WithoutCancel(t.Context())) }()
+	_, err = other.Exec(t.Context(), "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))", names[0])
+	require.NoError(t, err)
+
+	for range 2 { // in whatever order the reports are
+		ended := make(chan error, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { _, err := r.MergeReports(ctx, reports); ended <- err }()
+
+		require.Eventually(t, func() bool { return len(ended) > 0 || r.waiting(t) == 1 }, 5*time.Minute, time.Millisecond)
+		require.Empty(t, ended, "it did not wait for the lock of host %s", names[0])
+		var free bool
+		require.NoError(t, other.QueryRow(t.Context(), "SELECT pg_try_advisory_xact_lock_shared(hashtextextended($1, 0))", names[1]).Scan(&free))
+		require.True(t, free, "it holds the lock of host %s, and waits for that of host %s", names[1], names[0])
+
+		cancel()
+		require.Error(t, <-ended)
+		require.Eventually(t, func() bool { return r.waiting(t) == 0 }, 5*time.Minute, time.Millisecond)
+		slices.Reverse(reports)
+	}
+}
+
+// waiting returns how many sessions wait for a lock of a host.
+func (r *records) waiting(t *testing.T) int {
+	t.Helper()
+	return scalar[int](t, r, `
+		SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+}
+
 // TestAHandleIsNotTakenFromItsHolder: somebody who takes no lock, such as an
 // operator with psql, gives a handle away in the moment in which an attach or a
 // bind takes it. It keeps that holder.
@@ -149,10 +188,7 @@ func TestAHandleIsNotTakenFromItsHolder(t *testing.T) {
 
 			ended := make(chan error, 1)
 			go func() { ended <- change() }()
-			require.Eventually(t, func() bool {
-				return len(ended) > 0 || scalar[int](t, r,
-					"SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
-			}, 5*time.Minute, time.Millisecond)
+			require.Eventually(t, func() bool { return len(ended) > 0 || r.blocked(t) == 1 }, 5*time.Minute, time.Millisecond)
 			require.Empty(t, ended, "it did not wait for the handle")
 
 			require.NoError(t, other.Commit(t.Context()))
@@ -161,6 +197,12 @@ func TestAHandleIsNotTakenFromItsHolder(t *testing.T) {
 			require.Equal(t, 1, scalar[int](t, r, "SELECT count(*) FROM attach_handles WHERE holder_id IS NOT NULL"))
 		})
 	}
+}
+
+// blocked returns how many sessions wait for a lock of any kind.
+func (r *records) blocked(t *testing.T) int {
+	t.Helper()
+	return scalar[int](t, r, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
 }
 
 // TestSettlingRespectsClaims: between the moment in which a doubt was listed and

@@ -362,3 +362,29 @@ func TestAClosedJournalIsNotWritten(t *testing.T) {
 		require.Zero(t, p.disk.Opened(), name)
 	}
 }
+
+// TestNumbersAreReservedBeforeTheyAreGiven: a process that is killed at any
+// moment has a successor whose numbers are greater, although nothing is written
+// for most of them.
+func TestNumbersAreReservedBeforeTheyAreGiven(t *testing.T) {
+	t.Parallel()
+	p := &process{disk: disktest.New()}
+	require.NoError(t, p.open())
+	written := p.disk.Operations()
+	reservations := 0
+
+	for reservations < 3 {
+		number, err := p.journal.NextSequence()
+		require.NoError(t, err)
+		next := &process{disk: p.disk.Cut(nil)}
+		require.NoError(t, next.open())
+		greater, err := next.journal.NextSequence()
+		require.NoError(t, err)
+		require.Greater(t, greater, number)
+
+		if p.disk.Operations() > written {
+			written = p.disk.Operations()
+			reservations++
+		}
+	}
+}
