@@ -137,6 +137,10 @@ FAULTS ?=
 chaos: postgres build ## Kill, stop and cut off the processes of a cluster under work (KILLS=180 SEED=0 FAULTS=kill,freeze,…)
 	@go test ./tests/chaos -count=1 -v -run TestChaos -timeout 4h -kills '$(KILLS)' -seed '$(SEED)' -faults '$(FAULTS)' $(TESTFLAGS)
 
+.PHONY: mutants
+mutants: postgres ## Break the code in each way that tests/mutants lists, and require that a test notices
+	@go test ./tests/mutants -count=1 -v -run TestMutantsDie -mutants -timeout 2h $(TESTFLAGS)
+
 .PHONY: clean
 clean: ## Remove what was built, tools included
 	@rm -rf bin .cache

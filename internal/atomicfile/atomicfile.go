@@ -21,67 +21,69 @@ import (
 // of the new file, failed. The error names the file with its whole path, or the
 // directory if that cannot be opened.
 func Write(path string, content []byte, mode fs.FileMode) error {
-	file, err := Open(path, content, mode)
-	if file != nil {
-		err = errors.Join(err, file.Close())
-	}
-	return err
-}
-
-// Open is Write for a caller that goes on appending to the new file, and closes
-// it. If only the directory could not be synced, Open returns the file together
-// with the error: the new file is in its place, and a power cut may bring the
-// old one back.
-func Open(path string, content []byte, mode fs.FileMode) (*os.File, error) {
-	root, err := os.OpenRoot(filepath.Dir(path))
+	dir, err := OpenDir(filepath.Dir(path))
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer root.Close()
+	defer dir.Close()
 
-	return replace(root, filepath.Base(path), content, mode, nil)
+	return closed(Replace(dir, filepath.Base(path), content, mode))
 }
 
 // WriteIn is Write for a file in an open directory. Own is called with the new
 // file before it is synced, and may change its owner.
 func WriteIn(root *os.Root, name string, content []byte, mode fs.FileMode, own func(*os.File) error) error {
-	file, err := replace(root, name, content, mode, own)
+	return closed(replace(osDir{root}, name, content, mode, func(file File) error {
+		return own(file.(*os.File)) //nolint:forcetypeassert // an osDir opens nothing else
+	}))
+}
+
+// closed closes the file, where there is one.
+func closed(file File, err error) error {
 	if file != nil {
 		err = errors.Join(err, file.Close())
 	}
 	return err
 }
 
+// Replace is Write for a file in an open directory, for a caller that goes on
+// appending to the new file, and closes it. If only the directory could not be
+// synced, Replace returns the file together with the error: the new file is in
+// its place, and a power cut may bring the old one back.
+func Replace(dir Dir, name string, content []byte, mode fs.FileMode) (File, error) {
+	return replace(dir, name, content, mode, func(File) error { return nil })
+}
+
 // replace returns the new file, open for appending, as soon as it has its name.
-func replace(root *os.Root, name string, content []byte, mode fs.FileMode, own func(*os.File) error) (*os.File, error) {
-	file, err := put(root, name, content, mode, own)
+func replace(dir Dir, name string, content []byte, mode fs.FileMode, own func(File) error) (File, error) {
+	file, err := put(dir, name, content, mode, own)
 	if err == nil {
-		err = syncRoot(root)
+		err = dir.Sync()
 	}
 
-	return file, withPath(root, "replace", name, err)
+	return file, withPath(dir, "replace", name, err)
 }
 
 // withPath returns the error with the whole path of the file. Errors of an open
 // directory name only what is in it, and often the hidden name.
-func withPath(root *os.Root, op, name string, err error) error {
+func withPath(dir Dir, op, name string, err error) error {
 	if err == nil {
 		return nil
 	}
 
-	return &fs.PathError{Op: op, Path: filepath.Join(root.Name(), name), Err: err}
+	return &fs.PathError{Op: op, Path: filepath.Join(dir.Name(), name), Err: err}
 }
 
 // put writes the content to the hidden file, syncs it, and gives it its name.
 // The directory is not synced yet.
-func put(root *os.Root, name string, content []byte, mode fs.FileMode, own func(*os.File) error) (*os.File, error) {
+func put(dir Dir, name string, content []byte, mode fs.FileMode, own func(File) error) (File, error) {
 	fresh := "." + name + ".new"
-	if err := root.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := dir.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 
 	// O_EXCL follows no link that somebody may have put there since.
-	file, err := root.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, mode)
+	file, err := dir.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, mode)
 	if err != nil {
 		return nil, err
 	}
@@ -90,18 +92,18 @@ func put(root *os.Root, name string, content []byte, mode fs.FileMode, own func(
 	if err == nil {
 		err = file.Chmod(mode)
 	}
-	if err == nil && own != nil {
+	if err == nil {
 		err = own(file)
 	}
 	if err == nil {
 		err = file.Sync()
 	}
 	if err == nil {
-		err = root.Rename(fresh, name)
+		err = dir.Rename(fresh, name)
 	}
 
 	if err != nil {
-		return nil, errors.Join(err, file.Close(), root.Remove(fresh))
+		return nil, errors.Join(err, file.Close(), dir.Remove(fresh))
 	}
 
 	return file, nil
@@ -125,29 +127,21 @@ func Keep(file *os.File, path string) error {
 // RemoveIn removes a file from an open directory. The change is durable when
 // RemoveIn returns nil; a file that is not there is no error.
 func RemoveIn(root *os.Root, name string) error {
-	err := root.Remove(name)
+	dir := osDir{root}
+	err := dir.Remove(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err == nil {
-		err = syncRoot(root)
+		err = dir.Sync()
 	}
 
-	return withPath(root, "remove", name, err)
+	return withPath(dir, "remove", name, err)
 }
 
 // SyncDir makes durable what was renamed, made or removed in a directory.
 func SyncDir(path string) error {
-	root, err := os.OpenRoot(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(syncRoot(root), root.Close())
-}
-
-// syncRoot is SyncDir for an open directory.
-func syncRoot(root *os.Root) error {
-	dir, err := root.Open(".")
+	dir, err := OpenDir(path)
 	if err != nil {
 		return err
 	}

@@ -3,14 +3,17 @@ package atomicfile_test
 import (
 	"errors"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg/internal/atomicfile"
+	"github.com/cyborg-project/cyborg/internal/atomicfile/disktest"
 )
 
 // only requires that the file has this content and mode, and is the only one in
@@ -90,16 +93,64 @@ func TestLinksAreReplaced(t *testing.T) {
 	require.Equal(t, "untouched", string(text))
 }
 
-// TestOpen: the file can be written on after it has its name.
-func TestOpen(t *testing.T) {
+// TestReplace: the file can be written on after it has its name.
+func TestReplace(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "file")
-	file, err := atomicfile.Open(path, []byte("one"), 0o600)
+	dir, err := atomicfile.OpenDir(filepath.Dir(path))
 	require.NoError(t, err)
-	_, err = file.WriteString(", two")
+	defer dir.Close()
+
+	file, err := atomicfile.Replace(dir, "file", []byte("one"), 0o600)
+	require.NoError(t, err)
+	_, err = file.Write([]byte(", two"))
 	require.NoError(t, err)
 	require.NoError(t, file.Close())
 	only(t, path, "one, two", 0o600)
+}
+
+// TestPowerCut cuts the power at each operation of the disk while a file is
+// replaced. Whatever the disk has kept of what was not synced, there is the old
+// file or the new one, and the new one if Replace has returned no error.
+func TestPowerCut(t *testing.T) {
+	t.Parallel()
+	replace := func(disk *disktest.Disk, text string) error {
+		dir, err := disk.OpenDir("state")
+		if err != nil {
+			return err
+		}
+		defer dir.Close()
+
+		file, err := atomicfile.Replace(dir, "file", []byte(text), 0o600)
+		if file != nil {
+			err = errors.Join(err, file.Close())
+		}
+		return err
+	}
+
+	older, newer := strings.Repeat("older ", 500), strings.Repeat("the newer ", 500)
+	old := disktest.New()
+	require.NoError(t, replace(old, older))
+
+	for cut, done := 1, false; !done; cut++ {
+		for seed := range uint64(20) {
+			disk := old.Killed()
+			disk.CutAt(cut)
+			done = replace(disk, newer) == nil
+
+			random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test that can be repeated
+			if seed == 0 {
+				random = nil
+			}
+			after := disk.Cut(random)
+			dir, err := after.OpenDir("state")
+			require.NoError(t, err)
+			text, err := dir.ReadFile("file")
+			require.NoError(t, err)
+			require.True(t, string(text) == newer || string(text) == older && !done, "cut at operation %d, seed %d: %.40q", cut, seed, text)
+			require.NoError(t, replace(after, older), "what was cut off is in nobody's way")
+		}
+	}
 }
 
 // TestInADirectory: if the new file cannot get the right owner, the old one

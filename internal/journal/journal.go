@@ -48,6 +48,8 @@ type Options struct {
 	Log *slog.Logger
 	// Now returns the time of day; nil means time.Now.
 	Now func() time.Time
+	// OpenDir opens the directory of the journal; nil means atomicfile.OpenDir.
+	OpenDir func(path string) (atomicfile.Dir, error)
 }
 
 // Journal is an open journal. Its methods may be called from several
@@ -60,8 +62,11 @@ type Journal struct {
 
 	// mu guards everything below. It is held while the disk is written: changes
 	// reach the file in the order in which they take effect.
-	mu   sync.Mutex
-	file *os.File
+	mu  sync.Mutex
+	dir atomicfile.Dir
+	// file is the journal, open for appending.
+	file   atomicfile.File
+	closed bool
 	// size is how many bytes of the file are known to be good.
 	size int64
 	// compactedSize is the size of the file after it was last rewritten.
@@ -91,17 +96,18 @@ func Open(dir string, options Options) (*Journal, error) {
 		j.now = time.Now
 	}
 
-	text, err := os.ReadFile(j.path)
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		err = j.rewrite()
-	case err != nil:
-		err = cyborg.Errorf(cyborg.ErrUnavailable, "the journal %s cannot be read: %w", j.path, err)
-	default:
-		err = j.load(text)
+	openDir := options.OpenDir
+	if openDir == nil {
+		openDir = atomicfile.OpenDir
 	}
-	if err != nil {
-		return nil, err
+
+	var err error
+	if j.dir, err = openDir(dir); err != nil {
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the directory of the journal %s cannot be opened: %w", j.path, err)
+	}
+
+	if err := j.read(); err != nil {
+		return nil, errors.Join(err, j.Close())
 	}
 
 	// All reserved numbers may have been given out. The clock keeps the numbers
@@ -110,27 +116,39 @@ func Open(dir string, options Options) (*Journal, error) {
 	return j, nil
 }
 
-// load replays the file and opens it for appending.
-func (j *Journal) load(text []byte) error {
+// read reads the file and opens it for appending, or begins a new one.
+func (j *Journal) read() error {
+	text, err := j.dir.ReadFile(fileName)
+	if errors.Is(err, os.ErrNotExist) {
+		return j.rewrite()
+	}
+	if err != nil {
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the journal %s cannot be read: %w", j.path, err)
+	}
+
 	good, err := replay(text, j.state.apply)
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrInvalid, "the journal %s is unusable: %w", j.path, err).
 			WithHint("%s", damagedHint(j.path))
 	}
 
-	file, err := os.OpenFile(j.path, os.O_WRONLY|os.O_APPEND, 0)
+	j.file, err = j.dir.OpenFile(fileName, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the journal %s cannot be opened: %w", j.path, err)
 	}
 
 	if cut := int64(len(text)) - good; cut > 0 {
 		j.log.Warn("the journal ends in a record that was cut off; it is dropped", "journal", j.path, "bytes", cut)
-		if err := errors.Join(file.Truncate(good), file.Sync()); err != nil {
-			return errors.Join(cyborg.Errorf(cyborg.ErrUnavailable, "the journal %s cannot be written: %w", j.path, err), file.Close())
-		}
+		err = j.file.Truncate(good)
 	}
 
-	j.file, j.size, j.compactedSize = file, good, good
+	// A process that was killed may have synced neither the last record nor the
+	// name of a rewritten file. From here on both are relied on.
+	if err := errors.Join(err, j.file.Sync(), j.dir.Sync()); err != nil {
+		return unwritable(j.path, err)
+	}
+
+	j.size, j.compactedSize = good, good
 	if good > compactFrom {
 		j.tryRewrite()
 	}
@@ -138,16 +156,21 @@ func (j *Journal) load(text []byte) error {
 	return nil
 }
 
-// Close closes the file. Writes fail afterwards.
+// Close closes the file. Writes fail afterwards: another process may have the
+// journal by then.
 func (j *Journal) Close() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.file == nil {
+	if j.closed {
 		return nil
 	}
 
-	err := j.file.Close()
-	j.file = nil
+	j.closed = true
+	err := j.dir.Close()
+	if j.file != nil { // nil where Open has failed
+		err = errors.Join(err, j.file.Close())
+	}
+
 	return err
 }
 
@@ -172,7 +195,7 @@ func (j *Journal) write(change Change) error {
 		return cyborg.Errorf(cyborg.ErrInternal, "a journal record cannot be encoded: %w", err)
 	}
 
-	if j.file == nil && !j.damaged {
+	if j.closed {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the journal %s is closed", j.path)
 	}
 
@@ -186,12 +209,12 @@ func (j *Journal) write(change Change) error {
 		}
 	}
 
-	// After a failed write the file may end in part of a record. Another record
-	// behind it would make the whole file count as damaged, so the next write
-	// rewrites the file.
+	// After a failed write the file may end in part of a record, or in a whole one
+	// that the next process would take for written, so it is cut off. What the disk
+	// has is unknown all the same, and the next write rewrites the file.
 	if err := j.append(record); err != nil {
 		j.damaged = true
-		return unwritable(j.path, err)
+		return unwritable(j.path, errors.Join(err, j.file.Truncate(j.size)))
 	}
 
 	j.size += int64(len(record))
@@ -231,7 +254,7 @@ func (j *Journal) rewrite() error {
 		text = append(text, record...)
 	}
 
-	file, err := atomicfile.Open(j.path, text, 0o600)
+	file, err := atomicfile.Replace(j.dir, fileName, text, 0o600)
 	if file == nil {
 		return unwritable(j.path, err)
 	}

@@ -8,11 +8,9 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -29,14 +27,10 @@ const childEnv = "JOURNAL_TEST_CHILD"
 
 // TestMain runs the tests, or plays the child process that a test starts.
 func TestMain(m *testing.M) {
-	switch os.Getenv(childEnv) {
-	case "write":
+	if os.Getenv(childEnv) != "" {
 		childWrites(os.Args[1])
-	case "full":
-		childFillsDisk(os.Args[1])
-	default:
-		os.Exit(m.Run())
 	}
+	os.Exit(m.Run())
 }
 
 // open opens the journal in dir and closes it when the test ends.
@@ -316,7 +310,7 @@ func TestKill(t *testing.T) {
 	next := 0
 	for round := range 8 {
 		child := exec.Command(os.Args[0], dir)
-		child.Env = append(os.Environ(), childEnv+"=write", "FROM="+strconv.Itoa(next))
+		child.Env = append(os.Environ(), childEnv+"=yes", "FROM="+strconv.Itoa(next))
 
 		output, err := child.StdoutPipe()
 		require.NoError(t, err)
@@ -367,63 +361,4 @@ func childWrites(dir string) {
 		}
 		fmt.Println(n)
 	}
-}
-
-// TestFullDisk limits the size of a child's files. To the child this looks like
-// a disk that fills up in the middle of a record: the write must fail as a
-// whole, and writing must work again once there is space.
-func TestFullDisk(t *testing.T) {
-	t.Parallel()
-	child := exec.Command(os.Args[0], t.TempDir())
-	child.Env = append(os.Environ(), childEnv+"=full")
-	output, err := child.CombinedOutput()
-	require.NoError(t, err, "%s", output)
-	require.Contains(t, string(output), "as it should be")
-}
-
-// childFillsDisk writes past its file size limit, lifts the limit, writes again
-// and checks what a reopened journal holds.
-func childFillsDisk(dir string) {
-	check := func(ok bool, what string, args ...any) {
-		if !ok {
-			fmt.Printf(what+"\n", args...)
-			os.Exit(1)
-		}
-	}
-	signal.Ignore(syscall.SIGXFSZ) // the write then fails instead
-	j, err := journal.Open(dir, journal.Options{})
-	check(err == nil, "open: %v", err)
-	check(j.Write(started(1)) == nil, "the first write")
-
-	info, err := os.Stat(filepath.Join(dir, "journal"))
-	check(err == nil, "stat: %v", err)
-
-	var old syscall.Rlimit
-	check(syscall.Getrlimit(syscall.RLIMIT_FSIZE, &old) == nil, "getrlimit")
-
-	limit := old
-	limit.Cur = uint64(info.Size()) + 40
-	check(syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit) == nil, "setrlimit")
-
-	for range 3 {
-		err = j.Write(started(2))
-		check(cyborg.ErrorKindOf(err) == cyborg.ErrUnavailable, "a write on a full disk gives %v", err)
-	}
-
-	_, ok := j.Step(stepKey(2))
-	check(!ok, "what could not be written is taken for written")
-
-	check(syscall.Setrlimit(syscall.RLIMIT_FSIZE, &old) == nil, "setrlimit")
-	err = j.Write(started(3))
-	check(err == nil, "a write after space was made: %v", err)
-	check(j.Close() == nil, "close")
-
-	j, err = journal.Open(dir, journal.Options{})
-	check(err == nil, "open: %v", err)
-	_, first := j.Step(stepKey(1))
-	_, second := j.Step(stepKey(2))
-	_, third := j.Step(stepKey(3))
-	check(first && !second && third, "after reopening: %v %v %v", first, second, third)
-	fmt.Println("as it should be")
-	os.Exit(0)
 }

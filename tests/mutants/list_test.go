@@ -1,0 +1,394 @@
+package mutants_test
+
+import "slices"
+
+// mutants are the mutants by what they break. One belongs here if somebody
+// relies on what it breaks, and nobody would see it in the code at a glance.
+func mutants() []mutant {
+	return slices.Concat(ofJournal(), ofWorkflows(), ofRecords(), ofAgents(), ofHeartbeats(), ofTheAPI())
+}
+
+// ofJournal are about what the journal and the files below it keep.
+func ofJournal() []mutant {
+	const (
+		journal    = "internal/journal/journal.go"
+		atomicfile = "internal/atomicfile/atomicfile.go"
+		pkg        = "internal/journal"
+	)
+
+	return []mutant{
+		{
+			breaks: "a record is synced before Write returns", file: journal, pkg: pkg, test: "TestPowerCutAtEveryOperation",
+			old: "return j.file.Sync()",
+			new: "return nil",
+		},
+		{
+			breaks: "the directory is synced after the rename", file: atomicfile, pkg: pkg, test: "TestPowerCutAtEveryOperation",
+			old: "\tif err == nil {\n\t\terr = dir.Sync()\n\t}\n\n\treturn file, withPath",
+			new: "\treturn file, withPath",
+		},
+		{
+			breaks: "a new file is synced before it gets its name", file: atomicfile, pkg: pkg, test: "TestPowerCutAtEveryOperation",
+			old: "\tif err == nil {\n\t\terr = file.Sync()\n\t}\n\tif err == nil {\n\t\terr = dir.Rename",
+			new: "\tif err == nil {\n\t\terr = dir.Rename",
+		},
+		{
+			breaks: "a file of one's own is replaced as safely", file: atomicfile, pkg: "internal/atomicfile", test: "TestPowerCut",
+			old: "\tif err == nil {\n\t\terr = file.Sync()\n\t}\n\tif err == nil {\n\t\terr = dir.Rename",
+			new: "\tif err == nil {\n\t\terr = dir.Rename",
+		},
+		{
+			breaks: "what a killed process wrote is synced when it is read", file: journal, pkg: pkg, test: "TestPowerCutAfterAKill",
+			old: "errors.Join(err, j.file.Sync(), j.dir.Sync())",
+			new: "errors.Join(err, j.dir.Sync())",
+		},
+		{
+			breaks: "what a killed process renamed is synced when it is read", file: journal, pkg: pkg, test: "TestPowerCutAfterAKill",
+			old: "errors.Join(err, j.file.Sync(), j.dir.Sync())",
+			new: "errors.Join(err, j.file.Sync())",
+		},
+		{
+			breaks: "a record that was cut off is removed", file: journal, pkg: pkg, test: "TestPowerCutAtEveryOperation",
+			old: "\t\terr = j.file.Truncate(good)\n",
+			new: "",
+		},
+		{
+			breaks: "a record that could not be written is removed", file: journal, pkg: pkg, test: "TestEachOperationMayFail",
+			old: "errors.Join(err, j.file.Truncate(j.size))",
+			new: "err",
+		},
+		{
+			breaks: "nothing is appended to a file whose content is unknown", file: journal, pkg: pkg, test: "TestEachOperationMayFail",
+			old: "\t\tj.damaged = true\n\t\treturn unwritable(j.path, errors",
+			new: "\t\treturn unwritable(j.path, errors",
+		},
+		{
+			breaks: "nothing is appended to a file whose name is not synced", file: journal, pkg: pkg, test: "TestEachOperationMayFail",
+			old: "\t\tj.damaged = true\n\t\treturn unwritable(j.path, err)",
+			new: "\t\treturn unwritable(j.path, err)",
+		},
+		{
+			breaks: "a journal that could not be opened leaves no file open", file: journal, pkg: pkg, test: "TestEachOperationMayFail",
+			old: "errors.Join(err, j.Close())",
+			new: "err",
+		},
+		{
+			breaks: "a closed journal is not written", file: journal, pkg: pkg, test: "TestAClosedJournalIsNotWritten",
+			old: "\tif j.closed {\n\t\treturn cyborg",
+			new: "\tif j.closed && !j.damaged {\n\t\treturn cyborg",
+		},
+		{
+			breaks: "a damaged journal is refused", file: "internal/journal/record.go", pkg: pkg, test: "TestDamagedJournalIsRefused",
+			old: "if holdsRecord(after) {",
+			new: "if false {",
+		},
+		{
+			breaks: "the journal of a newer release is refused", file: "internal/journal/record.go", pkg: pkg, test: "TestANewerFormatIsRefused",
+			old: "if format > version {",
+			new: "if format < version {",
+		},
+		{
+			breaks: "a step that has not ended is kept longer", file: "internal/journal/state.go", pkg: pkg, test: "TestTheFileStaysSmall",
+			old: "if age > keepStarted {",
+			new: "if age > keepEnded {",
+		},
+		{
+			breaks: "numbers grow though the clock goes back", file: journal, pkg: pkg, test: "TestSequencesGrowOverRestartsAndClocks",
+			old: "max(j.state.sequence, j.now().UnixMilli())",
+			new: "j.now().UnixMilli()",
+		},
+		{
+			breaks: "a number is reserved before it is given", file: journal, pkg: pkg, test: "TestNumbersAreReservedBeforeTheyAreGiven",
+			old: "if j.next >= j.state.sequence {",
+			new: "if j.next > j.state.sequence {",
+		},
+		{
+			breaks: "what was only handed out survives a boot", file: journal, pkg: pkg, test: "TestAttachmentsLostAtBoot",
+			old: "attachment.State == Attached && !attachment.HandedOut &&",
+			new: "attachment.State == Attached &&",
+		},
+	}
+}
+
+// ofWorkflows are about runs of operations.
+func ofWorkflows() []mutant {
+	const pkg = "workflows"
+
+	return []mutant{
+		{
+			breaks: "what was done last is undone first", file: "workflows/undo.go", pkg: pkg, test: "TestUndosRunInReverse",
+			old: "slices.Backward(o.undos)",
+			new: "slices.All(o.undos)",
+		},
+		{
+			breaks: "each step has a heartbeat timeout", file: "workflows/operation.go", pkg: pkg, test: "TestEveryStepHasAHeartbeat",
+			old: "\t\tHeartbeatTimeout:    o.in.Limits.Heartbeat,\n",
+			new: "",
+		},
+		{
+			breaks: "a closed run is not started over", file: "workflows/start.go", pkg: pkg, test: "TestAClosedRunIsNotStartedOver",
+			old: "reuse := enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE",
+			new: "reuse := enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE",
+		},
+		{
+			breaks: "what began and has no run is undone", file: "activities/conductor/reconcile.go", pkg: "activities/conductor",
+			test: "TestWhatBeganIsNotBegunAgain",
+			old:  " || o.State == cyborg.OperationRunning",
+			new:  "",
+		},
+	}
+}
+
+// ofRecords are about the locks and guards of the store.
+func ofRecords() []mutant {
+	const (
+		operation = "db/internal/operation/"
+		pkg       = "db"
+	)
+
+	return []mutant{
+		{
+			breaks: "an attach takes a free handle only", file: operation + "attach.go", pkg: pkg, test: "TestAHandleIsNotTakenFromItsHolder",
+			old: "WHERE uuid = $1 AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present'`",
+			new: "WHERE uuid = $1`",
+		},
+		{
+			breaks: "a bind takes free handles only", file: operation + "bind.go", pkg: pkg, test: "TestAHandleIsNotTakenFromItsHolder",
+			old: "WHERE uuid = ANY($1) AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present'`",
+			new: "WHERE uuid = ANY($1)`",
+		},
+		{
+			breaks: "a settlement leaves the handles of a claimed accelerator", file: operation + "disagreements.go", pkg: pkg,
+			test: "TestSettlingRespectsClaims",
+			old:  "\n\t\t\tAND NOT EXISTS (SELECT FROM claims c WHERE c.deployable_uuid = h.deployable_uuid)",
+			new:  "",
+		},
+		{
+			breaks: "a settlement leaves a claimed accelerator in error", file: operation + "disagreements.go", pkg: pkg,
+			test: "TestSettlingLeavesAClaimedAcceleratorInError",
+			old:  "return inventory.Settle(ctx, tx, free)",
+			new:  "return inventory.Settle(ctx, tx, append(free, targets...))",
+		},
+		{
+			breaks: "a settlement waits for the host", file: operation + "disagreements.go", pkg: pkg, test: "TestSettlingRespectsClaims",
+			old: "records.LockHosts(ctx, tx, host)",
+			new: "records.LockHosts(ctx, tx)",
+		},
+		{
+			breaks: "a cancel waits for the host", file: operation + "operations.go", pkg: pkg, test: "TestChangesWaitForTheirHost",
+			old: "\t\tif err := lockHostOfOperation(ctx, tx, id); err != nil {\n\t\t\treturn err\n\t\t}\n\n",
+			new: "",
+		},
+		{
+			breaks: "a change of an accelerator waits for its host", file: "db/internal/inventory/lock_accelerators.go", pkg: pkg,
+			test: "TestChangesWaitForTheirHost",
+			old:  `"SELECT pg_advisory_xact_lock(hashtextextended(host, 0)) FROM deployables WHERE uuid = $1"`,
+			new:  `"SELECT pg_advisory_xact_lock(hashtextextended(host, 1)) FROM deployables WHERE uuid = $1"`,
+		},
+		{
+			breaks: "an attach does not pass by a bind", file: "db/internal/inventory/lock_accelerators.go", pkg: pkg,
+			test: "TestBindsOfOneHostRunConcurrently",
+			old:  `"SELECT pg_advisory_xact_lock(hashtextextended(host, 0)) FROM deployables WHERE uuid = $1"`,
+			new:  `"SELECT pg_advisory_xact_lock_shared(hashtextextended(host, 0)) FROM deployables WHERE uuid = $1"`,
+		},
+		{
+			breaks: "a change of a host keeps others out", file: "db/internal/records/locks.go", pkg: pkg, test: "TestChangesWaitForTheirHost",
+			old: "\tSELECT pg_advisory_xact_lock(key) FROM (\n\t\tSELECT DISTINCT",
+			new: "\tSELECT pg_advisory_xact_lock_shared(key) FROM (\n\t\tSELECT DISTINCT",
+		},
+		{
+			breaks: "hosts are locked in one order", file: "db/internal/records/locks.go", pkg: pkg, test: "TestHostsAreLockedInOneOrder",
+			old: "AS name ORDER BY key) AS keys",
+			new: "AS name ORDER BY key DESC) AS keys",
+		},
+		{
+			breaks: "an idempotency key is for one request", file: operation + "admit.go", pkg: pkg, test: "TestIdempotency",
+			old: "*fingerprint != a.Fingerprint",
+			new: "*fingerprint == \"\"",
+		},
+		{
+			breaks: "protected hardware is not touched", file: "db/internal/inventory/guard.go", pkg: pkg, test: "TestAdmissionGuards",
+			old: `if a.Protected != "" {`,
+			new: `if a.Protected == "-" {`,
+		},
+		{
+			breaks: "an accelerator is given to one holder once", file: "db/internal/inventory/guard.go", pkg: pkg, test: "TestAdmissionGuards",
+			old: "if h.Holder != nil && *h.Holder == holder {",
+			new: "if false {",
+		},
+	}
+}
+
+// ofAgents are about the steps on a host.
+func ofAgents() []mutant {
+	const (
+		agent = "activities/agent/"
+		pkg   = "activities/agent"
+	)
+
+	return []mutant{
+		{
+			breaks: "a step that was undone does not begin", file: agent + "step.go", pkg: pkg, test: "TestUndoBeforeTheAttachBegan",
+			old: `return s, false, cyborg.Errorf(cyborg.ErrCancelled, "%s has been undone; this try comes too late", attemptOf(name, operation))`,
+			new: "return s, false, nil",
+		},
+		{
+			breaks: "a step that was done is not done again", file: agent + "step.go", pkg: pkg, test: "TestAttachAndDetach",
+			old: "return s, true, nil",
+			new: "return s, false, nil",
+		},
+		{
+			breaks: "a refusal after a change is no refusal", file: agent + "step.go", pkg: pkg, test: "TestRefusedAttachIsUndone",
+			old: "if !isRefusal(err) {",
+			new: "if true {",
+		},
+		{
+			breaks: "what the host lives on is not touched", file: agent + "step.go", pkg: pkg, test: "TestProtectedDevicesAreRefused",
+			old: `if why := found.Deployable.Protected; why != "" {`,
+			new: `if why := found.Deployable.Protected; why == "-" {`,
+		},
+		{
+			breaks: "a step stays on the device that was meant", file: agent + "step.go", pkg: pkg, test: "TestUnknownTargetsAreRefused",
+			old: "if found.Device.Identity != target.Device {",
+			new: "if false {",
+		},
+		{
+			breaks: "a step succeeds only in the journal", file: agent + "step.go", pkg: pkg, test: "TestAStepSucceedsOnlyInTheJournal",
+			old: "if err := a.Journal.Write(change); err != nil {\n\t\t\treturn err\n\t\t}\n\n\t\tout = made",
+			new: "_ = a.Journal.Write(change)\n\t\tout = made",
+		},
+		{
+			breaks: "an agent attaches to its host only", file: agent + "attach.go", pkg: pkg, test: "TestAttachForInstanceIsRefused",
+			old: "if in.Handle.Holder.Kind != cyborg.HolderHost {",
+			new: "if false {",
+		},
+		{
+			breaks: "an attach is in the journal before the hardware is touched", file: agent + "attach.go", pkg: pkg,
+			test: "TestTheJournalKnowsBeforeTheHardware",
+			old:  "append(plan.steps, s.at(journal.Started)), Attachments: []journal.Attachment{plan.entry},",
+			new:  "plan.steps,",
+		},
+		{
+			breaks: "a handle in use does not change hands", file: agent + "attach.go", pkg: pkg, test: "TestAHandleInUseDoesNotChangeHands",
+			old: `if who != "" {`,
+			new: `if who == "-" {`,
+		},
+		{
+			breaks: "a note from before a boot is not given to the driver", file: agent + "attach.go", pkg: pkg, test: "TestABootUndoesAttachments",
+			old: "plan.before != nil && plan.before.BootID == a.Journal.BootID()",
+			new: "plan.before != nil",
+		},
+		{
+			breaks: "nothing is detached while one handle is in use", file: agent + "detach.go", pkg: pkg,
+			test: "TestDetachOfSeveralWhileOneIsInUse",
+			old:  "if len(used) > 0 {",
+			new:  "if len(used) > len(in.Handles) {",
+		},
+		{
+			breaks: "a repeated detach remembers what the first one found", file: agent + "detach.go", pkg: pkg,
+			test: "TestARepeatedDetachRemembersWhatTheFirstFound",
+			old:  "\tif !s.begun {\n\t\ttext, err := json.Marshal(note)",
+			new:  "\tif true {\n\t\ttext, err := json.Marshal(note)",
+		},
+		{
+			breaks: "a handle of an instance is left to its instance", file: agent + "detach.go", pkg: pkg, test: "TestDetachOfAnInstance",
+			old: "\t\tif wanted.Holder.Kind == cyborg.HolderHost {\n\t\t\thandles",
+			new: "\t\tif true {\n\t\t\thandles",
+		},
+		{
+			breaks: "no image is loaded into what is in use", file: agent + "program.go", pkg: pkg, test: "TestProgramInUseIsRefused",
+			old: "if err := a.checkDisturbedUnused(ctx, t, found, in.Image.WholeDevice); err != nil {",
+			new: "if err := error(nil); err != nil {",
+		},
+		{
+			breaks: "no image is loaded without the memory of what was there", file: agent + "program.go", pkg: pkg,
+			test: "TestJournalLostDuringAProgram",
+			old:  "!staged && !s.begun {",
+			new:  "!staged && s.begun {",
+		},
+	}
+}
+
+// ofHeartbeats are about how an agent and Temporal know of each other.
+func ofHeartbeats() []mutant {
+	const (
+		agent = "activities/agent/"
+		pkg   = "activities/agent"
+	)
+
+	return []mutant{
+		{
+			breaks: "a late try asks first whether anybody waits", file: agent + "heartbeat.go", pkg: pkg, test: "TestFirstHeartbeatComesBeforeTheWork",
+			old: "if handedOut.Abs() > promptStart {",
+			new: "if handedOut.Abs() < 0 {",
+		},
+		{
+			breaks: "a step that goes on says so", file: agent + "heartbeat.go", pkg: pkg, test: "TestALongStepSendsHeartbeats",
+			old: "activity.RecordHeartbeat(ctx, b.current())",
+			new: "b.current()",
+		},
+		{
+			breaks: "what changes no hardware ends when the agent stops", file: agent + "activities.go", pkg: pkg, test: "TestStopEndsReadOnlySteps",
+			old: "if stop == yields {",
+			new: "if stop == finishes {",
+		},
+		{
+			breaks: "what changes hardware is finished when the agent stops", file: agent + "activities.go", pkg: pkg,
+			test: "TestStopLetsHardwareChangesFinish",
+			old:  "if stop == yields {",
+			new:  "if true {",
+		},
+	}
+}
+
+// ofTheAPI are about what callers are promised.
+func ofTheAPI() []mutant {
+	const (
+		operate = "api/operate/"
+		pkg     = "api"
+	)
+
+	return []mutant{
+		{
+			breaks: "nothing is recorded while Temporal is away", file: operate + "do.go", pkg: pkg, test: "TestOperationsWhileTemporalIsAway",
+			old: "if err := r.Available(ctx); err != nil {",
+			new: "if err := error(nil); err != nil {",
+		},
+		{
+			breaks: "an admission outlives its caller", file: operate + "do.go", pkg: "api/operate", test: "TestACallerLeavesDuringTheAdmission",
+			old: "context.WithTimeout(context.WithoutCancel(ctx), admitLimit)",
+			new: "context.WithTimeout(ctx, admitLimit)",
+		},
+		{
+			breaks: "a cancel outlives its caller", file: operate + "cancel.go", pkg: "api/operate", test: "TestACallerLeavesDuringACancel",
+			old: "context.WithTimeout(context.WithoutCancel(ctx), admitLimit)",
+			new: "context.WithTimeout(ctx, admitLimit)",
+		},
+		{
+			breaks: "a long operation gives its place back", file: operate + "in_flight.go", pkg: "api/operate",
+			test: "TestALongOperationGivesItsPlaceBack",
+			old:  "time.AfterFunc(l.hold, releaseOnce)",
+			new:  "time.AfterFunc(time.Hour, releaseOnce)",
+		},
+		{
+			breaks: "an operation without a caller keeps its place", file: operate + "do.go", pkg: pkg, test: "TestInFlightLimitOfAsyncRequests",
+			old: "\t_ = run.Wait(ctx)",
+			new: "\t_ = ctx",
+		},
+		{
+			breaks: "a place in flight is given back", file: operate + "do.go", pkg: pkg, test: "TestInFlightLimit",
+			old: "\tdefer release()\n\top, err := r.awaitRun",
+			new: "\top, err := r.awaitRun",
+		},
+		{
+			breaks: "a cancel that Temporal did not take is told", file: operate + "cancel.go", pkg: pkg, test: "TestCancelWhileTemporalIsAway",
+			old: "if err := r.engine.Cancel(ctx, op); err != nil {",
+			new: "if err := r.engine.Cancel(ctx, op); err == nil {",
+		},
+		{
+			breaks: "a start that failed is told", file: operate + "do.go", pkg: "api/operate", test: "TestAStartThatFailsIsTold",
+			old: "startPending: true}",
+			new: "startPending: false}",
+		},
+	}
+}

@@ -1,0 +1,134 @@
+// Package mutants breaks the code on purpose, one promise at a time, and
+// requires that a test notices. The list is in list_test.go. make mutants runs
+// it; make test only checks that each mutant still applies.
+package mutants_test
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// run is the flag of make mutants.
+//
+//nolint:gochecknoglobals // flags are defined before the tests run
+var run = flag.Bool("mutants", false, "run the tests against each mutant, which takes minutes")
+
+// root is the directory of the module.
+const root = "../.."
+
+// limit is when a test that a mutant makes hang is ended. A mutant must be
+// noticed by a test that says what is wrong, so such a hang counts as survival.
+const limit = "5m"
+
+// mutant is a change of one file that breaks a promise.
+type mutant struct {
+	// breaks is the promise that the change breaks.
+	breaks string
+	file   string
+	// old is a text that occurs once in the file, and is replaced by the new one.
+	old, new string
+	// pkg and test are the package and the name of a test that then fails.
+	pkg, test string
+}
+
+// apply returns the content of the file with the mutant in it.
+func (m mutant) apply(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, m.file))
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(string(text), m.old),
+		"%s: the text must occur once in %s; change the mutant together with the code:\n%s", m.breaks, m.file, m.old)
+	require.NotEqual(t, m.old, m.new)
+	return strings.Replace(string(text), m.old, m.new, 1)
+}
+
+// TestMutantsApply: each mutant changes the code as it is now, and its test
+// exists.
+func TestMutantsApply(t *testing.T) {
+	t.Parallel()
+	var names []string
+
+	for _, m := range mutants() {
+		names = append(names, m.breaks)
+		m.apply(t)
+
+		files, err := filepath.Glob(filepath.Join(root, m.pkg, "*_test.go"))
+		require.NoError(t, err)
+		defines := regexp.MustCompile(`(?m)^func ` + regexp.QuoteMeta(m.test) + `\(`)
+		require.True(t, slices.ContainsFunc(files, func(file string) bool {
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			return defines.Match(text)
+		}), "%s: there is no %s in %s", m.breaks, m.test, m.pkg)
+	}
+
+	slices.Sort(names)
+	require.Len(t, slices.Compact(names), len(mutants()), "each mutant has a name of its own")
+}
+
+// TestMutantsDie runs the test of each mutant with the mutant in the code. Nothing
+// in the tree is changed: the compiler reads the changed file from elsewhere.
+func TestMutantsDie(t *testing.T) {
+	t.Parallel()
+	if !*run {
+		t.Skip("make mutants runs it, in some minutes")
+	}
+
+	t.Run("without a mutant", func(t *testing.T) {
+		t.Parallel()
+		tests := map[string][]string{}
+		for _, m := range mutants() {
+			tests[m.pkg] = append(tests[m.pkg], m.test)
+		}
+		for pkg, names := range tests {
+			output, err := test(t, pkg, names, "")
+			require.NoError(t, err, "the tests fail without a mutant:\n%s", output)
+		}
+	})
+
+	for _, m := range mutants() {
+		t.Run(m.breaks, func(t *testing.T) {
+			t.Parallel()
+			mutated := filepath.Join(t.TempDir(), filepath.Base(m.file))
+			require.NoError(t, os.WriteFile(mutated, []byte(m.apply(t)), 0o600))
+
+			original, err := filepath.Abs(filepath.Join(root, m.file))
+			require.NoError(t, err)
+			text, err := json.Marshal(map[string]any{"Replace": map[string]string{original: mutated}})
+			require.NoError(t, err)
+			overlay := filepath.Join(t.TempDir(), "overlay.json")
+			require.NoError(t, os.WriteFile(overlay, text, 0o600))
+
+			output, err := test(t, m.pkg, []string{m.test}, overlay)
+			require.Error(t, err, "the mutant survives %s in %s", m.test, m.pkg)
+			require.Contains(t, output, "--- FAIL: "+m.test, "the test did not get as far as to fail")
+			require.NotContains(t, output, "panic: test timed out", "a hang says nothing")
+		})
+	}
+}
+
+// test runs tests of a package, and returns what they print.
+func test(t *testing.T, pkg string, names []string, overlay string) (string, error) {
+	t.Helper()
+	slices.Sort(names)
+	pattern := "^(" + strings.Join(slices.Compact(names), "|") + ")$"
+
+	args := []string{"test", "-count=1", "-timeout=" + limit, "-run=" + pattern}
+	if overlay != "" {
+		args = append(args, "-failfast", "-overlay="+overlay)
+	}
+
+	command := exec.CommandContext(t.Context(), "go", append(args, "./"+pkg)...)
+	command.Dir = root
+	output, err := command.CombinedOutput()
+	return string(output), err
+}
