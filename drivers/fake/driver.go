@@ -67,7 +67,7 @@ func New(env drivers.Environment, raw map[string]any) (drivers.Driver, error) {
 	}
 
 	d.bench, d.bootIDFile = NewBench(parkDir), bootIDFile
-	if err := os.MkdirAll(parkDir, 0o755); err != nil {
+	if err := os.MkdirAll(parkDir, 0o700); err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the directory of the fake park cannot be made: %w", err)
 	}
 
