@@ -13,14 +13,8 @@ import (
 func Registry() (*drivers.Registry, error) {
 	registry := drivers.NewRegistry()
 
-	for _, driver := range []struct {
-		name    string
-		factory drivers.Factory
-	}{
-		{"fake", fake.New},
-		{"generic", generic.New},
-	} {
-		if err := registry.Register(driver.name, driver.factory); err != nil {
+	for _, register := range []func(*drivers.Registry) error{fake.Register, generic.Register} {
+		if err := register(registry); err != nil {
 			return nil, err
 		}
 	}
