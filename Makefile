@@ -46,7 +46,7 @@ test: postgres build $(if $(RACE),gcc) ## Run every test that needs only this ma
 	mkdir -p .cache
 	export CYBORG_BIN="$$(mktemp -d "$$PWD/.cache/bin-of-test.XXXXXX")"
 	trap 'rm -rf "$$CYBORG_BIN"' EXIT
-	cp -l bin/cyborg bin/cyborg-agent bin/cyborg-standalone "$$CYBORG_BIN"
+	cp -l bin/cyborg bin/cyborg-agent bin/cyborg-standalone bin/cyborg-test-agent "$$CYBORG_BIN"
 	root() { CGO_ENABLED=$(if $(RACE),1,0) go test $(if $(RACE),-race) -timeout $(TIMEOUT) $(TESTFLAGS) "$$@"; }
 	mapfile -t packages < <(go list ./... | grep -v '/tests\(/\|$$\)')
 	status=0 # one that fails does not keep the others from running
@@ -67,8 +67,8 @@ bench-openstack: postgres openstack build ## Run the benchmark of Nova's request
 	@OPENSTACK_RIG="$${OPENSTACK_RIG:-new}" go test ./tests/bench -run '^$$' -bench OpenStackBind -benchtime=256x -timeout 1h $(TESTFLAGS)
 
 .PHONY: build
-build: standalone ## Build the binaries into bin/
-	@go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/cyborg ./cmd/cyborg-agent
+build: standalone ## Build the binaries into bin/, and beside them the agent of the tests, which has fake cards
+	@go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/cyborg ./cmd/cyborg-agent ./tests/cyborg-test-agent
 
 .PHONY: standalone
 standalone: ## Build bin/cyborg-standalone, the slow one, alone

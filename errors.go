@@ -27,7 +27,7 @@ const (
 	ErrClaimed         ErrorKind = "claimed"         // another operation works on it; Error.Operation names that operation
 	ErrInUse           ErrorKind = "in_use"          // somebody holds or really uses the device
 	ErrTooLarge        ErrorKind = "too_large"       // body or image exceeds its limit
-	ErrUnsupported     ErrorKind = "unsupported"     // the driver of this device cannot do this
+	ErrUnsupported     ErrorKind = "unsupported"     // the driver of this device cannot do this, or its host does not allow it
 	ErrImageRejected   ErrorKind = "image_rejected"  // checksum, header or target of the image do not match
 	ErrProtected       ErrorKind = "protected"       // the host itself depends on this function
 	ErrOverloaded      ErrorKind = "overloaded"      // too much work in flight

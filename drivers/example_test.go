@@ -10,7 +10,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
-	"github.com/cyborg-project/cyborg/drivers/builtin"
+	"github.com/cyborg-project/cyborg/drivers/fake"
 )
 
 // Example uses a driver as a library, on a host without a server, a database or
@@ -37,12 +37,7 @@ func Example() {
 // attachAndDetach attaches the first handle of the fake driver and detaches it.
 // All files are in the directory.
 func attachAndDetach(ctx context.Context, dir string) error {
-	registry, err := builtin.Registry()
-	if err != nil {
-		return err
-	}
-
-	driver, err := registry.New("fake", drivers.Environment{
+	driver, err := fake.New(drivers.Environment{
 		Host: "node1", Backend: "fake", Root: "/", StateDir: dir,
 	}, map[string]any{"park": "1xgpu", "attach_latency": "10ms"})
 	if err != nil {

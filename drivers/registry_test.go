@@ -66,6 +66,61 @@ func TestRegistryErrorListsKnownDrivers(t *testing.T) {
 	require.EqualError(t, err, `there is no driver "faek"; this agent has: fake, generic`)
 }
 
+// A host makes only the drivers that it allows, and says which these are.
+func TestRegistryMakesOnlyAllowedDrivers(t *testing.T) {
+	t.Parallel()
+	all := drivers.NewRegistry()
+	require.NoError(t, all.Register("generic", newPlain))
+	require.NoError(t, all.Register("fake", newPlain))
+	require.NoError(t, all.Register("xpu", newPlain))
+
+	some, err := all.Only("xpu", "generic")
+	require.NoError(t, err)
+	require.Equal(t, []string{"generic", "xpu"}, some.Names())
+	_, err = some.New("xpu", drivers.Environment{}, nil)
+	require.NoError(t, err)
+
+	_, err = some.New("fake", drivers.Environment{Host: "compute-1"}, nil)
+	require.Equal(t, cyborg.ErrUnsupported, cyborg.ErrorKindOf(err))
+	require.EqualError(t, err, `host compute-1 does not allow driver "fake"; in agent.drivers it has: generic, xpu`)
+
+	require.Equal(t, []string{"fake", "generic", "xpu"}, all.Names(), "the other registry is as it was")
+
+	none, err := all.Only()
+	require.NoError(t, err)
+	require.Empty(t, none.Names())
+	_, err = none.New("generic", drivers.Environment{Host: "compute-1"}, nil)
+	require.Equal(t, cyborg.ErrUnsupported, cyborg.ErrorKindOf(err))
+
+	_, err = all.Only("generic", "faek")
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
+	require.ErrorContains(t, err, `"faek" cannot be allowed, because there is none; this agent has: fake, generic, xpu`)
+}
+
+// The options that name paths are found however they are capitalized.
+func TestRegistrySplitsOffPaths(t *testing.T) {
+	t.Parallel()
+	registry := drivers.NewRegistry()
+	require.NoError(t, registry.Register("xpu", newPlain, "firmware_dir", "id_file"))
+	require.NoError(t, registry.Register("plain", newPlain))
+
+	given := map[string]any{"speed": 3, "firmware_dir": "/f", "ID_file": "/i"}
+	rest, paths := registry.SplitPaths("xpu", given)
+	require.Equal(t, map[string]any{"speed": 3}, rest)
+	require.Equal(t, map[string]any{"firmware_dir": "/f", "ID_file": "/i"}, paths)
+	require.Len(t, given, 3, "the given options stay as they are")
+
+	for _, name := range []string{"plain", "nosuch"} {
+		rest, paths = registry.SplitPaths(name, given)
+		require.Equal(t, given, rest)
+		require.Empty(t, paths)
+	}
+
+	rest, paths = registry.SplitPaths("xpu", nil)
+	require.Empty(t, rest)
+	require.Empty(t, paths)
+}
+
 // capable adds every capability, through embedded interfaces that nobody calls.
 type capable struct {
 	plain

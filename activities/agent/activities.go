@@ -65,6 +65,9 @@ type Activities struct {
 	// Nova is the file with this host's Nova whitelist; its directory is empty
 	// where the host has none.
 	Nova novaconf.File
+	// Allowed are the kinds of work that this host allows, of those in Kinds; nil
+	// means all.
+	Allowed []cyborg.OperationKind
 	// Ended, where set, is called after each activity with the kind of its error
 	// ("" for success) and its duration.
 	Ended func(name string, kind cyborg.ErrorKind, took time.Duration)
@@ -170,6 +173,9 @@ func serve[In, Out any](
 		err := context.Cause(work) // the first heartbeat may have returned that Temporal no longer waits for this try
 		if err == nil {
 			err = a.requireMine(in)
+		}
+		if err == nil {
+			err = a.checkAllowed(name)
 		}
 		if err == nil {
 			err = recovered(log, func() (err error) {

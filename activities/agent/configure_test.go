@@ -37,7 +37,7 @@ func TestConfigure(t *testing.T) {
 	h := newHost(t)
 	h.inventory.Scan(t.Context())
 
-	gpus := cyborg.JSONObject{"park": "2xgpu", "park_dir": filepath.Join(h.dir, "gpus")}
+	gpus := cyborg.JSONObject{"park": "2xgpu"}
 	var result workflows.ConfigureResult
 	h.must(workflows.ConfigureActivity, configure(cyborg.ConfigureInstall, "gpus", "fake", gpus), &result)
 	require.Equal(t, cyborg.BackendOK, result.State)
@@ -74,10 +74,7 @@ func TestConfigureThatIsRefusedChangesNothing(t *testing.T) {
 	before := h.inventory.Content()
 
 	park := func(text string) cyborg.JSONObject {
-		return cyborg.JSONObject{
-			"park": text, "park_dir": filepath.Join(h.dir, "park"), "deployables": 2, "handles": 2,
-			"boot_id_file": filepath.Join(h.dir, "boot_id"),
-		}
+		return cyborg.JSONObject{"park": text, "deployables": 2, "handles": 2}
 	}
 
 	for _, test := range []struct {

@@ -63,6 +63,8 @@ type host struct {
 	source    *source
 	// usageTimeout limits how long an activity waits for the cards' usage.
 	usageTimeout time.Duration
+	// allowed are the kinds of work that the host allows; nil means all.
+	allowed []cyborg.OperationKind
 	// late makes each try begin long after it was scheduled.
 	late atomic.Bool
 }
@@ -253,7 +255,7 @@ func (h *host) startAs(f *fate) {
 			return nil, err
 		}
 		return shim{full: made.(full), fate: f, host: h}, nil
-	}))
+	}, fake.PathOptions()...))
 	require.NoError(h.t, registry.Register("odd", func(drivers.Environment, map[string]any) (drivers.Driver, error) { return odd{}, nil }))
 	require.NoError(h.t, registry.Register("plain", func(drivers.Environment, map[string]any) (drivers.Driver, error) { return plain{}, nil }))
 
@@ -284,7 +286,7 @@ func (h *host) startAs(f *fate) {
 	h.reporter = &reporter{inventory: h.inventory}
 	h.served = (&agent.Activities{
 		Inventory: h.inventory, Journal: mortal{h.journal, f}, Images: h.images, Reporter: h.reporter, Log: log, UsageTimeout: h.usageTimeout,
-		Nova: nova, Instance: instance,
+		Nova: nova, Allowed: h.allowed, Instance: instance,
 		Now: func() time.Time {
 			if h.late.Load() {
 				return time.Now().Add(time.Minute)

@@ -1,8 +1,10 @@
 package v1
 
 import (
+	"maps"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/web"
@@ -77,7 +79,7 @@ func (a *API) installDriver(w http.ResponseWriter, r *http.Request) error {
 		Action:  cyborg.ConfigureInstall,
 		Backend: o.name("name", maxName),
 		Driver:  o.name("driver", maxName),
-		Options: o.tree("options"),
+		Options: driverOptions(o),
 	}
 
 	if request.Backend == "" {
@@ -103,7 +105,7 @@ func (a *API) updateDriver(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	request := cyborg.ConfigureRequest{
-		Action: cyborg.ConfigureUpdate, Driver: o.name("driver", maxName), Options: o.tree("options"),
+		Action: cyborg.ConfigureUpdate, Driver: o.name("driver", maxName), Options: driverOptions(o),
 	}
 	if request.Options == nil {
 		o.fail("options are missing")
@@ -119,6 +121,29 @@ func (a *API) updateDriver(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	return a.configure(w, r, request, o.canonical, http.StatusOK)
+}
+
+// driverOptions reads the options of a driver. None may be a path, nor a list
+// with one: which files an agent reads and writes is decided on its host alone.
+// The agent, which knows its drivers, refuses what names a path in another way.
+func driverOptions(o *object) cyborg.JSONObject {
+	options := o.tree("options")
+
+	for _, name := range slices.Sorted(maps.Keys(options)) {
+		values, ok := options[name].([]any)
+		if !ok {
+			values = []any{options[name]}
+		}
+
+		for _, value := range values {
+			if text, ok := value.(string); ok && strings.HasPrefix(text, "/") {
+				o.fail("%s is a path, %q, and a request may name none: leave it out, and set it in agent.backends, in the configuration of the host's agent",
+					web.Join("options", web.Shorten(name)), web.Shorten(text))
+			}
+		}
+	}
+
+	return options
 }
 
 // uninstallDriver disables a backend. The operation fails if one of the

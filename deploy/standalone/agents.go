@@ -11,6 +11,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/deploy/standalone/hosts"
 	"github.com/cyborg-project/cyborg/drivers/builtin"
+	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/drivers/generic"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/simulator"
 	"github.com/cyborg-project/cyborg/internal/capture"
 	"github.com/cyborg-project/cyborg/internal/server"
@@ -119,6 +121,7 @@ func (s *standalone) machineOf(h hosts.Host) (machine, error) {
 
 	m := machine{Config: agent.Config{
 		Host: h.Name, StateDir: s.state.Join("agents", h.Name), Root: "/",
+		Activities:  append([]cyborg.OperationKind{}, c.Activities...), // an empty list allows none
 		NovaConfDir: nova, ImageDir: images, ImageMaxBytes: int64(c.ImageMax), ImageCacheBytes: int64(c.ImageCache),
 		HeartbeatInterval: c.Heartbeat, FullScanInterval: c.FullScan, Slots: c.Slots,
 		ScanTimeout: c.ScanTimeout, UsageTimeout: c.UsageTimeout, StopTimeout: min(c.StopTimeout, stopLimit),
@@ -127,7 +130,7 @@ func (s *standalone) machineOf(h hosts.Host) (machine, error) {
 	switch {
 	case h.Kind == "fake":
 		m.Backends = []agent.BackendConfig{{
-			Name: "fake", Driver: "fake", Enabled: true, Options: map[string]any{"park": h.Arg},
+			Name: "fake", Driver: fake.Name, Enabled: true, Options: map[string]any{"park": h.Arg},
 		}}
 		return m, nil
 	case h.Arg != hosts.ThisMachine:
@@ -149,22 +152,36 @@ func (s *standalone) machineOf(h hosts.Host) (machine, error) {
 		m.bootID = recordedBoot
 	}
 
-	m.Backends = []agent.BackendConfig{{Name: "pci", Driver: "generic", Enabled: true, Options: options}}
+	m.Backends = []agent.BackendConfig{{Name: "pci", Driver: generic.Name, Enabled: true, Options: options}}
 	return m, nil
 }
 
 // agentParts makes an agent for each host. All of them share the process's
-// connection to Temporal.
+// connection to Temporal. Each host allows only the driver that --hosts gives
+// it, so that nobody can have the agent of this machine serve fake cards.
 func (s *standalone) agentParts(temporal client.Client) ([]server.Part, error) {
-	registry, err := builtin.Registry()
+	compiled, err := builtin.Registry()
+	if err == nil {
+		err = fake.Register(compiled)
+	}
 	if err != nil {
 		return nil, err
 	}
 
 	parts := make([]server.Part, 0, len(s.machines))
 	for _, m := range s.machines {
+		var names []string
+		for _, backend := range m.Backends {
+			names = append(names, backend.Driver)
+		}
+
+		allowed, err := compiled.Only(names...)
+		if err != nil {
+			return nil, err
+		}
+
 		a, err := agent.New(m.Config, agent.Deps{
-			Temporal: temporal, Drivers: registry, Log: s.log, Version: cyborg.Version,
+			Temporal: temporal, Drivers: allowed, Log: s.log, Version: cyborg.Version,
 			BootID: m.bootID, Metrics: s.registry,
 		})
 		if err != nil {

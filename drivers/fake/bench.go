@@ -17,6 +17,10 @@ import (
 // while agents run. It stands for the person who pulls a card out or starts a
 // program that uses one. It works on the files in the park's directory and
 // keeps nothing in memory, so any number of benches may exist in any process.
+//
+// It opens each file through os.Root, and its files are for their owner alone:
+// agents run as root, and a link that somebody has planted in the directory
+// must not lead them out of it.
 type Bench struct {
 	dir string
 }
@@ -86,8 +90,40 @@ func (b Bench) Use(ctx context.Context, identity, handle, by string) error {
 	return err
 }
 
-// path returns the path of the card's file.
-func (b Bench) path(identity string) string { return filepath.Join(b.dir, identity+".json") }
+// fileOf returns the name of the card's file in the park's directory.
+func fileOf(identity string) string { return identity + ".json" }
+
+// path returns the path of the card's file, for messages.
+func (b Bench) path(identity string) string { return filepath.Join(b.dir, fileOf(identity)) }
+
+// stats returns the stat of each card's file. It is nil where the file cannot
+// be read.
+func (b Bench) stats(slots []*slot) []fs.FileInfo {
+	stats := make([]fs.FileInfo, len(slots))
+	root, err := os.OpenRoot(b.dir)
+	if err != nil {
+		return stats
+	}
+	defer root.Close()
+
+	for i, s := range slots {
+		if info, err := root.Stat(fileOf(s.identity())); err == nil {
+			stats[i] = info
+		}
+	}
+	return stats
+}
+
+// text returns the content of the card's file.
+func (b Bench) text(identity string) ([]byte, error) {
+	root, err := os.OpenRoot(b.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+
+	return root.ReadFile(fileOf(identity))
+}
 
 // read returns the card and the text of its file. A person may edit the file in
 // place, so read may find it half written. It then tries again for one second
@@ -97,7 +133,7 @@ func (b Bench) read(ctx context.Context, identity string) (*Card, []byte, error)
 	start := time.Now()
 
 	for {
-		text, err := os.ReadFile(b.path(identity))
+		text, err := b.text(identity)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return nil, nil, cyborg.Errorf(cyborg.ErrNotFound, "there is no fake card %s in %s", identity, b.dir)
@@ -163,8 +199,20 @@ func (b Bench) write(identity string, text []byte) (err error) {
 		}
 	}()
 
-	fresh := filepath.Join(b.dir, "."+identity+".new")
-	file, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
+	root, err := os.OpenRoot(b.dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+
+	// What a write that was killed has left goes first, so that nobody else's file
+	// is ever written into.
+	fresh := "." + identity + ".new"
+	if err := root.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+
+	file, err := root.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -174,11 +222,11 @@ func (b Bench) write(identity string, text []byte) (err error) {
 		return err
 	}
 
-	if err := os.Rename(fresh, b.path(identity)); err != nil {
+	if err := root.Rename(fresh, fileOf(identity)); err != nil {
 		return err
 	}
 
-	dir, err := os.Open(b.dir)
+	dir, err := root.Open(".")
 	if err != nil {
 		return err
 	}
@@ -191,7 +239,13 @@ func (b Bench) write(identity string, text []byte) (err error) {
 // write. It polls instead of blocking in flock(2), so that it returns when ctx
 // ends.
 func (b Bench) lock(ctx context.Context, identity string) (unlock func(), err error) {
-	file, err := os.OpenFile(filepath.Join(b.dir, "."+identity+".lock"), os.O_RDWR|os.O_CREATE, 0o644)
+	root, err := os.OpenRoot(b.dir)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "fake card %s cannot be locked: %w", identity, err)
+	}
+	defer root.Close()
+
+	file, err := root.OpenFile("."+identity+".lock", os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "fake card %s cannot be locked: %w", identity, err)
 	}

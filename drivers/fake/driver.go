@@ -19,6 +19,11 @@ import (
 // Name is the name under which the driver is registered.
 const Name = "fake"
 
+// Register adds the driver to a registry.
+func Register(registry *drivers.Registry) error {
+	return registry.Register(Name, New, PathOptions()...)
+}
+
 // lockTimeout bounds how long New waits for the locks of all cards. A lock is
 // held for milliseconds, so a longer wait means that something hangs.
 const lockTimeout = 10 * time.Second
@@ -67,7 +72,7 @@ func New(env drivers.Environment, raw map[string]any) (drivers.Driver, error) {
 	}
 
 	d.bench, d.bootIDFile = NewBench(parkDir), bootIDFile
-	if err := os.MkdirAll(parkDir, 0o755); err != nil {
+	if err := os.MkdirAll(parkDir, 0o700); err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the directory of the fake park cannot be made: %w", err)
 	}
 

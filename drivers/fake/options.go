@@ -46,6 +46,9 @@ type options struct {
 	BootIDFile string `mapstructure:"boot_id_file"`
 }
 
+// PathOptions lists the options that name files or directories.
+func PathOptions() []string { return []string{"park_dir", "boot_id_file"} }
+
 // defaults returns the options of a backend that is given none: one FPGA with
 // one handle.
 func defaults() options {

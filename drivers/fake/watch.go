@@ -60,19 +60,11 @@ func (d *driver) Watch(ctx context.Context, changed func()) error {
 // boot id, and the stat of each card's file. The stat of a file that cannot be
 // read is nil; view then says why.
 func (d *driver) stamps() (stamps []fs.FileInfo, boot string) {
-	for _, s := range d.slots {
-		info, err := os.Stat(d.bench.path(s.identity()))
-		if err != nil {
-			info = nil
-		}
-		stamps = append(stamps, info)
-	}
-
 	boot, err := d.bootID()
 	if err != nil {
 		boot = err.Error()
 	}
-	return stamps, boot
+	return d.bench.stats(d.slots), boot
 }
 
 // sameFile says whether the file was not written between the two stats.

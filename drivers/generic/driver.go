@@ -21,6 +21,11 @@ import (
 // Name is the name under which the driver is registered.
 const Name = "generic"
 
+// Register adds the driver to a registry.
+func Register(registry *drivers.Registry) error {
+	return registry.Register(Name, New, optionPCIIDs)
+}
+
 // Driver is one backend. It keeps nothing about the hardware between two calls,
 // so no decision depends on what was true earlier.
 type Driver struct {

@@ -48,14 +48,16 @@ func TestArrows(t *testing.T) {
 	serverParts := []string{module + "/api", module + "/internal/server", module + "/activities/conductor", module + "/workers/conductor"}
 	temporal := []string{"go.temporal.io"}
 	hostParts := []string{module + "/drivers", module + "/activities/agent", module + "/workers/agent"}
+	pretended := []string{module + "/drivers/fake"} // a host with real hardware must have no driver that makes cards up
 
 	for name, test := range map[string]struct {
 		packages  []string
 		forbidden [][]string
 	}{
 		"everything here":       {[]string{"./..."}, [][]string{engine}},
-		"the agent":             {[]string{"./cmd/cyborg-agent", "./workers/agent/...", "./activities/agent/..."}, [][]string{engine, records, serverParts}},
+		"the agent":             {[]string{"./cmd/cyborg-agent", "./internal/agentcmd", "./workers/agent/...", "./activities/agent/..."}, [][]string{engine, records, serverParts, pretended}},
 		"drivers":               {[]string{"./drivers/..."}, [][]string{temporal, records, serverParts, {module + "/workflows", module + "/internal"}}},
+		"drivers of production": {[]string{"./drivers/builtin"}, [][]string{pretended}},
 		"workflows":             {[]string{"./workflows/..."}, [][]string{records, serverParts, hostParts, {module + "/internal"}}},
 		"client and server":     {[]string{"./cmd/cyborg"}, [][]string{engine, hostParts}},
 		"the store":             {[]string{"./db/..."}, [][]string{temporal, hostParts, serverParts, {module + "/workflows"}}},

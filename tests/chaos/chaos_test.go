@@ -85,7 +85,7 @@ func TestChaos(t *testing.T) {
 
 	around := startCloud(t)
 	c := harness.StartCluster(t, harness.ClusterOptions{
-		Hosts: names, Park: park, Env: shortWaits(), Token: token, Outside: around.env,
+		Hosts: names, Park: park, Spare: spareBackend, Env: shortWaits(), Token: token, Outside: around.env,
 	})
 
 	seed := *seedFlag

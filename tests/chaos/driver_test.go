@@ -277,11 +277,12 @@ func (d *driver) operation(ctx context.Context, id uuid.UUID) (op apiclient.Oper
 	return op, err
 }
 
-// prepareConfigure installs the spare backend where it does not exist, and
-// chooses how the work changes it.
+// prepareConfigure chooses how the work changes the spare backend. It installs
+// the backend where that has never been, because only a card that has a file can
+// be held.
 func (d *driver) prepareConfigure(ctx context.Context, j *job) error {
 	settings := cyborg.JSONObject{
-		"park": "1xfpga", "domain": spareDomain, "park_dir": d.c.ParkDir(j.host), "install_latency": fmt.Sprintf("%dms", d.serial()),
+		"park": "1xfpga", "domain": spareDomain, "install_latency": fmt.Sprintf("%dms", d.serial()),
 	}
 	backends, err := apiclient.Collect(d.c.API.Drivers(ctx, []string{j.host}, apiclient.Page{}))
 	if err != nil {
@@ -289,6 +290,9 @@ func (d *driver) prepareConfigure(ctx context.Context, j *job) error {
 	}
 
 	i := slices.IndexFunc(backends, func(b cyborg.Backend) bool { return b.Name == spareBackend })
+	if i < 0 {
+		return fmt.Errorf("host %s has no backend %s", j.host, spareBackend)
+	}
 	j.card = spareDomain + ":01:00.0"
 
 	install := request{
@@ -298,16 +302,19 @@ func (d *driver) prepareConfigure(ctx context.Context, j *job) error {
 		},
 	}
 
-	if i < 0 {
+	disabled := backends[i].State == cyborg.BackendDisabled
+	_, err = d.c.Bench(j.host).Card(ctx, j.card)
+	if cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {
 		first := install
 		first.async = false
-		if err := d.mustDo(ctx, first); err != nil {
-			return err
-		}
+		disabled, err = false, d.mustDo(ctx, first)
+	}
+	if err != nil {
+		return err
 	}
 
 	switch {
-	case i >= 0 && backends[i].State == cyborg.BackendDisabled:
+	case disabled:
 		j.request = install
 	case j.work.card%2 == 0:
 		j.request = request{

@@ -17,6 +17,13 @@ import (
 	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
+// testAgent is the binary of agents with fake cards, which the agent of
+// production does not have.
+const testAgent = "cyborg-test-agent"
+
+// allowFake is the variable that lets an agent use it.
+const allowFake = "CYBORG_AGENT_DRIVERS=fake"
+
 // Agent is an agent in a process of its own, on a host with fake cards. It
 // reports to a standalone. Its state lies where the standalone keeps the state
 // of its own agents, so that ParkDir and Bench find its cards. Its methods fail
@@ -37,7 +44,7 @@ type Agent struct {
 func (s *Standalone) StartAgent(t testing.TB, host, park string) *Agent {
 	t.Helper()
 	a := &Agent{
-		Host: host, process: newProcess("cyborg-agent"), of: s,
+		Host: host, process: newProcess(testAgent), of: s,
 		root: filepath.Join(filepath.Dir(s.StateDir), "root-"+host), state: filepath.Join(s.StateDir, "agents", host),
 	}
 
@@ -51,7 +58,7 @@ func (s *Standalone) StartAgent(t testing.TB, host, park string) *Agent {
 // own. Its agent does not run yet.
 func (a *Agent) Clone(t testing.TB) *Agent {
 	t.Helper()
-	b := &Agent{Host: a.Host, process: newProcess("cyborg-agent"), of: a.of, root: a.root + "-clone", state: a.root + "-clone-state"}
+	b := &Agent{Host: a.Host, process: newProcess(testAgent), of: a.of, root: a.root + "-clone", state: a.root + "-clone-state"}
 
 	require.NoError(t, os.CopyFS(b.state, os.DirFS(a.state)))
 	require.NoError(t, os.Chmod(b.state, 0o700))
@@ -120,7 +127,7 @@ func (a *Agent) LoseState(t testing.TB) {
 func (a *Agent) Launch(t testing.TB) {
 	t.Helper()
 	a.launched = time.Now()
-	a.start(t, append(slices.Clone(a.of.env), clock.FileVariable+"="+a.clock()), a.args...)
+	a.start(t, append(slices.Clone(a.of.env), clock.FileVariable+"="+a.clock(), allowFake), a.args...)
 }
 
 // Restart starts the agent on the same state, and waits until the standalone

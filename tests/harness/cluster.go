@@ -34,6 +34,9 @@ type ClusterOptions struct {
 	Hosts []string
 	// Park is the text of the fake cards of each host, such as 2xfpga,1xgpu.
 	Park string
+	// Spare is the name of a second backend of each host, which is disabled and
+	// which a test may install through the API; empty for none.
+	Spare string
 	// Env is added to the environment of every process.
 	Env []string
 	// Token is a static token of an admin. Where it is empty and Env configures no
@@ -345,10 +348,17 @@ func (c *Cluster) startAgent(ctx context.Context, t testing.TB, host string) {
 		slices.Reverse(endpoints) // so that not all agents begin with the same conductor
 	}
 
+	// The directory of the cards is not on the disk of the agent's state, which can
+	// be filled. Only the host's own configuration can say so.
+	backends := fmt.Sprintf("{driver: fake, options: {park: %q, handles: 2, park_dir: %q}}", c.options.Park, park)
+	if c.options.Spare != "" {
+		backends += fmt.Sprintf(", {name: %s, driver: fake, enabled: false, options: {park_dir: %q}}", c.options.Spare, park)
+	}
+
 	c.metrics[host] = porttest.Address(t)
-	c.add(ctx, c.program(t, host, NodeAgent, "cyborg-agent", []string{"CYBORG_AGENT_NOVA_CONF_DIR=" + c.NovaConfDir(host)},
+	c.add(ctx, c.program(t, host, NodeAgent, testAgent, []string{allowFake, "CYBORG_AGENT_NOVA_CONF_DIR=" + c.NovaConfDir(host)},
 		"--host", host, "--root", c.root(host), "--image-dir", images, "--state-dir", filepath.Join(state, "agent"),
-		"--backends", fmt.Sprintf("[{driver: fake, options: {park: %q, handles: 2, park_dir: %q}}]", c.options.Park, park),
+		"--backends", "["+backends+"]",
 		"--endpoints", strings.Join(endpoints, ","),
 		"--temporal-address", c.link(t, host, "temporal", c.temporal),
 		"--metrics-listen", c.metrics[host]))

@@ -134,6 +134,7 @@ func TestSimulatedMachine(t *testing.T) { //nolint:tparallel // each subtest con
 		{"unbound by hand", unboundByHand},
 		{"virtual functions", virtualFunctions},
 		{"another device_spec", anotherDeviceSpec},
+		{"what the host does not allow", notAllowed},
 		{"reboot", rebootedMachine},
 	} {
 		if !t.Run(chapter.name, func(t *testing.T) {
@@ -513,6 +514,32 @@ func anotherDeviceSpec(t *testing.T, m *machine) {
 
 	require.Equal(t, cyborg.StatusReady, m.status(t, fpga))
 	require.Equal(t, cyborg.StatusReady, m.status(t, gpu))
+}
+
+// notAllowed asks, as an administrator, for what only the host's own
+// configuration can allow: a driver of cards that do not exist, and a path.
+func notAllowed(t *testing.T, m *machine) {
+	t.Helper()
+	const drivers = "/v1/hosts/rack/drivers"
+	secret := filepath.Join(t.TempDir(), "shadow")
+	require.NoError(t, os.WriteFile(secret, []byte("root:$6$canary:19000"), 0o600))
+
+	status, _, problem := request(t, m.Standalone, http.MethodPost, drivers, map[string]any{"driver": "fake", "options": map[string]any{"park": "1xgpu"}})
+	require.Equal(t, http.StatusUnprocessableEntity, status, problem)
+	require.Contains(t, problem["detail"], `host rack does not allow driver "fake"; in agent.drivers it has: generic`)
+
+	for option, value := range map[string]string{"boot_id_file": secret, "pci_ids": secret} {
+		status, _, problem = request(t, m.Standalone, http.MethodPost, drivers,
+			map[string]any{"name": "other", "driver": "generic", "options": map[string]any{option: value}})
+		require.Equal(t, http.StatusBadRequest, status, problem)
+		require.Contains(t, problem["detail"], "options."+option+" is a path")
+	}
+
+	// The API cannot tell this path from another text, and the agent can.
+	status, _, problem = request(t, m.Standalone, http.MethodPost, drivers,
+		map[string]any{"name": "other", "driver": "generic", "options": map[string]any{"PCI_IDs": "../../pci.ids"}})
+	require.Equal(t, http.StatusBadRequest, status, problem)
+	require.Contains(t, problem["detail"], "no request may name a path on host rack, as these options of driver generic do: PCI_IDs")
 }
 
 // rebootedMachine boots the machine, which undoes the binding to VFIO.

@@ -189,8 +189,7 @@ func (a *Agent) assemble(dir *statedir.Dir, j *journal.Journal) (parts, error) {
 
 	activities := &activity.Activities{
 		Inventory: known, Journal: j, Images: store, Reporter: sender, Log: a.log,
-		Instance:     sender.instance,
-		Nova:         nova,
+		Nova: nova, Allowed: a.config.Activities, Instance: sender.instance,
 		UsageTimeout: a.config.UsageTimeout, Ended: measured.stepEnded, Now: a.deps.Clock,
 	}
 

@@ -50,7 +50,7 @@ func newHost(t *testing.T) *host {
 	t.Helper()
 	dir := t.TempDir()
 	registry := drivers.NewRegistry()
-	require.NoError(t, registry.Register(fake.Name, fake.New))
+	require.NoError(t, fake.Register(registry))
 
 	h := &host{t: t, conductor: newConductor(t), temporal: newTemporal(t), bench: fake.NewBench(filepath.Join(dir, "park"))}
 	h.config = agent.Config{

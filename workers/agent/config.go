@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"github.com/cyborg-project/cyborg"
+	activity "github.com/cyborg-project/cyborg/activities/agent"
 	"github.com/cyborg-project/cyborg/activities/agent/inventory"
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/internal/clock"
@@ -71,6 +73,9 @@ type Config struct {
 	// Backends are the configured drivers of this host. Changes that an operator
 	// made through the API are in StateDir/backends.json and override these.
 	Backends []BackendConfig
+	// Activities are the kinds of work that this host allows, of those in Kinds of
+	// activities/agent; nil means all.
+	Activities []cyborg.OperationKind
 	// Slots is how many activities run at the same time. Default 64. Steps on one
 	// device never overlap, whatever this is.
 	Slots int
@@ -92,7 +97,7 @@ type BackendConfig struct {
 type Deps struct {
 	// Temporal may be a lazy client, and several agents may share one. Required.
 	Temporal client.Client
-	// Drivers are the compiled-in drivers. Required.
+	// Drivers are the compiled-in drivers that this host allows. Required.
 	Drivers *drivers.Registry
 	// Log is required.
 	Log *slog.Logger
@@ -173,6 +178,12 @@ func (c Config) Validate() error {
 	}
 	if c.Slots < 0 {
 		bad("the agent's number of slots must not be negative (it is %d)", c.Slots)
+	}
+
+	for _, kind := range c.Activities {
+		if !slices.Contains(activity.Kinds(), kind) {
+			bad("the agent can allow no activities of kind %q; there are: %v", kind, activity.Kinds())
+		}
 	}
 
 	all = append(all, c.validateBackends()...)

@@ -41,7 +41,7 @@ func childRuns(dir string) error {
 	}
 
 	registry := drivers.NewRegistry()
-	if err := registry.Register(fake.Name, fake.New); err != nil {
+	if err := fake.Register(registry); err != nil {
 		return err
 	}
 

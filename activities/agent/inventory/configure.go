@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cyborg-project/cyborg"
@@ -107,6 +108,9 @@ func (i *Inventory) plan(request cyborg.ConfigureRequest) (Setting, error) {
 		}
 	}
 
+	if err := i.refusePaths(want.Driver, request.Options); err != nil {
+		return Setting{}, err
+	}
 	if request.Options != nil {
 		want.Options = map[string]any(request.Options)
 	}
@@ -126,6 +130,20 @@ func (i *Inventory) plan(request cyborg.ConfigureRequest) (Setting, error) {
 	}
 
 	return want, nil
+}
+
+// refusePaths returns an error of kind ErrInvalid where an option names a path.
+// A request comes through the API and through Temporal, and who has reached one
+// of them must not choose what the agent reads and writes.
+func (i *Inventory) refusePaths(driver string, options map[string]any) error {
+	_, paths := i.registry.SplitPaths(driver, options)
+	if len(paths) == 0 {
+		return nil
+	}
+
+	return cyborg.Errorf(cyborg.ErrInvalid, "no request may name a path on host %s, as these options of driver %s do: %s",
+		i.config.Host, driver, strings.Join(slices.Sorted(maps.Keys(paths)), ", ")).
+		WithHint("Leave it out, and set it in the configuration of the host's agent: agent.backends.")
 }
 
 // devicesOf returns the identities of the devices that a backend has shown

@@ -1,4 +1,4 @@
-package main
+package agentcmd
 
 import (
 	"context"
@@ -38,7 +38,7 @@ const (
 
 // doctorCommand is the doctor's command, which makes all checks, also after one
 // has failed.
-func doctorCommand() *cobra.Command {
+func (p program) doctorCommand() *cobra.Command {
 	return doctor.Command("Check the agent's set-up on this host, and say what to do",
 		"Looks, with the agent's configuration, at what an agent stands on, whether one runs or not: the configuration, the\n"+
 			"state directory, the hardware as its drivers see it, the drop-in of its Nova, the servers, Temporal, clocks and\n"+
@@ -55,7 +55,7 @@ func doctorCommand() *cobra.Command {
 			examineStateDir(f, c.Agent.StateDir)
 			examineKernel(f, c.Agent.Root)
 			examineWhitelist(f, novaconf.File{Host: c.Agent.Host, Dir: c.Agent.NovaConfDir})
-			examineBackends(cmd, f, c)
+			p.examineBackends(cmd, f, c)
 			examineEndpoints(cmd.Context(), f, c)
 			temporalclient.Examine(cmd.Context(), f, c.Temporal, temporalclient.Examination{
 				Queue: workflows.AgentQueue(c.Agent.Host), IfUnserved: "Start the agent of this host.",
@@ -172,7 +172,7 @@ func examineWhitelist(f *doctor.Findings, file novaconf.File) {
 
 // examineBackends checks that each backend's driver can be made and discovers
 // its devices.
-func examineBackends(cmd *cobra.Command, f *doctor.Findings, c *config.Config) {
+func (p program) examineBackends(cmd *cobra.Command, f *doctor.Findings, c *config.Config) {
 	if len(c.Agent.Backends) == 0 {
 		f.Warn("backends", "none is configured", "Set agent.backends, or install drivers with: cyborg driver install")
 		return
@@ -191,8 +191,8 @@ func examineBackends(cmd *cobra.Command, f *doctor.Findings, c *config.Config) {
 		return nil
 	}
 
-	if err := eachBackend(cmd, c, seen); err != nil {
-		f.Error("backends", err, "Make room in the directory for temporary files.")
+	if err := p.eachBackend(cmd, c, seen); err != nil {
+		f.Error("backends", err, "Correct agent.drivers, or make room in the directory for temporary files.")
 	}
 }
 

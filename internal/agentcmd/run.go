@@ -1,4 +1,4 @@
-package main
+package agentcmd
 
 import (
 	"cmp"
@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cyborg-project/cyborg"
-	"github.com/cyborg-project/cyborg/drivers/builtin"
 	"github.com/cyborg-project/cyborg/internal/clock"
 	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/temporalclient"
@@ -18,7 +17,7 @@ import (
 )
 
 // run runs the agent until the command's context ends.
-func run(cmd *cobra.Command, _ []string) error {
+func (p program) run(cmd *cobra.Command, _ []string) error {
 	c, err := load(cmd)
 	if err != nil {
 		return err
@@ -30,7 +29,7 @@ func run(cmd *cobra.Command, _ []string) error {
 		return err
 	}
 
-	registry, err := builtin.Registry()
+	allowed, err := p.allowed(c.Agent)
 	if err != nil {
 		return err
 	}
@@ -55,7 +54,7 @@ func run(cmd *cobra.Command, _ []string) error {
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 
 	a, err := agent.New(settings, agent.Deps{
-		Temporal: temporal, Drivers: registry, Log: log, Version: cyborg.Version, Metrics: metrics, Clock: clock.System(),
+		Temporal: temporal, Drivers: allowed, Log: log, Version: cyborg.Version, Metrics: metrics, Clock: clock.System(),
 	})
 	if err != nil {
 		return err
@@ -95,6 +94,7 @@ func agentConfig(c config.Agent) (agent.Config, error) {
 		UsageTimeout:      c.UsageTimeout,
 		StopTimeout:       c.StopTimeout,
 		Slots:             c.Slots,
+		Activities:        append([]cyborg.OperationKind{}, c.Activities...), // an empty list allows none
 	}
 
 	for _, backend := range c.Backends {

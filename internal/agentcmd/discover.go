@@ -1,4 +1,4 @@
-package main
+package agentcmd
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
-	"github.com/cyborg-project/cyborg/drivers/builtin"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/config"
 )
@@ -27,7 +26,7 @@ type discovery struct {
 // JSON, also where some backends fail. It does not disturb an agent that runs
 // on this host: the drivers get empty state directories for the time of the
 // look.
-func discover(cmd *cobra.Command, _ []string) (err error) {
+func (p program) discover(cmd *cobra.Command, _ []string) (err error) {
 	c, err := load(cmd)
 	if err != nil {
 		return err
@@ -40,7 +39,7 @@ func discover(cmd *cobra.Command, _ []string) (err error) {
 	// What was seen is printed even where a backend fails: the others' results are
 	// of use.
 	seen := discovery{Host: c.Agent.Host}
-	failure := eachBackend(cmd, c, func(backend config.Backend, newDriver func() (drivers.Driver, error)) error {
+	failure := p.eachBackend(cmd, c, func(backend config.Backend, newDriver func() (drivers.Driver, error)) error {
 		report, err := look(cmd.Context(), c, backend, newDriver)
 		seen.Backends = append(seen.Backends, report)
 		return err
@@ -56,9 +55,10 @@ func discover(cmd *cobra.Command, _ []string) (err error) {
 }
 
 // checkBackends returns what is wrong with the backends of a configuration:
-// unknown drivers, or options that a driver refuses.
-func checkBackends(cmd *cobra.Command, c *config.Config) error {
-	return eachBackend(cmd, c, func(backend config.Backend, newDriver func() (drivers.Driver, error)) error {
+// drivers that there are not or that this host does not allow, and options that
+// a driver refuses.
+func (p program) checkBackends(cmd *cobra.Command, c *config.Config) error {
+	return p.eachBackend(cmd, c, func(backend config.Backend, newDriver func() (drivers.Driver, error)) error {
 		if _, err := newDriver(); err != nil {
 			return cyborg.Errorf(cyborg.ErrorKindOf(err), "backend %s: %w", backend.Name, err)
 		}
@@ -69,10 +69,10 @@ func checkBackends(cmd *cobra.Command, c *config.Config) error {
 // eachBackend calls do for each configured backend, with a function that makes
 // the backend's driver, and joins the errors. The drivers' state is in a
 // temporary directory that is removed afterwards.
-func eachBackend(
+func (p program) eachBackend(
 	cmd *cobra.Command, c *config.Config, do func(backend config.Backend, newDriver func() (drivers.Driver, error)) error,
 ) (err error) {
-	registry, err := builtin.Registry()
+	registry, err := p.allowed(c.Agent)
 	if err != nil {
 		return err
 	}

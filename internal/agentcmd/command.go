@@ -1,4 +1,7 @@
-package main
+// Package agentcmd is the command line of cyborg-agent, for the programs that
+// differ in the drivers that they have: that of production, and that of the
+// tests.
+package agentcmd
 
 import (
 	"fmt"
@@ -6,21 +9,28 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cyborg-project/cyborg"
-	"github.com/cyborg-project/cyborg/drivers/builtin"
+	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/internal/commandline"
 	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/configcmd"
 )
 
-// rootCommand is cyborg-agent with its subcommands. Without one it runs the
-// agent.
-func rootCommand() *cobra.Command {
+// program is an agent's program with its commands.
+type program struct {
+	compiled *drivers.Registry // the drivers that are compiled in
+}
+
+// Command is cyborg-agent with its subcommands, for an agent with these drivers
+// compiled in. Without a subcommand it runs the agent.
+func Command(compiled *drivers.Registry) *cobra.Command {
+	p := program{compiled: compiled}
+
 	root := &cobra.Command{
 		Use:     "cyborg-agent",
 		Short:   "Look after the accelerators of this host",
 		Version: cyborg.Version,
 		Args:    commandline.NoVerb,
-		RunE:    run,
+		RunE:    p.run,
 	}
 
 	config.AddFlags(root.PersistentFlags(),
@@ -28,7 +38,7 @@ func rootCommand() *cobra.Command {
 		config.Flag{Name: "state-dir", Key: "agent.state_dir"},
 		config.Flag{Name: "root", Key: "agent.root"},
 		config.Flag{Name: "endpoints", Key: "agent.endpoints"},
-		config.Flag{Name: "backends", Key: "agent.backends", Usage: "the drivers to run, as YAML: [{driver: fake, options: {…}}]"},
+		config.Flag{Name: "backends", Key: "agent.backends", Usage: "the drivers to run, as YAML: [{driver: generic, options: {…}}]"},
 		config.Flag{Name: "image-dir", Key: "agent.image_dir"},
 		config.Flag{Name: "metrics-listen", Key: "agent.metrics_listen"},
 		config.Flag{Name: "temporal-address", Key: "temporal.address"},
@@ -42,23 +52,23 @@ func rootCommand() *cobra.Command {
 			Use:   "run",
 			Short: "Run the agent (what happens without a command, too)",
 			Args:  commandline.Takes(),
-			RunE:  run,
+			RunE:  p.run,
 		},
 		&cobra.Command{
 			Use:   "discover",
 			Short: "Print what the configured backends see, as JSON, and change nothing",
 			Args:  commandline.Takes(),
-			RunE:  discover,
+			RunE:  p.discover,
 		},
 		recordCommand(),
-		doctorCommand(),
+		p.doctorCommand(),
 		&cobra.Command{
 			Use:   "drivers",
 			Short: "List the drivers compiled in",
 			Args:  commandline.Takes(),
-			RunE:  listDrivers,
+			RunE:  p.listDrivers,
 		},
-		configcmd.For(config.ProcessAgent, checkBackends),
+		configcmd.For(config.ProcessAgent, p.checkBackends),
 		commandline.Completion(root),
 		commandline.Manual(root, 8, nil),
 		commandline.Version(),
@@ -67,19 +77,23 @@ func rootCommand() *cobra.Command {
 	return root
 }
 
+// allowed returns the drivers that the configuration allows on this host.
+func (p program) allowed(c config.Agent) (*drivers.Registry, error) {
+	allowed, err := p.compiled.Only(c.Drivers...)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "agent.drivers: %w", err)
+	}
+	return allowed, nil
+}
+
 // load reads the agent's configuration.
 func load(cmd *cobra.Command) (*config.Config, error) {
 	return config.Load(config.LoadOptions{Process: config.ProcessAgent, Flags: cmd.Flags()})
 }
 
 // listDrivers prints the names of the compiled-in drivers, one on a line.
-func listDrivers(cmd *cobra.Command, _ []string) error {
-	registry, err := builtin.Registry()
-	if err != nil {
-		return err
-	}
-
-	for _, name := range registry.Names() {
+func (p program) listDrivers(cmd *cobra.Command, _ []string) error {
+	for _, name := range p.compiled.Names() {
 		if _, err := fmt.Fprintln(cmd.OutOrStdout(), name); err != nil {
 			return err
 		}

@@ -1,4 +1,4 @@
-package main
+package agentcmd
 
 import (
 	"bytes"
@@ -11,20 +11,49 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
+	activity "github.com/cyborg-project/cyborg/activities/agent"
+	"github.com/cyborg-project/cyborg/drivers/builtin"
+	"github.com/cyborg-project/cyborg/drivers/fake"
 	"github.com/cyborg-project/cyborg/internal/commandline"
+	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/porttest"
 )
+
+// withFake returns the command line of an agent that has the fake driver
+// besides those of production.
+func withFake(t *testing.T) *cobra.Command {
+	t.Helper()
+	compiled, err := builtin.Registry()
+	require.NoError(t, err)
+	require.NoError(t, fake.Register(compiled))
+	return Command(compiled)
+}
+
+// inProduction returns the command line of the agent of production.
+func inProduction(t *testing.T) *cobra.Command {
+	t.Helper()
+	compiled, err := builtin.Registry()
+	require.NoError(t, err)
+	return Command(compiled)
+}
 
 // command runs one command line with a configuration file of its own.
 func command(t *testing.T, text string, args ...string) (code int, out, errOut string) {
 	t.Helper()
+	return execute(t, withFake(t), text, args...)
+}
+
+// execute is command for a program with other drivers.
+func execute(t *testing.T, program *cobra.Command, text string, args ...string) (code int, out, errOut string) {
+	t.Helper()
 	file := filepath.Join(t.TempDir(), "cyborg.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	var stdout, stderr bytes.Buffer
-	code = commandline.Execute(t.Context(), rootCommand(), append(args, "--config", file), &stdout, &stderr)
+	code = commandline.Execute(t.Context(), program, append(args, "--config", file), &stdout, &stderr)
 	return code, stdout.String(), stderr.String()
 }
 
@@ -33,6 +62,67 @@ func TestDriversAreListed(t *testing.T) {
 	code, out, _ := command(t, "", "drivers")
 	require.Equal(t, 0, code)
 	require.Equal(t, []string{"fake", "generic"}, strings.Fields(out))
+
+	code, out, _ = execute(t, inProduction(t), "", "drivers")
+	require.Equal(t, 0, code)
+	require.Equal(t, []string{"generic"}, strings.Fields(out))
+}
+
+// The agent of production has no fake cards, and says which drivers it has.
+func TestProductionHasNoFakeDriver(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"config", "check"}, {"discover"}} {
+		code, _, errOut := execute(t, inProduction(t), "agent: {backends: [{driver: fake, options: {park: 1xgpu}}]}", args...)
+		require.Equal(t, commandline.ExitNotFound, code, args)
+		require.Contains(t, errOut, `there is no driver "fake"; this agent has: generic`, args)
+	}
+}
+
+// agent.drivers holds for the host's own backends, too.
+func TestDriversThatAHostAllows(t *testing.T) {
+	t.Parallel()
+	const backends = "backends: [{name: cards, driver: fake}]"
+	for drivers, allowed := range map[string]string{"": "generic", "drivers: [generic], ": "generic", "drivers: [], ": "none"} {
+		code, _, errOut := command(t, "agent: {"+drivers+"host: h1, "+backends+"}", "config", "check")
+		require.NotEqual(t, 0, code)
+		require.Contains(t, errOut, `backend cards: host h1 does not allow driver "fake"; in agent.drivers it has: `+allowed)
+	}
+
+	code, _, errOut := command(t, "agent: {drivers: [generic, fake], "+backends+"}", "config", "check")
+	require.Equal(t, 0, code, errOut)
+
+	for _, args := range [][]string{{"config", "check"}, {"discover"}, {"run"}} {
+		code, _, errOut = command(t, "agent: {drivers: [generic, faek], "+backends+"}", args...)
+		require.Equal(t, commandline.ExitUsage, code, args)
+		require.Contains(t, errOut, `agent.drivers: a driver "faek" cannot be allowed, because there is none; this agent has: fake, generic`, args)
+	}
+}
+
+// The option names the same kinds of work as the activities, all of which are
+// allowed by default. An empty list allows none of them.
+func TestActivitiesThatAHostAllows(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, activity.Kinds(), config.Default().Agent.Activities)
+
+	code, _, errOut := command(t, "agent: {activities: [retire]}", "config", "check")
+	require.Equal(t, commandline.ExitUsage, code)
+	for _, kind := range activity.Kinds() {
+		require.Contains(t, errOut, string(kind))
+	}
+
+	for text, want := range map[string][]cyborg.OperationKind{
+		"agent: {activities: [attach]}": {cyborg.OperationAttach},
+		"agent: {activities: []}":       {},
+		"":                              activity.Kinds(),
+	} {
+		file := filepath.Join(t.TempDir(), "cyborg.yaml")
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		c, err := config.Load(config.LoadOptions{Process: config.ProcessAgent, File: file})
+		require.NoError(t, err)
+		settings, err := agentConfig(c.Agent)
+		require.NoError(t, err)
+		require.Equal(t, want, settings.Activities, text)
+	}
 }
 
 func TestVersion(t *testing.T) {
@@ -78,6 +168,7 @@ func TestConfigCheckTriesBackendOptions(t *testing.T) {
 	t.Parallel()
 	code, out, errOut := command(t, `
 agent:
+  drivers: [fake, generic]
   backends:
     - {name: typo, driver: generic, options: {device_spec: [{vendor: "10de"}]}}
     - {name: good, driver: fake, options: {park: 2xgpu}}
@@ -100,6 +191,7 @@ func TestDiscoverPrintsWhatBackendsSee(t *testing.T) {
 agent:
   host: h1
   state_dir: `+state+`
+  drivers: [fake, generic]
   backends:
     - {driver: fake, options: {park: "2xgpu,1xfpga"}}
     - {name: pci, driver: generic, options: {device_spec: [{address: "*"}]}}
@@ -123,6 +215,7 @@ func TestDiscoverReportsBackendsThatFail(t *testing.T) {
 	t.Parallel()
 	code, out, errOut := command(t, `
 agent:
+  drivers: [fake]
   backends:
     - {driver: nonsense}
     - {driver: fake, options: {park: 1xgpu}}
@@ -176,11 +269,15 @@ func TestAnAgentRunsWithoutItsServers(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 
+	file := filepath.Join(t.TempDir(), "cyborg.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("agent: {drivers: [fake]}"), 0o600))
+	program := withFake(t)
+
 	var stdout, stderr bytes.Buffer
 	done := make(chan int, 1)
 	go func() {
-		done <- commandline.Execute(ctx, rootCommand(), []string{
-			"--host", "h1", "--state-dir", state, "--backends", "[{driver: fake, options: {park: 1xgpu}}]",
+		done <- commandline.Execute(ctx, program, []string{
+			"--config", file, "--host", "h1", "--state-dir", state, "--backends", "[{driver: fake, options: {park: 1xgpu}}]",
 			"--endpoints", "http://" + nobody, "--temporal-address", nobody, "--metrics-listen", address,
 		}, &stdout, &stderr)
 	}()
