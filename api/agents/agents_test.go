@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -42,10 +43,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(postgrestest.Runner(m)) }
 
 // harness is the endpoint over a real store and its intake.
 type harness struct {
-	t      testing.TB
-	store  *db.Store
-	server *httptest.Server
-	client *http.Client
+	t        testing.TB
+	store    *db.Store
+	database *pgxpool.Pool
+	server   *httptest.Server
+	client   *http.Client
 }
 
 // setup builds the endpoint, which fetches images from the allowed addresses
@@ -89,7 +91,11 @@ func setupWith(t testing.TB, config agents.Config, images agents.GlanceSource, a
 	})
 	require.NoError(t, err)
 
-	h := &harness{t: t, store: store, server: httptest.NewUnstartedServer(noDefects(t, handler))}
+	pool, err := pgxpool.New(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+
+	h := &harness{t: t, store: store, database: pool, server: httptest.NewUnstartedServer(noDefects(t, handler))}
 	h.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // some handshakes are meant to fail
 	t.Cleanup(h.server.Close)
 	return h
