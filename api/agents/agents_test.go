@@ -1,6 +1,7 @@
 package agents_test
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"context"
@@ -16,6 +17,7 @@ import (
 	"io"
 	"log/slog"
 	"math/big"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -316,36 +318,120 @@ func zip(t testing.TB, text []byte) []byte {
 	return out.Bytes()
 }
 
+// answers posts the reports at once and returns the channel of the statuses, in
+// the order in which they are answered.
+func (h *harness) answers(reports ...agentapi.Report) <-chan int {
+	h.t.Helper()
+	statuses := make(chan int, len(reports))
+	for _, one := range reports {
+		text, err := json.Marshal(one)
+		require.NoError(h.t, err)
+		go func() {
+			response, err := h.client.Post(h.server.URL+agents.ReportsPath, "application/json", bytes.NewReader(text))
+			if err != nil {
+				statuses <- 0
+				return
+			}
+			_ = response.Body.Close() // the status says it
+			again, _ := strconv.Atoi(response.Header.Get("Retry-After"))
+			if response.StatusCode == http.StatusTooManyRequests && again < 1 {
+				statuses <- -1
+				return
+			}
+			statuses <- response.StatusCode
+		}()
+	}
+	return statuses
+}
+
+// hold keeps all reports from being recorded until the returned function is
+// called.
+func (h *harness) hold() (proceed func()) {
+	h.t.Helper()
+	tx, err := h.database.Begin(h.t.Context())
+	require.NoError(h.t, err)
+	_, err = tx.Exec(h.t.Context(), "LOCK TABLE hosts IN ACCESS EXCLUSIVE MODE")
+	require.NoError(h.t, err)
+	return func() { require.NoError(h.t, tx.Rollback(h.t.Context())) }
+}
+
 // TestTooManyReports: an agent that waits too long for a place is told to come
 // back, and when.
 func TestTooManyReports(t *testing.T) {
 	t.Parallel()
-	h := setup(t, agents.Config{MaxReports: 1, ReportWait: 2 * time.Second}).plain()
-	body, slow := io.Pipe() // a report that is taken for as long as it is sent
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.server.URL+agents.ReportsPath, body)
-	require.NoError(t, err)
+	h := setup(t, agents.Config{MaxReports: 1, ReportWait: 10 * time.Millisecond}).plain()
+	proceed := h.hold()
+	statuses := h.answers(report("h1", 1), report("h2", 1))
+	require.Equal(t, http.StatusTooManyRequests, <-statuses)
+	proceed()
+	require.Equal(t, http.StatusOK, <-statuses)
+}
 
-	first := make(chan struct{})
-	go func() {
-		defer close(first)
-		if response, err := h.client.Do(request); err == nil {
-			_ = response.Body.Close() // what it says does not matter
+// No host has more than two places, so that none can keep others from
+// reporting.
+func TestTooManyReportsOfOneHost(t *testing.T) {
+	t.Parallel()
+	h := setup(t, agents.Config{ReportWait: time.Hour}).plain()
+	proceed := h.hold()
+	statuses := h.answers(report("h1", 1), report("h1", 1), report("h1", 1))
+	require.Equal(t, http.StatusTooManyRequests, <-statuses)
+	proceed()
+	require.Equal(t, http.StatusOK, <-statuses)
+	require.Equal(t, http.StatusOK, <-statuses)
+}
+
+// halfSent sends the head of a report and a part of its body, and returns the
+// connection.
+func (h *harness) halfSent() net.Conn {
+	h.t.Helper()
+	conn, err := net.Dial("tcp", h.server.Listener.Addr().String())
+	require.NoError(h.t, err)
+	h.t.Cleanup(func() { _ = conn.Close() }) // its server may have closed it
+	_, err = io.WriteString(conn, "POST "+agents.ReportsPath+
+		" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+	require.NoError(h.t, err)
+	return conn
+}
+
+// Reports that are sent by halves keep no place from those that arrive.
+func TestHalfSentReportsTakeNoPlace(t *testing.T) {
+	t.Parallel()
+	h := setup(t, agents.Config{MaxReports: 1, MaxBodies: 8, ReportWait: 10 * time.Millisecond}).plain()
+	for range 64 {
+		h.halfSent()
+	}
+
+	for sequence := range int64(10) {
+		response, body := h.post(agents.ReportsPath, report("h1", sequence+1))
+		require.True(t, accepted[agentapi.ReportReply](h, response, body).Accepted)
+	}
+}
+
+// Of too many bodies the slowest is given up, and each has only so much time.
+func TestSlowBodiesAreGivenUp(t *testing.T) {
+	t.Parallel()
+	statuses := make(chan int, 5)
+	status := func(conn net.Conn) {
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			statuses <- 0 // the test is over
+			return
 		}
-	}()
+		_ = response.Body.Close() // the status says it
+		statuses <- response.StatusCode
+	}
 
-	_, err = slow.Write([]byte("{"))
-	require.NoError(t, err)
+	few := setup(t, agents.Config{MaxBodies: 2, BodyTime: time.Hour}).plain()
+	for range cap(statuses) {
+		go status(few.halfSent())
+	}
+	for range cap(statuses) - 2 {
+		require.Equal(t, http.StatusTooManyRequests, <-statuses)
+	}
 
-	require.Eventually(t, func() bool {
-		response, err := h.client.Post(h.server.URL+agents.ReportsPath, "application/json", strings.NewReader("{}"))
-		require.NoError(t, err)
-		defer response.Body.Close()
-		again, _ := strconv.Atoi(response.Header.Get("Retry-After")) // none is 0
-		return response.StatusCode == http.StatusTooManyRequests && again >= 1
-	}, 5*time.Minute, time.Millisecond)
-
-	require.NoError(t, slow.Close())
-	<-first
+	short := setup(t, agents.Config{BodyTime: time.Millisecond}).plain()
+	go status(short.halfSent())
+	require.Equal(t, http.StatusBadRequest, <-statuses)
 }
 
 // TestTooManyLargeReports: large reports wait for each other, and do not keep
