@@ -166,5 +166,8 @@ func New(config Config, deps Deps) (http.Handler, error) {
 		web.WriteError(w, r, web.MethodNotAllowed(r, "another method"))
 	})
 
-	return web.Observe(deps.Log, metrics, nil)(router), nil
+	// Without certificates, the browser of somebody on this machine reaches the
+	// endpoint as an agent does.
+	guard := web.GuardBrowsers(!config.Certificates)
+	return web.Observe(deps.Log, metrics, nil)(guard(router)), nil
 }

@@ -200,9 +200,13 @@ func (h *harness) send(method, path string, body []byte, headers ...string) (*ht
 	request, err := http.NewRequestWithContext(h.t.Context(), method, h.server.URL+path, bytes.NewReader(body))
 	require.NoError(h.t, err)
 
+	if method == http.MethodPost {
+		request.Header.Set("Content-Type", "application/json")
+	}
 	for i := 0; i < len(headers); i += 2 {
 		request.Header.Set(headers[i], headers[i+1])
 	}
+	request.Host = request.Header.Get("Host")
 
 	response, err := h.client.Do(request)
 	require.NoError(h.t, err)
@@ -443,6 +447,8 @@ func TestTooManyLargeReports(t *testing.T) {
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.server.URL+agents.ReportsPath, body)
 	require.NoError(t, err)
 
+	request.Header.Set("Content-Type", "application/json")
+
 	first := make(chan struct{})
 	go func() {
 		defer close(first)
@@ -543,6 +549,41 @@ func TestInvalidReports(t *testing.T) {
 	accepted[agentapi.ReportReply](h, response, got)
 	_, err = h.store.Host(t.Context(), "h1")
 	require.NoError(t, err)
+}
+
+// A web page that somebody on the machine visits cannot report: neither from
+// another origin, nor under a name that it made up, nor with a body that a
+// browser sends anywhere.
+func TestBrowsersCannotReport(t *testing.T) {
+	t.Parallel()
+	h := setup(t, agents.Config{}).plain()
+	text, err := json.Marshal(report("h1", 1))
+	require.NoError(t, err)
+
+	for name, headers := range map[string][]string{
+		"another origin": {"Origin", "http://evil.example"},
+		"another site":   {"Sec-Fetch-Site", "cross-site"},
+		"another name":   {"Host", "evil.example:6667"},
+	} {
+		response, body := h.send(http.MethodPost, agents.ReportsPath, text, headers...)
+		require.Equal(t, http.StatusForbidden, response.StatusCode, "%s: %s", name, body)
+		h.refused(cyborg.ErrForbidden, response, body)
+	}
+
+	response, body := h.send(http.MethodGet, agents.HostsPath+"h1", nil, "Host", "evil.example")
+	h.refused(cyborg.ErrForbidden, response, body)
+
+	for _, kind := range []string{"", "text/plain", "application/x-www-form-urlencoded", "application/jsonp", "text/plain; x=application/json"} {
+		for _, path := range []string{agents.ReportsPath, agents.DifferencesPath, agents.HeartbeatsPath} {
+			response, body := h.send(http.MethodPost, path, text, "Content-Type", kind)
+			require.Contains(t, h.refused(cyborg.ErrInvalid, response, body).Detail, "application/json", kind)
+		}
+	}
+	_, err = h.store.Host(t.Context(), "h1")
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
+
+	response, body = h.send(http.MethodPost, agents.ReportsPath, text, "Content-Type", "application/json; charset=utf-8", "Host", "localhost:6667")
+	require.True(t, accepted[agentapi.ReportReply](h, response, body).Accepted)
 }
 
 // An agent speaks only for a host that its certificate names.

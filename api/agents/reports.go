@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
 	"os"
 
@@ -165,6 +166,12 @@ func (e *endpoint) readBody(w http.ResponseWriter, r *http.Request, limit int64)
 // decompressed returns a reader of a body, which may be compressed with gzip.
 // It bounds the compressed size only; the caller bounds what it reads.
 func decompressed(w http.ResponseWriter, r *http.Request, limit int64) (io.Reader, error) {
+	// A browser may send other types to another origin without asking it first.
+	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || kind != "application/json" {
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the body has the Content-Type %q; it must be application/json", r.Header.Get("Content-Type"))
+	}
+
 	sent := http.MaxBytesReader(w, r.Body, limit)
 	switch encoding := r.Header.Get("Content-Encoding"); encoding {
 	case "", "identity":
