@@ -57,6 +57,13 @@ type Config struct {
 	origins map[string]given
 }
 
+// Given reports whether a value was given for the option with that key, even if
+// it is the default.
+func (c *Config) Given(key string) bool {
+	_, ok := c.origins[key]
+	return ok
+}
+
 // Log configures logging.
 type Log struct {
 	Level  slog.Level `key:"level" default:"info" oneof:"debug info warn error" doc:"The lowest level of messages that are written."`
@@ -156,7 +163,7 @@ type Token struct {
 
 // AgentEndpoint configures the listener that agents call.
 type AgentEndpoint struct {
-	Listen         string    `key:"listen" default:"127.0.0.1:6667" check:"listen" doc:"Address and port of the endpoint that agents call. On an address beyond loopback, the endpoint needs all of tls, and an agent's certificate must name its host."`
+	Listen         string    `key:"listen" default:"127.0.0.1:6667" check:"listen" doc:"Address and port of the endpoint that agents call. On an address beyond loopback, the endpoint needs all of tls, and an agent's certificate must name its host. On loopback without tls.client_ca, everybody on the machine can speak for every host. The standalone opens it only if you set this option: its own agents need no port."`
 	TLS            ServerTLS `key:"tls"`
 	MaxConnections int       `key:"max_connections" default:"50000" min:"10" doc:"The most connections that are open at once. The limit works like that of api.max_connections. An agent keeps one connection open, and a second one while it fetches an image."`
 }

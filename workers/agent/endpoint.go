@@ -50,8 +50,13 @@ type endpoint struct {
 }
 
 // newEndpoint makes the client. It follows no redirects, so that only a
-// configured conductor ever answers.
-func newEndpoint(urls []string, config *tls.Config) *endpoint {
+// configured conductor ever answers. dial makes the connections; nil means over
+// the network.
+func newEndpoint(urls []string, config *tls.Config, dial DialFunc) *endpoint {
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext
+	}
+
 	trimmed := make([]string, len(urls))
 	for n, one := range urls {
 		trimmed[n] = strings.TrimRight(one, "/")
@@ -60,7 +65,7 @@ func newEndpoint(urls []string, config *tls.Config) *endpoint {
 	return &endpoint{urls: trimmed, client: &http.Client{
 		Transport: &http.Transport{
 			Proxy:                 http.ProxyFromEnvironment,
-			DialContext:           (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+			DialContext:           dial,
 			TLSClientConfig:       config,
 			TLSHandshakeTimeout:   5 * time.Second,
 			ResponseHeaderTimeout: imageStallTimeout,
