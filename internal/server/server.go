@@ -55,7 +55,7 @@ func Run(ctx context.Context, c *config.Config, deps Deps) error {
 
 	store, err := db.Open(ctx, deps.DatabaseURL, db.Options{
 		MaxConns: c.Database.MaxConns, SilentAfter: c.Conductor.SilentAfter, DeployableName: c.Inventory.NameDeployable,
-		Tracer: metrics,
+		MaxUnboundARQs: c.ARQs.MaxUnbound, Tracer: metrics,
 	}, deps.Log)
 	if err != nil {
 		return err
