@@ -133,7 +133,7 @@ func New(config Config, deps Deps) (http.Handler, error) {
 	}
 
 	s := &server{
-		auth: authenticator, names: loopbackNames(config.Hosts), v1: first, registry: deps.Registry, document: document,
+		auth: authenticator, names: config.Hosts, v1: first, registry: deps.Registry, document: document,
 		ready: readiness{log: deps.Log, checks: append([]Check{
 			{Name: "database", Run: deps.Store.Ping}, {Name: "temporal", Run: deps.Engine.Ping},
 		}, deps.Checks...)},

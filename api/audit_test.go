@@ -2,11 +2,13 @@ package api_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,15 +22,16 @@ import (
 	"github.com/cyborg-project/cyborg/api/audit"
 	"github.com/cyborg-project/cyborg/api/policy"
 	v1 "github.com/cyborg-project/cyborg/api/v1"
+	"github.com/cyborg-project/cyborg/api/web"
 )
 
 // audited is a harness with an audit trail, whose log shows only errors.
-func audited(t *testing.T, path string) (*harness, *record) {
+func audited(t *testing.T, path string, window time.Duration) (*harness, *record) {
 	t.Helper()
 	h, said := setup(t), &record{}
 	log := slog.New(slog.NewJSONHandler(said, &slog.HandlerOptions{Level: slog.LevelError}))
 
-	trail, err := audit.New(path, "server-1", log)
+	trail, err := audit.New(path, "server-1", window, log)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, trail.Close()) })
 
@@ -69,7 +72,7 @@ func (r *record) trail(t *testing.T) []audit.Event {
 // other request does.
 func TestAuditTrail(t *testing.T) {
 	t.Parallel()
-	h, said := audited(t, "")
+	h, said := audited(t, "", time.Nanosecond)
 	accelerator := h.host("h1", 1)["fpga-0"]
 	id := accelerator.UUID.String()
 
@@ -156,7 +159,7 @@ func unbound(id string) any {
 func TestAuditFile(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.jsonl")
-	h, said := audited(t, path)
+	h, said := audited(t, path, time.Nanosecond)
 
 	lines := func(path string) int {
 		text, err := os.ReadFile(path)
@@ -177,6 +180,68 @@ func TestAuditFile(t *testing.T) {
 	require.Equal(t, 2, lines(path+".1"))
 	require.Empty(t, said.String())
 
-	_, err := audit.New(filepath.Join(path, "x"), "", slog.New(slog.DiscardHandler))
+	_, err := audit.New(filepath.Join(path, "x"), "", time.Minute, slog.New(slog.DiscardHandler))
 	require.ErrorContains(t, err, "audit.file")
+}
+
+// Whoever proves nothing costs a line in each window, and not one for each
+// request: the next line says how many there were.
+func TestUnknownCallersAreCounted(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "audit.jsonl")
+	trail, err := audit.New(path, "server-1", time.Hour, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+
+	exchange := web.Exchange{
+		Time: time.Now(), Method: "GET", Path: "/v1/accelerators", Route: "/v1/accelerators", Query: strings.Repeat("x", 5000),
+		Status: http.StatusUnauthorized, Remote: "192.0.2.1:1", Agent: strings.Repeat("a", 5000),
+	}
+	for n := range 2000 {
+		exchange.Method, exchange.Status = []string{"GET", "POST"}[n%2], []int{http.StatusUnauthorized, http.StatusNotFound}[n%2]
+		trail.Account(t.Context(), exchange)
+	}
+
+	exchange.Remote, exchange.Time = "192.0.2.2:1", exchange.Time.Add(time.Minute)
+	trail.Account(t.Context(), exchange)
+	exchange.Identity = web.Identity{Name: "ada"}
+	trail.Account(t.Context(), exchange)
+
+	events := func() (events []audit.Event) {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for line := range strings.Lines(string(text)) {
+			var event audit.Event
+			require.NoError(t, json.Unmarshal([]byte(line), &event))
+			require.True(t, len(line) < 2000 || event.Initiator.Name == "ada", "%d bytes", len(line))
+			events = append(events, event)
+		}
+		return events
+	}
+	require.Len(t, events(), 3, "the first of each address, and the known caller's")
+
+	exchange.Remote, exchange.Time, exchange.Identity = "192.0.2.1:7", exchange.Time.Add(time.Hour), web.Identity{}
+	trail.Account(t.Context(), exchange)
+	require.Len(t, events(), 5, "a new window begins")
+	require.Equal(t, []audit.Attachment{{Name: "repeated", ContentType: "text/plain", Content: "1999"}}, events()[3].Attachments)
+	require.Empty(t, events()[4].Attachments)
+
+	trail.Account(t.Context(), exchange)
+	for n := range 5000 { // addresses are no way around it
+		exchange.Remote = fmt.Sprintf("198.51.%d.%d:1", n/250, n%250)
+		trail.Account(t.Context(), exchange)
+	}
+	require.Less(t, len(events()), 1200)
+	require.NoError(t, trail.Close())
+	require.Less(t, len(events()), 1300)
+
+	total := 0
+	for _, event := range events() {
+		total++
+		if len(event.Attachments) > 0 {
+			more, err := strconv.Atoi(event.Attachments[0].Content)
+			require.NoError(t, err)
+			total += more - 1
+		}
+	}
+	require.Equal(t, 2000+1+1+1+1+5000, total, "each request is counted")
 }

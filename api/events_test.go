@@ -337,6 +337,29 @@ func TestEventStreamLimit(t *testing.T) {
 	}, waitLimit, poll)
 }
 
+// No caller can take all places of event streams, and some are left for
+// admins.
+func TestEventStreamsAreShared(t *testing.T) {
+	t.Parallel()
+	h := setup(t, withTokens, func(c *api.Config) { c.V1.MaxStreams = 3 })
+	open := h.as(readerToken).stream("/v1/events")
+	require.Equal(t, http.StatusOK, open.response.StatusCode)
+	detail := h.as(readerToken).do("GET", "/v1/events", nil).problem(cyborg.ErrOverloaded).Detail
+	require.Contains(t, detail, "rita")
+
+	require.Equal(t, http.StatusOK, h.as(memberToken).stream("/v1/events").response.StatusCode)
+	h.as(otherToken).do("GET", "/v1/events", nil).problem(cyborg.ErrOverloaded)
+	require.Equal(t, http.StatusOK, h.as(adminToken).stream("/v1/events").response.StatusCode)
+	h.as(adminToken).do("GET", "/v1/events", nil).problem(cyborg.ErrOverloaded)
+
+	open.close()
+	require.Eventually(t, func() bool {
+		s := h.as(readerToken).stream("/v1/events")
+		defer s.close()
+		return s.response.StatusCode == http.StatusOK
+	}, waitLimit, poll)
+}
+
 // A caller who does not read is cut off, and the place is free again.
 func TestSlowEventReaderIsCutOff(t *testing.T) {
 	t.Parallel()

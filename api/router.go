@@ -18,7 +18,7 @@ import (
 // server is what the handlers of this package share.
 type server struct {
 	auth     *auth.Authenticator
-	names    map[string]bool // names by which it may be addressed without credentials
+	names    []string // further names by which it may be addressed without credentials
 	v1       *v1.API
 	v2       *v2.API // nil where it is not served
 	registry Registry
@@ -58,12 +58,13 @@ func (s *server) routes() []route {
 // handler returns the handler of everything. /v2 has its own router, because
 // its paths, methods and errors follow OpenStack's rules.
 func (s *server) handler() http.Handler {
-	router := s.guardBrowsers(s.router())
+	guard := web.GuardBrowsers(s.auth.Open(), s.names...)
+	router := guard(s.router())
 	if s.v2 == nil {
 		return router
 	}
 
-	openStack := v2.WithErrors(s.guardBrowsers(s.v2))
+	openStack := v2.WithErrors(guard(s.v2))
 
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, ok := v2.Within(r.URL.Path); ok {

@@ -123,6 +123,26 @@ func TestCreateARQs(t *testing.T) {
 // TestBind: a bind gives each request of an instance a handle of its own, in
 // one operation. The same bind again finds nothing to do, and what a request
 // holds cannot be detached or programmed.
+// A project that binds nothing cannot make requests without end. What is bound
+// does not count, nor what others have.
+func TestUnboundARQsAreLimited(t *testing.T) {
+	t.Parallel()
+	r := newRecordsWith(t, db.Options{MaxUnboundARQs: 3})
+	r.profile(t, "two", map[string]string{"resources:FPGA": "2"})
+	made := r.request(t, "two")
+
+	_, err := r.CreateARQs(t.Context(), "two", alice())
+	requireKind(t, cyborg.ErrForbidden, err, "has 2 accelerator requests that are not bound")
+	other := alice()
+	other.Project = "q"
+	_, err = r.CreateARQs(t.Context(), "two", other)
+	require.NoError(t, err)
+
+	_, err = r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{made[0].UUID}}, alice())
+	require.NoError(t, err)
+	r.request(t, "two")
+}
+
 func TestBind(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

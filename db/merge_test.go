@@ -555,6 +555,44 @@ func TestBadReportDoesNotBlockItsBatch(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// TestNumberOutOfReach: whoever can report for a host cannot put its numbers
+// where the host's agent can no longer go on.
+func TestNumberOutOfReach(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := &host{records: r, name: "h1", boot: "b", content: content(1)}
+	h.report(t)
+
+	send := func(sequence int64) (agentapi.ReportReply, error) {
+		report := h.next()
+		report.Sequence, report.Content = sequence, agentapi.Content{}
+		report.Digest = report.Content.Digest()
+		replies, err := r.MergeReports(t.Context(), []agentapi.Report{report, {Host: "h2", BootID: "b", Sequence: sequence, Digest: "d"}})
+		return replies[0], err
+	}
+
+	for _, sequence := range []int64{agentapi.MaxSequence, agentapi.MaxSequence - 1, 1 << 44, agentapi.MaxClock + agentapi.MaxJump + 1} {
+		reply, err := send(sequence)
+		requireKind(t, cyborg.ErrInvalid, errors.Unwrap(unjoin(err)), "check the clock")
+		require.Zero(t, reply)
+	}
+	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM hosts WHERE name <> 'h1'"))
+	require.Equal(t, h.sequence-4, scalar[int64](t, r, "SELECT report_seq FROM hosts"))
+
+	// However far a number goes, the next one is within reach.
+	known := int64(agentapi.MaxClock)
+	for range 3 {
+		known += agentapi.MaxJump
+		reply, err := send(known)
+		require.NoError(t, err)
+		require.True(t, reply.Accepted)
+	}
+
+	h.sequence = known
+	require.True(t, h.report(t).Accepted)
+	require.Equal(t, known+1, scalar[int64](t, r, "SELECT report_seq FROM hosts WHERE name = 'h1'"))
+}
+
 // unjoin wraps the only error that was joined.
 func unjoin(err error) error {
 	joined, ok := err.(interface{ Unwrap() []error })

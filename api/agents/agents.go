@@ -14,7 +14,6 @@ import (
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/web"
@@ -69,12 +68,20 @@ type Config struct {
 	// MiB.
 	ReportLimit int64
 
-	// MaxReports is how many reports are processed at once; default 256. Further
-	// reports wait.
+	// MaxBodies is how many bodies are read at once; default 512. Beyond it, the
+	// slowest is given up.
+	MaxBodies int
+
+	// BodyTime is how long an agent may take to send a body; default 10 s.
+	BodyTime time.Duration
+
+	// MaxReports is how many reports are processed at once, after they have
+	// arrived; default 256. Further reports wait.
 	MaxReports int
 
-	// MaxLarge is how many of them may be longer than 1 MiB; default 4. It bounds
-	// the memory that reports use together.
+	// MaxLarge is how many reports may be longer than 1 MiB, those that are still
+	// arriving included; default 4. With MaxBodies it bounds the memory that
+	// reports use together.
 	MaxLarge int
 
 	// ReportWait is how long a report waits for its turn before the agent is told
@@ -104,14 +111,17 @@ type Deps struct {
 type endpoint struct {
 	config  Config
 	deps    Deps
-	reports *semaphore.Weighted // one place for each report in progress
-	large   *semaphore.Weighted // one place for each of those reports that is longer than smallReport
+	bodies  *bodies
+	reports *places // one place for each report in progress, shared among hosts
+	large   *places // one place for each report that is longer than smallReport, shared among peers
 }
 
 // New returns the endpoint's handler. The error says that its metrics are
 // already registered.
 func New(config Config, deps Deps) (http.Handler, error) {
 	config.ReportLimit = cmp.Or(config.ReportLimit, 64<<20)
+	config.MaxBodies = cmp.Or(config.MaxBodies, 512)
+	config.BodyTime = cmp.Or(config.BodyTime, 10*time.Second)
 	config.MaxReports = cmp.Or(config.MaxReports, 256)
 	config.MaxLarge = cmp.Or(config.MaxLarge, 4)
 	config.ReportWait = cmp.Or(config.ReportWait, 5*time.Second)
@@ -124,8 +134,9 @@ func New(config Config, deps Deps) (http.Handler, error) {
 
 	e := &endpoint{
 		config: config, deps: deps,
-		reports: semaphore.NewWeighted(int64(config.MaxReports)),
-		large:   semaphore.NewWeighted(int64(config.MaxLarge)),
+		bodies:  &bodies{limit: config.MaxBodies, time: config.BodyTime},
+		reports: newPlaces(config.MaxReports, config.ReportWait),
+		large:   newPlaces(config.MaxLarge, config.ReportWait),
 	}
 
 	router := chi.NewRouter()
@@ -155,5 +166,8 @@ func New(config Config, deps Deps) (http.Handler, error) {
 		web.WriteError(w, r, web.MethodNotAllowed(r, "another method"))
 	})
 
-	return web.Observe(deps.Log, metrics, nil)(router), nil
+	// Without certificates, the browser of somebody on this machine reaches the
+	// endpoint as an agent does.
+	guard := web.GuardBrowsers(!config.Certificates)
+	return web.Observe(deps.Log, metrics, nil)(guard(router)), nil
 }

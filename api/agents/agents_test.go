@@ -1,6 +1,7 @@
 package agents_test
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"context"
@@ -16,6 +17,7 @@ import (
 	"io"
 	"log/slog"
 	"math/big"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -24,6 +26,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -42,10 +45,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(postgrestest.Runner(m)) }
 
 // harness is the endpoint over a real store and its intake.
 type harness struct {
-	t      testing.TB
-	store  *db.Store
-	server *httptest.Server
-	client *http.Client
+	t        testing.TB
+	store    *db.Store
+	database *pgxpool.Pool
+	server   *httptest.Server
+	client   *http.Client
 }
 
 // setup builds the endpoint, which fetches images from the allowed addresses
@@ -89,7 +93,11 @@ func setupWith(t testing.TB, config agents.Config, images agents.GlanceSource, a
 	})
 	require.NoError(t, err)
 
-	h := &harness{t: t, store: store, server: httptest.NewUnstartedServer(noDefects(t, handler))}
+	pool, err := pgxpool.New(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+
+	h := &harness{t: t, store: store, database: pool, server: httptest.NewUnstartedServer(noDefects(t, handler))}
 	h.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // some handshakes are meant to fail
 	t.Cleanup(h.server.Close)
 	return h
@@ -192,9 +200,13 @@ func (h *harness) send(method, path string, body []byte, headers ...string) (*ht
 	request, err := http.NewRequestWithContext(h.t.Context(), method, h.server.URL+path, bytes.NewReader(body))
 	require.NoError(h.t, err)
 
+	if method == http.MethodPost {
+		request.Header.Set("Content-Type", "application/json")
+	}
 	for i := 0; i < len(headers); i += 2 {
 		request.Header.Set(headers[i], headers[i+1])
 	}
+	request.Host = request.Header.Get("Host")
 
 	response, err := h.client.Do(request)
 	require.NoError(h.t, err)
@@ -310,36 +322,120 @@ func zip(t testing.TB, text []byte) []byte {
 	return out.Bytes()
 }
 
+// answers posts the reports at once and returns the channel of the statuses, in
+// the order in which they are answered.
+func (h *harness) answers(reports ...agentapi.Report) <-chan int {
+	h.t.Helper()
+	statuses := make(chan int, len(reports))
+	for _, one := range reports {
+		text, err := json.Marshal(one)
+		require.NoError(h.t, err)
+		go func() {
+			response, err := h.client.Post(h.server.URL+agents.ReportsPath, "application/json", bytes.NewReader(text))
+			if err != nil {
+				statuses <- 0
+				return
+			}
+			_ = response.Body.Close() // the status says it
+			again, _ := strconv.Atoi(response.Header.Get("Retry-After"))
+			if response.StatusCode == http.StatusTooManyRequests && again < 1 {
+				statuses <- -1
+				return
+			}
+			statuses <- response.StatusCode
+		}()
+	}
+	return statuses
+}
+
+// hold keeps all reports from being recorded until the returned function is
+// called.
+func (h *harness) hold() (proceed func()) {
+	h.t.Helper()
+	tx, err := h.database.Begin(h.t.Context())
+	require.NoError(h.t, err)
+	_, err = tx.Exec(h.t.Context(), "LOCK TABLE hosts IN ACCESS EXCLUSIVE MODE")
+	require.NoError(h.t, err)
+	return func() { require.NoError(h.t, tx.Rollback(h.t.Context())) }
+}
+
 // TestTooManyReports: an agent that waits too long for a place is told to come
 // back, and when.
 func TestTooManyReports(t *testing.T) {
 	t.Parallel()
-	h := setup(t, agents.Config{MaxReports: 1, ReportWait: 2 * time.Second}).plain()
-	body, slow := io.Pipe() // a report that is taken for as long as it is sent
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.server.URL+agents.ReportsPath, body)
-	require.NoError(t, err)
+	h := setup(t, agents.Config{MaxReports: 1, ReportWait: 10 * time.Millisecond}).plain()
+	proceed := h.hold()
+	statuses := h.answers(report("h1", 1), report("h2", 1))
+	require.Equal(t, http.StatusTooManyRequests, <-statuses)
+	proceed()
+	require.Equal(t, http.StatusOK, <-statuses)
+}
 
-	first := make(chan struct{})
-	go func() {
-		defer close(first)
-		if response, err := h.client.Do(request); err == nil {
-			_ = response.Body.Close() // what it says does not matter
+// No host has more than two places, so that none can keep others from
+// reporting.
+func TestTooManyReportsOfOneHost(t *testing.T) {
+	t.Parallel()
+	h := setup(t, agents.Config{ReportWait: time.Hour}).plain()
+	proceed := h.hold()
+	statuses := h.answers(report("h1", 1), report("h1", 1), report("h1", 1))
+	require.Equal(t, http.StatusTooManyRequests, <-statuses)
+	proceed()
+	require.Equal(t, http.StatusOK, <-statuses)
+	require.Equal(t, http.StatusOK, <-statuses)
+}
+
+// halfSent sends the head of a report and a part of its body, and returns the
+// connection.
+func (h *harness) halfSent() net.Conn {
+	h.t.Helper()
+	conn, err := net.Dial("tcp", h.server.Listener.Addr().String())
+	require.NoError(h.t, err)
+	h.t.Cleanup(func() { _ = conn.Close() }) // its server may have closed it
+	_, err = io.WriteString(conn, "POST "+agents.ReportsPath+
+		" HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+	require.NoError(h.t, err)
+	return conn
+}
+
+// Reports that are sent by halves keep no place from those that arrive.
+func TestHalfSentReportsTakeNoPlace(t *testing.T) {
+	t.Parallel()
+	h := setup(t, agents.Config{MaxReports: 1, MaxBodies: 8, ReportWait: 10 * time.Millisecond}).plain()
+	for range 64 {
+		h.halfSent()
+	}
+
+	for sequence := range int64(10) {
+		response, body := h.post(agents.ReportsPath, report("h1", sequence+1))
+		require.True(t, accepted[agentapi.ReportReply](h, response, body).Accepted)
+	}
+}
+
+// Of too many bodies the slowest is given up, and each has only so much time.
+func TestSlowBodiesAreGivenUp(t *testing.T) {
+	t.Parallel()
+	statuses := make(chan int, 5)
+	status := func(conn net.Conn) {
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			statuses <- 0 // the test is over
+			return
 		}
-	}()
+		_ = response.Body.Close() // the status says it
+		statuses <- response.StatusCode
+	}
 
-	_, err = slow.Write([]byte("{"))
-	require.NoError(t, err)
+	few := setup(t, agents.Config{MaxBodies: 2, BodyTime: time.Hour}).plain()
+	for range cap(statuses) {
+		go status(few.halfSent())
+	}
+	for range cap(statuses) - 2 {
+		require.Equal(t, http.StatusTooManyRequests, <-statuses)
+	}
 
-	require.Eventually(t, func() bool {
-		response, err := h.client.Post(h.server.URL+agents.ReportsPath, "application/json", strings.NewReader("{}"))
-		require.NoError(t, err)
-		defer response.Body.Close()
-		again, _ := strconv.Atoi(response.Header.Get("Retry-After")) // none is 0
-		return response.StatusCode == http.StatusTooManyRequests && again >= 1
-	}, 5*time.Minute, time.Millisecond)
-
-	require.NoError(t, slow.Close())
-	<-first
+	short := setup(t, agents.Config{BodyTime: time.Millisecond}).plain()
+	go status(short.halfSent())
+	require.Equal(t, http.StatusBadRequest, <-statuses)
 }
 
 // TestTooManyLargeReports: large reports wait for each other, and do not keep
@@ -350,6 +446,8 @@ func TestTooManyLargeReports(t *testing.T) {
 	body, slow := io.Pipe()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.server.URL+agents.ReportsPath, body)
 	require.NoError(t, err)
+
+	request.Header.Set("Content-Type", "application/json")
 
 	first := make(chan struct{})
 	go func() {
@@ -451,6 +549,41 @@ func TestInvalidReports(t *testing.T) {
 	accepted[agentapi.ReportReply](h, response, got)
 	_, err = h.store.Host(t.Context(), "h1")
 	require.NoError(t, err)
+}
+
+// A web page that somebody on the machine visits cannot report: neither from
+// another origin, nor under a name that it made up, nor with a body that a
+// browser sends anywhere.
+func TestBrowsersCannotReport(t *testing.T) {
+	t.Parallel()
+	h := setup(t, agents.Config{}).plain()
+	text, err := json.Marshal(report("h1", 1))
+	require.NoError(t, err)
+
+	for name, headers := range map[string][]string{
+		"another origin": {"Origin", "http://evil.example"},
+		"another site":   {"Sec-Fetch-Site", "cross-site"},
+		"another name":   {"Host", "evil.example:6667"},
+	} {
+		response, body := h.send(http.MethodPost, agents.ReportsPath, text, headers...)
+		require.Equal(t, http.StatusForbidden, response.StatusCode, "%s: %s", name, body)
+		h.refused(cyborg.ErrForbidden, response, body)
+	}
+
+	response, body := h.send(http.MethodGet, agents.HostsPath+"h1", nil, "Host", "evil.example")
+	h.refused(cyborg.ErrForbidden, response, body)
+
+	for _, kind := range []string{"", "text/plain", "application/x-www-form-urlencoded", "application/jsonp", "text/plain; x=application/json"} {
+		for _, path := range []string{agents.ReportsPath, agents.DifferencesPath, agents.HeartbeatsPath} {
+			response, body := h.send(http.MethodPost, path, text, "Content-Type", kind)
+			require.Contains(t, h.refused(cyborg.ErrInvalid, response, body).Detail, "application/json", kind)
+		}
+	}
+	_, err = h.store.Host(t.Context(), "h1")
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
+
+	response, body = h.send(http.MethodPost, agents.ReportsPath, text, "Content-Type", "application/json; charset=utf-8", "Host", "localhost:6667")
+	require.True(t, accepted[agentapi.ReportReply](h, response, body).Accepted)
 }
 
 // An agent speaks only for a host that its certificate names.

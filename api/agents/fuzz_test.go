@@ -87,7 +87,7 @@ func fuzzBody(f *testing.F, h *harness, path string, full any, next func(t *test
 		}
 	}
 
-	sequence := time.Now().UnixMicro()
+	sequence := time.Now().UnixMilli()
 	f.Fuzz(func(t *testing.T, whole, zipped bool, leaf uint8, text string) {
 		h := *h
 		h.t = t

@@ -14,7 +14,7 @@ const heartbeatLimit = 64 << 10
 
 // heartbeat takes a sign of life, and answers whether a full report is wanted.
 func (e *endpoint) heartbeat(w http.ResponseWriter, r *http.Request) error {
-	body, err := readBody(w, r, heartbeatLimit)
+	body, err := e.readBody(w, r, heartbeatLimit)
 	if err != nil {
 		return err
 	}

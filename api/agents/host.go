@@ -30,8 +30,13 @@ func (e *endpoint) host(w http.ResponseWriter, r *http.Request) error {
 	return web.WriteJSON(w, http.StatusOK, found)
 }
 
-// address returns the address that a request came from, without the port.
+// address returns the address that a request came from, without the port. An
+// agent in this process is on this machine.
 func address(r *http.Request) string {
+	if inProcess(r) {
+		return "127.0.0.1"
+	}
+
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		return r.RemoteAddr

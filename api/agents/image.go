@@ -110,10 +110,8 @@ func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, openFunc, error) {
 		return cyborg.Image{}, nil, err
 	}
 
-	if secret := r.URL.Query().Get(workflows.ImageKey); secret != "" {
-		return e.imageByURL(r, id, secret)
-	}
-
+	// The host is checked before the secret is: a use of the URL extends its
+	// validity, and another host must not.
 	op, err := e.deps.Records.Operation(r.Context(), id)
 	if err != nil {
 		return cyborg.Image{}, nil, err
@@ -121,6 +119,10 @@ func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, openFunc, error) {
 
 	if err := e.authorizeHost(r, op.Host); err != nil {
 		return cyborg.Image{}, nil, err
+	}
+
+	if secret := r.URL.Query().Get(workflows.ImageKey); secret != "" {
+		return e.imageByURL(r, id, secret)
 	}
 
 	if op.Kind != cyborg.OperationProgram || op.State != cyborg.OperationRunning {
@@ -147,15 +149,11 @@ func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, openFunc, error) {
 	}, nil
 }
 
-// imageByURL returns the image of a one-time URL. The secret alone is not
-// enough: the agent must also be that of the host for which the URL was made.
+// imageByURL returns the image of a one-time URL, which was made for the host
+// of its operation.
 func (e *endpoint) imageByURL(r *http.Request, operation uuid.UUID, secret string) (cyborg.Image, openFunc, error) {
 	url, err := e.deps.Records.UseImage(r.Context(), operation, secret)
 	if err != nil {
-		return url.Image, nil, err
-	}
-
-	if err := e.authorizeHost(r, url.Host); err != nil {
 		return url.Image, nil, err
 	}
 

@@ -103,7 +103,7 @@ func TestOneTimeURLIsRefused(t *testing.T) {
 	}
 
 	refused(cyborg.ErrChanged, workflows.ImageFetch(g.operation, "another-secret"))
-	refused(cyborg.ErrChanged, workflows.ImageFetch(uuid.New(), "a-secret"))
+	refused(cyborg.ErrNotFound, workflows.ImageFetch(uuid.New(), "a-secret"))
 	refused(cyborg.ErrInvalid, workflows.ImagesPath+g.operation.String())
 	refused(cyborg.ErrInvalid, workflows.ImagesPath+"x?key=a-secret")
 
@@ -140,8 +140,16 @@ func TestOneTimeURLIsValidForOneHost(t *testing.T) {
 	g := setupGlance(t, agents.Config{Certificates: true})
 	g.mutual(signer, tls.RequireAndVerifyClientCert)
 
+	// A use extends the validity, so one that is refused must not count as a use.
+	expiry := func() (at time.Time) {
+		require.NoError(t, g.database.QueryRow(t.Context(), "SELECT expires_at FROM image_urls").Scan(&at))
+		return at
+	}
+	before := expiry()
 	response, body := g.as(signer.sign("h2")).send(http.MethodGet, g.path, nil)
 	g.refused(cyborg.ErrForbidden, response, body)
+	require.Equal(t, before, expiry())
+
 	response, body = g.as(signer.sign("h1")).send(http.MethodGet, g.path, nil)
 	require.Equal(t, http.StatusOK, response.StatusCode)
 	require.True(t, bytes.Equal(g.image, body))

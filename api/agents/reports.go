@@ -2,16 +2,13 @@ package agents
 
 import (
 	"compress/gzip"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
+	"mime"
 	"net/http"
-	"strconv"
-
-	"golang.org/x/sync/semaphore"
+	"os"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/web"
@@ -40,11 +37,6 @@ func (e *endpoint) difference(w http.ResponseWriter, r *http.Request) error {
 
 // report takes an inventory, whole or as a difference.
 func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference bool) error {
-	if err := e.acquirePlace(w, r, e.reports); err != nil {
-		return err
-	}
-	defer e.reports.Release(1)
-
 	body, done, err := e.readReport(w, r)
 	defer done()
 	if err != nil {
@@ -79,6 +71,14 @@ func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference boo
 		return err
 	}
 
+	// The place is taken only now, when all of the report is there and its host is
+	// known: a report that is sent by halves keeps no place from the others.
+	release, err := e.reports.acquire(w, r, report.Host)
+	if err != nil {
+		return err
+	}
+	defer release()
+
 	report.Address = address(r)
 	reply, err := e.deps.Ingester.Report(r.Context(), report)
 	if err != nil {
@@ -88,53 +88,40 @@ func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference boo
 	return web.WriteJSON(w, http.StatusOK, reply)
 }
 
-// acquirePlace waits for one of the places for reports. If none is free in
-// time, the agent is sent away before it gives up by itself: a report that is
-// recorded after the agent has gone would be acknowledged to nobody. The agents
-// are asked to come back at different times.
-func (e *endpoint) acquirePlace(w http.ResponseWriter, r *http.Request, places *semaphore.Weighted) error {
-	ctx, cancel := context.WithTimeout(r.Context(), e.config.ReportWait)
-	defer cancel()
-
-	err := places.Acquire(ctx, 1)
-	if err == nil || r.Context().Err() != nil {
-		return err
-	}
-
-	const spread = 5
-	w.Header().Set("Retry-After", strconv.Itoa(1+rand.IntN(spread))) //nolint:gosec // it spreads load, it protects nothing
-	return cyborg.Errorf(cyborg.ErrOverloaded, "too many hosts report at once").WithHint("Send it again in a moment.")
-}
-
 // readReport reads a report. A report that is longer than smallReport needs a
-// place for large reports as well, so the places of both kinds bound the memory
-// of all reports together. The caller must call done, also after an error; it
-// gives that place back.
+// place for large reports as well, so the bodies and the places bound the
+// memory of all reports together. The caller must call done, also after an
+// error; it gives that place back.
 func (e *endpoint) readReport(w http.ResponseWriter, r *http.Request) (body []byte, done func(), err error) {
 	done = func() {}
 
-	limit := e.config.ReportLimit
-	from, err := decompressed(w, r, limit)
-	if err != nil {
-		return nil, done, err
-	}
-
-	small := min(smallReport, limit)
-	// One byte more than a small report may have shows whether there is more.
-	body, err = io.ReadAll(io.LimitReader(from, small+1))
-
-	if err == nil && int64(len(body)) > small && small < limit {
-		if err := e.acquirePlace(w, r, e.large); err != nil {
-			return nil, done, err
+	body, err = e.bodies.read(w, r, func() ([]byte, error) {
+		limit := e.config.ReportLimit
+		from, err := decompressed(w, r, limit)
+		if err != nil {
+			return nil, err
 		}
 
-		done = func() { e.large.Release(1) }
-		var rest []byte
-		rest, err = io.ReadAll(io.LimitReader(from, limit+1-int64(len(body))))
-		body = append(body, rest...)
-	}
+		small := min(smallReport, limit)
+		// One byte more than a small report may have shows whether there is more.
+		body, err := io.ReadAll(io.LimitReader(from, small+1))
 
-	return body, done, bodyError(r, body, limit, err)
+		if err == nil && int64(len(body)) > small && small < limit {
+			release, err := e.large.acquire(w, r, peer(r))
+			if err != nil {
+				return nil, err
+			}
+			done = release
+
+			rest, err := io.ReadAll(io.LimitReader(from, limit+1-int64(len(body))))
+			body = append(body, rest...)
+			return body, bodyError(r, body, limit, err)
+		}
+
+		return body, bodyError(r, body, limit, err)
+	})
+
+	return body, done, err
 }
 
 // checkAgent refuses a sender that does not say which agent of which host it
@@ -164,19 +151,27 @@ func decode(body []byte, into any) error {
 }
 
 // readBody reads a body of at most limit bytes after decompression.
-func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	from, err := decompressed(w, r, limit)
-	if err != nil {
-		return nil, err
-	}
+func (e *endpoint) readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
+	return e.bodies.read(w, r, func() ([]byte, error) {
+		from, err := decompressed(w, r, limit)
+		if err != nil {
+			return nil, err
+		}
 
-	body, err := io.ReadAll(io.LimitReader(from, limit+1))
-	return body, bodyError(r, body, limit, err)
+		body, err := io.ReadAll(io.LimitReader(from, limit+1))
+		return body, bodyError(r, body, limit, err)
+	})
 }
 
 // decompressed returns a reader of a body, which may be compressed with gzip.
 // It bounds the compressed size only; the caller bounds what it reads.
 func decompressed(w http.ResponseWriter, r *http.Request, limit int64) (io.Reader, error) {
+	// A browser may send other types to another origin without asking it first.
+	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || kind != "application/json" {
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the body has the Content-Type %q; it must be application/json", r.Header.Get("Content-Type"))
+	}
+
 	sent := http.MaxBytesReader(w, r.Body, limit)
 	switch encoding := r.Header.Get("Content-Encoding"); encoding {
 	case "", "identity":
@@ -204,6 +199,8 @@ func bodyError(r *http.Request, body []byte, limit int64, err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, os.ErrDeadlineExceeded): // the context may have ended for it
+		return err
 	case r.Context().Err() != nil:
 		return fmt.Errorf("reading the body: %w", r.Context().Err())
 	}

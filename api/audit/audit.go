@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -100,7 +101,7 @@ const (
 	timeLayout = "2006-01-02T15:04:05.000000-0700"
 	failure    = "failure"
 
-	longestField = 300
+	longestField = 300  // also for the path of a caller who proves nothing
 	longestPath  = 4000 // Nova's DELETE names many ids in its query
 )
 
@@ -109,6 +110,7 @@ type Trail struct {
 	observer string
 	path     string // empty means the log
 	log      *slog.Logger
+	unknown  *unknownCallers
 
 	// mu guards file. Requests end at the same time, and a line must not be written
 	// while rotation replaces the file.
@@ -118,9 +120,12 @@ type Trail struct {
 
 // New returns a trail to the file at the path, to which it appends lines of
 // JSON; with an empty path it writes to the log. The observer is the name of
-// this machine. The error says why the file cannot be opened.
-func New(path, observer string, log *slog.Logger) (*Trail, error) {
-	t := &Trail{observer: observer, path: path, log: log}
+// this machine. In each window, callers who prove nothing cost two lines for
+// each address at most. The error says why the file cannot be opened.
+func New(path, observer string, window time.Duration, log *slog.Logger) (*Trail, error) {
+	t := &Trail{
+		observer: observer, path: path, log: log, unknown: &unknownCallers{window: window, addresses: map[string]*count{}},
+	}
 	if path == "" {
 		return t, nil
 	}
@@ -141,7 +146,27 @@ func (t *Trail) Account(ctx context.Context, x web.Exchange) {
 		return
 	}
 
-	event := t.event(x)
+	if x.Identity.Name == "" && x.Identity.ID == "" {
+		t.writeLines(ctx, t.unknown.add(x))
+		return
+	}
+
+	t.writeLines(ctx, []line{{exchange: x}})
+}
+
+// writeLines writes lines.
+func (t *Trail) writeLines(ctx context.Context, lines []line) {
+	for _, one := range lines {
+		event := t.event(one.exchange)
+		if one.repeated > 0 {
+			event.Attachments = append(event.Attachments, repeatedAttachment(one.repeated))
+		}
+		t.writeEvent(ctx, one.exchange, event)
+	}
+}
+
+// writeEvent writes the line of an exchange.
+func (t *Trail) writeEvent(ctx context.Context, x web.Exchange, event Event) {
 	if t.path == "" {
 		// The record goes to the handler directly, past the log's level: whoever logs
 		// only errors still wants the trail.
@@ -162,9 +187,12 @@ func (t *Trail) Account(ctx context.Context, x web.Exchange) {
 
 // event makes the line of a request.
 func (t *Trail) event(x web.Exchange) Event {
-	path := x.Path
+	path, longest := x.Path, longestPath
 	if x.Query != "" {
 		path += "?" + x.Query
+	}
+	if x.Identity.Name == "" && x.Identity.ID == "" {
+		longest = longestField
 	}
 
 	event := Event{
@@ -177,7 +205,7 @@ func (t *Trail) event(x web.Exchange) Event {
 		},
 		Target:   target(x),
 		Observer: Resource{ID: t.observer, TypeURI: serviceURI, Name: "cyborg"},
-		Path:     cyborg.Sanitize(path, longestPath),
+		Path:     cyborg.Sanitize(path, longest),
 	}
 
 	if x.Operation != "" {

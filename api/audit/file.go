@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 
@@ -60,8 +61,10 @@ func (t *Trail) open() error {
 	return nil
 }
 
-// Close closes the file. It does nothing if the trail goes to the log.
+// Close writes what is still counted, and closes the file if there is one.
 func (t *Trail) Close() error {
+	t.writeLines(context.Background(), t.unknown.end())
+
 	t.mu.Lock()
 	defer t.mu.Unlock()
 

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/auth"
 	"github.com/cyborg-project/cyborg/api/drain"
 	"github.com/cyborg-project/cyborg/api/limiter"
 	"github.com/cyborg-project/cyborg/api/web"
@@ -54,12 +55,13 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 
-	if !s.api.streams.TryAcquire(1) {
+	release, err := s.api.streams.take(auth.CallerOf(r.Context()))
+	if err != nil {
 		s.api.limiter.CountShed(limiter.Stream)
-		return cyborg.Errorf(cyborg.ErrOverloaded, "%d event streams are open here already", s.api.config.MaxStreams).
-			WithHint("Try again later, or at another replica.")
+		return err
 	}
-	defer s.api.streams.Release(1)
+	defer release()
+
 	s.api.open.Inc()
 	defer s.api.open.Dec()
 

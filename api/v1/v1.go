@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/cyborg-project/cyborg/api/auth"
 	"github.com/cyborg-project/cyborg/api/limiter"
@@ -31,7 +30,8 @@ type Config struct {
 	// BodyLimit is the largest body, in bytes; default 1 MiB.
 	BodyLimit int64
 
-	// MaxStreams is how many event streams may be open at once; default 1000.
+	// MaxStreams is how many event streams may be open at once; default 1000. A
+	// caller who is no admin may have a tenth of them, and a tenth is for admins.
 	MaxStreams int
 
 	// Heartbeat is the interval of the comments that keep an event stream without
@@ -88,8 +88,8 @@ type API struct {
 	operations *operate.Runner
 	limiter    *limiter.Limiter
 	log        *slog.Logger
-	streams    *semaphore.Weighted // one place for each event stream
-	open       prometheus.Gauge    // event streams that are open
+	streams    *streams
+	open       prometheus.Gauge // event streams that are open
 }
 
 // New returns the API. The error says that its metric is already registered.
@@ -98,7 +98,7 @@ func New(config Config, deps Deps) (*API, error) {
 	a := &API{
 		config: config, store: deps.Store, engine: deps.Engine,
 		operations: deps.Operations, limiter: deps.Limiter, log: deps.Log,
-		streams: semaphore.NewWeighted(int64(config.MaxStreams)),
+		streams: newStreams(config.MaxStreams),
 		open:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "cyborg_event_streams", Help: "Event streams that are open."}),
 	}
 

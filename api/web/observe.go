@@ -152,7 +152,7 @@ func logExchange(log *slog.Logger, r *http.Request, x *exchange, rec *recorder, 
 	}
 
 	attrs := []slog.Attr{
-		slog.String("method", r.Method), slog.String("path", r.URL.Path), slog.String("route", x.route),
+		slog.String("method", r.Method), slog.String("path", cyborg.Sanitize(r.URL.Path, longestPath)), slog.String("route", x.route),
 		slog.Int("status", rec.answered()), slog.Int64("bytes", rec.bytes),
 		slog.Float64("duration_ms", float64(took.Microseconds())/1000),
 		slog.String("request_id", x.requestID), slog.String("actor", x.identity.Name), slog.String("remote", r.RemoteAddr),
@@ -165,10 +165,31 @@ func logExchange(log *slog.Logger, r *http.Request, x *exchange, rec *recorder, 
 	if x.err != nil {
 		kind := cyborg.ErrorKindOf(x.err)
 		level = kind.LogLevel()
+		if x.refusedStranger(rec.answered()) {
+			level = slog.LevelDebug
+		}
 		attrs = append(attrs, slog.String("kind", string(kind)), slog.String("error", x.err.Error()))
 	}
 
 	log.LogAttrs(ctx, level, "request", attrs...)
+}
+
+// longestPath is how many characters of a path are logged.
+const longestPath = 1000
+
+// refusedStranger reports whether the request came from somebody who proved
+// nothing and was refused for it, or found nothing. Anybody can make as many of
+// these as they like; metrics count them, and the audit trail of the API.
+func (x *exchange) refusedStranger(status int) bool {
+	if x.identity.Name != "" || x.identity.ID != "" {
+		return false
+	}
+
+	switch status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed:
+		return true
+	}
+	return false
 }
 
 // recorder remembers the status and the size of an answer.

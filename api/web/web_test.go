@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,7 +21,8 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 )
 
-// observed serves the handler below Observe. What is logged is written to log.
+// observed serves the handler below Observe, to a caller who is known. What is
+// logged is written to log.
 func observed(t *testing.T, handler web.Handler) (server *httptest.Server, log *bytes.Buffer) {
 	t.Helper()
 	log = &bytes.Buffer{}
@@ -28,7 +30,10 @@ func observed(t *testing.T, handler web.Handler) (server *httptest.Server, log *
 	require.NoError(t, err)
 	logger := slog.New(slog.NewJSONHandler(log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 
-	server = httptest.NewUnstartedServer(web.Observe(logger, metrics, nil)(handler))
+	server = httptest.NewUnstartedServer(web.Observe(logger, metrics, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		web.SetIdentity(r.Context(), web.Identity{ID: "u-1"})
+		handler.ServeHTTP(w, r)
+	})))
 	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	server.Start()
 	t.Cleanup(server.Close)
@@ -235,3 +240,28 @@ func TestReadBody(t *testing.T) {
 type brokenReader struct{}
 
 func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+// A stranger's refused request leaves no line in the log: anybody could fill it.
+func TestStrangersAreNotLogged(t *testing.T) {
+	t.Parallel()
+	var said bytes.Buffer
+	metrics, err := web.NewMetrics(prometheus.NewRegistry(), "test")
+	require.NoError(t, err)
+
+	serve := func(kind cyborg.ErrorKind, identity web.Identity) {
+		handler := web.Observe(slog.New(slog.NewTextHandler(&said, nil)), metrics, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			web.SetIdentity(r.Context(), identity)
+			web.WriteError(w, r, cyborg.Errorf(kind, "no"))
+		}))
+		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/"+strings.Repeat("x", 5000), nil))
+	}
+
+	for _, kind := range []cyborg.ErrorKind{cyborg.ErrUnauthenticated, cyborg.ErrForbidden, cyborg.ErrNotFound} {
+		serve(kind, web.Identity{})
+	}
+	require.Empty(t, said.String())
+
+	serve(cyborg.ErrForbidden, web.Identity{Name: "ada"})
+	require.Contains(t, said.String(), "ada")
+	require.Less(t, len(said.String()), 2000)
+}

@@ -1,12 +1,14 @@
 package main
 
 import (
-	"crypto/tls"
+	"context"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 
 	"go.temporal.io/sdk/client"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/deploy/standalone/hosts"
@@ -55,11 +57,6 @@ func checkCaptures(given []hosts.Host) error {
 // agents returns the configuration of the agent of each host. It unpacks
 // captures.
 func (s *standalone) agents() ([]machine, error) {
-	endpoint, trust, err := s.agentEndpoint()
-	if err != nil {
-		return nil, err
-	}
-
 	machines := make([]machine, 0, len(s.hosts))
 	for _, h := range s.hosts {
 		m, err := s.machineOf(h)
@@ -67,35 +64,11 @@ func (s *standalone) agents() ([]machine, error) {
 			return nil, err
 		}
 
-		m.Endpoints, m.TLS = []string{endpoint}, trust
+		m.Endpoints = []string{"http://localhost"} // a name only; see agentParts
 		machines = append(machines, m)
 	}
 
 	return machines, nil
-}
-
-// agentEndpoint returns the URL that the agents of this process report to, and
-// their TLS configuration. If the endpoint requests certificates, they show the
-// one of agent.tls, as agents on other machines do.
-func (s *standalone) agentEndpoint() (string, *tls.Config, error) {
-	at := s.config.AgentEndpoint
-
-	if at.TLS.Cert == "" {
-		return "http://" + at.Listen, nil, nil
-	}
-
-	if at.TLS.ClientCA != "" && s.config.Agent.TLS.Cert == "" {
-		return "", nil, cyborg.Errorf(cyborg.ErrInvalid,
-			"agent_endpoint.tls asks agents for certificates, and those of this process have none").
-			WithHint("Set agent.tls.cert and agent.tls.key to a certificate that names their hosts, or remove agent_endpoint.tls.client_ca.")
-	}
-
-	trust, err := s.config.Agent.TLS.Client()
-	if err != nil {
-		return "", nil, cyborg.Errorf(cyborg.ErrInvalid, "agent.tls: %w", err)
-	}
-
-	return "https://" + advertised(at.Listen, at.TLS.Cert), trust, nil
 }
 
 // machineOf returns the configuration of the agent of a host, without the
@@ -157,9 +130,13 @@ func (s *standalone) machineOf(h hosts.Host) (machine, error) {
 }
 
 // agentParts makes an agent for each host. All of them share the process's
-// connection to Temporal. Each host allows only the driver that --hosts gives
-// it, so that nobody can have the agent of this machine serve fake cards.
-func (s *standalone) agentParts(temporal client.Client) ([]server.Part, error) {
+// connection to Temporal, and reach the conductor inside the process: on a
+// port, any user of the machine could speak for their hosts. Each host allows
+// only the driver that --hosts gives it, so that nobody can have the agent of
+// this machine serve fake cards.
+func (s *standalone) agentParts(temporal client.Client, conductor *bufconn.Listener) ([]server.Part, error) {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return conductor.DialContext(ctx) }
+
 	compiled, err := builtin.Registry()
 	if err == nil {
 		err = fake.Register(compiled)
@@ -182,7 +159,7 @@ func (s *standalone) agentParts(temporal client.Client) ([]server.Part, error) {
 
 		a, err := agent.New(m.Config, agent.Deps{
 			Temporal: temporal, Drivers: allowed, Log: s.log, Version: cyborg.Version,
-			BootID: m.bootID, Metrics: s.registry,
+			BootID: m.bootID, Metrics: s.registry, Dial: dial,
 		})
 		if err != nil {
 			return nil, err

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.temporal.io/sdk/client"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
@@ -25,6 +26,10 @@ import (
 
 // stopLimit is how long each part of the process may take to stop.
 const stopLimit = 30 * time.Second
+
+// connectionBuffer is how many bytes are under way in a connection between an
+// agent and the conductor of this process.
+const connectionBuffer = 256 << 10
 
 // standalone is the state of the process while it starts, runs and stops.
 type standalone struct {
@@ -79,11 +84,18 @@ func (s *standalone) start(ctx context.Context, stderr io.Writer) ([]server.Part
 		return nil, err
 	}
 
+	if !s.config.Given("agent_endpoint.listen") {
+		s.config.AgentEndpoint.Listen = "" // it is for agents outside the process
+	}
+
 	listeners, err := server.Listen(ctx, s.config)
 	if err != nil {
 		return nil, err
 	}
 	s.later(func(context.Context) error { return listeners.Close() })
+
+	conductor := bufconn.Listen(connectionBuffer)
+	listeners.ConnectAgents(conductor)
 
 	if err := engine.Check(engineConfig(s.config, nil)); err != nil {
 		return nil, err
@@ -123,7 +135,7 @@ func (s *standalone) start(ctx context.Context, stderr io.Writer) ([]server.Part
 		}},
 	}
 
-	running, err := s.agentParts(connected)
+	running, err := s.agentParts(connected, conductor)
 	if err != nil {
 		return nil, err
 	}

@@ -99,3 +99,13 @@ type ReportReply struct {
 // every JSON parser reads exactly. Sequences begin at a clock's milliseconds
 // since 1970, which reach it in the year 287396.
 const MaxSequence = 1 << 53
+
+// MaxClock and MaxJump bound how far a report's sequence may go at once. Up to
+// MaxClock it may be anything, because that is how far a clock goes that is
+// right: it is the year 2248. Beyond, it may be no more than MaxJump above the
+// recorded one, which is more than an agent counts between two reports. So no
+// single report can use up the numbers of its host.
+const (
+	MaxClock = 1 << 43
+	MaxJump  = 1 << 20
+)

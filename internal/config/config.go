@@ -59,6 +59,13 @@ type Config struct {
 	origins map[string]given
 }
 
+// Given reports whether a value was given for the option with that key, even if
+// it is the default.
+func (c *Config) Given(key string) bool {
+	_, ok := c.origins[key]
+	return ok
+}
+
 // Log configures logging.
 type Log struct {
 	Level  slog.Level `key:"level" default:"info" oneof:"debug info warn error" doc:"The lowest level of messages that are written."`
@@ -133,7 +140,7 @@ type API struct {
 	QueueWait      time.Duration `key:"queue_wait" default:"2s" doc:"How long a request waits for its turn: for a place among max_in_flight operations, or for a database connection of its class. If its turn does not come in this time, the server answers 429."`
 	BodyLimit      Size          `key:"body_limit" default:"1MiB" min:"1KiB" max:"64MiB" doc:"The largest request body that the server accepts."`
 	CensusWait     time.Duration `key:"census_wait" default:"5s" max:"5m" doc:"How long a census of usage waits for the hosts it asks."`
-	MaxStreams     int           `key:"max_streams" default:"1000" min:"1" doc:"The most event streams that are served at once."`
+	MaxStreams     int           `key:"max_streams" default:"1000" min:"1" doc:"The most event streams that are served at once. A tenth of them is kept for admins, and a caller who is no admin may have another tenth at most."`
 	MaxConnections int           `key:"max_connections" default:"10000" min:"10" doc:"The most connections that are open at once. The limit is never more than half of the files that the process may open. At the limit, a new connection replaces the one that has been without a request for longest."`
 }
 
@@ -158,7 +165,7 @@ type Token struct {
 
 // AgentEndpoint configures the listener that agents call.
 type AgentEndpoint struct {
-	Listen         string    `key:"listen" default:"127.0.0.1:6667" check:"listen" doc:"Address and port of the endpoint that agents call. On an address beyond loopback, the endpoint needs all of tls, and an agent's certificate must name its host."`
+	Listen         string    `key:"listen" default:"127.0.0.1:6667" check:"listen" doc:"Address and port of the endpoint that agents call. On an address beyond loopback, the endpoint needs all of tls, and an agent's certificate must name its host. On loopback without tls.client_ca, everybody on the machine can speak for every host. The standalone opens it only if you set this option: its own agents need no port."`
 	TLS            ServerTLS `key:"tls"`
 	MaxConnections int       `key:"max_connections" default:"50000" min:"10" doc:"The most connections that are open at once. The limit works like that of api.max_connections. An agent keeps one connection open, and a second one while it fetches an image."`
 }

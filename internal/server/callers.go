@@ -51,13 +51,13 @@ func (s *server) audit() (auditTrail, error) {
 		}}, nil
 	}
 
-	to, err := audit.New(s.config.Audit.File, hostname(), s.Log)
+	to, err := audit.New(s.config.Audit.File, hostname(), audit.Window, s.Log)
 	if err != nil {
 		return auditTrail{}, err
 	}
 
 	return auditTrail{account: to.Account, run: func(ctx context.Context) error {
-		<-ctx.Done()
+		to.Run(ctx)
 		return to.Close()
 	}}, nil
 }

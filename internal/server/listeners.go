@@ -16,7 +16,12 @@ import (
 // was.
 type Listeners struct {
 	api    net.Listener // nil without the role api
-	agents net.Listener // nil without the role conductor
+	agents net.Listener // nil without the role conductor, or an address
+
+	// inProcess connects the agents of this process with the conductor; nil if
+	// there are none. Who reaches it is believed.
+	inProcess net.Listener
+
 	pprof  net.Listener // nil unless server.pprof_listen is set
 }
 
@@ -47,7 +52,7 @@ func Listen(ctx context.Context, c *config.Config) (*Listeners, error) {
 		}
 	}
 
-	if c.Server.Has(config.RoleConductor) {
+	if c.Server.Has(config.RoleConductor) && c.AgentEndpoint.Listen != "" {
 		authenticated := c.AgentEndpoint.TLS.ClientCA != ""
 		l.agents, err = open("agent_endpoint.listen", c.AgentEndpoint.Listen, c.AgentEndpoint.TLS,
 			tls.RequireAndVerifyClientCert, authenticated)
@@ -66,10 +71,14 @@ func Listen(ctx context.Context, c *config.Config) (*Listeners, error) {
 	return &l, nil
 }
 
+// ConnectAgents has the agents' endpoint served on a listener that only this
+// process can reach, too. There, no agent needs a certificate.
+func (l *Listeners) ConnectAgents(inProcess net.Listener) { l.inProcess = inProcess }
+
 // Close closes the ports that Run has not closed already.
 func (l *Listeners) Close() error {
 	var errs []error
-	for _, listener := range []net.Listener{l.api, l.agents, l.pprof} {
+	for _, listener := range []net.Listener{l.api, l.agents, l.inProcess, l.pprof} {
 		if listener == nil {
 			continue
 		}

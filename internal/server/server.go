@@ -55,7 +55,7 @@ func Run(ctx context.Context, c *config.Config, deps Deps) error {
 
 	store, err := db.Open(ctx, deps.DatabaseURL, db.Options{
 		MaxConns: c.Database.MaxConns, SilentAfter: c.Conductor.SilentAfter, DeployableName: c.Inventory.NameDeployable,
-		Tracer: metrics,
+		MaxUnboundARQs: c.ARQs.MaxUnbound, Tracer: metrics,
 	}, deps.Log)
 	if err != nil {
 		return err
@@ -209,15 +209,22 @@ func (s *server) conductor() ([]Part, error) {
 	}
 
 	prepared := make(chan struct{})
-	parts := []Part{
-		{Name: "ingester", Run: ingester.Run},
-		{Name: "agent endpoint", Run: func(ctx context.Context) error {
+	parts := []Part{{Name: "ingester", Run: ingester.Run}}
+	if s.Listeners.agents != nil {
+		parts = append(parts, Part{Name: "agent endpoint", Run: func(ctx context.Context) error {
 			return api.Serve(ctx, s.Listeners.agents, endpoint, api.ServeOptions{
 				Connections: s.config.AgentEndpoint.MaxConnections, Registry: s.Registry, Name: "agents", Log: s.Log,
 			})
-		}},
-		{Name: "schedules", Run: func(ctx context.Context) error { return s.schedules(ctx, prepared) }},
+		}})
 	}
+
+	if s.Listeners.inProcess != nil {
+		parts = append(parts, Part{Name: "agent endpoint in the process", Run: func(ctx context.Context) error {
+			return api.Serve(ctx, s.Listeners.inProcess, agents.InProcess(endpoint), api.ServeOptions{Log: s.Log})
+		}})
+	}
+
+	parts = append(parts, Part{Name: "schedules", Run: func(ctx context.Context) error { return s.schedules(ctx, prepared) }})
 
 	if s.config.Inventory.Admission == config.AdmissionAuto {
 		parts = append(parts, s.admission(prepared))

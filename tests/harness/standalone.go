@@ -42,6 +42,9 @@ type Options struct {
 	Dir string
 	// Env is added to the environment, such as CYBORG_OPERATIONS_AGENT_WAIT=2s.
 	Env []string
+	// NoAgentEndpoint leaves agent_endpoint.listen as it is by default. Without it,
+	// the standalone listens for other agents on a port of its own.
+	NoAgentEndpoint bool
 	// Token is a static token of an admin. Where it is empty and Env configures no
 	// other credentials, everybody is admin.
 	Token string
@@ -144,11 +147,13 @@ func New(t testing.TB, options Options) *Standalone {
 
 	s.env = Environ(dir,
 		fmt.Sprintf("CYBORG_API_LISTEN=127.0.0.1:%d", ports[0]),
-		"CYBORG_AGENT_ENDPOINT_LISTEN="+s.agents,
 		fmt.Sprintf("CYBORG_STANDALONE_TEMPORAL_LISTEN=127.0.0.1:%d", ports[2]),
 		fmt.Sprintf("CYBORG_STANDALONE_TEMPORAL_UI_LISTEN=127.0.0.1:%d", ports[3]),
 	)
 
+	if !options.NoAgentEndpoint {
+		s.env = append(s.env, "CYBORG_AGENT_ENDPOINT_LISTEN="+s.agents)
+	}
 	if options.Token != "" {
 		s.env = append(s.env, fmt.Sprintf("CYBORG_API_TOKENS=[{name: tests, role: admin, token: %q}]", options.Token))
 	}

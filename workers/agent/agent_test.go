@@ -151,6 +151,22 @@ func TestAnAgentReportsAtTheStart(t *testing.T) {
 	stop()
 }
 
+// An agent whose number somebody else has used goes on behind it, at any time:
+// the conductor refuses other agents by their instance.
+func TestAForeignNumberIsExceeded(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	_, stop := h.run()
+	foreign := h.reports(1)[0]
+	h.eventually(func() bool { return len(h.conductor.heard()) > 0 })
+
+	foreign.Sequence += agentapi.MaxJump
+	h.conductor.record(foreign)
+	require.NoError(t, h.bench.Vanish(t.Context(), card))
+	require.Greater(t, h.reports(3)[2].Sequence, foreign.Sequence)
+	stop()
+}
+
 // An agent that has lost its state directory learns from the conductor's
 // refusal with which sequence number to go on. Here its earlier reports were
 // numbered by a clock that was ahead.

@@ -78,6 +78,13 @@ func (c *conductor) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// record records a report that did not come from the agent.
+func (c *conductor) record(report agentapi.Report) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reports = append(c.reports, report)
+}
+
 // differs tells whether the agent's last acknowledged report is not the last
 // one recorded. An agent that is killed between an acknowledgement and saving
 // it is in that state, and the real conductor then asks for a report.

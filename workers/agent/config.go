@@ -5,9 +5,11 @@ package agent
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"errors"
 	"log/slog"
+	"net"
 	"net/url"
 	"path/filepath"
 	"slices"
@@ -93,12 +95,17 @@ type BackendConfig struct {
 	Enabled bool
 }
 
+// DialFunc connects with an address, as net.Dialer.DialContext does.
+type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
+
 // Deps are what main gives an agent.
 type Deps struct {
 	// Temporal may be a lazy client, and several agents may share one. Required.
 	Temporal client.Client
 	// Drivers are the compiled-in drivers that this host allows. Required.
 	Drivers *drivers.Registry
+	// Dial connects with the conductors; nil means over the network.
+	Dial DialFunc
 	// Log is required.
 	Log *slog.Logger
 	// Version is the version of this binary, which the agent reports.

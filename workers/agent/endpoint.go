@@ -17,9 +17,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/activities/agent/images"
 	"github.com/cyborg-project/cyborg/internal/contentrange"
+	"github.com/cyborg-project/cyborg/workflows"
 )
 
 const (
@@ -47,8 +50,13 @@ type endpoint struct {
 }
 
 // newEndpoint makes the client. It follows no redirects, so that only a
-// configured conductor ever answers.
-func newEndpoint(urls []string, config *tls.Config) *endpoint {
+// configured conductor ever answers. dial makes the connections; nil means over
+// the network.
+func newEndpoint(urls []string, config *tls.Config, dial DialFunc) *endpoint {
+	if dial == nil {
+		dial = (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext
+	}
+
 	trimmed := make([]string, len(urls))
 	for n, one := range urls {
 		trimmed[n] = strings.TrimRight(one, "/")
@@ -57,7 +65,7 @@ func newEndpoint(urls []string, config *tls.Config) *endpoint {
 	return &endpoint{urls: trimmed, client: &http.Client{
 		Transport: &http.Transport{
 			Proxy:                 http.ProxyFromEnvironment,
-			DialContext:           (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+			DialContext:           dial,
 			TLSClientConfig:       config,
 			TLSHandshakeTimeout:   5 * time.Second,
 			ResponseHeaderTimeout: imageStallTimeout,
@@ -105,8 +113,13 @@ func (e *endpoint) post(ctx context.Context, path string, message, answer any) e
 }
 
 // Image begins to fetch the image that conductors serve at the path, from the
-// given byte where they can.
+// given byte where they can. The error is of kind ErrForbidden if the path is
+// not that of an image.
 func (e *endpoint) Image(ctx context.Context, path string, offset int64) (images.Download, error) {
+	if err := checkImagePath(path); err != nil {
+		return images.Download{}, err
+	}
+
 	parent := ctx
 	ctx, cancel := context.WithCancelCause(parent)
 
@@ -146,8 +159,13 @@ func (e *endpoint) Image(ctx context.Context, path string, offset int64) (images
 	return download, nil
 }
 
-// GiveBack tells a conductor that a one-time URL is no longer needed.
+// GiveBack tells a conductor that a one-time URL is no longer needed. The error
+// is of kind ErrForbidden if the path is not that of an image.
 func (e *endpoint) GiveBack(ctx context.Context, path string) error {
+	if err := checkImagePath(path); err != nil {
+		return err
+	}
+
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	response, err := e.ask(ctx, func(ctx context.Context, base string) (*http.Request, error) {
@@ -157,6 +175,30 @@ func (e *endpoint) GiveBack(ctx context.Context, path string) error {
 		return err
 	}
 	return response.Body.Close()
+}
+
+// checkImagePath returns an error unless a path with its query is exactly as
+// conductors write that of an image. It comes with a step and is appended to a
+// conductor's URL: "@host/x" would lead to another host, and another path to
+// something else than an image.
+func checkImagePath(path string) error {
+	parsed, err := url.Parse(path)
+	if err == nil {
+		text, _ := strings.CutPrefix(parsed.Path, workflows.ImagesPath)
+		operation, bad := uuid.Parse(text)
+
+		written, key := workflows.ImagesPath+operation.String(), parsed.Query().Get(workflows.ImageKey)
+		if key != "" {
+			written = workflows.ImageFetch(operation, key)
+		}
+		if bad == nil && path == written && url.QueryEscape(key) == key {
+			return nil
+		}
+	}
+
+	address, _, _ := strings.Cut(path, "?") // the query may be a secret
+	return cyborg.Errorf(cyborg.ErrForbidden, "the step has an image fetched from %q, and agents fetch images from %s… of their conductors only",
+		cyborg.Sanitize(address, longestText), workflows.ImagesPath)
 }
 
 // ask asks one conductor after the other until one answers with success or with

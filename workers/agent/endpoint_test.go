@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,7 +24,7 @@ func serveImages(t *testing.T, handler http.HandlerFunc) *endpoint {
 	t.Helper()
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
-	e := newEndpoint([]string{server.URL}, nil)
+	e := newEndpoint([]string{server.URL}, nil, nil)
 	t.Cleanup(e.close)
 	return e
 }
@@ -57,7 +58,7 @@ func TestImagesAreReadInRanges(t *testing.T) {
 		require.Equal(t, int64(len(image)), download.Size)
 	}
 
-	_, err := e.Image(t.Context(), "/nothing", 0)
+	_, err := e.Image(t.Context(), workflows.ImagesPath+uuid.NewString(), 0)
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }
 
@@ -86,7 +87,7 @@ func TestImageErrorsOfTheConductor(t *testing.T) {
 			_, _ = fmt.Fprint(w, test.body) // a failed write shows at the client
 		})
 
-		_, err := e.Image(t.Context(), "/nothing", 0)
+		_, err := e.Image(t.Context(), workflows.ImagesPath+uuid.NewString(), 0)
 		require.Equal(t, test.kind, cyborg.ErrorKindOf(err), "status %d: %v", test.status, err)
 		require.ErrorContains(t, err, test.text)
 	}
@@ -114,12 +115,45 @@ func TestOneTimeURLs(t *testing.T) {
 	require.Equal(t, "GET "+path, <-asked)
 	require.Equal(t, "DELETE "+path, <-asked)
 
-	nobody := newEndpoint([]string{"http://127.0.0.1:1"}, nil)
+	nobody := newEndpoint([]string{"http://127.0.0.1:1"}, nil, nil)
 	defer nobody.close()
 	_, err = nobody.Image(t.Context(), path, 0)
 	require.ErrorContains(t, err, "127.0.0.1:1")
 	require.NotContains(t, err.Error(), "the-secret")
 	require.NotContains(t, nobody.GiveBack(t.Context(), path).Error(), "the-secret")
+}
+
+// A step names what to fetch. It can name images of the conductors only: with
+// anything else the agent would ask servers that the step has chosen.
+func TestOnlyImagesOfTheConductorsAreFetched(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	count := func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		w.WriteHeader(http.StatusNoContent)
+	}
+	e := serveImages(t, count)
+	elsewhere := httptest.NewServer(http.HandlerFunc(count))
+	t.Cleanup(elsewhere.Close)
+	other := strings.TrimPrefix(elsewhere.URL, "http://")
+	image := workflows.ImagesPath + uuid.NewString()
+
+	for _, fetch := range []string{
+		"", "/", "x", "@" + other + "/x", "@" + other + image, ".example.org" + image, elsewhere.URL + image, "//" + other + image,
+		"://" + other + image, "/agent/v1/reports", workflows.ImagesPath, workflows.ImagesPath + "x", image + "/x", "/x/.." + image,
+		workflows.ImagesPath + "../reports", workflows.ImagesPath + "%2e%2e/reports", image + "#x", image + "?", image + "?other=the-secret",
+		image + "?key=the-secret&other=1", image + "?key=the-secret#x", image + "?key=a b", image + "?key=%0a", "\\" + other + image,
+	} {
+		_, err := e.Image(t.Context(), fetch, 0)
+		require.Equal(t, cyborg.ErrForbidden, cyborg.ErrorKindOf(err), "%s: %v", fetch, err)
+		require.NotContains(t, err.Error(), "the-secret")
+		err = e.GiveBack(t.Context(), fetch)
+		require.Equal(t, cyborg.ErrForbidden, cyborg.ErrorKindOf(err), "%s: %v", fetch, err)
+	}
+	require.Zero(t, asked.Load())
+
+	require.NoError(t, e.GiveBack(t.Context(), image+"?key=the-secret"))
+	require.Equal(t, int64(1), asked.Load())
 }
 
 // A partial answer that does not say which part it is cannot be used.
@@ -129,7 +163,7 @@ func TestUnrequestedRangeIsRefused(t *testing.T) {
 		w.Header().Set("Content-Range", "items 1-2/3")
 		w.WriteHeader(http.StatusPartialContent)
 	})
-	_, err := e.Image(t.Context(), "/nothing", 1)
+	_, err := e.Image(t.Context(), workflows.ImagesPath+uuid.NewString(), 1)
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "does not say which")
 }

@@ -59,10 +59,6 @@ type reporter struct {
 	// returns false where they already were.
 	exceed func(sequence int64) bool
 
-	// acknowledged is true once the conductor has acknowledged a report of this
-	// process, and until it refuses one.
-	acknowledged bool
-
 	// requests are the callers of Report. It is unbuffered, so that a caller is
 	// received only by a report that begins afterwards.
 	requests chan reportRequest
@@ -275,15 +271,15 @@ func (r *reporter) waitForRetry(ctx context.Context, pause time.Duration) []repo
 }
 
 // send sends one report. If the conductor knows a higher report number than
-// this agent begins with, the agent has lost its state directory, and its clock
-// is behind the one it had before. Its numbers then continue after the known
-// one, because the conductor would otherwise take every report for an old one.
-// That happens only before the first acknowledged report, or after a refusal:
-// later, a higher number means that a second agent reports.
+// this agent's, the numbers continue after the known one, because the conductor
+// would otherwise take every report for an old one. The agent has then lost its
+// state directory, and its clock is behind the one it had before; or somebody
+// else has reported under its name, whom the conductor does not take for a
+// second agent.
 func (r *reporter) send(ctx context.Context, whole bool) (agentapi.Report, agentapi.ReportReply, error) {
 	report, reply, err := r.post(ctx, whole)
-	if err == nil && !r.acknowledged && reply.Exceed < agentapi.MaxSequence && r.exceed(reply.Exceed) {
-		r.log.WarnContext(ctx, "the conductor has later reports of this host than the agent's journal, which was lost; the numbers continue after those",
+	if err == nil && reply.Exceed < agentapi.MaxSequence && r.exceed(reply.Exceed) {
+		r.log.WarnContext(ctx, "the conductor has later reports of this host than the agent's journal; the numbers continue after those",
 			"number", report.Sequence, "known", reply.Exceed)
 		report, reply, err = r.post(ctx, true)
 	}
@@ -294,7 +290,6 @@ func (r *reporter) send(ctx context.Context, whole bool) (agentapi.Report, agent
 	}
 
 	r.takeVerdict(ctx, err)
-	r.acknowledged = err == nil || r.acknowledged && !isRefusal(err)
 	return report, reply, err
 }
 

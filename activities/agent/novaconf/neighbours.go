@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // Neighbours lists where else on the host Nova is told of PCI devices, each as
@@ -30,7 +32,7 @@ func (f File) Neighbours() ([]string, error) {
 	above := filepath.Dir(filepath.Clean(f.Dir))
 	var places []string
 	for _, path := range append([]string{filepath.Join(above, "nova.conf"), filepath.Join(above, "nova-compute.conf")}, files...) {
-		text, err := os.ReadFile(path)
+		text, err := readRegular(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -45,6 +47,30 @@ func (f File) Neighbours() ([]string, error) {
 	}
 
 	return places, nil
+}
+
+// readRegular reads a file, or what a link leads to; nothing if that is no
+// regular file. It checks the type twice: opening some devices has effects, and
+// after the first check something else may have taken the file's place. A FIFO
+// without O_NONBLOCK would hold the agent until somebody writes into it.
+func readRegular(path string) (text []byte, err error) {
+	info, err := os.Stat(path)
+	if err != nil || !info.Mode().IsRegular() {
+		return nil, err
+	}
+
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+
+	info, err = file.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return nil, err
+	}
+
+	return io.ReadAll(file)
 }
 
 // deviceSpecs returns the numbers of the lines that set [pci] device_spec, or

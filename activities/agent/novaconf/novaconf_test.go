@@ -11,7 +11,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
@@ -349,4 +351,31 @@ func onASmallDisk(dir string, do func() error) error {
 		return err
 	}
 	return do()
+}
+
+// What is in the place of a file of Nova and is none, such as a FIFO, which
+// nobody writes, does not stop the agent.
+func TestNeighboursThatAreNoFiles(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "nova.conf.d")
+	require.NoError(t, os.Mkdir(dir, 0o750))
+	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "a.conf"), 0o600))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "b.conf"), 0o750))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "c.conf"), []byte("[pci]\ndevice_spec = {}\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(dir), "real.conf"), []byte("[pci]\ndevice_spec = {}\n"), 0o600))
+	require.NoError(t, os.Symlink("real.conf", filepath.Join(filepath.Dir(dir), "nova.conf")))
+
+	found := make(chan []string, 1)
+	go func() {
+		places, err := novaconf.File{Host: "h", Dir: dir}.Neighbours()
+		assert.NoError(t, err)
+		found <- places
+	}()
+
+	select {
+	case places := <-found:
+		require.Equal(t, []string{filepath.Join(filepath.Dir(dir), "nova.conf") + ":2", filepath.Join(dir, "c.conf") + ":2"}, places)
+	case <-time.After(time.Minute):
+		require.Fail(t, "it hangs")
+	}
 }

@@ -126,6 +126,10 @@ func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies [
 			}
 		}
 
+		if err := refuseJumps(ctx, tx, reports, refusals); err != nil {
+			return err
+		}
+
 		var (
 			part  []agentapi.Report
 			which []int
@@ -168,6 +172,29 @@ func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies [
 	}
 
 	return replies, refusals, err
+}
+
+// refuseJumps refuses the reports whose numbers are so far above the recorded
+// ones that they would leave too few for the reports that follow.
+func refuseJumps(ctx context.Context, tx pgx.Tx, reports []agentapi.Report, refusals []error) error {
+	for i, r := range reports {
+		if refusals[i] != nil || r.Sequence <= agentapi.MaxClock {
+			continue // nearly always, so nothing is read
+		}
+
+		var known int64
+		err := tx.QueryRow(ctx, "SELECT coalesce(max(report_seq), 0) FROM hosts WHERE name = $1", r.Host).Scan(&known)
+		if err != nil {
+			return err
+		}
+
+		if furthest := max(known, agentapi.MaxClock) + agentapi.MaxJump; r.Sequence > furthest {
+			refusals[i] = cyborg.Errorf(cyborg.ErrInvalid, "the report of host %q cannot be recorded: sequence %d is above %d; check the clock of that machine",
+				r.Host, r.Sequence, furthest)
+		}
+	}
+
+	return nil
 }
 
 // lockReported locks the hosts of the reports, and finds the duplicate agents

@@ -163,6 +163,10 @@ func (s *Store) CreateARQs(ctx context.Context, profile string, actor cyborg.Act
 			}
 		}
 
+		if err := s.checkUnbound(ctx, tx, actor.Project, len(indexes)); err != nil {
+			return err
+		}
+
 		// The order of the groups is the order of the ids, by which requests are
 		// listed. The columns are those of selectARQs; a new request has no handle.
 		rows, err := tx.Query(ctx, `
@@ -184,6 +188,26 @@ func (s *Store) CreateARQs(ctx context.Context, profile string, actor cyborg.Act
 		return err
 	})
 	return created, err
+}
+
+// checkUnbound returns an error of kind ErrForbidden if the project may not have
+// that many more requests that are not bound. Others may create some at the
+// same moment, so the limit can be exceeded by a few.
+func (s *Store) checkUnbound(ctx context.Context, tx pgx.Tx, project string, more int) error {
+	limit := s.db.Options.MaxUnboundARQs
+	if limit == 0 {
+		return nil
+	}
+
+	var has int
+	err := tx.QueryRow(ctx, "SELECT count(*) FROM arqs WHERE state <> 'Bound' AND project = $1", project).Scan(&has)
+	if err != nil || has+more <= limit {
+		return err
+	}
+
+	return cyborg.Errorf(cyborg.ErrForbidden, "project %q has %d accelerator requests that are not bound; with %d more it would exceed its quota of at most %d",
+		project, has, more, limit).
+		WithHint("Bind or delete some. The operator sets the quota with arqs.max_unbound.")
 }
 
 // requestsOf returns how many requests a group becomes: the sum of its

@@ -26,6 +26,9 @@ type Options struct {
 	// its resource provider; nil means <host>_<local name>. It must return
 	// different names for different hosts.
 	DeployableName func(host, local string) string
+	// MaxUnboundARQs is how many accelerator requests that are not bound a project
+	// may have; 0 means any number.
+	MaxUnboundARQs int
 	// Tracer traces every statement of the pool; nil for none.
 	Tracer pgx.QueryTracer
 }

@@ -210,7 +210,7 @@ func (h *host) change() {
 func (h *host) next() (agentapi.Report, []byte, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.sequence = max(h.sequence+1, time.Now().UnixMicro())
+	h.sequence = max(h.sequence+1, time.Now().UnixMilli())
 	report := agentapi.Report{
 		Host: h.name, BootID: h.bootID, Instance: h.name, AgentVersion: version, Sequence: h.sequence, Digest: h.content.Digest(), Content: h.content,
 	}

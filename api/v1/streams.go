@@ -1,0 +1,77 @@
+package v1
+
+import (
+	"sync"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/auth"
+)
+
+// streamFraction is the part of all places for event streams that one caller
+// may have, and the part that is kept for admins: a tenth.
+const streamFraction = 10
+
+// streams has the places of event streams. A stream keeps its place for as long
+// as its caller likes, so callers have shares, and only admins may take the
+// last places.
+type streams struct {
+	limit   int // of all
+	others  int // of all callers who are not admins
+	forEach int // of each of them
+
+	mu       sync.Mutex
+	open     int
+	byCaller map[string]int // those of callers who are not admins, by the caller's id
+	taken    int            // the sum of byCaller
+}
+
+// newStreams divides the places.
+func newStreams(limit int) *streams {
+	reserve := max(1, limit/streamFraction)
+	return &streams{
+		limit: limit, others: max(1, limit-reserve), forEach: max(1, limit/streamFraction), byCaller: map[string]int{},
+	}
+}
+
+// take takes a place for the caller. The caller of take must call release
+// exactly once. The error is of kind ErrOverloaded and says which limit is
+// reached.
+func (s *streams) take(caller auth.Caller) (release func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	admin := caller.Role == auth.Admin
+
+	switch {
+	case !admin && s.byCaller[caller.ID] >= s.forEach:
+		return nil, cyborg.Errorf(cyborg.ErrOverloaded, "%s has %d event streams open here already, as many as one caller may", caller.Name, s.forEach).
+			WithHint("Close one of them, or try another replica.")
+	case s.open >= s.limit, !admin && s.taken >= s.others:
+		return nil, cyborg.Errorf(cyborg.ErrOverloaded, "%d event streams are open here already", s.open).
+			WithHint("Try again later, or at another replica.")
+	}
+
+	s.open++
+	if !admin {
+		s.taken++
+		s.byCaller[caller.ID]++
+	}
+
+	return func() { s.release(caller.ID, admin) }, nil
+}
+
+// release gives a place back.
+func (s *streams) release(id string, admin bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.open--
+	if admin {
+		return
+	}
+
+	s.taken--
+	if s.byCaller[id]--; s.byCaller[id] == 0 {
+		delete(s.byCaller, id)
+	}
+}
