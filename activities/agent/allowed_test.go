@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/uuid"
@@ -81,7 +82,7 @@ func TestRefusedKindsLeaveTheHardwareAlone(t *testing.T) {
 	require.True(t, h.attachedNow(handle))
 	require.False(t, h.attachedNow(second))
 	require.True(t, h.installed())
-	require.NoFileExists(t, h.dir+"/backends.json")
+	require.NoFileExists(t, filepath.Join(h.dir, "backends.json"))
 
 	h.allowed = nil
 	h.start()
