@@ -159,7 +159,7 @@ func TestAHandleIsNotTakenFromItsHolder(t *testing.T) {
 		"attach": func(t *testing.T, r *records, a *cyborg.Accelerator) func() error {
 			t.Helper()
 			op := r.admit(t, toAttach(a.UUID, onHost("h1")))
-			return func() error { _, err := r.Begin(t.Context(), op.ID); return err }
+			return func() error { _, err := r.Begin(t.Context(), runOf(op.ID)); return err }
 		},
 		"bind": func(t *testing.T, r *records, a *cyborg.Accelerator) func() error {
 			t.Helper()

@@ -49,7 +49,11 @@ func TestAClosedRunIsNotStartedOver(t *testing.T) {
 	temporal := &runs{}
 
 	start := func(abandoned bool) {
-		_, err := workflows.StartOperation(t.Context(), temporal, op, limits(), abandoned)
+		begin := workflows.StartOperation
+		if abandoned {
+			begin = workflows.StartAbandoned
+		}
+		_, err := begin(t.Context(), temporal, op, limits())
 		require.NoError(t, err)
 	}
 

@@ -27,7 +27,7 @@ const (
 
 	// mostConnections is how many connections to PostgreSQL all processes together
 	// may keep: each of four servers 16 and one that listens, and Temporal 31.
-	mostConnections = 4*(16+1) + 31
+	mostConnections = 4*(16+2) + 31
 )
 
 // checker compares the records with the hardware, with the answers that clients

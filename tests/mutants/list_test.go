@@ -127,14 +127,14 @@ func ofWorkflows() []mutant {
 		},
 		{
 			breaks: "a closed run is not started over", file: "workflows/start.go", pkg: pkg, test: "TestAClosedRunIsNotStartedOver",
-			old: "reuse := enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE",
-			new: "reuse := enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE",
+			old: "enumspb.WORKFLOW_ID_REUSE_POLICY_REJECT_DUPLICATE",
+			new: "enumspb.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE",
 		},
 		{
-			breaks: "what began and has no run is undone", file: "activities/conductor/reconcile.go", pkg: "activities/conductor",
-			test: "TestWhatBeganIsNotBegunAgain",
-			old:  " || o.State == cyborg.OperationRunning",
-			new:  "",
+			breaks: "what began and has no run is undone", file: "activities/conductor/orphans.go", pkg: "activities/conductor",
+			test: "TestOrphans",
+			old:  "runs.known || state == cyborg.OperationRunning",
+			new:  "runs.known",
 		},
 	}
 }
