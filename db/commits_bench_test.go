@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -44,7 +45,7 @@ func benchmarkCommits(b *testing.B, r *records) {
 	}
 
 	quiet, waking := openConnections(b, r.url, many), openConnections(b, r.url, many)
-	events := feed.New(waking) // nobody receives what quiet has committed
+	events := feed.New(b.Context(), waking) // nobody receives what quiet has committed
 	b.Cleanup(events.Close)
 	reader := openStore(b, r.url, defaults())
 
@@ -73,6 +74,43 @@ func benchmarkCommits(b *testing.B, r *records) {
 	b.ReportMetric(woken.Seconds()/silent.Seconds(), "x-quiet")
 	b.ReportMetric(rate(many, woken)/rate(1, one), "x-1-client")
 	b.ReportMetric(float64(read)/float64(b.N*many*each), "read/event")
+}
+
+// BenchmarkEventIsRead measures how long after its commit an event is read in
+// another process, when nothing has happened for a moment.
+func BenchmarkEventIsRead(b *testing.B) {
+	r := newRecords(b)
+	r.addHost(b, "h0", 1)
+	writer := openConnections(b, r.url, 1)
+	events := feed.New(b.Context(), writer)
+	b.Cleanup(events.Close)
+
+	reader := openStore(b, r.url, defaults())
+	wake := reader.Notify(b.Context())
+	cursor, err := reader.LastCursor(b.Context())
+	require.NoError(b, err)
+
+	var took []time.Duration
+	for b.Loop() {
+		<-time.After(20 * time.Millisecond) // the last wake-up is over
+		commitEach(b, writer, 1, 1)
+		committed := time.Now()
+
+		for found := 0; found == 0; {
+			<-wake
+			events, err := reader.Events(b.Context(), db.EventFilter{}, cursor, 0)
+			require.NoError(b, err)
+			if found = len(events); found > 0 {
+				cursor = events[found-1].Cursor
+			}
+		}
+		took = append(took, time.Since(committed))
+	}
+
+	slices.Sort(took)
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(float64(took[len(took)/2].Microseconds())/1000, "p50-ms")
+	b.ReportMetric(float64(took[len(took)*95/100].Microseconds())/1000, "p95-ms")
 }
 
 // openConnections opens the part of a store that makes transactions.

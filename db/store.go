@@ -56,7 +56,7 @@ func Open(ctx context.Context, url string, opts Options, log *slog.Logger) (*Sto
 
 	s := &Store{
 		inventoryStore: inventory.New(db), ingestStore: ingest.New(db), openstackStore: openstack.New(db),
-		operationStore: operation.New(db), feedStore: feed.New(db), db: db,
+		operationStore: operation.New(db), feedStore: feed.New(ctx, db), db: db,
 	}
 
 	// A wrong schema is refused here, before any statement fails on it.

@@ -5,7 +5,11 @@
 // rooms.
 package feed
 
-import "github.com/cyborg-project/cyborg/db/internal/records"
+import (
+	"context"
+
+	"github.com/cyborg-project/cyborg/db/internal/records"
+)
 
 // Store is this room's part of the store. It is safe for concurrent use.
 type Store struct {
@@ -14,10 +18,11 @@ type Store struct {
 	waker    *waker
 }
 
-// New returns the part of the store that works on db. It must be closed.
-func New(db *records.DB) *Store {
+// New returns the part of the store that works on db. It must be closed; the end
+// of ctx does not matter.
+func New(ctx context.Context, db *records.DB) *Store {
 	return &Store{
-		db: db, notifier: newNotifier(db.Listener, db.Log), waker: newWaker(db.Listener, db.Committed, db.Log),
+		db: db, notifier: newNotifier(db.Listener, db.Log), waker: newWaker(ctx, db.Listener, db.Committed, db.Log),
 	}
 }
 

@@ -18,8 +18,8 @@ import (
 // the standbys. The waker's transactions write nothing and so wait for neither.
 // It sends one at a time, and one stands for all commits before it.
 //
-// A wake-up may be lost: with this process, with the connection, or after wakeLimit.
-// Then the readers find the events with the look that they take after idleTick.
+// A wake-up may be lost, with this process or with the connection. Then the
+// readers find the events by the look that they take after idleTick.
 type waker struct {
 	config    *pgx.ConnConfig
 	log       *slog.Logger
@@ -44,13 +44,13 @@ const (
 )
 
 // newWaker starts a waker, which must be closed.
-func newWaker(config *pgx.ConnConfig, committed <-chan struct{}, log *slog.Logger) *waker {
+func newWaker(ctx context.Context, config *pgx.ConnConfig, committed <-chan struct{}, log *slog.Logger) *waker {
 	config = config.Copy()
 	config.RuntimeParams["synchronous_commit"] = "off" // it has nothing to lose
 
 	w := &waker{config: config, log: log, committed: committed, stopping: make(chan struct{}), stopped: make(chan struct{})}
 	w.stop = sync.OnceFunc(func() { close(w.stopping) })
-	go w.run()
+	go w.run(context.WithoutCancel(ctx)) // whoever opens the store does not stay
 	return w
 }
 
@@ -62,10 +62,8 @@ func (w *waker) close() {
 }
 
 // run wakes the readers after each commit, until the waker is closed.
-func (w *waker) run() {
+func (w *waker) run(ctx context.Context) {
 	defer close(w.stopped)
-	// Whoever commits does not wait for the waker, and so cannot cancel it.
-	ctx := context.Background()
 
 	for w.waitForCommit() {
 		pause := wakePause
