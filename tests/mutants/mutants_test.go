@@ -1,6 +1,6 @@
 // Package mutants breaks the code on purpose, one promise at a time, and
-// requires that a test notices. The list is in list_test.go. make mutants runs
-// it; make test only checks that each mutant still applies.
+// requires that a test notices. The list is in list_test.go; make mutants runs
+// it, and make test only checks that each mutant still applies.
 package mutants_test
 
 import (
@@ -18,8 +18,6 @@ import (
 )
 
 // run is the flag of make mutants.
-//
-//nolint:gochecknoglobals // flags are defined before the tests run
 var run = flag.Bool("mutants", false, "run the tests against each mutant, which takes minutes")
 
 // root is the directory of the module.
