@@ -138,7 +138,7 @@ func TestPowerCut(t *testing.T) {
 			disk.CutAt(cut)
 			done = replace(disk, newer) == nil
 
-			random := rand.New(rand.NewPCG(seed, 0)) //nolint:gosec // a test that can be repeated
+			random := rand.New(rand.NewPCG(seed, 0))
 			if seed == 0 {
 				random = nil
 			}

@@ -178,7 +178,7 @@ func TestPowerCutAtEveryOperation(t *testing.T) {
 		if seed == 0 {
 			return nil
 		}
-		return rand.New(rand.NewPCG(uint64(seed), 0)) //nolint:gosec // a test that can be repeated
+		return rand.New(rand.NewPCG(uint64(seed), 0))
 	}
 
 	deeds := story()

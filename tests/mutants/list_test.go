@@ -121,6 +121,11 @@ func ofWorkflows() []mutant {
 			new: "slices.All(o.undos)",
 		},
 		{
+			breaks: "an undo that fails does not stop the others", file: "workflows/undo.go", pkg: pkg, test: "TestAFailedUndoDoesNotStopTheOthers",
+			old: "failures = append(failures, message)\n\t\t\tcontinue",
+			new: "return append(failures, message)",
+		},
+		{
 			breaks: "each step has a heartbeat timeout", file: "workflows/operation.go", pkg: pkg, test: "TestEveryStepHasAHeartbeat",
 			old: "\t\tHeartbeatTimeout:    o.in.Limits.Heartbeat,\n",
 			new: "",

@@ -1,6 +1,6 @@
 // Package mutants breaks the code on purpose, one promise at a time, and
-// requires that a test notices. The list is in list_test.go. make mutants runs
-// it; make test only checks that each mutant still applies.
+// requires that a test notices. The list is in list_test.go; make mutants runs
+// it, and make test only checks that each mutant still applies.
 package mutants_test
 
 import (
@@ -18,8 +18,6 @@ import (
 )
 
 // run is the flag of make mutants.
-//
-//nolint:gochecknoglobals // flags are defined before the tests run
 var run = flag.Bool("mutants", false, "run the tests against each mutant, which takes minutes")
 
 // root is the directory of the module.
@@ -46,7 +44,7 @@ func (m mutant) apply(t *testing.T) string {
 	text, err := os.ReadFile(filepath.Join(root, m.file))
 	require.NoError(t, err)
 	require.Equal(t, 1, strings.Count(string(text), m.old),
-		"%s: the text must occur once in %s; change the mutant together with the code:\n%s", m.breaks, m.file, m.old)
+		"the text must occur once in %s; change the mutant together with the code:\n%s", m.file, m.old)
 	require.NotEqual(t, m.old, m.new)
 	return strings.Replace(string(text), m.old, m.new, 1)
 }
@@ -55,24 +53,26 @@ func (m mutant) apply(t *testing.T) string {
 // exists.
 func TestMutantsApply(t *testing.T) {
 	t.Parallel()
-	var names []string
+	names := map[string]bool{}
 
 	for _, m := range mutants() {
-		names = append(names, m.breaks)
-		m.apply(t)
+		require.False(t, names[m.breaks], "two mutants break %q", m.breaks)
+		names[m.breaks] = true
 
-		files, err := filepath.Glob(filepath.Join(root, m.pkg, "*_test.go"))
-		require.NoError(t, err)
-		defines := regexp.MustCompile(`(?m)^func ` + regexp.QuoteMeta(m.test) + `\(`)
-		require.True(t, slices.ContainsFunc(files, func(file string) bool {
-			text, err := os.ReadFile(file)
+		t.Run(m.breaks, func(t *testing.T) {
+			t.Parallel()
+			m.apply(t)
+
+			files, err := filepath.Glob(filepath.Join(root, m.pkg, "*_test.go"))
 			require.NoError(t, err)
-			return defines.Match(text)
-		}), "%s: there is no %s in %s", m.breaks, m.test, m.pkg)
+			defines := regexp.MustCompile(`(?m)^func ` + regexp.QuoteMeta(m.test) + `\(`)
+			require.True(t, slices.ContainsFunc(files, func(file string) bool {
+				text, err := os.ReadFile(file)
+				require.NoError(t, err)
+				return defines.Match(text)
+			}), "there is no %s in %s", m.test, m.pkg)
+		})
 	}
-
-	slices.Sort(names)
-	require.Len(t, slices.Compact(names), len(mutants()), "each mutant has a name of its own")
 }
 
 // TestMutantsDie runs the test of each mutant with the mutant in the code. Nothing

@@ -68,8 +68,9 @@ func New() *Disk { return &Disk{names: map[string]*inode{}, durable: map[string]
 // CutAt cuts the power in the middle of an operation, of which the first is 1.
 func (d *Disk) CutAt(operation int) { d.cutAt = operation }
 
-// FailAt lets an operation, and as many after it as there are failures, fail. A
-// write that fails leaves its first half in the file.
+// FailAt lets a number of operations fail, from the given one on. A write that
+// fails leaves its first half in the file, and what a failed sync did not write
+// is never written by a later one.
 func (d *Disk) FailAt(operation, failures int, err error) {
 	d.failFrom, d.failures, d.failure = operation, failures, err
 }
