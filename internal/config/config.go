@@ -154,8 +154,9 @@ const (
 
 // Token is a static bearer token.
 type Token struct {
-	Name string    `key:"name" doc:"Name of the client that uses the token. Histories show this name."`
-	Role TokenRole `key:"role" default:"reader" oneof:"reader member admin" doc:"What the client may do."`
+	Name    string    `key:"name" doc:"Name of the client that uses the token. Histories show this name."`
+	Role    TokenRole `key:"role" default:"reader" oneof:"reader member admin" doc:"What the client may do."`
+	Project string    `key:"project" doc:"The client's project on /v2. If this is empty, a member has a project of its own, and all others none. Clients share accelerator requests only within a project."`
 	// Token is the token itself. Load also sets it if the token is in TokenFile.
 	Token     Secret `key:"token" doc:"The token itself. It must have 16 characters or more."`
 	TokenFile string `key:"token_file" check:"file" doc:"A file that holds the token. Set it instead of token."`
