@@ -45,7 +45,7 @@ func TestExistingPostgres(t *testing.T) {
 
 	// reaching is the standalone with another URL in its environment.
 	reaching := func(database string) *harness.Standalone {
-		return harness.New(t, harness.Options{Env: []string{"CYBORG_DATABASE_URL=" + database}})
+		return harness.New(t, harness.Options{Dir: filepath.Dir(s.StateDir), Env: []string{"CYBORG_DATABASE_URL=" + database}})
 	}
 
 	requireRefusal(t, reaching(badPassword), commandline.ExitUsage, []string{"refuses the connection", "password authentication failed"})
