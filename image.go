@@ -22,6 +22,29 @@ type Image struct {
 	WholeDevice bool `json:"whole_device,omitempty"`
 }
 
+// ShowSource returns the source of an image as it may be shown and logged. The
+// query of a URL may be a signature with which everybody can fetch the image,
+// and its user information a password, so neither is in the result.
+func ShowSource(source string) string {
+	scheme, rest, ok := strings.Cut(source, "://")
+	if !ok {
+		return source
+	}
+
+	rest, _, _ = strings.Cut(rest, "#")
+	rest, _, query := strings.Cut(rest, "?")
+	if query {
+		rest += "?…"
+	}
+
+	authority, path, _ := strings.Cut(rest, "/")
+	if at := strings.LastIndex(authority, "@"); at >= 0 {
+		rest = strings.TrimSuffix(authority[at+1:]+"/"+path, "/")
+	}
+
+	return scheme + "://" + rest
+}
+
 const (
 	glanceScheme   = "glance:"
 	glanceFunction = "function:"

@@ -66,3 +66,14 @@ func TestChecksums(t *testing.T) {
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), string(bad))
 	}
 }
+
+func TestShowSource(t *testing.T) {
+	t.Parallel()
+	for source, shown := range map[string]string{
+		"": "", "a/b.bin": "a/b.bin", "file:a?b": "file:a?b", "glance:function:x": "glance:function:x",
+		"https://h:1/a": "https://h:1/a", "https://h/a?s=1#x": "https://h/a?…", "https://h?s=1/x@y": "https://h?…", "https://h/a#s": "https://h/a",
+		"https://u:p@h/a@b?s": "https://h/a@b?…", "http://u@h": "http://h", "http://%zz?s": "http://%zz?…",
+	} {
+		require.Equal(t, shown, cyborg.ShowSource(source), source)
+	}
+}

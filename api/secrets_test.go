@@ -84,3 +84,34 @@ func TestTokensAreNeverDisclosed(t *testing.T) {
 		require.NotContains(t, answers.String(), secret)
 	}
 }
+
+// The query of an image's URL may be a signature with which everybody can fetch
+// it, so nobody is shown it and no log has it.
+func TestQueriesOfImagesAreNeverShown(t *testing.T) {
+	t.Parallel()
+	said := &record{}
+	log := slog.New(slog.NewTextHandler(said, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	h := setupWith(t, func(deps *api.Deps) { deps.Log = log })
+	accelerator := h.ready("alpha")
+	const canary = "canary-signature"
+	id := ""
+
+	for source, good := range map[string]bool{
+		"https://images.example/a.bin?X-Signature=" + canary: true, "https:///a.bin?X-Signature=" + canary: false,
+		"ftp://images.example/a.bin?X-Signature=" + canary: false, "https://images.example/%zz?X-Signature=" + canary: false,
+	} {
+		answer := h.do("PATCH", path(accelerator, "/program"), map[string]any{"image": map[string]string{"source": source, "sha256": strings.Repeat("ab", 32)}})
+		require.Equal(t, good, answer.status < 400, "%s", answer.body)
+		require.NotContains(t, string(answer.body), canary)
+		id += answer.header.Get("Cyborg-Operation") // only one becomes an operation
+	}
+
+	require.NotEmpty(t, id)
+	operation := "/v1/operations/" + id
+
+	for _, shown := range []string{"/v1/operations", operation, operation + "/history", path(accelerator, "/history"), path(accelerator), "/v1/devices"} {
+		require.NotContains(t, string(h.do("GET", shown, nil).expect(http.StatusOK).body), canary, shown)
+	}
+	require.Contains(t, string(h.do("GET", operation, nil).body), "https://images.example/a.bin?…")
+	require.NotContains(t, said.String(), canary)
+}

@@ -203,9 +203,9 @@ func TestARQGates(t *testing.T) {
 	h := setup(t, withTokens).as(adminToken)
 	accelerator := h.ready("first")
 	instance := uuid.New()
-	arqs := h.requests("one", 1)
-
 	member := h.as(memberToken)
+	arqs := member.requests("one", 1)
+
 	const says = "requires a service token"
 	body := toBind("h1", accelerator.ProviderUUID, instance, arqs...)
 	require.Contains(t, member.do("PATCH", requestsPath, body).fault(http.StatusForbidden), says)

@@ -94,7 +94,7 @@ func (e *endpoint) image(w http.ResponseWriter, r *http.Request) error {
 		// Status and headers are sent already: only a broken connection tells the agent
 		// that the image is incomplete.
 		e.deps.Log.WarnContext(r.Context(), "image transfer broke off",
-			slog.String("source", image.Source), slog.String("error", err.Error()))
+			slog.String("source", cyborg.ShowSource(image.Source)), slog.String("error", err.Error()))
 		panic(http.ErrAbortHandler)
 	}
 	return nil

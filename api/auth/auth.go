@@ -58,6 +58,10 @@ type Token struct {
 	Name   string // the name of its bearer in histories
 	Secret string
 	Role   Role
+
+	// Project is the project on /v2. Without one, a member has a project of its
+	// own, and everybody else none.
+	Project string
 }
 
 // LogValue keeps the secret out of logs.
@@ -127,7 +131,8 @@ func (c Caller) Identity() web.Identity {
 
 // Static returns the caller of a static token. On /v2 its role stands for the
 // roles that Keystone's administrators give: admin implies manager, member and
-// reader, and an admin is a service as well.
+// reader, and an admin is a service as well. Members have a project each, so
+// that none can delete what another one has.
 func Static(name string, role Role) Caller {
 	return callerWithRole("token/"+name, name, role)
 }
@@ -140,7 +145,7 @@ func callerWithRole(id, name string, role Role) Caller {
 	case Admin:
 		caller.Roles, caller.ServiceRoles = []string{"admin", "manager", "member", "reader", ServiceRole}, []string{ServiceRole}
 	case Member:
-		caller.Roles = []string{"member", "reader"}
+		caller.Roles, caller.Project = []string{"member", "reader"}, id
 	case Reader:
 		caller.Roles = []string{"reader"}
 	case Public:
@@ -203,7 +208,11 @@ func New(config Config) (*Authenticator, error) {
 		}
 
 		names[token.Name], hashes[hash] = true, token.Name
-		a.tokens = append(a.tokens, hashedToken{hash: hash, caller: Static(token.Name, token.Role)})
+		caller := Static(token.Name, token.Role)
+		if token.Project != "" {
+			caller.Project = token.Project
+		}
+		a.tokens = append(a.tokens, hashedToken{hash: hash, caller: caller})
 	}
 
 	return a, nil

@@ -124,3 +124,23 @@ func TestRequireOutsideOfARequest(t *testing.T) {
 	require.EqualError(t, auth.Require(reader, auth.Admin, "rule"), "ci has the role reader, and to rule needs the role admin")
 	require.NoError(t, auth.Require(auth.WithCaller(t.Context(), auth.Local()), auth.Admin, "rule"))
 }
+
+// What one member's token has created is not another's. Tokens share what they
+// have only where the operator gives them one project.
+func TestStaticMembersHaveProjects(t *testing.T) {
+	t.Parallel()
+	a, err := auth.New(auth.Config{Tokens: []auth.Token{
+		{Name: "mia", Secret: "1", Role: auth.Member}, {Name: "otto", Secret: "2", Role: auth.Member},
+		{Name: "ci", Secret: "3", Role: auth.Member, Project: "p-1"}, {Name: "rita", Secret: "4", Role: auth.Reader, Project: "p-1"},
+		{Name: "ada", Secret: "5", Role: auth.Admin}, {Name: "ron", Secret: "6", Role: auth.Reader},
+	}})
+	require.NoError(t, err)
+
+	for secret, project := range map[string]string{"1": "token/mia", "2": "token/otto", "3": "p-1", "4": "p-1", "5": "", "6": ""} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("Authorization", "Bearer "+secret)
+		caller, err := a.Authenticate(r)
+		require.NoError(t, err)
+		require.Equal(t, project, caller.Project, caller.Name)
+	}
+}

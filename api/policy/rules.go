@@ -9,9 +9,10 @@ type rule struct {
 	legacy string
 }
 
-// adminOrOwner is the old default. Its second half is true for every caller
-// that has a project.
-const adminOrOwner = "is_admin:True or project_id:%(project_id)s"
+// adminOrOwner is the old default. Its second half is true for every user of
+// Keystone that has a project. Static tokens and certificates have no user id:
+// their role says what they may do.
+const adminOrOwner = "is_admin:True or (project_id:%(project_id)s and not user_id:None)"
 
 // builtinTable has the rules of OpenStack Cyborg (its package policies), with
 // the defaults that it calls new.

@@ -83,7 +83,7 @@ func checkSource(o *object, image cyborg.Image) {
 		source, err := url.Parse(image.Source)
 		switch {
 		case err != nil || source.Host == "":
-			o.fail("image.source is %q, which is no URL", web.Shorten(image.Source))
+			o.fail("image.source is %q, which is no URL", web.Shorten(cyborg.ShowSource(image.Source)))
 		case source.User != nil:
 			o.fail("image.source has a user or password, which everybody could read in the operation")
 		case image.SHA256 == "":
@@ -92,7 +92,7 @@ func checkSource(o *object, image cyborg.Image) {
 
 	case image.InGlance():
 		if _, err := image.GlanceQuery(); err != nil {
-			o.fail("image.source is %q, neither glance:UUID nor glance:function:ID", web.Shorten(image.Source))
+			o.fail("image.source is %q, neither glance:UUID nor glance:function:ID", web.Shorten(cyborg.ShowSource(image.Source)))
 		}
 		if image.ID != "" {
 			o.fail("image.id cannot be set: Cyborg records the id that the image has in Glance")
@@ -104,7 +104,7 @@ func checkSource(o *object, image cyborg.Image) {
 		}
 
 		if path.IsAbs(image.Source) || strings.Contains("/"+image.Source+"/", "/../") || strings.Contains(image.Source, "://") {
-			o.fail("image.source is %q, neither an http or https URL, nor in Glance, nor a path below the host's image_dir", web.Shorten(image.Source))
+			o.fail("image.source is %q, neither an http or https URL, nor in Glance, nor a path below the host's image_dir", web.Shorten(cyborg.ShowSource(image.Source)))
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package v1
 
 import (
+	"maps"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -49,12 +50,12 @@ type operationView struct {
 	WorkflowID string `json:"workflow_id"`
 }
 
+// viewOperation shows an operation. What would let readers fetch its image is
+// left out; see cyborg.ShowSource.
 func viewOperation(op cyborg.Operation) operationView {
 	op.Steps = notNil(op.Steps)
 	op.Subjects = notNil(op.Subjects)
-	if op.Input == nil {
-		op.Input = cyborg.JSONObject{}
-	}
+	op.Input = showInput(op.Input)
 
 	return operationView{Operation: op, WorkflowID: op.WorkflowID()}
 }
@@ -125,4 +126,24 @@ func acceleratorLocation(id string) string  { return Prefix + "/accelerators/" +
 func operationLocation(id uuid.UUID) string { return Prefix + "/operations/" + id.String() }
 func driverLocation(host, backend string) string {
 	return Prefix + "/hosts/" + url.PathEscape(host) + "/drivers/" + url.PathEscape(backend)
+}
+
+// showInput returns the input of an operation as readers may see it. It changes
+// a copy, because the caller may still need the whole input.
+func showInput(input cyborg.JSONObject) cyborg.JSONObject {
+	shown := cyborg.JSONObject{}
+	maps.Copy(shown, input)
+
+	image, ok := shown["image"].(map[string]any)
+	if !ok {
+		return shown
+	}
+
+	if source, ok := image["source"].(string); ok {
+		image = maps.Clone(image)
+		image["source"] = cyborg.ShowSource(source)
+		shown["image"] = image
+	}
+
+	return shown
 }

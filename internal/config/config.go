@@ -74,7 +74,7 @@ type Log struct {
 
 // Database is the server's PostgreSQL.
 type Database struct {
-	URL      DatabaseURL `key:"url" example:"postgres://cyborg@db.example.org/cyborg?sslmode=verify-full" doc:"URL of the database (PostgreSQL 15 or newer). You can put the password in the URL, or in a file that the URL's parameter passfile names. If this is empty, the standalone starts a private PostgreSQL."`
+	URL      DatabaseURL `key:"url" example:"postgres://cyborg@db.example.org/cyborg?sslmode=verify-full" doc:"URL of the database (PostgreSQL 15 or newer). You can put the password in the URL, or in a file that the URL's parameter passfile names; on the command line, only the latter. If this is empty, the standalone starts a private PostgreSQL."`
 	MaxConns int32       `key:"max_conns" default:"16" min:"5" max:"1000" doc:"The most connections that one server keeps to the database. Even if you set only five, one stays free for heartbeats and the ends of operations, whatever the API does."`
 }
 
@@ -156,8 +156,9 @@ const (
 
 // Token is a static bearer token.
 type Token struct {
-	Name string    `key:"name" doc:"Name of the client that uses the token. Histories show this name."`
-	Role TokenRole `key:"role" default:"reader" oneof:"reader member admin" doc:"What the client may do."`
+	Name    string    `key:"name" doc:"Name of the client that uses the token. Histories show this name."`
+	Role    TokenRole `key:"role" default:"reader" oneof:"reader member admin" doc:"What the client may do."`
+	Project string    `key:"project" doc:"The client's project on /v2. If this is empty, a member has a project of its own, and all others none. Clients share accelerator requests only within a project."`
 	// Token is the token itself. Load also sets it if the token is in TokenFile.
 	Token     Secret `key:"token" doc:"The token itself. It must have 16 characters or more."`
 	TokenFile string `key:"token_file" check:"file" doc:"A file that holds the token. Set it instead of token."`

@@ -140,8 +140,21 @@ func (d *decoder) fromFlags(flags *pflag.FlagSet) map[string]given {
 	}
 
 	flags.Visit(func(flag *pflag.Flag) {
-		if value, ok := flag.Value.(*flagValue); ok {
-			values[value.option.key] = given{source: "--" + flag.Name, node: value.node}
+		value, ok := flag.Value.(*flagValue)
+		if !ok {
+			return
+		}
+
+		g := given{source: "--" + flag.Name, node: value.node}
+		values[value.option.key] = g
+
+		// Every user of the machine sees the arguments of a process.
+		if t := value.option.field.Type; isSecret(t) && show(t, value.text) != value.text {
+			d.problems = append(d.problems, g.problem(g.node, Problem{
+				Key: value.option.key, Value: show(t, value.text),
+				Message: "has a password, which everybody on this machine could read: use " + value.option.env() +
+					", the configuration file, or a file that the parameter passfile names",
+			}))
 		}
 	})
 

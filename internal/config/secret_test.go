@@ -5,8 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"testing"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
@@ -113,5 +116,59 @@ func TestSizes(t *testing.T) {
 	for _, text := range []string{"", "MiB", "-1", "1MB", "1.5GiB", "9223372036854775807KiB", "9999999TiB"} {
 		_, err := config.ParseSize(text)
 		require.Error(t, err, text)
+	}
+}
+
+// TestDumpMasksOptionsOfDrivers: the options of drivers are not ours, so their
+// names must do.
+func TestDumpMasksOptionsOfDrivers(t *testing.T) {
+	t.Parallel()
+	const canary = "correct-horse-battery"
+	path := filepath.Join(t.TempDir(), "cyborg.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(`agent:
+  backends:
+    - driver: generic
+      options:
+        device_spec: [{address: "*", bmc: {Password: `+canary+`}}]
+        api-token: `+canary+`
+        sshKey: [`+canary+`]
+        url: https://user:`+canary+`@bmc.example.org/?page=1
+        monkey: george
+`), 0o600))
+
+	c, err := config.Load(config.LoadOptions{Process: config.ProcessAgent, File: path, Env: []string{"HOME=/"}})
+	require.NoError(t, err)
+	var dump bytes.Buffer
+	require.NoError(t, c.Dump(&dump, config.ProcessAgent))
+	require.NotContains(t, dump.String(), canary)
+	require.Contains(t, dump.String(), "george")
+	require.Contains(t, dump.String(), `address: '*'`)
+	require.Equal(t, canary, c.Agent.Backends[0].Options["api-token"], "the driver gets it")
+}
+
+// TestNoPasswordOnTheCommandLine: every user of the machine sees the arguments
+// of a process.
+func TestNoPasswordOnTheCommandLine(t *testing.T) {
+	t.Parallel()
+	const canary = "correct-horse-battery"
+	for url, good := range map[string]bool{
+		"postgres://cyborg@db/cyborg":                       true,
+		"postgres://cyborg@db/cyborg?passfile=/etc/pgpass":  true,
+		"postgres://cyborg:" + canary + "@db/cyborg":        false,
+		"postgres://cyborg@db/cyborg?password=" + canary:    false,
+		"postgres://cyborg@db/cyborg?sslpassword=" + canary: false,
+	} {
+		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+		config.AddFlags(flags, config.Flag{Name: "database-url", Key: "database.url"})
+		require.NoError(t, flags.Parse([]string{"--database-url", url}))
+
+		_, err := config.Load(config.LoadOptions{Process: config.ProcessServer, Flags: flags, Env: []string{"HOME=/"}})
+		if good {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorContains(t, err, "CYBORG_DATABASE_URL")
+		require.ErrorContains(t, err, "--database-url")
+		require.NotContains(t, err.Error(), canary)
 	}
 }

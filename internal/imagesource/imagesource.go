@@ -85,7 +85,7 @@ func New(options Options) (*HTTP, error) {
 			}
 			// A redirect to http would give up the protection that the caller asked for.
 			if via[0].URL.Scheme == "https" && req.URL.Scheme != "https" {
-				return cyborg.Errorf(cyborg.ErrForbidden, "the image source redirects from https to %s", req.URL.Redacted())
+				return cyborg.Errorf(cyborg.ErrForbidden, "the image source redirects from https to %s", cyborg.ShowSource(req.URL.String()))
 			}
 			return h.check(req.URL)
 		},
@@ -105,7 +105,7 @@ func (h *HTTP) check(source *url.URL) error {
 			return nil
 		}
 	}
-	return cyborg.Errorf(cyborg.ErrForbidden, "images may not be fetched from %s", source.Redacted()).
+	return cyborg.Errorf(cyborg.ErrForbidden, "images may not be fetched from %s", cyborg.ShowSource(source.String())).
 		WithHint("The operator lists in images.allow the URLs below which they may.")
 }
 
@@ -161,7 +161,7 @@ func guardedDial(limit time.Duration) func(ctx context.Context, network, address
 func (h *HTTP) Open(ctx context.Context, image cyborg.Image, offset int64) (io.ReadCloser, int64, error) {
 	source, err := url.Parse(image.Source)
 	if err != nil {
-		return nil, 0, cyborg.Errorf(cyborg.ErrInvalid, "image source %q is not a URL", image.Source)
+		return nil, 0, cyborg.Errorf(cyborg.ErrInvalid, "image source %q is not a URL", cyborg.ShowSource(image.Source))
 	}
 	// Redirects are checked as well; see New.
 	if err := h.check(source); err != nil {
@@ -183,7 +183,7 @@ func (h *HTTP) Open(ctx context.Context, image cyborg.Image, offset int64) (io.R
 	}
 
 	return &reader{
-		content: content, closer: answer.Body, cancel: cancel, source: source.Redacted(),
+		content: content, closer: answer.Body, cancel: cancel, source: cyborg.ShowSource(source.String()),
 		remaining: h.max - offset, max: h.max, silence: h.silence,
 	}, size, nil
 }
@@ -192,7 +192,7 @@ func (h *HTTP) Open(ctx context.Context, image cyborg.Image, offset int64) (io.R
 func (h *HTTP) get(ctx context.Context, source *url.URL, offset int64) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, source.String(), nil)
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.ErrInvalid, "image source %q: %w", source.Redacted(), err)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "image source %q cannot be asked for", cyborg.ShowSource(source.String()))
 	}
 
 	request.Header.Set("User-Agent", "cyborg/"+cyborg.Version)
@@ -213,7 +213,7 @@ func (h *HTTP) get(ctx context.Context, source *url.URL, offset int64) (*http.Re
 		return nil, ctx.Err()
 	}
 
-	return nil, cyborg.Errorf(cyborg.ErrUnavailable, "image source %s does not answer: %w", source.Redacted(), errors.Unwrap(err))
+	return nil, cyborg.Errorf(cyborg.ErrUnavailable, "image source %s does not answer: %w", cyborg.ShowSource(source.String()), errors.Unwrap(err))
 }
 
 // Content checks the head of a server's answer to a request for an image from
@@ -221,7 +221,7 @@ func (h *HTTP) get(ctx context.Context, source *url.URL, offset int64) (*http.Re
 // offset, and returns the size of the whole image, or -1 where the server does
 // not say. Errors are those of Open; ErrTooLarge means more than limit bytes.
 func Content(answer *http.Response, offset, limit int64) (io.Reader, int64, error) {
-	source := answer.Request.URL.Redacted() // without a password, as it appears in errors
+	source := cyborg.ShowSource(answer.Request.URL.String()) // as it may appear in errors
 
 	switch {
 	case answer.StatusCode == http.StatusOK || (answer.StatusCode == http.StatusPartialContent && offset > 0):

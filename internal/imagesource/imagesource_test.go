@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -211,5 +212,46 @@ func TestNewRefusesInvalidURLs(t *testing.T) {
 	for _, text := range []string{"images.example.org", "ftp://images.example.org/", "http://", "http://u:p@images.example.org", "http://["} {
 		_, err := imagesource.New(imagesource.Options{Allow: []string{text}})
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), text)
+	}
+}
+
+// The query of a URL may be a signature, which is in no error.
+func TestNoErrorHasTheQuery(t *testing.T) {
+	t.Parallel()
+	const query = "?X-Signature=canary"
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/short":
+			w.Header().Set("Content-Length", "100")
+			_, _ = io.WriteString(w, "short") // the reader sees that the rest is missing
+		case "/large":
+			_, _ = w.Write(make([]byte, 200)) // the reader gives up before
+		case "/away":
+			http.Redirect(w, r, "http://elsewhere.example/x"+query, http.StatusFound)
+		case "/again":
+			http.Redirect(w, r, "/again"+query, http.StatusFound)
+		default:
+			status, err := strconv.Atoi(r.URL.Path[1:])
+			if err != nil {
+				panic(http.ErrAbortHandler)
+			}
+			w.WriteHeader(status)
+		}
+	}))
+	t.Cleanup(server.Close)
+	s := source(t, imagesource.Options{Allow: []string{server.URL, "http://127.0.0.1:1"}, Max: 100})
+
+	for _, from := range []string{
+		server.URL + "/short", server.URL + "/large", server.URL + "/away", server.URL + "/again", server.URL + "/404", server.URL + "/403",
+		server.URL + "/416", server.URL + "/503", server.URL + "/201", server.URL + "/broken", "http://127.0.0.1:1/x", "http://forbidden.example/x",
+		"http://user:canary@" + server.URL[7:] + "/x", server.URL + "/%zz",
+	} {
+		content, _, err := s.Open(t.Context(), cyborg.Image{Source: from + query}, 0)
+		if err == nil {
+			_, err = io.ReadAll(content)
+			require.NoError(t, content.Close())
+		}
+		require.Error(t, err, from)
+		require.NotContains(t, err.Error(), "canary")
 	}
 }

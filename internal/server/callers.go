@@ -17,7 +17,7 @@ func (s *server) callers() (auth.Config, error) {
 	c := s.config
 	config := auth.Config{Certificates: c.API.TLS.ClientCA != ""}
 	for _, t := range c.API.Tokens {
-		config.Tokens = append(config.Tokens, auth.Token{Name: t.Name, Secret: t.Token.Reveal(), Role: auth.Role(t.Role)})
+		config.Tokens = append(config.Tokens, auth.Token{Name: t.Name, Secret: t.Token.Reveal(), Role: auth.Role(t.Role), Project: t.Project})
 	}
 
 	if !c.Keystone.Enabled {

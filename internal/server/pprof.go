@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cyborg-project/cyborg/api"
+	"github.com/cyborg-project/cyborg/api/web"
 )
 
 // profileLimit bounds the time for one answer, and with it the length of a
@@ -21,7 +22,10 @@ func (s *server) profiles() Part {
 	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 
+	// The listener is on loopback and asks for no credential.
+	handler := web.GuardBrowsers(true)(mux)
+
 	return Part{Name: "profiles", Run: func(ctx context.Context) error {
-		return api.Serve(ctx, s.Listeners.pprof, mux, api.ServeOptions{Write: profileLimit, Log: s.Log})
+		return api.Serve(ctx, s.Listeners.pprof, handler, api.ServeOptions{Write: profileLimit, Log: s.Log})
 	}}
 }

@@ -69,9 +69,9 @@ func connect(t *testing.T, url string) *pgx.Conn {
 // command returns a command of the cyborg binary on our database.
 func (m *moving) command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	cmd := exec.Command(harness.Binary(t, "cyborg"), append(args, "--database-url", m.to)...)
+	cmd := exec.Command(harness.Binary(t, "cyborg"), args...)
 
-	cmd.Env = harness.Environ(t.TempDir())
+	cmd.Env = append(harness.Environ(t.TempDir()), "CYBORG_DATABASE_URL="+m.to)
 	return cmd
 }
 

@@ -41,14 +41,21 @@ func TestExistingPostgres(t *testing.T) {
 	}
 
 	badPassword := wrong(func(u *url.URL) { u.User = url.UserPassword(u.User.Username(), "guessed") })
-	requireRefusal(t, s, commandline.ExitUsage, []string{"refuses the connection", "password authentication failed"}, "--database-url", badPassword)
+	requireMistakes(t, s, []string{"database.url"}, "--database-url", badPassword)
 
-	_, stderr, _ := s.Refused(t, "--database-url", badPassword)
+	// reaching is the standalone with another URL in its environment.
+	reaching := func(database string) *harness.Standalone {
+		return harness.New(t, harness.Options{Dir: filepath.Dir(s.StateDir), Env: []string{"CYBORG_DATABASE_URL=" + database}})
+	}
+
+	requireRefusal(t, reaching(badPassword), commandline.ExitUsage, []string{"refuses the connection", "password authentication failed"})
+
+	_, stderr, _ := reaching(badPassword).Refused(t)
 	require.NotContains(t, stderr, "guessed", "the error message must not show the password")
 
-	requireRefusal(t, s, commandline.ExitUsage, []string{`database "nowhere" does not exist`}, "--database-url", wrong(func(u *url.URL) { u.Path = "/nowhere" }))
-	requireRefusal(t, s, commandline.ExitUnavailable, []string{"127.0.0.1:1/", "does not answer", "connection refused"}, "--database-url",
-		wrong(func(u *url.URL) { u.Host = "127.0.0.1:1" }))
+	requireRefusal(t, reaching(wrong(func(u *url.URL) { u.Path = "/nowhere" })), commandline.ExitUsage, []string{`database "nowhere" does not exist`})
+	requireRefusal(t, reaching(wrong(func(u *url.URL) { u.Host = "127.0.0.1:1" })), commandline.ExitUnavailable,
+		[]string{"127.0.0.1:1/", "does not answer", "connection refused"})
 	requireMistakes(t, s, []string{"database.url"}, "--database-url", "mysql://127.0.0.1/x")
 
 	entries, err := os.ReadDir(s.StateDir)
