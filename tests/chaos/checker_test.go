@@ -26,7 +26,8 @@ const (
 	restLimit = 10 * time.Minute
 
 	// mostConnections is how many connections to PostgreSQL all processes together
-	// may keep: each of four servers 16 and one that listens, and Temporal 31.
+	// may keep: each of four servers 16, one that listens and one that wakes, and
+	// Temporal 31.
 	mostConnections = 4*(16+2) + 31
 )
 

@@ -141,6 +141,55 @@ func ofWorkflows() []mutant {
 			old:  "runs.known || state == cyborg.OperationRunning",
 			new:  "runs.known",
 		},
+		{
+			breaks: "each step asks whether the operation is still the run's", file: "workflows/operation.go", pkg: pkg,
+			test: "TestPlacementRefusesAnOperation",
+			old:  "\t\tif err := o.check(ctx); err != nil {\n\t\t\treturn began, err\n\t\t}\n",
+			new:  "",
+		},
+		{
+			breaks: "each undo asks whether the operation is still the run's", file: "workflows/undo.go", pkg: pkg, test: "TestUndoFollowsTheHostsAgent",
+			old: "if err := o.check(ctx); err != nil {",
+			new: "if err := error(nil); err != nil {",
+		},
+		{
+			breaks: "what the records said before a wait is not believed", file: "workflows/operation.go", pkg: pkg, test: "TestUndoFollowsTheHostsAgent",
+			old: "o.checked = false // whatever",
+			new: "// whatever",
+		},
+		{
+			breaks: "a superseded run records nothing", file: "workflows/operation.go", pkg: pkg, test: "TestSupersededRunTouchesNothing",
+			old: "o.superseded = failure",
+			new: "_ = failure",
+		},
+		{
+			breaks: "one end of a bind counts", file: "workflows/bind.go", pkg: pkg, test: "TestK4LoadedInTimeWhileNoConductorRan",
+			old: " == nil && !b.loaded {",
+			new: " == nil {",
+		},
+		{
+			breaks: "a waiting instance gives its place back", file: "workflows/rescue.go", pkg: pkg, test: "TestK8WaitingInstancesGiveTheirPlaceBack",
+			old: "if p.givenBack {",
+			new: "if false {",
+		},
+		{
+			breaks: "a run that has no right to an operation is terminated", file: "activities/conductor/orphans.go", pkg: "activities/conductor",
+			test: "TestOrphans",
+			old:  "if runs.stray != \"\" {",
+			new:  "if false {",
+		},
+		{
+			breaks: "a run that takes an operation over is left alone", file: "activities/conductor/orphans.go", pkg: "activities/conductor",
+			test: "TestOrphans",
+			old:  "case workflows.Takeover(info, run):",
+			new:  "case false:",
+		},
+		{
+			breaks: "a step for another agent is refused", file: "activities/agent/activities.go", pkg: "activities/agent",
+			test: "TestStepForAnotherAgentIsRefused",
+			old:  "err = a.requireMine(in)",
+			new:  "err = nil",
+		},
 	}
 }
 
@@ -152,6 +201,26 @@ func ofRecords() []mutant {
 	)
 
 	return []mutant{
+		{
+			breaks: "another run cannot write", file: operation + "owner.go", pkg: pkg, test: "TestOtherRunOfAnOperationIsRefused",
+			old: "if o.state.Ended() || !o.has(run) {",
+			new: "if o.state.Ended() {",
+		},
+		{
+			breaks: "an ended operation is nobody's", file: operation + "owner.go", pkg: pkg, test: "TestEndedOperationIsNobodys",
+			old: "if o.state.Ended() || !o.has(run) {",
+			new: "if !o.has(run) {",
+		},
+		{
+			breaks: "another run cannot begin", file: operation + "owner.go", pkg: pkg, test: "TestOtherRunOfAnOperationIsRefused",
+			old: "if !o.has(run) && !replaces {",
+			new: "if false {",
+		},
+		{
+			breaks: "a run takes over from the run that it replaces only", file: operation + "owner.go", pkg: pkg, test: "TestTakeover",
+			old: "run.Replaces != \"\" && o.run == run.Replaces",
+			new: "run.Replaces != \"\"",
+		},
 		{
 			breaks: "an attach takes a free handle only", file: operation + "attach.go", pkg: pkg, test: "TestAHandleIsNotTakenFromItsHolder",
 			old: "WHERE uuid = $1 AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present'`",
