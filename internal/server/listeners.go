@@ -22,7 +22,7 @@ type Listeners struct {
 	// there are none. Who reaches it is believed.
 	inProcess net.Listener
 
-	pprof  net.Listener // nil unless server.pprof_listen is set
+	pprof net.Listener // nil unless server.pprof_listen is set
 }
 
 // Listen opens the ports that the roles need. The error is one sentence that

@@ -3,8 +3,16 @@ package journey_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -19,7 +27,11 @@ import (
 	"go.temporal.io/sdk/client"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/fake"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/openstack/openstacktest"
+	"github.com/cyborg-project/cyborg/internal/porttest"
+	"github.com/cyborg-project/cyborg/internal/postgres"
 	"github.com/cyborg-project/cyborg/internal/temporalclient"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
@@ -138,4 +150,117 @@ func everyArgument(t *testing.T, root int) string {
 
 	require.Contains(t, text.String(), "cyborg-standalone")
 	return text.String()
+}
+
+// TestCanaries puts a secret into every input that takes one, and looks for
+// them wherever somebody may look: in logs, dumps of the configuration, events,
+// operations, the list of processes and Temporal's histories.
+func TestCanaries(t *testing.T) {
+	t.Parallel()
+	canary := func(of string) string { return of + "-canary-" + uuid.NewString() }
+	token, signature, option := canary("token"), canary("signature"), canary("option")
+
+	pg, err := postgres.Start(t.Context(), postgres.Config{
+		Dir: filepath.Join(harness.Place(t), "postgres"), TCP: true, Port: porttest.Ports(t, 1)[0], FsyncOff: true, DieWithParent: true,
+	}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, pg.Stop(context.WithoutCancel(t.Context()))) })
+	require.NoError(t, pg.CreateDatabase(t.Context(), "accelerators"))
+	database, err := url.Parse(pg.TCPURL("accelerators"))
+	require.NoError(t, err)
+	password, ok := database.User.Password()
+	require.True(t, ok)
+
+	bitstream := fake.MakeImage("FPGA", "aes", []byte("payload"))
+	sum := sha256.Sum256(bitstream)
+	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("X-Signature") != signature {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		_, _ = w.Write(bitstream) // the agent sees whether all of it arrived
+	}))
+	t.Cleanup(origin.Close)
+
+	keystone := openstacktest.NewKeystone(t)
+	s := harness.Start(t, harness.Options{
+		Hosts: []string{"rack=fake:1xfpga"}, Token: token,
+		Env: []string{
+			"CYBORG_LOG_LEVEL=debug", "CYBORG_DATABASE_URL=" + database.String(), "CYBORG_IMAGES_ALLOW=" + origin.URL,
+			"CYBORG_OPENSTACK_AUTH_URL=" + keystone.URL, "CYBORG_OPENSTACK_PASSWORD=" + openstacktest.OwnPassword,
+			"CYBORG_AGENT_BACKENDS=[{driver: generic, options: {device_spec: [{address: '*'}], bmc: {api_token: " + option + "}}}]",
+		},
+	})
+	secrets := map[string]string{
+		"the token": token, "the database's password": password, "Keystone's password": openstacktest.OwnPassword, "the option": option,
+		"the signature": signature,
+	}
+
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cards, err := apiclient.Collect(s.API.Accelerators(ctx, apiclient.AcceleratorFilter{}, apiclient.Page{}))
+	require.NoError(t, err)
+	_, err = s.API.MakeReady(ctx, cards[0].UUID)
+	require.NoError(t, err)
+
+	// One image is loaded, and one is refused at its source.
+	image := cyborg.Image{Source: origin.URL + "/aes?X-Signature=" + signature, SHA256: hex.EncodeToString(sum[:])}
+	_, err = s.API.Program(ctx, cards[0].UUID, image)
+	require.NoError(t, err)
+	image.Source, image.SHA256 = origin.URL+"/aes?X-Signature=no&also="+signature, strings.Repeat("ab", 32)
+	_, err = s.API.Program(ctx, cards[0].UUID, image)
+	require.Error(t, err)
+
+	places := map[string]string{"the answer": fmt.Sprint(err), "the processes": everyArgument(t, s.PID())}
+
+	read := func(path string) string {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+path, nil)
+		require.NoError(t, err)
+		request.Header.Set("Authorization", "Bearer "+token)
+		response, err := http.DefaultClient.Do(request)
+		require.NoError(t, err)
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusOK, response.StatusCode, "%s: %s", path, text)
+		return string(text)
+	}
+
+	operations, err := apiclient.Collect(s.API.Operations(ctx, apiclient.OperationFilter{}, apiclient.Page{}))
+	require.NoError(t, err)
+	require.Len(t, operations, 3)
+	for _, operation := range operations { // the streams end with their operations
+		at := "/v1/operations/" + operation.ID.String()
+		places[at] = read(at) + read(at+"/events") + read(at+"/history")
+	}
+	places["the list"], places["the metrics"], places["the drivers"] = read("/v1/operations"), read("/metrics"), read("/v1/hosts/rack/drivers")
+	require.Contains(t, places["the list"], origin.URL+"/aes")
+
+	for _, binary := range []string{"cyborg-standalone", "cyborg-agent", "cyborg"} {
+		args := map[string][]string{"cyborg": {"config", "dump"}}[binary]
+		if args == nil {
+			args = []string{"config", "dump"}
+		}
+		dump := exec.CommandContext(ctx, harness.Binary(t, binary), args...)
+		dump.Env = s.Environ()
+		text, err := dump.CombinedOutput()
+		require.NoError(t, err, "%s", text)
+		places["config dump of "+binary] = string(text)
+	}
+	require.Contains(t, places["config dump of cyborg-agent"], "api_token: '******'")
+
+	histories := everyHistory(ctx, t, s.TemporalClient(t))
+	require.Contains(t, histories, cards[0].UUID.String(), "the histories hold readable payloads")
+	places["the log"] = s.Output()
+
+	for where, text := range places {
+		for which, secret := range secrets {
+			require.False(t, strings.Contains(text, secret), "%s has %s", where, which)
+		}
+	}
+	for which, secret := range secrets {
+		if which != "the signature" { // a run has the whole source of its image
+			require.False(t, strings.Contains(histories, secret), "Temporal has %s", which)
+		}
+	}
 }
