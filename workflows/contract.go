@@ -188,7 +188,7 @@ type Addressee struct {
 }
 
 // AgentInstance returns the agent that the step is for; empty for any.
-func (a Addressee) AgentInstance() string { return a.Instance }
+func (a *Addressee) AgentInstance() string { return a.Instance }
 
 // address sets the agent that the step is for.
 func (a *Addressee) address(instance string) { a.Instance = instance }

@@ -172,7 +172,7 @@ func serve[In, Out any](
 		var out Out
 		err := context.Cause(work) // the first heartbeat may have returned that Temporal no longer waits for this try
 		if err == nil {
-			err = a.requireMine(in)
+			err = a.requireMine(&in)
 		}
 		if err == nil {
 			err = a.checkAllowed(name)

@@ -20,12 +20,9 @@ import (
 
 // Store is what the activities need of the records; *db.Store implements it.
 type Store interface {
+	Owners
+
 	// Operations.
-	Begin(ctx context.Context, run db.Run) (cyborg.Work, error)
-	BeginAndEnd(ctx context.Context, run db.Run) (cyborg.Work, error)
-	CheckRun(ctx context.Context, run db.Run) (instance string, err error)
-	Record(ctx context.Context, run db.Run, steps []cyborg.Step) error
-	End(ctx context.Context, run db.Run, outcome cyborg.Outcome) error
 	LastSeen(ctx context.Context, host string) (db.LastSeen, error)
 	Operation(ctx context.Context, id uuid.UUID) (cyborg.Operation, error)
 	Admit(ctx context.Context, admission db.Admission) (db.Admitted, error)
@@ -47,6 +44,15 @@ type Store interface {
 
 	Requests
 	Hardware
+}
+
+// Owners is what the run that has an operation asks of the records.
+type Owners interface {
+	Begin(ctx context.Context, run db.Run) (cyborg.Work, error)
+	BeginAndEnd(ctx context.Context, run db.Run) (cyborg.Work, error)
+	CheckRun(ctx context.Context, run db.Run) (instance string, err error)
+	Record(ctx context.Context, run db.Run, steps []cyborg.Step) error
+	End(ctx context.Context, run db.Run, outcome cyborg.Outcome) error
 }
 
 // Hardware lists the accelerators for which Reconcile has something to do.

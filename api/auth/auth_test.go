@@ -130,9 +130,12 @@ func TestRequireOutsideOfARequest(t *testing.T) {
 func TestStaticMembersHaveProjects(t *testing.T) {
 	t.Parallel()
 	a, err := auth.New(auth.Config{Tokens: []auth.Token{
-		{Name: "mia", Secret: "1", Role: auth.Member}, {Name: "otto", Secret: "2", Role: auth.Member},
-		{Name: "ci", Secret: "3", Role: auth.Member, Project: "p-1"}, {Name: "rita", Secret: "4", Role: auth.Reader, Project: "p-1"},
-		{Name: "ada", Secret: "5", Role: auth.Admin}, {Name: "ron", Secret: "6", Role: auth.Reader},
+		{Name: "mia", Secret: "1", Role: auth.Member},
+		{Name: "otto", Secret: "2", Role: auth.Member},
+		{Name: "ci", Secret: "3", Role: auth.Member, Project: "p-1"},
+		{Name: "rita", Secret: "4", Role: auth.Reader, Project: "p-1"},
+		{Name: "ada", Secret: "5", Role: auth.Admin},
+		{Name: "ron", Secret: "6", Role: auth.Reader},
 	}})
 	require.NoError(t, err)
 

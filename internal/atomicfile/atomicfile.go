@@ -25,7 +25,7 @@ func Write(path string, content []byte, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	defer dir.Close()
+	defer dir.Close() //nolint:errcheck // what was changed in it is durable, or its error is returned
 
 	return closed(Replace(dir, filepath.Base(path), content, mode))
 }

@@ -43,6 +43,7 @@ func OpenDir(path string) (Dir, error) {
 // osDir is a directory of the operating system.
 type osDir struct{ *os.Root }
 
+// OpenFile opens a file of the directory; see Dir.
 func (d osDir) OpenFile(name string, flag int, mode fs.FileMode) (File, error) {
 	file, err := d.Root.OpenFile(name, flag, mode)
 	if err != nil {
@@ -51,6 +52,7 @@ func (d osDir) OpenFile(name string, flag int, mode fs.FileMode) (File, error) {
 	return file, nil
 }
 
+// Sync makes the names in the directory durable; see Dir.
 func (d osDir) Sync() error {
 	dir, err := d.Open(".")
 	if err != nil {

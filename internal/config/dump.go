@@ -87,7 +87,7 @@ func (c *Config) node(value reflect.Value, key string) *yaml.Node {
 		}
 		return list
 	default:
-		if options, ok := value.Interface().(map[string]any); ok {
+		if options, ok := reflect.TypeAssert[map[string]any](value); ok {
 			value = reflect.ValueOf(maskOptions(options))
 		}
 		return scalar(value)

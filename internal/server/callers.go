@@ -58,6 +58,6 @@ func (s *server) audit() (auditTrail, error) {
 
 	return auditTrail{account: to.Account, run: func(ctx context.Context) error {
 		to.Run(ctx)
-		return to.Close()
+		return to.Close() //nolint:contextcheck // it closes a file, and waits for nobody
 	}}, nil
 }

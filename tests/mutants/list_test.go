@@ -187,7 +187,7 @@ func ofWorkflows() []mutant {
 		{
 			breaks: "a step for another agent is refused", file: "activities/agent/activities.go", pkg: "activities/agent",
 			test: "TestStepForAnotherAgentIsRefused",
-			old:  "err = a.requireMine(in)",
+			old:  "err = a.requireMine(&in)",
 			new:  "err = nil",
 		},
 	}

@@ -188,7 +188,7 @@ func resized(content []byte, size int) []byte {
 	if size <= len(content) {
 		return content[:size:size]
 	}
-	return append(content[:len(content):len(content)], make([]byte, size-len(content))...)
+	return append(slices.Clip(content), make([]byte, size-len(content))...)
 }
 
 // written returns the content with the data at an offset.

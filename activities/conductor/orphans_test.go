@@ -3,6 +3,7 @@ package conductor_test
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -50,8 +51,7 @@ type execution struct {
 func (e *executions) DescribeWorkflowExecution(_ context.Context, _, run string) (*workflowservice.DescribeWorkflowExecutionResponse, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for i := len(e.runs) - 1; i >= 0; i-- {
-		x := e.runs[i]
+	for _, x := range slices.Backward(e.runs) {
 		if run != "" && run != x.id {
 			continue
 		}
@@ -87,7 +87,7 @@ func (e *executions) CancelWorkflow(_ context.Context, _, run string) error {
 }
 
 func (e *executions) ExecuteWorkflow(_ context.Context, options client.StartWorkflowOptions, _ any, args ...any) (client.WorkflowRun, error) {
-	e.started = append(e.started, args[0].(workflows.OperationInput)) //nolint:forcetypeassert // its only argument
+	e.started = append(e.started, args[0].(workflows.OperationInput))
 	e.memos = append(e.memos, options.Memo)
 	return &mocks.WorkflowRun{}, nil
 }
