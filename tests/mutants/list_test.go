@@ -158,7 +158,7 @@ func ofWorkflows() []mutant {
 			new: "// whatever",
 		},
 		{
-			breaks: "a superseded run records nothing", file: "workflows/operation.go", pkg: pkg, test: "TestSupersededRunTouchesNothing",
+			breaks: "a superseded run ends at once", file: "workflows/operation.go", pkg: pkg, test: "TestRunOfAnEndedOperationEndsWithASentence",
 			old: "o.superseded = failure",
 			new: "_ = failure",
 		},
@@ -214,7 +214,7 @@ func ofRecords() []mutant {
 		{
 			breaks: "another run cannot begin", file: operation + "owner.go", pkg: pkg, test: "TestOtherRunOfAnOperationIsRefused",
 			old: "if !o.has(run) && !replaces {",
-			new: "if false {",
+			new: "if false && !replaces {",
 		},
 		{
 			breaks: "a run takes over from the run that it replaces only", file: operation + "owner.go", pkg: pkg, test: "TestTakeover",
