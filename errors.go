@@ -108,7 +108,7 @@ func (k ErrorKind) Retryable() bool { return k.row().retry }
 // Agents must keep to it; see activities/agent.
 func (k ErrorKind) Refusal() bool {
 	switch k {
-	case ErrInUse, ErrProtected, ErrUnsupported, ErrNotFound, ErrInvalid, ErrChanged, ErrImageRejected, ErrTooLarge, ErrOtherAgent:
+	case ErrInUse, ErrProtected, ErrUnsupported, ErrNotFound, ErrInvalid, ErrChanged, ErrImageRejected, ErrTooLarge, ErrOtherAgent, ErrSuperseded:
 		return true
 	default:
 		return false

@@ -404,7 +404,7 @@ func TestRecordSteps(t *testing.T) {
 	require.Equal(t, steps, op.Steps)
 
 	r.end(t, work, cyborg.OperationSucceeded)
-	require.NoError(t, r.Record(t.Context(), runOf(work.Operation), nil))
+	requireSuperseded(t, r.Record(t.Context(), runOf(work.Operation), nil))
 	op, err = r.Operation(t.Context(), work.Operation)
 	require.NoError(t, err)
 	require.Equal(t, steps, op.Steps, "an end without steps, and a late record, leave them")

@@ -19,9 +19,10 @@ type binding struct {
 	// timedOut says that the time of the requests was over before the images were
 	// loaded, and before anybody cancelled the operation.
 	timedOut bool
-	// loaded says that the images were loaded before the time was over. Where one
-	// workflow task brings both, because no conductor was there for a while, the
-	// images were loaded in time: only one of the two may decide how the bind ends.
+	// loaded says that the images were loaded, before the bind had run out of time.
+	// One workflow task can bring both, where no conductor was there for a while;
+	// then the images count, because only one of the two may decide how the bind
+	// ends.
 	loaded bool
 	// notification is done when Nova was notified of a failure before the end; nil
 	// where that has not begun.
@@ -78,7 +79,7 @@ func (b *binding) bind(ctx workflow.Context, _ *operation) error {
 	defer stopTimer()
 
 	workflow.Go(timer, func(ctx workflow.Context) {
-		if workflow.Sleep(ctx, b.work.Within) == nil && !b.loaded {
+		if workflow.Sleep(ctx, b.work.Within) == nil && !(b.loaded && decidesOnce(ctx)) {
 			b.timedOut = true
 			stop()
 			b.failRequests(ctx, b.timeoutError(nil))
@@ -100,6 +101,12 @@ func (b *binding) bind(ctx workflow.Context, _ *operation) error {
 	}
 
 	return err
+}
+
+// decidesOnce says that a bind whose images were loaded does not run out of time
+// any more. In release 0.1 it could do both.
+func decidesOnce(ctx workflow.Context) bool {
+	return workflow.GetVersion(ctx, "bind-decides-once", workflow.DefaultVersion, 1) != workflow.DefaultVersion
 }
 
 // timeoutError returns the error of a bind that ran out of time. The argument

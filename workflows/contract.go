@@ -179,19 +179,27 @@ type LastSeenResult struct {
 }
 
 // Addressee is a part of the input of every step: the agent that the step is
-// for. Another agent that takes the host's name, or that another has replaced,
-// must not take the step.
+// for, and the run that sent it. Another agent that has the host's name, or that
+// was replaced, must not take the step, and no agent may take it for another
+// run.
 type Addressee struct {
 	// Instance is the agent that the records had accepted for the host when the
 	// step was sent; empty in a step of a release that did not say so.
 	Instance string `json:"instance,omitempty"`
+	// Run is the run that sent the step; empty in a step of such a release, and
+	// where no operation sends it. Temporal gives a step that a run had sent to the
+	// agent once more if that run is reset, and nobody has asked then.
+	Run string `json:"run,omitempty"`
 }
 
 // AgentInstance returns the agent that the step is for; empty for any.
 func (a *Addressee) AgentInstance() string { return a.Instance }
 
-// address sets the agent that the step is for.
-func (a *Addressee) address(instance string) { a.Instance = instance }
+// SentBy returns the run that sent the step; empty for any.
+func (a *Addressee) SentBy() string { return a.Run }
+
+// address sets the agent that the step is for, and the run that sends it.
+func (a *Addressee) address(instance, run string) { a.Instance, a.Run = instance, run }
 
 // InstallInput names the deployable to install or uninstall.
 type InstallInput struct {

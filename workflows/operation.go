@@ -65,6 +65,14 @@ func newOperation(in OperationInput) *operation {
 // records the outcome.
 func (o *operation) run(ctx workflow.Context, s steps) (OperationResult, error) {
 	in := o.in
+	if in.Abandoned {
+		// A cancel changes nothing of what such a run does: it undoes, or completes
+		// what cannot be undone. Where a cancel kept it from that, the operation would
+		// end with the hardware as the run before has left it.
+		detached, cancel := workflow.NewDisconnectedContext(ctx)
+		defer cancel()
+		ctx = detached
+	}
 
 	err := o.ask(ctx, BeginActivity, BeginInput{Operation: in.Operation, Abandoned: in.Abandoned, Replaces: in.Replaces}, &o.work)
 	if o.superseded != nil {
@@ -181,7 +189,7 @@ type call struct {
 
 // step is the input of a step, which says which agent the step is for; see
 // Addressee.
-type step interface{ address(instance string) }
+type step interface{ address(instance, run string) }
 
 // The pauses between attempts double from the shortest to the longest.
 const (
@@ -230,15 +238,15 @@ func (o *operation) attempt(ctx workflow.Context, name string, c call) (began bo
 			return began, err
 		}
 
-		other := FromFailure(err).Kind == cyborg.ErrOtherAgent && workflow.Now(ctx).Before(agentDeadline)
-		if !retryable(err) || attempts >= o.in.Limits.Attempts && !other || ctx.Err() != nil {
+		other := FromFailure(err).Kind == cyborg.ErrOtherAgent
+		uncounted := other && workflow.Now(ctx).Before(agentDeadline)
+		if !retryable(err) || attempts >= o.in.Limits.Attempts && !uncounted || ctx.Err() != nil {
 			return began || !refused(err), err
 		}
 
-		if other {
+		began = began || !other
+		if uncounted {
 			attempts-- // the host's agent did not take it
-		} else {
-			began = true
 		}
 
 		o.note(ctx, name, cyborg.StepRunning, fmt.Sprintf("try %d: %s", max(attempts, 1), FromFailure(err).Message))
@@ -254,8 +262,10 @@ func (o *operation) attempt(ctx workflow.Context, name string, c call) (began bo
 // has just checked that the operation is this run's.
 func (o *operation) send(ctx workflow.Context, options workflow.ActivityOptions, c call) error {
 	o.checked = false // whatever happens while this waits, the records must be asked again
-	c.input.address(o.work.Instance)
-	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, options), c.activity, c.input).Get(ctx, c.result)
+	c.input.address(o.work.Instance, workflow.GetInfo(ctx).WorkflowExecution.RunID)
+	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, options), c.activity, c.input).Get(ctx, c.result)
+	o.notice(err)
+	return err
 }
 
 // options returns what all calls to the host's agent have in common.
@@ -450,12 +460,16 @@ func (o *operation) observe(result *ChangeResult) {
 // operation. It remembers what they say about that.
 func (o *operation) ask(ctx workflow.Context, name string, in, out any) error {
 	err := local(ctx, name, in, out)
-	if err != nil {
-		if failure := FromFailure(err); failure.Kind == cyborg.ErrSuperseded {
-			o.superseded = failure
-		}
-	}
+	o.notice(err)
 	return err
+}
+
+// notice remembers an error that says that the operation is not, or no longer,
+// this run's.
+func (o *operation) notice(err error) {
+	if failure := FromFailure(err); failure != nil && failure.Kind == cyborg.ErrSuperseded {
+		o.superseded = failure
+	}
 }
 
 // check makes sure that this run still has the operation, unless the records
@@ -476,10 +490,10 @@ func (o *operation) check(ctx workflow.Context) error {
 	return nil
 }
 
-// fenced says that this run was begun by a release in which a run asks the
-// records before its steps, and in which it repeats calls itself instead of
-// having Temporal repeat them. It is called only where that makes a difference,
-// because the answer takes a place in the run's history.
+// fenced says that the run asks the records before its steps, and repeats undos
+// itself instead of having Temporal repeat them. A run of release 0.1 does so
+// unless its history has already passed such a place without. It is called only
+// where it makes a difference, because the answer takes a place in the history.
 func fenced(ctx workflow.Context) bool {
 	return workflow.GetVersion(ctx, "fences", workflow.DefaultVersion, 1) != workflow.DefaultVersion
 }
@@ -491,6 +505,9 @@ func fenced(ctx workflow.Context) bool {
 func local(ctx workflow.Context, name string, in, out any) error {
 	ctx = workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
 		StartToCloseTimeout: 15 * time.Second,
+		// Without this limit the SDK takes the one above for all attempts together, by
+		// the clock of the worker.
+		ScheduleToCloseTimeout: 10 * 365 * 24 * time.Hour,
 		RetryPolicy: &temporal.RetryPolicy{
 			InitialInterval:    100 * time.Millisecond,
 			BackoffCoefficient: 2,

@@ -250,7 +250,7 @@ func TestAttachToInstance(t *testing.T) {
 }
 
 // TestAbandoned: a run that takes over from a terminated one only undoes. A
-// detach and a retire go forward instead.
+// detach and a retire go forward instead. A cancel changes none of it.
 func TestAbandoned(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[cyborg.OperationKind][]string{
@@ -262,31 +262,43 @@ func TestAbandoned(t *testing.T) {
 		cyborg.OperationBind:      {"Begin", "Restore", "End"},
 		cyborg.OperationWhitelist: {"Begin", "RestoreWhitelist", "End"},
 	} {
-		t.Run(string(kind), func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(kind)
-			w.installed, w.image, w.whitelisted = true, "half", true
-			result, err := w.run(t, true)
-			require.NoError(t, err)
-
-			calls := slices.DeleteFunc(w.calls, func(name string) bool { return name == "FailARQs" }) // runs beside the undo
-			require.Equal(t, want, calls)
-
-			if kind == cyborg.OperationDetach || kind == cyborg.OperationRetire {
-				require.Equal(t, cyborg.OperationSucceeded, result.State)
-				return
-			}
-
-			require.Equal(t, cyborg.OperationCancelled, result.State)
-			if kind == cyborg.OperationProvision {
-				require.False(t, w.installed)
-			}
-			if kind == cyborg.OperationProgram || kind == cyborg.OperationBind {
-				require.Equal(t, "before", w.image)
-			}
-			require.Equal(t, kind != cyborg.OperationWhitelist, w.whitelisted)
-		})
+		for name, cancelAt := range map[string]int{"": never, "/cancelled as it begins": 0} {
+			t.Run(string(kind)+name, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(kind)
+				w.installed, w.image, w.whitelisted = true, "half", true
+				w.cancelAt = cancelAt
+				w.requireAbandoned(t, want)
+			})
+		}
 	}
+}
+
+// requireAbandoned plays a run that takes over from a terminated one. It
+// asserts that the run undoes or completes what that one had done, with these
+// calls.
+func (w *world) requireAbandoned(t *testing.T, want []string) {
+	t.Helper()
+	kind := w.kind
+	result, err := w.run(t, true)
+	require.NoError(t, err)
+
+	calls := slices.DeleteFunc(w.calls, func(name string) bool { return name == "FailARQs" }) // runs beside the undo
+	require.Equal(t, want, calls)
+
+	if kind == cyborg.OperationDetach || kind == cyborg.OperationRetire {
+		require.Equal(t, cyborg.OperationSucceeded, result.State)
+		return
+	}
+
+	require.Equal(t, cyborg.OperationCancelled, result.State)
+	if kind == cyborg.OperationProvision {
+		require.False(t, w.installed)
+	}
+	if kind == cyborg.OperationProgram || kind == cyborg.OperationBind {
+		require.Equal(t, "before", w.image)
+	}
+	require.Equal(t, kind != cyborg.OperationWhitelist, w.whitelisted)
 }
 
 // TestAbandonedAndRecordsUnavailable: a run that takes over and cannot learn

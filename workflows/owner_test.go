@@ -139,3 +139,17 @@ func TestUndoFollowsTheHostsAgent(t *testing.T) {
 	require.Equal(t, []string{"agent-2", "agent-2"}, to)
 	w.requireUntouched(t, w.String())
 }
+
+// TestUndoOutlivesTheRecords: the records cannot say whether the operation is
+// the run's when it is to be undone. The undo is sent once they can.
+func TestUndoOutlivesTheRecords(t *testing.T) {
+	t.Parallel()
+	w := newWorld(cyborg.OperationAttach)
+	w.failAt, w.failAfter, w.failure = 1, true, cyborg.Errorf(cyborg.ErrHardware, "it broke")
+	w.unanswered = 4
+
+	result, err := w.run(t, false)
+	require.NoError(t, err)
+	require.Equal(t, cyborg.OperationFailed, result.State)
+	w.requireUntouched(t, w.String())
+}

@@ -23,11 +23,12 @@ type repeat struct {
 // left.
 func (r repeat) run(ctx workflow.Context, options workflow.ActivityOptions, activity string, in, out any) error {
 	options.RetryPolicy = &temporal.RetryPolicy{MaximumAttempts: 1}
-	ctx = workflow.WithActivityOptions(ctx, options)
+	limit := options.StartToCloseTimeout
 	ends, pause := workflow.Now(ctx).Add(r.within), r.shortest
 
 	for attempt := int32(1); ; attempt++ {
-		err := workflow.ExecuteActivity(ctx, activity, in).Get(ctx, out)
+		options.StartToCloseTimeout = min(limit, max(ends.Sub(workflow.Now(ctx)), time.Second))
+		err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, options), activity, in).Get(ctx, out)
 
 		last := attempt == r.attempts || !workflow.Now(ctx).Add(pause).Before(ends)
 		if err == nil || last || !retryable(err) || !repeats(ctx) {
@@ -42,8 +43,8 @@ func (r repeat) run(ctx workflow.Context, options workflow.ActivityOptions, acti
 	}
 }
 
-// repeats says that this run repeats the activity itself. Release 0.1 had
-// Temporal repeat it, so that what failed in a run of that release had failed
+// repeats says that the run goes on to repeat an activity that has failed. In
+// the history of a run of release 0.1, where Temporal repeated it, a failure was
 // for good.
 func repeats(ctx workflow.Context) bool {
 	return workflow.GetVersion(ctx, "repeat", workflow.DefaultVersion, 1) != workflow.DefaultVersion

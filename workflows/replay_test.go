@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
 	historypb "go.temporal.io/api/history/v1"
 	"go.temporal.io/sdk/client"
@@ -133,6 +134,7 @@ func TestK4LoadedInTimeWhileNoConductorRan(t *testing.T) {
 	require.Equal(t, program+1, fired)
 	loaded, err := converter.GetDefaultDataConverter().ToPayloads(workflows.ProgramResult{BitstreamID: "new"})
 	require.NoError(t, err)
+	version, attribute := recorded[at(enumspb.EVENT_TYPE_MARKER_RECORDED, "change-id")], recorded[at(enumspb.EVENT_TYPE_UPSERT_WORKFLOW_SEARCH_ATTRIBUTES, "")]
 	ended := recorded[at(enumspb.EVENT_TYPE_MARKER_RECORDED, `\"ActivityType\":\"End\"`)]
 	data := ended.GetMarkerRecordedEventAttributes().GetDetails()["data"].GetPayloads()[0]
 	data.Data = bytes.Replace(data.GetData(), []byte(`"ActivityID":"4"`), []byte(`"ActivityID":"3"`), 1) // FailARQs is not called
@@ -188,6 +190,16 @@ func TestK4LoadedInTimeWhileNoConductorRan(t *testing.T) {
 
 	notify := recorded[at(enumspb.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED, workflows.NotifyNovaActivity)]
 	completed := task()
+	for _, payload := range []*commonpb.Payload{
+		version.GetMarkerRecordedEventAttributes().GetDetails()["change-id"].GetPayloads()[0],
+		attribute.GetUpsertWorkflowSearchAttributesEventAttributes().GetSearchAttributes().GetIndexedFields()["TemporalChangeVersion"],
+	} {
+		payload.Data = bytes.Replace(payload.GetData(), []byte("fail-before-undo"), []byte("bind-decides-once"), 1)
+	}
+	version.GetMarkerRecordedEventAttributes().WorkflowTaskCompletedEventId = completed
+	add(version)
+	attribute.GetUpsertWorkflowSearchAttributesEventAttributes().WorkflowTaskCompletedEventId = completed
+	add(attribute)
 	ended.GetMarkerRecordedEventAttributes().WorkflowTaskCompletedEventId = completed
 	add(ended)
 	notify.GetActivityTaskScheduledEventAttributes().WorkflowTaskCompletedEventId = completed

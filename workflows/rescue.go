@@ -84,7 +84,7 @@ func rescue(ctx workflow.Context, o *operation) error {
 	}
 
 	deadline := workflow.Now(ctx).Add(o.work.Within)
-	places := &places{semaphore: workflow.NewSemaphore(ctx, rebootsAtOnce), givenBack: givesPlaceBack(ctx)}
+	places, givenBack := workflow.NewSemaphore(ctx, rebootsAtOnce), givesPlaceBack(ctx)
 	group := workflow.NewWaitGroup(ctx)
 	rescued := make([]cyborg.RescuedInstance, len(o.work.Rescues))
 
@@ -94,12 +94,13 @@ func rescue(ctx workflow.Context, o *operation) error {
 			defer group.Done()
 			rescued[i] = cyborg.RescuedInstance{Rescue: instance, Outcome: cyborg.RescueFailed, Detail: "cancelled before anything was done"}
 
-			if places.semaphore.Acquire(ctx, 1) != nil {
+			place := &place{places: places, givenBack: givenBack}
+			if place.take(ctx) != nil {
 				return
 			}
-			defer places.semaphore.Release(1)
+			defer place.leave()
 
-			rescued[i].Outcome, rescued[i].Detail = o.rescueOne(ctx, places, instance, deadline)
+			rescued[i].Outcome, rescued[i].Detail = o.rescueOne(ctx, place, instance, deadline)
 		})
 	}
 
@@ -119,29 +120,42 @@ func rescue(ctx workflow.Context, o *operation) error {
 	return rescueError(rescued)
 }
 
-// places are those of a rescue, one for each instance that is looked at or
+// place is one of the places of a rescue, for an instance that is looked at or
 // rebooted.
-type places struct {
-	semaphore workflow.Semaphore
-	givenBack bool // while an instance waits
+type place struct {
+	places    workflow.Semaphore
+	held      bool
+	givenBack bool // while the instance waits
 }
 
-// wait waits before the next look at an instance. Its place is another's
+// take waits for the place.
+func (p *place) take(ctx workflow.Context) error {
+	err := p.places.Acquire(ctx, 1)
+	p.held = err == nil
+	return err
+}
+
+// leave gives the place to another instance, unless it was given back already.
+func (p *place) leave() {
+	if p.held {
+		p.held = false
+		p.places.Release(1)
+	}
+}
+
+// wait waits before the next look at the instance. Its place is another's
 // meanwhile: four instances that Nova is stuck with must not keep all others
 // from their reboot.
-func (p *places) wait(ctx workflow.Context, pause time.Duration) error {
-	if p.givenBack {
-		p.semaphore.Release(1)
-		// Whoever calls this releases the place again, so it takes one even where it
-		// was cancelled.
-		defer func() {
-			detached, cancel := workflow.NewDisconnectedContext(ctx)
-			defer cancel()
-			_ = p.semaphore.Acquire(detached, 1) // its context is never cancelled
-		}()
+func (p *place) wait(ctx workflow.Context, pause time.Duration) error {
+	if !p.givenBack {
+		return workflow.Sleep(ctx, pause)
 	}
 
-	return workflow.Sleep(ctx, pause)
+	p.leave()
+	if err := workflow.Sleep(ctx, pause); err != nil {
+		return err
+	}
+	return p.take(ctx)
 }
 
 // givesPlaceBack says that this run gives the places of waiting instances to
@@ -181,13 +195,13 @@ func rescueError(rescued []cyborg.RescuedInstance) error {
 // rescueOne rescues one instance, as a step of its own, and returns the
 // outcome.
 func (o *operation) rescueOne(
-	ctx workflow.Context, places *places, instance cyborg.Rescue, deadline time.Time,
+	ctx workflow.Context, place *place, instance cyborg.Rescue, deadline time.Time,
 ) (outcome cyborg.RescueOutcome, detail string) {
 	step := "reboot " + instance.Instance.String()
 	o.note(ctx, step, cyborg.StepRunning, "")
 
 	state := cyborg.StepDone
-	outcome, detail = o.rebootOnce(ctx, places, step, instance, deadline)
+	outcome, detail = o.rebootOnce(ctx, place, step, instance, deadline)
 	if outcome == cyborg.RescueFailed {
 		state = cyborg.StepFailed
 	}
@@ -210,12 +224,12 @@ func (o *operation) rescueOne(
 // repeated attempt of the reboot compares with them, and so knows whether the
 // first attempt reached Nova.
 func (o *operation) rebootOnce(
-	ctx workflow.Context, places *places, step string, instance cyborg.Rescue, deadline time.Time,
+	ctx workflow.Context, place *place, step string, instance cyborg.Rescue, deadline time.Time,
 ) (outcome cyborg.RescueOutcome, detail string) {
 	var looked LookAtInstanceResult
 
 	for pause := shortestLook; ; pause = min(2*pause, longestLook) {
-		err := askNova(ctx, deadline, "look at instance "+instance.Instance.String(), LookAtInstanceActivity,
+		err := o.askNova(ctx, deadline, "look at instance "+instance.Instance.String(), LookAtInstanceActivity,
 			LookAtInstanceInput{Rescue: instance, Host: o.work.Host, Operation: o.in.Operation, Limits: o.in.Limits}, &looked)
 
 		switch {
@@ -234,7 +248,7 @@ func (o *operation) rebootOnce(
 			return cyborg.RescueFailed, fmt.Sprintf("%s, for longer than %s", looked.Wait, o.work.Within)
 		}
 
-		if err := places.wait(ctx, pause); err != nil {
+		if err := place.wait(ctx, pause); err != nil {
 			return cyborg.RescueFailed, "cancelled while it waited: " + looked.Wait
 		}
 
@@ -242,7 +256,7 @@ func (o *operation) rebootOnce(
 	}
 
 	var rebooted RebootInstanceResult
-	err := askNova(ctx, deadline, "reboot instance "+instance.Instance.String(), RebootInstanceActivity,
+	err := o.askNova(ctx, deadline, "reboot instance "+instance.Instance.String(), RebootInstanceActivity,
 		RebootInstanceInput{Instance: instance.Instance, EarlierReboots: looked.EarlierReboots}, &rebooted)
 	if err != nil {
 		return cyborg.RescueFailed, "Nova may have been asked, and the end of the reboot is not known: " + FromFailure(err).Message
@@ -255,7 +269,16 @@ func (o *operation) rebootOnce(
 // over. The first pause is 5 s: by then a reboot request whose connection was
 // cut has arrived at Nova, and the next attempt finds it instead of sending
 // another.
-func askNova(ctx workflow.Context, deadline time.Time, summary, activity string, input, result any) error {
+//
+// The records are asked first whether the operation is still this run's. That
+// is not remembered in checked, which the coroutines of a rescue would share.
+func (o *operation) askNova(ctx workflow.Context, deadline time.Time, summary, activity string, input, result any) error {
+	if fenced(ctx) {
+		if err := o.ask(ctx, CheckRunActivity, CheckRunInput{Operation: o.in.Operation}, nil); err != nil {
+			return err
+		}
+	}
+
 	left := max(deadline.Sub(workflow.Now(ctx)), time.Second)
 
 	return repeat{within: left, shortest: 5 * time.Second, longest: time.Minute}.run(ctx, workflow.ActivityOptions{

@@ -299,3 +299,27 @@ func TestK8WaitingInstancesGiveTheirPlaceBack(t *testing.T) {
 	require.Equal(t, map[cyborg.RescueOutcome]int{cyborg.RescueFailed: stuck, cyborg.RescueRebooted: 3}, r.outcomes())
 	require.Less(t, last, time.Minute, "by Temporal's clock, which this test moves")
 }
+
+// TestSupersededRescueRebootsNothing: another run gets the operation after this
+// one has begun, such as where this one is that of a reset. It asks Nova for
+// nothing.
+func TestSupersededRescueRebootsNothing(t *testing.T) {
+	t.Parallel()
+	r := newRescue(3)
+	r.supersededAt = 1
+	asked := 0
+	_, err := r.world.play(t, false, func(env *testsuite.TestWorkflowEnvironment) {
+		for _, name := range []string{workflows.LookAtInstanceActivity, workflows.RebootInstanceActivity} {
+			env.RegisterActivityWithOptions(func(context.Context, map[string]any) error {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				asked++
+				return nil
+			}, activity.RegisterOptions{Name: name})
+		}
+	})
+
+	require.Equal(t, cyborg.ErrSuperseded, workflows.FromFailure(err).Kind, "%v", err)
+	require.Zero(t, asked)
+	require.Nil(t, r.outcome)
+}

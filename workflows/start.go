@@ -70,6 +70,13 @@ func Takeover(info *workflowpb.WorkflowExecutionInfo, replaced string) bool {
 	return err == nil && replaced != "" && replaces == replaced
 }
 
+// TakesCancel says whether a cancel changes what a run does that Temporal
+// describes. It does not for a run that undoes what another has left.
+func TakesCancel(info *workflowpb.WorkflowExecutionInfo) bool {
+	_, undoes := info.GetMemo().GetFields()[replacesMemo]
+	return !undoes
+}
+
 // start starts the workflow of the operation's kind. An eager start lets a
 // worker of this process take the first workflow task without a poll.
 func start(
@@ -81,7 +88,7 @@ func start(
 	}
 
 	var memo map[string]any
-	if in.Replaces != "" {
+	if in.Abandoned || in.Replaces != "" {
 		memo = map[string]any{replacesMemo: in.Replaces}
 	}
 

@@ -53,24 +53,47 @@ func (o *operation) undoCall(c call) func(ctx workflow.Context) error {
 		}
 
 		options.RetryPolicy = &temporal.RetryPolicy{MaximumAttempts: 1}
-		ends := workflow.Now(ctx).Add(o.in.Limits.Undo)
+		var ends time.Time
 
-		for pause := shortestPause; ; pause = min(2*pause, longestPause) {
-			if err := o.check(ctx); err != nil {
+		for try, pause := int32(1), shortestPause; ; try, pause = try+1, min(2*pause, longestUndoPause) {
+			err := o.check(ctx)
+			if o.superseded != nil || isNotFound(err) {
 				return err
 			}
 
-			options.ScheduleToStartTimeout = max(ends.Sub(workflow.Now(ctx)), time.Second)
-			err := o.send(ctx, options, c)
-			if err == nil || !retryable(err) || !workflow.Now(ctx).Add(pause).Before(ends) {
-				return o.explain(ctx, c, err)
+			if ends.IsZero() { // the time begins when the records have answered; they may have been away
+				ends = workflow.Now(ctx).Add(o.in.Limits.Undo)
 			}
 
+			if err == nil {
+				options.ScheduleToStartTimeout = max(ends.Sub(workflow.Now(ctx)), o.in.Limits.AgentWait)
+				err = o.send(ctx, options, c)
+				if err == nil || !retryable(err) {
+					return o.explain(ctx, c, err)
+				}
+			}
+
+			// Conductors may have been away for the rest of the time, so some tries are made
+			// in any case.
+			if try >= o.in.Limits.Attempts && !workflow.Now(ctx).Add(pause).Before(ends) {
+				return o.explain(ctx, c, err)
+			}
 			if err := workflow.Sleep(ctx, pause); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// longestUndoPause is the longest pause between two tries of an undo. It keeps
+// the history of a run within Temporal's limits, which may undo for a day.
+const longestUndoPause = time.Minute
+
+// isNotFound says that the records do not know what they were asked about, such
+// as an operation that a restore of the database has taken away.
+func isNotFound(err error) bool {
+	failure := FromFailure(err)
+	return failure != nil && failure.Kind == cyborg.ErrNotFound
 }
 
 // undoByTemporal is the undo of a run that release 0.1 began: Temporal repeats

@@ -61,6 +61,8 @@ type world struct {
 	// nothing was waited for since. unasked are the steps that were sent without it.
 	asked   bool
 	unasked []string
+	// unanswered is how often the records cannot say which run has the operation.
+	unanswered int
 	// over says that the run has ended. A local activity that it gave up may still
 	// be on its way.
 	over bool
@@ -184,6 +186,9 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 		defer w.mu.Unlock()
 		if w.supersededAt != never && len(w.calls) >= w.supersededAt {
 			return workflows.CheckRunResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrSuperseded, "another run has it"))
+		}
+		if w.unanswered--; w.unanswered >= 0 {
+			return workflows.CheckRunResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrInternal, "broken record"))
 		}
 		w.asked = true
 		return workflows.CheckRunResult{Instance: "agent-2"}, nil

@@ -172,7 +172,7 @@ func serve[In, Out any](
 		var out Out
 		err := context.Cause(work) // the first heartbeat may have returned that Temporal no longer waits for this try
 		if err == nil {
-			err = a.requireMine(&in)
+			err = a.requireMine(&in, info.WorkflowExecution.RunID)
 		}
 		if err == nil {
 			err = a.checkAllowed(name)
@@ -207,16 +207,26 @@ func serve[In, Out any](
 
 // requireMine refuses a step that the conductor has sent to another agent of
 // this host: this one was replaced, or speaks for a host that is not its own,
-// and may still reach Temporal where it no longer reaches a conductor.
-func (a *Activities) requireMine(in any) error {
-	step, ok := in.(interface{ AgentInstance() string })
-	if !ok || step.AgentInstance() == "" || step.AgentInstance() == a.Instance {
-		return nil
-	}
+// and may still reach Temporal where it no longer reaches a conductor. It also
+// refuses a step that another run had sent: Temporal gives the steps of a run
+// that is reset to the agent once more, for the run that follows.
+func (a *Activities) requireMine(in any, run string) error {
+	step, ok := in.(interface {
+		AgentInstance() string
+		SentBy() string
+	})
 
-	return cyborg.Errorf(cyborg.ErrOtherAgent, "the step is for agent %s of host %s, and this one is %s",
-		step.AgentInstance(), a.Inventory.Host(), a.Instance).
-		WithHint("Two agents run under this host's name, or this one was replaced. See duplicate agents in the runbook.")
+	switch {
+	case !ok:
+		return nil
+	case step.AgentInstance() != "" && step.AgentInstance() != a.Instance:
+		return cyborg.Errorf(cyborg.ErrOtherAgent, "the step is for agent %s of host %s, and this one is %s",
+			step.AgentInstance(), a.Inventory.Host(), a.Instance).
+			WithHint("Two agents run under this host's name, or this one was replaced. See duplicate agents in the runbook.")
+	case step.SentBy() != "" && step.SentBy() != run:
+		return cyborg.Errorf(cyborg.ErrSuperseded, "run %s sent the step, and run %s has taken its place", step.SentBy(), run)
+	}
+	return nil
 }
 
 // bounded returns a context that ends a little before Temporal's deadline.

@@ -34,9 +34,9 @@ func TestEveryActivityIsServed(t *testing.T) {
 	}, keys(newHost(t).served))
 }
 
-// A step that was sent to another agent of the host is refused before anything
-// is looked at, whatever the step is. A step for this agent is taken, and so is
-// one of a release that did not say for whom it is.
+// A step that was sent to another agent of the host, or by another run, is
+// refused before anything is looked at, whatever the step is. A step for this
+// agent is taken, and so is one of a release that did not say for whom it is.
 func TestStepForAnotherAgentIsRefused(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -67,7 +67,11 @@ func TestStepForAnotherAgentIsRefused(t *testing.T) {
 	require.Empty(t, h.attachments())
 
 	mine := attach(op, handle)
-	mine.Instance = instance
+	mine.Instance, mine.Run = instance, "the run before a reset"
+	h.refused(cyborg.ErrSuperseded, workflows.AttachActivity, mine)
+	require.Equal(t, before, h.fate.calls)
+
+	mine.Run = "default-test-run-id" // that of Temporal's test environment
 	h.must(workflows.AttachActivity, mine, nil)
 	h.must(workflows.DetachActivity, detach(uuid.New(), handle), nil)
 }

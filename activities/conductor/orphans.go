@@ -28,7 +28,7 @@ type found struct {
 	open bool
 	// known says that Temporal knows a run.
 	known bool
-	// told says that the open run knows of a cancel.
+	// told says that the open run knows of a cancel, or need not.
 	told bool
 	// stray is the id of an open run that does not have the operation, such as that
 	// of a reset; empty where there is none.
@@ -45,7 +45,7 @@ func (a *Activities) lookAtRuns(ctx context.Context, workflowID, run string) (fo
 
 	out := found{known: named != nil, open: isOpen(named)}
 	if out.open {
-		out.told = named.GetWorkflowExtendedInfo().GetCancelRequested()
+		out.told = named.GetWorkflowExtendedInfo().GetCancelRequested() || !workflows.TakesCancel(named.GetWorkflowExecutionInfo())
 	}
 
 	if out.open || run == "" {
@@ -63,7 +63,7 @@ func (a *Activities) lookAtRuns(ctx context.Context, workflowID, run string) (fo
 	switch {
 	case !isOpen(last):
 	case workflows.Takeover(info, run):
-		out.open, out.told = true, last.GetWorkflowExtendedInfo().GetCancelRequested()
+		out.open, out.told = true, true
 	default:
 		out.stray = info.GetExecution().GetRunId()
 	}
@@ -228,6 +228,10 @@ func (a *Activities) adopt(ctx context.Context, orphan workflows.Orphan, limits 
 	}
 
 	if runs.stray != "" {
+		// The operation may have got that run since it was read.
+		if now, err := a.store.Operation(ctx, op.ID); err != nil || now.Run != op.Run {
+			return err
+		}
 		if err := a.terminateStray(ctx, op, runs.stray, done); err != nil {
 			return err
 		}

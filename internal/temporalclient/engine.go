@@ -118,8 +118,8 @@ func (e *Engine) Start(ctx context.Context, op cyborg.Operation) (workflows.Run,
 	return run{workflow: started, begun: begun, ended: ended, forget: forget}, nil
 }
 
-// Cancel asks the run to undo what it has done and to end. Where the operation
-// has no open run, Cancel starts one, as Reconcile would: the run of an
+// Cancel asks the operation's run to undo what it has done and to end. Where
+// that run is closed, Cancel starts another, as Reconcile would: the run of an
 // operation that never began finds in Begin that it is cancelled, and the run
 // of one that had begun only undoes.
 func (e *Engine) Cancel(ctx context.Context, op cyborg.Operation) error {

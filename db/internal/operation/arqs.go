@@ -27,7 +27,7 @@ func (s *Store) FailARQs(ctx context.Context, run Run, reason string) error {
 			return nil
 		}
 
-		if err := o.keep(run); err != nil {
+		if err := o.keep(ctx, tx, run); err != nil {
 			return err
 		}
 

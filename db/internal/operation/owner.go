@@ -18,8 +18,8 @@ import (
 // conductor is cut off and goes on with a task that was given to another. So
 // the records say which run has the operation. Begin gives it to the first run
 // that asks. Record, End and FailARQs, and CheckRun before each step, are
-// refused to every other run. Only the run that Reconcile starts in the place
-// of a closed one may take the operation over, and it names the run that it
+// refused to every other run. Only a run that was started in the place of a
+// closed one may take the operation over, and it names the run that it
 // replaces: two such runs cannot both have it.
 
 // Run is a run of an operation's workflow, as it introduces itself to the
@@ -37,14 +37,12 @@ type Run struct {
 func (o *running) has(run Run) bool { return o.run == "" || o.run == run.ID }
 
 // keep makes sure that the operation is open and the run's. An operation
-// without a run becomes the run's with the next statement that writes o.run.
-func (o *running) keep(run Run) error {
+// without a run becomes the run's.
+func (o *running) keep(ctx context.Context, tx pgx.Tx, run Run) error {
 	if o.state.Ended() || !o.has(run) {
 		return superseded(o.id, o.state, o.run, run)
 	}
-
-	o.run = run.ID
-	return nil
+	return o.give(ctx, tx, run)
 }
 
 // take is keep for a run that begins. It may take the place of the run that it
@@ -59,10 +57,15 @@ func (o *running) take(ctx context.Context, tx pgx.Tx, run Run) error {
 	if o.state.Ended() {
 		return nil
 	}
+	return o.give(ctx, tx, run)
+}
 
+// give makes the operation the run's. An operation that is about to begin
+// becomes so with the statement that begins it.
+func (o *running) give(ctx context.Context, tx pgx.Tx, run Run) error {
 	was := o.run
 	o.run = run.ID
-	if was == run.ID || o.state == cyborg.OperationAdmitted { // start records it
+	if was == run.ID || o.state == cyborg.OperationAdmitted {
 		return nil
 	}
 
@@ -100,12 +103,11 @@ func (s *Store) CheckRun(ctx context.Context, run Run) (instance string, err err
 		return "", s.db.Failure(ctx, err)
 	}
 
-	unclaimed := o.run == ""
-	if err := o.keep(run); err != nil {
-		return "", err
+	if o.state.Ended() || !o.has(run) {
+		return "", superseded(o.id, o.state, o.run, run)
 	}
 
-	if unclaimed { // it began before runs were recorded, and becomes this run's unless another is faster
+	if o.run == "" { // it began before runs were recorded, and becomes this run's unless another is faster
 		tag, err := s.db.Pool.Exec(ctx, "UPDATE operations SET run_id = $2 WHERE id = $1 AND run_id = '' AND open", run.Operation, run.ID)
 		if err != nil {
 			return "", s.db.Failure(ctx, err)

@@ -222,7 +222,7 @@ func (s *Store) Record(ctx context.Context, run Run, steps []cyborg.Step) error 
 			return err
 		}
 
-		if err := o.keep(run); err != nil {
+		if err := o.keep(ctx, tx, run); err != nil {
 			return err
 		}
 
@@ -231,7 +231,7 @@ func (s *Store) Record(ctx context.Context, run Run, steps []cyborg.Step) error 
 			steps = []cyborg.Step{}
 		}
 
-		_, err = tx.Exec(ctx, "UPDATE operations SET steps = $2, run_id = $3 WHERE id = $1", o.id, steps, o.run)
+		_, err = tx.Exec(ctx, "UPDATE operations SET steps = $2 WHERE id = $1", o.id, steps)
 		return err
 	})
 }
@@ -267,7 +267,7 @@ func (s *Store) End(ctx context.Context, run Run, outcome cyborg.Outcome) error 
 			return nil
 		}
 
-		if err := o.keep(run); err != nil {
+		if err := o.keep(ctx, tx, run); err != nil {
 			return err
 		}
 
