@@ -169,6 +169,10 @@ func TestOrphans(t *testing.T) {
 			runs:   []execution{{id: "first", open: true}},
 			orphan: true, cancelled: []string{"first"},
 		},
+		"the run in its place needs no cancel": {
+			op:   cyborg.Operation{State: cyborg.OperationRunning, Run: "second", CancelAt: wanted},
+			runs: []execution{{id: "first"}, {id: "second", replaces: "first", open: true}},
+		},
 		"its run knows of the cancel": {
 			op:   cyborg.Operation{State: cyborg.OperationRunning, Run: "first", CancelAt: wanted},
 			runs: []execution{{id: "first", open: true, cancelled: true}},
@@ -217,7 +221,11 @@ func TestOrphans(t *testing.T) {
 			}
 			require.Equal(t, c.started, temporal.started)
 			for i, in := range temporal.started {
-				require.Equal(t, in.Replaces != "", temporal.memos[i]["replaces"] == in.Replaces, "the next round knows the run by its memo")
+				replaces, named := temporal.memos[i]["replaces"]
+				require.Equal(t, in.Abandoned, named, "the next round knows the run by its memo")
+				if in.Abandoned {
+					require.Equal(t, in.Replaces, replaces)
+				}
 			}
 		})
 	}
