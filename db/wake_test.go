@@ -145,6 +145,50 @@ func TestReadersAreWokenAfterALostConnection(t *testing.T) {
 	change("b")
 }
 
+// TestAFailedWakeUpIsOwed: the readers could not be woken after a commit,
+// because no connection could be opened. They are woken once one can, although
+// nothing was committed since.
+func TestAFailedWakeUpIsOwed(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	card := r.addHost(t, "h1", 1).accelerator(t, "card0")
+	heard := r.listen(t)
+
+	name := scalar[string](t, r, "SELECT current_database()")
+	config, err := pgx.ParseConfig(r.url)
+	require.NoError(t, err)
+	config.Database = "postgres"
+	outside, err := pgx.ConnectConfig(t.Context(), config)
+	require.NoError(t, err)
+	defer outside.Close(context.WithoutCancel(t.Context()))
+	allow := func(yes bool) {
+		_, err := outside.Exec(t.Context(), fmt.Sprintf("ALTER DATABASE %s ALLOW_CONNECTIONS %t", pgx.Identifier{name}.Sanitize(), yes))
+		require.NoError(t, err)
+	}
+
+	woken := func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		_, err := heard.conn.WaitForNotification(ctx)
+		return err == nil
+	}
+	const wakers = "datname = current_database() AND query = 'NOTIFY cyborg_events'"
+	require.Eventually(t, func() bool {
+		return !woken() && scalar[int](t, r, "SELECT count(*) FROM pg_stat_activity WHERE "+wakers) == 1
+	},
+		5*time.Minute, time.Millisecond, "the wake-ups of the preparation are over")
+
+	allow(false)
+	require.Equal(t, 1, scalar[int](t, r, "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE "+wakers))
+	kind := "b"
+	_, err = r.UpdateSpecs(t.Context(), card.UUID, cyborg.SpecsPatch{Type: &kind}, 0, alice())
+	require.NoError(t, err)
+	require.False(t, woken(), "nobody can be woken")
+
+	allow(true)
+	heard.next(t)
+}
+
 // TestAStoreThatIsClosedHasWokenTheReaders: a command that changes something
 // and ends at once leaves no commit untold.
 func TestAStoreThatIsClosedHasWokenTheReaders(t *testing.T) {

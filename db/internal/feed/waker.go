@@ -33,9 +33,9 @@ type waker struct {
 }
 
 const (
-	// wakeLimit is how long the waker tries to wake the readers. After that, they
-	// have looked by themselves.
-	wakeLimit = idleTick
+	// wakeLimit is how long a connection may take to open, and to wake the readers.
+	// A store that is closed waits for that.
+	wakeLimit = 3 * time.Second
 
 	// wakePause is the least time between two wake-ups. The first of several commits
 	// wakes the readers at once, and the others soon: each wake-up makes every
@@ -61,24 +61,39 @@ func (w *waker) close() {
 	<-w.stopped
 }
 
-// run wakes the readers after each commit, until the waker is closed.
+// run wakes the readers after each commit, until the waker is closed. A wake-up
+// that failed is owed: until then, it is tried again.
 func (w *waker) run(ctx context.Context) {
 	defer close(w.stopped)
 
-	for w.waitForCommit() {
+	owed := false
+	for owed || w.waitForCommit() {
+		err := w.wake(ctx)
 		pause := wakePause
-		if err := w.wake(ctx); err != nil {
-			w.log.WarnContext(ctx, "cannot wake the readers of events; they find new ones within a second", slog.String("error", err.Error()))
+		if err != nil {
 			pause = idleTick // meanwhile readers look by themselves
+			if !owed {
+				w.log.WarnContext(ctx, "cannot wake the readers of events; they find new ones within a second", slog.String("error", err.Error()))
+			}
 		}
+		owed = err != nil
 
-		select {
-		case <-time.After(pause):
-		case <-w.stopping:
+		if !w.rest(pause) {
+			owed = false // it is closed, and only a commit that nobody was woken after yet has a try
 		}
 	}
 
 	w.disconnect(ctx)
+}
+
+// rest waits, and reports whether the waker is still open.
+func (w *waker) rest(pause time.Duration) bool {
+	select {
+	case <-time.After(pause):
+		return true
+	case <-w.stopping:
+		return false
+	}
 }
 
 // waitForCommit reports whether there is a commit that readers have not been
@@ -99,29 +114,36 @@ func (w *waker) waitForCommit() bool {
 }
 
 // wake wakes all readers. A connection that was lost while nothing was
-// committed is replaced.
+// committed is replaced; one that hangs leaves the new one a limit of its own.
 func (w *waker) wake(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, wakeLimit)
-	defer cancel()
-
 	if w.conn != nil {
-		if _, err := w.conn.Exec(ctx, notifySQL); err == nil {
+		if err := w.notify(ctx); err == nil {
 			return nil
 		}
 		w.disconnect(ctx)
 	}
 
-	conn, err := pgx.ConnectConfig(ctx, w.config)
+	connecting, cancel := context.WithTimeout(ctx, wakeLimit)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(connecting, w.config)
 	if err != nil {
 		return err
 	}
-	w.conn = conn
 
-	if _, err := conn.Exec(ctx, notifySQL); err != nil {
+	w.conn = conn
+	if err := w.notify(ctx); err != nil {
 		w.disconnect(ctx)
 		return err
 	}
 	return nil
+}
+
+// notify wakes all readers through the connection.
+func (w *waker) notify(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, wakeLimit)
+	defer cancel()
+	_, err := w.conn.Exec(ctx, notifySQL)
+	return err
 }
 
 // disconnect closes the connection, if there is one.
