@@ -61,7 +61,7 @@ func (l *load) find(ctx workflow.Context) error {
 // undo.
 func (l *load) run(ctx workflow.Context) error {
 	err := l.step(ctx, "stage"+l.suffix, call{
-		activity: StageActivity, summary: "fetch and check " + l.image.Source,
+		activity: StageActivity, summary: "fetch and check " + cyborg.ShowSource(l.image.Source),
 		input:  &StageInput{Operation: l.journalID, Target: l.target, Image: l.found.Image, Fetch: l.found.Fetch},
 		result: &l.staged, limit: l.in.Limits.Stage,
 	}, nil)
@@ -74,7 +74,7 @@ func (l *load) run(ctx workflow.Context) error {
 	}
 
 	err = l.step(ctx, "program"+l.suffix, call{
-		activity: ProgramActivity, summary: "load " + l.found.Image.Source,
+		activity: ProgramActivity, summary: "load " + cyborg.ShowSource(l.found.Image.Source),
 		input:  &ProgramInput{Operation: l.journalID, Target: l.target, Image: l.found.Image, SHA256: l.staged.SHA256},
 		result: &l.result, limit: l.in.Limits.Program,
 	}, l.undo())
@@ -110,7 +110,7 @@ func (o *operation) findImage(ctx workflow.Context, target cyborg.Target, name s
 	err := repeat{within: limits.Stage, attempts: limits.Attempts, shortest: shortestPause, longest: longestPause}.run(ctx, workflow.ActivityOptions{
 		TaskQueue:           ConductorQueue,
 		StartToCloseTimeout: limits.Step,
-		Summary:             "find " + found.Image.Source,
+		Summary:             "find " + cyborg.ShowSource(found.Image.Source),
 	}, FindImageActivity, FindImageInput{
 		Operation: o.in.Operation, Target: target, Image: found.Image, Valid: limits.AgentWait + limits.Stage,
 	}, found)

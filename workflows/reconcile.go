@@ -262,7 +262,8 @@ func settle(ctx workflow.Context, in ReconcileInput, found []Disagreement) ([]Di
 		workflow.Go(ctx, func(ctx workflow.Context) {
 			defer func() { done++ }()
 
-			input := SettleInput{Host: host, Addressee: Addressee{Instance: byHost[host][0].Instance}}
+			input := SettleInput{Host: host}
+			input.address(byHost[host][0].Instance, workflow.GetInfo(ctx).WorkflowExecution.RunID)
 			for _, d := range byHost[host] {
 				input.Entries = append(input.Entries, d.Entry)
 			}

@@ -2,6 +2,7 @@ package workflows_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -51,7 +52,10 @@ func reconcile(t *testing.T, r *records, change func(env *testsuite.TestWorkflow
 		r.recorded = append(r.recorded, in.Disagreements...)
 		return nil
 	})
-	on(workflows.SettleActivity, func(_ context.Context, in workflows.SettleInput) (workflows.SettleResult, error) {
+	on(workflows.SettleActivity, func(ctx context.Context, in workflows.SettleInput) (workflows.SettleResult, error) {
+		if run := activity.GetInfo(ctx).WorkflowExecution.RunID; in.SentBy() != run {
+			return workflows.SettleResult{}, fmt.Errorf("run %q sent it, and not %q", in.SentBy(), run)
+		}
 		if in.Host == "stubborn" {
 			return workflows.SettleResult{Errors: map[string]string{in.Entries[0].Handle.Identity: "still in use"}}, nil
 		}

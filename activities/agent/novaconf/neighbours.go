@@ -70,7 +70,11 @@ func readRegular(path string) (text []byte, err error) {
 		return nil, err
 	}
 
-	return io.ReadAll(file)
+	text, err = io.ReadAll(io.LimitReader(file, largest+1))
+	if err == nil && len(text) > largest {
+		err = fmt.Errorf("%s is larger than %d bytes, so it is not read", path, largest)
+	}
+	return text, err
 }
 
 // deviceSpecs returns the numbers of the lines that set [pci] device_spec, or

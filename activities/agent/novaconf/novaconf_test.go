@@ -380,3 +380,17 @@ func TestNeighboursThatAreNoFiles(t *testing.T) {
 		require.Fail(t, "it hangs")
 	}
 }
+
+// A file of Nova's that is too large to be read does not take the agent's
+// memory. The file of this test takes no room on the disk.
+func TestNeighbourThatIsTooLarge(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "nova.conf.d")
+	require.NoError(t, os.Mkdir(dir, 0o750))
+	path := filepath.Join(dir, "a.conf")
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	require.NoError(t, os.Truncate(path, 1<<40))
+
+	_, err := novaconf.File{Host: "h", Dir: dir}.Neighbours()
+	require.ErrorContains(t, err, path+" is larger than")
+}
