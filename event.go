@@ -37,6 +37,7 @@ const (
 	AxisProject        EventAxis = "project"        // the owner of an accelerator request
 	AxisProtected      EventAxis = "protected"      // why an accelerator must not be touched
 	AxisReported       EventAxis = "reported"       // the specs and attributes as the driver reports them
+	AxisSettled        EventAxis = "settled"        // what Reconcile has had a host correct
 	AxisSpecs          EventAxis = "specs"          // what an operator has set beside the reported specs
 	AxisState          EventAxis = "state"          // the state of a backend, an operation or an accelerator request
 	AxisSteps          EventAxis = "steps"          // the steps of an operation
@@ -48,7 +49,7 @@ func EventAxes() []EventAxis {
 	return []EventAxis{
 		AxisAccelerator, AxisAdministration, AxisAttributes, AxisBackend, AxisBitstream, AxisBoot, AxisCancel, AxisClaim, AxisDevice,
 		AxisDriver, AxisFence, AxisHealth, AxisHolder, AxisLifecycle, AxisName, AxisNovaWhitelist, AxisOptions, AxisPresence,
-		AxisProject, AxisProtected, AxisReported, AxisSpecs, AxisState, AxisSteps,
+		AxisProject, AxisProtected, AxisReported, AxisSettled, AxisSpecs, AxisState, AxisSteps,
 	}
 }
 

@@ -48,6 +48,9 @@ type Work struct {
 	// Instance is the host's agent, as its reports name it: only this one takes the
 	// steps.
 	Instance string `json:"instance,omitempty"`
+	// Assignment is the operation's assignment number: the host refuses a step with
+	// a lower one than it has seen for the same accelerator.
+	Assignment int64 `json:"assignment,omitempty"`
 	// HostSilentSince is when the host's agent was last heard, where the host is
 	// silent.
 	HostSilentSince time.Time `json:"host_silent_since,omitzero"`

@@ -219,7 +219,7 @@ func requireStories(t *testing.T, events []cyborg.Event) {
 
 	for _, e := range events {
 		switch e.Axis {
-		case cyborg.AxisSteps, cyborg.AxisReported, cyborg.AxisOptions, cyborg.AxisCancel, "a": // these are not changes of a state
+		case cyborg.AxisSteps, cyborg.AxisReported, cyborg.AxisSettled, cyborg.AxisOptions, cyborg.AxisCancel, "a": // these are not changes of a state
 			continue
 		}
 

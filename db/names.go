@@ -116,6 +116,8 @@ type (
 	// Run is a run of an operation's workflow, as it introduces itself to the
 	// records.
 	Run = operation.Run
+	// Addressee is what the steps of a run carry.
+	Addressee = operation.Addressee
 	// Orphan is an operation that no workflow runs, as far as the records can tell.
 	Orphan = operation.Orphan
 	// OperationPlace is a place in the order of admission.

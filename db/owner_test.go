@@ -165,9 +165,10 @@ func TestCheckRunNamesTheAgent(t *testing.T) {
 	require.Equal(t, "agent-1", work.Instance)
 
 	r.exec(t, "UPDATE hosts SET instance = 'agent-2'")
-	instance, err := r.CheckRun(t.Context(), runOf(work.Operation))
+	to, err := r.CheckRun(t.Context(), runOf(work.Operation))
 	require.NoError(t, err)
-	require.Equal(t, "agent-2", instance)
+	require.Equal(t, "agent-2", to.Instance)
+	require.Equal(t, work.Assignment, to.Assignment)
 
 	_, err = r.CheckRun(t.Context(), runOf(uuid.New()))
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))

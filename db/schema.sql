@@ -432,6 +432,7 @@ CREATE TABLE operations (
     started_at timestamp with time zone,
     ended_at timestamp with time zone,
     run_id text NOT NULL DEFAULT ''::text,
+    assignment bigint NOT NULL DEFAULT nextval('assignment_numbers'::regclass),
     CONSTRAINT operations_pkey PRIMARY KEY (id),
     CONSTRAINT operations_id_open_key UNIQUE (id, open),
     CONSTRAINT operations_have_a_subject FOREIGN KEY (id, first_subject) REFERENCES operation_subjects(operation_id, "position") DEFERRABLE INITIALLY DEFERRED,
@@ -691,6 +692,20 @@ BEGIN
         ) AS e (position, subject, subject_id, axis, old, new)
     WHERE e.old <> e.new ORDER BY n.id, e.position;
     RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION attachment_settled(of_host text, accelerator uuid, what jsonb)
+ RETURNS void
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    IF accelerator IS NULL THEN
+        INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+        VALUES ('host', of_host, of_host, 'settled', '', '', what);
+    ELSE
+        INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+        VALUES ('accelerator', accelerator::text, of_host, 'settled', '', '', what);
+    END IF;
 END $function$;
 
 CREATE OR REPLACE FUNCTION attributes_set_changed()

@@ -53,6 +53,7 @@ const (
 	InspectActivity       = "Inspect"       // InspectInput → Findings
 	AdoptActivity         = "AdoptOrphans"  // AdoptInput → AdoptResult
 	TidyActivity          = "Tidy"          // TidyInput → TidyResult
+	DecideActivity        = "Decide"        // DecideInput → DecideResult. Looks at a disagreement once more
 	RecordSettledActivity = "RecordSettled" // RecordSettledInput → nothing
 )
 
@@ -145,6 +146,8 @@ type CheckRunInput struct {
 type CheckRunResult struct {
 	// Instance is the agent that the host has now.
 	Instance string `json:"instance,omitempty"`
+	// Assignment is the operation's assignment number.
+	Assignment int64 `json:"assignment,omitempty"`
 }
 
 // RecordInput replaces the recorded steps of a running operation.
@@ -179,9 +182,9 @@ type LastSeenResult struct {
 }
 
 // Addressee is a part of the input of every step: the agent that the step is
-// for, and the run that sent it. Another agent that has the host's name, or that
-// was replaced, must not take the step, and no agent may take it for another
-// run.
+// for, the run that sent it, and its assignment number. Another agent that has
+// the host's name, or that was replaced, must not take the step; no agent may
+// take it for another run; and none may take it after a later one.
 type Addressee struct {
 	// Instance is the agent that the records had accepted for the host when the
 	// step was sent; empty in a step of a release that did not say so.
@@ -190,6 +193,10 @@ type Addressee struct {
 	// where no operation sends it. Temporal gives a step that a run had sent to the
 	// agent once more if that run is reset, and nobody has asked then.
 	Run string `json:"run,omitempty"`
+	// Assignment orders this step among all that concern the same accelerator: each
+	// operation, and each decision of Reconcile, has a greater number than those
+	// before it. 0 in a step of a release that did not say so.
+	Assignment int64 `json:"assignment,omitempty"`
 }
 
 // AgentInstance returns the agent that the step is for; empty for any.
@@ -198,8 +205,8 @@ func (a *Addressee) AgentInstance() string { return a.Instance }
 // SentBy returns the run that sent the step; empty for any.
 func (a *Addressee) SentBy() string { return a.Run }
 
-// address sets the agent that the step is for, and the run that sends it.
-func (a *Addressee) address(instance, run string) { a.Instance, a.Run = instance, run }
+// address sets all of it.
+func (a *Addressee) address(to Addressee) { *a = to }
 
 // InstallInput names the deployable to install or uninstall.
 type InstallInput struct {

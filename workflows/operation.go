@@ -189,7 +189,7 @@ type call struct {
 
 // step is the input of a step, which says which agent the step is for; see
 // Addressee.
-type step interface{ address(instance, run string) }
+type step interface{ address(to Addressee) }
 
 // The pauses between attempts double from the shortest to the longest.
 const (
@@ -262,7 +262,9 @@ func (o *operation) attempt(ctx workflow.Context, name string, c call) (began bo
 // has just checked that the operation is this run's.
 func (o *operation) send(ctx workflow.Context, options workflow.ActivityOptions, c call) error {
 	o.checked = false // whatever happens while this waits, the records must be asked again
-	c.input.address(o.work.Instance, workflow.GetInfo(ctx).WorkflowExecution.RunID)
+	c.input.address(Addressee{
+		Instance: o.work.Instance, Run: workflow.GetInfo(ctx).WorkflowExecution.RunID, Assignment: o.work.Assignment,
+	})
 	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, options), c.activity, c.input).Get(ctx, c.result)
 	o.notice(err)
 	return err
@@ -486,7 +488,7 @@ func (o *operation) check(ctx workflow.Context) error {
 		return err
 	}
 
-	o.checked, o.work.Instance = true, result.Instance
+	o.checked, o.work.Instance, o.work.Assignment = true, result.Instance, result.Assignment
 	return nil
 }
 
@@ -498,6 +500,11 @@ func fenced(ctx workflow.Context) bool {
 	return workflow.GetVersion(ctx, "fences", workflow.DefaultVersion, 1) != workflow.DefaultVersion
 }
 
+// noLimit is the limit for all attempts of a local activity. Without one, the
+// SDK takes that of one attempt for all of them together, by the clock of the
+// worker.
+const noLimit = 10 * 365 * 24 * time.Hour
+
 // local runs an activity that touches the records, in the process that runs the
 // workflow task: a local activity saves the round trips to Temporal. The
 // database may be away for a while, so there is no limit to the attempts but a
@@ -505,9 +512,7 @@ func fenced(ctx workflow.Context) bool {
 func local(ctx workflow.Context, name string, in, out any) error {
 	ctx = workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
 		StartToCloseTimeout: 15 * time.Second,
-		// Without this limit the SDK takes the one above for all attempts together, by
-		// the clock of the worker.
-		ScheduleToCloseTimeout: 10 * 365 * 24 * time.Hour,
+		ScheduleToCloseTimeout: noLimit,
 		RetryPolicy: &temporal.RetryPolicy{
 			InitialInterval:    100 * time.Millisecond,
 			BackoffCoefficient: 2,

@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -92,7 +93,8 @@ type Disagreement struct {
 	// entry.
 	Journal cyborg.AttachmentState `json:"journal"`
 	// Recorded is the state in the records: attached, in_doubt, left (taken back by
-	// force, and not confirmed by the host), or empty for free.
+	// force, and not confirmed by the host), given (to an instance or a service), or
+	// empty for free.
 	Recorded string      `json:"recorded"`
 	Entry    SettleEntry `json:"entry"`
 	// Instance is the agent that the host had when this was read.
@@ -100,6 +102,21 @@ type Disagreement struct {
 	// Unconfirmed is set if the handle was taken back and its host has not
 	// confirmed that: it is the operation that had attached the handle.
 	Unconfirmed uuid.UUID `json:"left_operation,omitzero"`
+	// Assignment is the number of the decision; 0 for a disagreement that was only
+	// found.
+	Assignment int64 `json:"assignment,omitempty"`
+}
+
+// DecideInput names the disagreement to look at again.
+type DecideInput struct {
+	Disagreement Disagreement `json:"disagreement"`
+}
+
+// DecideResult is the disagreement as it is now, with the number of this
+// decision. Settled says that there is none any more.
+type DecideResult struct {
+	Disagreement Disagreement `json:"disagreement"`
+	Settled      bool         `json:"settled,omitempty"`
 }
 
 // InspectInput is the input of the Inspect activity.
@@ -207,13 +224,19 @@ func Reconcile(ctx workflow.Context, in ReconcileInput) (ReconcileResult, error)
 
 	report("tidying", workflow.ExecuteActivity(records, TidyActivity, TidyInput{Limits: in.Limits}).Get(ctx, &out.Tidied))
 
-	settled, errs := settle(ctx, in, out.Found.Disagreements)
-	out.Unsettled = append(out.Unsettled, errs...)
-	if len(settled) > 0 {
-		err := workflow.ExecuteActivity(records, RecordSettledActivity, RecordSettledInput{Disagreements: settled}).Get(ctx, nil)
-		report("recording what hosts settled", err)
-		if err == nil {
-			out.Settled = len(settled)
+	if len(out.Found.Disagreements) > 0 {
+		if workflow.GetVersion(ctx, "settle-one-by-one", workflow.DefaultVersion, 1) == workflow.DefaultVersion {
+			settled, errs := settleAtOnce(ctx, in, out.Found.Disagreements)
+			out.Unsettled = append(out.Unsettled, errs...)
+			if len(settled) > 0 {
+				err := workflow.ExecuteActivity(records, RecordSettledActivity, RecordSettledInput{Disagreements: settled}).Get(ctx, nil)
+				report("recording what hosts settled", err)
+				if err == nil {
+					out.Settled = len(settled)
+				}
+			}
+		} else {
+			settle(ctx, in, &out)
 		}
 	}
 
@@ -243,9 +266,100 @@ func comparePlacement(ctx workflow.Context, hosts int, out *ReconcileResult) err
 	return err
 }
 
-// settle asks all hosts at once to settle their attachments. It returns the
-// disagreements that are settled, and a sentence for each that is not.
-func settle(ctx workflow.Context, in ReconcileInput, found []Disagreement) ([]Disagreement, []string) {
+// settle settles the disagreements: all hosts at the same time, and those of one
+// host one after the other. For each it asks the records once more what is to be
+// done, has the host do it, and records that. Whatever is decided so is at most
+// one step old when it reaches the host, and the host refuses it where an
+// operation was faster.
+func settle(ctx workflow.Context, in ReconcileInput, out *ReconcileResult) {
+	byHost := map[string][]Disagreement{}
+	for _, d := range out.Found.Disagreements {
+		byHost[d.Host] = append(byHost[d.Host], d)
+	}
+
+	done, hosts := 0, workflow.DeterministicKeys(byHost)
+	ends := workflow.Now(ctx).Add(in.AgentWait + in.Limits.Step)
+
+	for _, host := range hosts {
+		workflow.Go(ctx, func(ctx workflow.Context) {
+			defer func() { done++ }()
+
+			for n, d := range byHost[host] {
+				// The next round goes on with what this one has no time for: a host that is
+				// slow must not keep the others waiting for their next round.
+				if n > 0 && !workflow.Now(ctx).Before(ends) {
+					out.Unsettled = append(out.Unsettled, fmt.Sprintf("host %s: %d attachments are left to the next rounds", host, len(byHost[host])-n))
+					return
+				}
+
+				asked, err := settleOne(ctx, in, d)
+				if err != nil {
+					out.Unsettled = append(out.Unsettled, "host "+host+", "+d.Entry.Handle.Identity+": "+FromFailure(err).Message)
+				} else if asked {
+					out.Settled++
+				}
+
+				if neverTaken(err) { // its agent is away, and would miss the others as well
+					return
+				}
+			}
+		})
+	}
+
+	if err := workflow.Await(ctx, func() bool { return done == len(hosts) }); err != nil {
+		out.Unsettled = append(out.Unsettled, FromFailure(err).Message)
+	}
+}
+
+// settleOne settles one disagreement. The result says that its host was asked
+// and has settled it; it is false where there was nothing to settle any more.
+func settleOne(ctx workflow.Context, in ReconcileInput, found Disagreement) (asked bool, _ error) {
+	records := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
+		StartToCloseTimeout:    15 * time.Second,
+		ScheduleToCloseTimeout: noLimit,
+		RetryPolicy:            &temporal.RetryPolicy{MaximumAttempts: 5, MaximumInterval: 5 * time.Second},
+	})
+
+	var decided DecideResult
+	if err := workflow.ExecuteLocalActivity(records, DecideActivity, DecideInput{Disagreement: found}).Get(ctx, &decided); err != nil || decided.Settled {
+		return false, err
+	}
+
+	d := decided.Disagreement
+	input := SettleInput{Host: d.Host, Entries: []SettleEntry{d.Entry}}
+	input.address(Addressee{Instance: d.Instance, Run: workflow.GetInfo(ctx).WorkflowExecution.RunID, Assignment: d.Assignment})
+
+	var result SettleResult
+	if err := askToSettle(ctx, in, input, &result); err != nil {
+		return false, err
+	}
+
+	if text, ok := result.Errors[d.Entry.Handle.Identity]; ok {
+		return false, cyborg.Errorf(cyborg.ErrHardware, "%s", text)
+	}
+
+	err := workflow.ExecuteLocalActivity(records, RecordSettledActivity, RecordSettledInput{Disagreements: []Disagreement{d}}).Get(ctx, nil)
+	return err == nil, err
+}
+
+// askToSettle sends entries to their host.
+func askToSettle(ctx workflow.Context, in ReconcileInput, input SettleInput, result *SettleResult) error {
+	return workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
+		TaskQueue:              AgentQueue(input.Host),
+		ScheduleToStartTimeout: in.AgentWait,
+		StartToCloseTimeout:    in.Limits.Step,
+		HeartbeatTimeout:       in.Limits.Heartbeat,
+		Summary:                "settle attachments of " + input.Host,
+		// One attempt: the next round tries again, and this one must not wait long for
+		// a host that hangs.
+		RetryPolicy: &temporal.RetryPolicy{MaximumAttempts: 1},
+	}), SettleActivity, input).Get(ctx, result)
+}
+
+// settleAtOnce is settle for a round that release 0.1 began: it sends all
+// entries of a host together, as they were found. It returns the disagreements
+// that are settled, and a sentence for each that is not.
+func settleAtOnce(ctx workflow.Context, in ReconcileInput, found []Disagreement) ([]Disagreement, []string) {
 	byHost := map[string][]Disagreement{}
 	for _, d := range found {
 		byHost[d.Host] = append(byHost[d.Host], d)
@@ -263,23 +377,12 @@ func settle(ctx workflow.Context, in ReconcileInput, found []Disagreement) ([]Di
 			defer func() { done++ }()
 
 			input := SettleInput{Host: host}
-			input.address(byHost[host][0].Instance, workflow.GetInfo(ctx).WorkflowExecution.RunID)
 			for _, d := range byHost[host] {
 				input.Entries = append(input.Entries, d.Entry)
 			}
 
 			var result SettleResult
-			err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
-				TaskQueue:              AgentQueue(host),
-				ScheduleToStartTimeout: in.AgentWait,
-				StartToCloseTimeout:    in.Limits.Step,
-				HeartbeatTimeout:       in.Limits.Heartbeat,
-				Summary:                "settle attachments of " + host,
-				// One attempt: the next round tries again, and this one must not wait long for
-				// a host that hangs.
-				RetryPolicy: &temporal.RetryPolicy{MaximumAttempts: 1},
-			}), SettleActivity, input).Get(ctx, &result)
-			if err != nil {
+			if err := askToSettle(ctx, in, input, &result); err != nil {
 				errs = append(errs, "host "+host+": "+FromFailure(err).Message)
 				return
 			}

@@ -24,7 +24,13 @@ type records struct {
 	found    workflows.Findings
 	adopted  []workflows.Orphan
 	recorded []workflows.Disagreement
-	tidied   int
+	// order lists what was decided, settled and recorded for the handles, in the
+	// order in which that happened.
+	order  []string
+	number int64 // of the last decision
+	// gone are the handles about which nothing is to be settled any more.
+	gone   map[string]bool
+	tidied int
 	from     workflows.Place
 }
 
@@ -48,14 +54,29 @@ func reconcile(t *testing.T, r *records, change func(env *testsuite.TestWorkflow
 		r.tidied++
 		return workflows.TidyResult{MaintenanceEnded: 1}, nil
 	})
+	on(workflows.DecideActivity, func(_ context.Context, in workflows.DecideInput) (workflows.DecideResult, error) {
+		d := in.Disagreement
+		r.order = append(r.order, "decide "+d.Entry.Handle.Identity)
+		r.number++
+		d.Assignment = r.number
+		return workflows.DecideResult{Disagreement: d, Settled: r.gone[d.Entry.Handle.Identity]}, nil
+	})
 	on(workflows.RecordSettledActivity, func(_ context.Context, in workflows.RecordSettledInput) error {
-		r.recorded = append(r.recorded, in.Disagreements...)
+		for _, d := range in.Disagreements {
+			r.order = append(r.order, "record "+d.Entry.Handle.Identity)
+			d.Assignment = 0
+			r.recorded = append(r.recorded, d)
+		}
 		return nil
 	})
 	on(workflows.SettleActivity, func(ctx context.Context, in workflows.SettleInput) (workflows.SettleResult, error) {
 		if run := activity.GetInfo(ctx).WorkflowExecution.RunID; in.SentBy() != run {
 			return workflows.SettleResult{}, fmt.Errorf("run %q sent it, and not %q", in.SentBy(), run)
 		}
+		if len(in.Entries) != 1 || in.Assignment == 0 || in.Assignment > r.number {
+			return workflows.SettleResult{}, fmt.Errorf("%d entries come with number %d", len(in.Entries), in.Assignment)
+		}
+		r.order = append(r.order, "settle "+in.Entries[0].Handle.Identity)
 		if in.Host == "stubborn" {
 			return workflows.SettleResult{Errors: map[string]string{in.Entries[0].Handle.Identity: "still in use"}}, nil
 		}
@@ -135,6 +156,61 @@ func TestReconcileRepairs(t *testing.T) {
 	require.ElementsMatch(t, r.found.Disagreements, r.recorded)
 	require.Len(t, out.Found.OverdueHosts, 1, "what was found is in the report")
 	require.Empty(t, out.Unsettled)
+}
+
+// TestReconcileSettlesOneAfterTheOther: the attachments of one host are
+// decided, settled and recorded one after the other, and what is settled
+// already by then is left alone.
+func TestReconcileSettlesOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	r := &records{
+		found: workflows.Findings{Disagreements: []workflows.Disagreement{
+			disagreement("h1", "a"), disagreement("h1", "b"), disagreement("h1", "c"),
+		}},
+		gone: map[string]bool{"b": true},
+	}
+
+	out, err := reconcile(t, r, asIs)
+	require.NoError(t, err)
+	require.Equal(t, []string{"decide a", "settle a", "record a", "decide b", "decide c", "settle c", "record c"}, r.order)
+	require.Equal(t, 2, out.Settled)
+	require.Empty(t, out.Unsettled)
+}
+
+// TestReconcileLeavesAnAbsentHost: the first entry that no agent takes ends the
+// round for that host.
+func TestReconcileLeavesAnAbsentHost(t *testing.T) {
+	t.Parallel()
+	r := &records{found: workflows.Findings{Disagreements: []workflows.Disagreement{disagreement("away", "x"), disagreement("away", "y")}}}
+	out, err := reconcile(t, r, func(env *testsuite.TestWorkflowEnvironment) {
+		env.OnActivity(workflows.SettleActivity, mock.Anything, mock.Anything).
+			Return(workflows.SettleResult{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START, nil))
+	})
+	require.NoError(t, err)
+	require.Equal(t, []string{"decide x"}, r.order)
+	require.Len(t, out.Unsettled, 1)
+}
+
+// TestReconcileStopsInTime: a host on which each entry takes long is left to the
+// next rounds after a while.
+func TestReconcileStopsInTime(t *testing.T) {
+	t.Parallel()
+	r := &records{}
+	for i := range 10 {
+		r.found.Disagreements = append(r.found.Disagreements, disagreement("slow", fmt.Sprint("x", i)))
+	}
+
+	out, err := reconcile(t, r, func(env *testsuite.TestWorkflowEnvironment) {
+		env.OnActivity(workflows.SettleActivity, mock.Anything, mock.Anything).After(limits().Step/2).Return(
+			func(_ context.Context, in workflows.SettleInput) (workflows.SettleResult, error) {
+				return workflows.SettleResult{Settled: in.Entries}, nil
+			})
+	})
+	require.NoError(t, err)
+	require.Positive(t, out.Settled)
+	require.Less(t, out.Settled, 5)
+	require.Len(t, out.Unsettled, 1)
+	require.Contains(t, out.Unsettled[0], fmt.Sprintf("host slow: %d attachments are left to the next rounds", 10-out.Settled))
 }
 
 // TestReconcileContinuesAfterFailures: a host that cannot settle or does not

@@ -40,6 +40,8 @@ type Journal interface {
 	Loaded(key journal.RegionKey) (journal.Loaded, bool)
 	Staged(operation uuid.UUID) (journal.Staged, bool)
 	Lost(attachment journal.Attachment) bool
+	Raise(number int64, subjects ...journal.Subject) error
+	KeepRaised() error
 }
 
 // Reporter sends inventory reports to the conductor.
@@ -182,6 +184,9 @@ func serve[In, Out any](
 				out, err = do(work, &try{heartbeat: b, log: log}, in)
 				return err
 			})
+		}
+		if err == nil {
+			err = a.Journal.KeepRaised() // of a step that had nothing to write
 		}
 
 		err = explain(work, name, a.Inventory.Host(), err)

@@ -29,7 +29,7 @@ func (a *Activities) attach(ctx context.Context, t *try, in workflows.AttachInpu
 			identity, in.Handle.Holder.Kind, in.Handle.Holder.ID)
 	}
 
-	unlock, err := a.Inventory.Lock(ctx, in.Target.Device, attemptOf(workflows.AttachActivity, in.Operation))
+	unlock, err := a.lock(ctx, in.Addressee, in.Target, attemptOf(workflows.AttachActivity, in.Operation))
 	if err != nil {
 		return result, err
 	}

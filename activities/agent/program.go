@@ -80,7 +80,7 @@ func (a *Activities) rememberBefore(found inventory.Found, wholeDevice bool) pro
 // needs it and the image destroys it.
 func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramInput) (workflows.ProgramResult, error) {
 	var result workflows.ProgramResult
-	unlock, err := a.Inventory.Lock(ctx, in.Target.Device, attemptOf(workflows.ProgramActivity, in.Operation))
+	unlock, err := a.lock(ctx, in.Addressee, in.Target, attemptOf(workflows.ProgramActivity, in.Operation))
 	if err != nil {
 		return result, err
 	}
@@ -97,6 +97,17 @@ func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramIn
 			err = uncertain(err)
 		}
 		return result, err
+	}
+
+	// A late image must not replace what a later operation has done to a neighbour
+	// either.
+	for _, one := range disturbed(found, in.Image.WholeDevice) {
+		if err := a.Journal.Raise(in.Assignment, journal.Subject{Backend: found.Backend, Deployable: one.Name}); err != nil {
+			if s.begun {
+				err = uncertain(err)
+			}
+			return result, err
+		}
 	}
 
 	if _, staged := a.Journal.Staged(in.Operation); !staged && !s.begun {

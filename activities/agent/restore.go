@@ -25,7 +25,7 @@ import (
 // kind ErrHardware, unless the hardware reads back as before.
 func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreInput) (workflows.ChangeResult, error) {
 	var result workflows.ChangeResult
-	unlock, err := a.Inventory.Lock(ctx, in.Target.Device, attemptOf(workflows.RestoreActivity, in.Operation))
+	unlock, err := a.lock(ctx, in.Addressee, in.Target, attemptOf(workflows.RestoreActivity, in.Operation))
 	if err != nil {
 		return result, err
 	}

@@ -11,13 +11,12 @@ import (
 
 // settle brings attachments into the state that the records decided, each
 // independently of the others. The request may be older than what has happened
-// on the host since, so it leaves alone what another operation has attached
-// meanwhile.
+// on the host since, so it leaves alone what has had a later step meanwhile.
 func (a *Activities) settle(ctx context.Context, t *try, in workflows.SettleInput) (workflows.SettleResult, error) {
 	result := workflows.SettleResult{Settled: []workflows.SettleEntry{}, Errors: map[string]string{}}
 	for _, entry := range in.Entries {
 		t.heartbeat.setProgress(unknownProgress, "handle "+entry.Handle.Identity)
-		err := a.settleOne(ctx, t, entry)
+		err := a.settleOne(ctx, t, in.Addressee, entry)
 		if ctx.Err() != nil {
 			return result, context.Cause(ctx)
 		}
@@ -35,7 +34,7 @@ func (a *Activities) settle(ctx context.Context, t *try, in workflows.SettleInpu
 
 // settleOne settles one attachment under the lock of its device. A nil error
 // means that it is in the wanted state.
-func (a *Activities) settleOne(ctx context.Context, t *try, entry workflows.SettleEntry) error {
+func (a *Activities) settleOne(ctx context.Context, t *try, to workflows.Addressee, entry workflows.SettleEntry) error {
 	if entry.Handle.Holder.Kind != cyborg.HolderHost && entry.Want == workflows.GoalAttached {
 		return nil // the handle was only handed out, and this host has nothing to attach
 	}
@@ -60,7 +59,8 @@ func (a *Activities) settleOne(ctx context.Context, t *try, entry workflows.Sett
 		return err
 	}
 
-	unlock, err := a.Inventory.Lock(ctx, device, "settling of operation "+entry.Operation.String())
+	target := cyborg.Target{Backend: entry.Backend, Deployable: entry.Deployable, Device: device}
+	unlock, err := a.lock(ctx, to, target, "settling of operation "+entry.Operation.String())
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,6 @@ func (a *Activities) settleOne(ctx context.Context, t *try, entry workflows.Sett
 		return cyborg.Errorf(cyborg.ErrChanged, "operation %s has attached it since", known.Operation)
 	}
 
-	target := cyborg.Target{Backend: entry.Backend, Deployable: entry.Deployable, Device: device}
 	switch entry.Want {
 	case workflows.GoalAttached:
 		return a.settleAttached(ctx, t, entry, target)

@@ -23,6 +23,29 @@ const (
 	lookFirst = 0
 )
 
+// lock locks the target's device for a step, and refuses a step that comes
+// after a later one for the same target: with kind ErrChanged, and nothing was
+// changed.
+func (a *Activities) lock(ctx context.Context, to workflows.Addressee, target cyborg.Target, holder string) (unlock func(), err error) {
+	unlock, err = a.Inventory.Lock(ctx, target.Device, holder)
+	if err != nil {
+		return nil, err
+	}
+
+	// Only under the lock, because what waits for it may be late when it has it.
+	if err := a.Journal.Raise(to.Assignment, subjectOf(target)); err != nil {
+		unlock()
+		return nil, err
+	}
+
+	return unlock, nil
+}
+
+// subjectOf is what the journal keeps the target's assignment number for.
+func subjectOf(target cyborg.Target) journal.Subject {
+	return journal.Subject{Backend: target.Backend, Deployable: target.Deployable}
+}
+
 // step is what the journal knew of a step when this try began.
 type step struct {
 	key journal.StepKey

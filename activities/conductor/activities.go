@@ -33,6 +33,7 @@ type Store interface {
 	UnnotifiedBinds(ctx context.Context, endedFor time.Duration, after db.OperationPlace, limit int) ([]db.Orphan, error)
 	NthHostAfter(ctx context.Context, after string, n int) (string, error)
 	Disagreements(ctx context.Context, after db.AttachmentPlace, upTo string, limit int) ([]db.Disagreement, error)
+	Decide(ctx context.Context, found db.Disagreement) (db.Disagreement, error)
 	RecordSettled(ctx context.Context, settled []db.Disagreement) error
 	EndExpiredMaintenance(ctx context.Context) (int, error)
 	Forget(ctx context.Context, missingFor time.Duration) (int, error)
@@ -50,7 +51,7 @@ type Store interface {
 type Owners interface {
 	Begin(ctx context.Context, run db.Run) (cyborg.Work, error)
 	BeginAndEnd(ctx context.Context, run db.Run) (cyborg.Work, error)
-	CheckRun(ctx context.Context, run db.Run) (instance string, err error)
+	CheckRun(ctx context.Context, run db.Run) (db.Addressee, error)
 	Record(ctx context.Context, run db.Run, steps []cyborg.Step) error
 	End(ctx context.Context, run db.Run, outcome cyborg.Outcome) error
 }
@@ -129,6 +130,7 @@ func (a *Activities) All() map[string]any {
 		workflows.InspectActivity:       a.Inspect,
 		workflows.AdoptActivity:         a.Adopt,
 		workflows.TidyActivity:          a.Tidy,
+		workflows.DecideActivity:        a.Decide,
 		workflows.RecordSettledActivity: a.RecordSettled,
 
 		workflows.FencePlacementActivity:   a.fencePlacement,

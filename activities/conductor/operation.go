@@ -54,10 +54,10 @@ func runOf(ctx context.Context, operation uuid.UUID) db.Run {
 }
 
 // CheckRun is the activity that asks whether the calling run still has its
-// operation, before it sends a step, and which agent the host has now.
+// operation, before it sends a step, and what that step has to carry.
 func (a *Activities) CheckRun(ctx context.Context, in workflows.CheckRunInput) (workflows.CheckRunResult, error) {
-	instance, err := a.store.CheckRun(ctx, runOf(ctx, in.Operation))
-	return workflows.CheckRunResult{Instance: instance}, workflows.ToFailure(err)
+	to, err := a.store.CheckRun(ctx, runOf(ctx, in.Operation))
+	return workflows.CheckRunResult(to), workflows.ToFailure(err)
 }
 
 // Record is the activity that writes the steps of a running operation to the

@@ -223,6 +223,20 @@ func (a *Activities) AdmitNew(ctx context.Context, limits workflows.Limits) (int
 	return admitted, errors.Join(errs...)
 }
 
+// Decide is the activity that looks at a disagreement once more, right before
+// its host is asked to settle it.
+func (a *Activities) Decide(ctx context.Context, in workflows.DecideInput) (workflows.DecideResult, error) {
+	decided, err := a.store.Decide(ctx, toRecord(in.Disagreement))
+	if cyborg.ErrorKindOf(err) == cyborg.ErrChanged {
+		return workflows.DecideResult{Settled: true}, nil
+	}
+	if err != nil {
+		return workflows.DecideResult{}, workflows.ToFailure(err)
+	}
+
+	return workflows.DecideResult{Disagreement: fromRecord(decided)}, nil
+}
+
 // RecordSettled is the activity that records which attachments the hosts have
 // settled, and logs each.
 func (a *Activities) RecordSettled(ctx context.Context, in workflows.RecordSettledInput) error {
@@ -253,6 +267,7 @@ func fromRecord(d db.Disagreement) workflows.Disagreement {
 
 	return workflows.Disagreement{
 		Host: d.Host, Accelerator: d.Accelerator, Journal: d.Journal, Recorded: d.Recorded, Unconfirmed: d.Unconfirmed, Instance: d.Instance,
+		Assignment: d.Assignment,
 		Entry: workflows.SettleEntry{
 			Backend: d.Backend, Deployable: d.Deployable, Handle: d.Handle, Operation: d.Operation, Want: want,
 		},
@@ -264,6 +279,6 @@ func toRecord(d workflows.Disagreement) db.Disagreement {
 	return db.Disagreement{
 		Host: d.Host, Backend: d.Entry.Backend, Deployable: d.Entry.Deployable, Handle: d.Entry.Handle,
 		Operation: d.Entry.Operation, Accelerator: d.Accelerator, Journal: d.Journal, Recorded: d.Recorded,
-		Unconfirmed: d.Unconfirmed, Attach: d.Entry.Want == workflows.GoalAttached,
+		Unconfirmed: d.Unconfirmed, Attach: d.Entry.Want == workflows.GoalAttached, Assignment: d.Assignment,
 	}
 }

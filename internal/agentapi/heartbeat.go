@@ -15,6 +15,8 @@ type Heartbeat struct {
 	Generation   int64     `json:"generation"`     // the host's generation in that acknowledgement
 	Busy         bool      `json:"busy,omitempty"` // the agent has no slot left for another step
 	SentAt       time.Time `json:"sent_at"`        // by the agent's clock
+
+	Assignment int64 `json:"assignment,omitempty"` // as in a Report
 }
 
 // HeartbeatReply says whether the records still agree with the agent's last

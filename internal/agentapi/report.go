@@ -47,6 +47,12 @@ type Report struct {
 	// Gone are the identities of the devices in the base report that are no longer
 	// there.
 	Gone []string `json:"gone,omitempty"`
+
+	// Assignment is the highest assignment number that the host has seen. The
+	// conductor draws greater ones from then on.
+	Assignment int64 `json:"assignment,omitempty"`
+	// AskFloor asks for ReportReply.Floor: the agent's journal is new.
+	AskFloor bool `json:"ask_floor,omitempty"`
 }
 
 // Content is the part of a report that describes the host; two equal contents
@@ -93,6 +99,16 @@ type ReportReply struct {
 	// report's own. Only reports with a higher one are recorded in full. Exceed
 	// tells an agent that has lost its state directory where to continue counting.
 	Exceed int64 `json:"exceed,omitempty"`
+	// Floor answers Report.AskFloor; nil where it was not asked, where the report
+	// was not accepted, and from a release that had no numbers.
+	Floor *Floor `json:"floor,omitempty"`
+}
+
+// Floor says which assignment numbers a host may still accept: those above
+// Number, and those of the operations that were open at that moment.
+type Floor struct {
+	Number int64   `json:"number"`
+	Open   []int64 `json:"open,omitempty"`
 }
 
 // MaxSequence is the highest possible Report.Sequence: the largest integer that

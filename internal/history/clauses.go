@@ -50,6 +50,7 @@ var clauseTable = map[cyborg.EventAxis]func(c change) string{
 	cyborg.AxisProject:        unsaid,
 	cyborg.AxisProtected:      protectedClause,
 	cyborg.AxisReported:       func(change) string { return "reported other abilities" },
+	cyborg.AxisSettled:        settledClause,
 	cyborg.AxisSpecs:          specsClause,
 	cyborg.AxisState:          stateClause,
 	cyborg.AxisSteps:          unsaid, // the sentence of the operation says which ones were undone
@@ -170,6 +171,21 @@ func healthClause(c change) string {
 	}
 
 	return "may be lost to instance " + c.text("instance") + ", because the host has booted"
+}
+
+// settledClause describes what the host has corrected, and why: because its
+// journal said otherwise than the records, or was in doubt like these.
+func settledClause(c change) string {
+	said := "its host's journal " + journalPhrase(c.text("journal"))
+	return "had handle " + c.text("identity") + " " + c.text("now") + " by Reconcile, because " + said
+}
+
+// journalPhrase says what the journal of a host had about a handle.
+func journalPhrase(state string) string {
+	if state == "" {
+		return "did not have it"
+	}
+	return "had it as " + state
 }
 
 // holderClause describes how a handle changed hands. A change of the note

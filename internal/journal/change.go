@@ -122,6 +122,31 @@ type Staged struct {
 	At        time.Time `json:"at"`
 }
 
+// Subject is what an assignment number is about: a deployable.
+type Subject struct {
+	Backend    string `json:"backend"`
+	Deployable string `json:"deployable"`
+}
+
+// compare orders subjects by backend, then deployable.
+func (s Subject) compare(other Subject) int {
+	return cmp.Or(cmp.Compare(s.Backend, other.Backend), cmp.Compare(s.Deployable, other.Deployable))
+}
+
+// Assigned is the highest assignment number that was seen for a subject.
+type Assigned struct {
+	Subject
+	Number int64 `json:"number"`
+}
+
+// Floor is what the conductor says about the numbers that a journal cannot know,
+// because it is new: they are above Number, or among those of the operations
+// that were open at that moment.
+type Floor struct {
+	Number int64   `json:"number"`
+	Open   []int64 `json:"open,omitempty"`
+}
+
 // Change is one write. It first drops the entries that it names, then puts
 // those that it lists, each replacing the entry with the same key.
 type Change struct {
@@ -135,6 +160,9 @@ type Change struct {
 	Loaded          []Loaded        `json:"loaded,omitempty"`
 	DropStaged      []uuid.UUID     `json:"drop_staged,omitempty"`
 	Staged          []Staged        `json:"staged,omitempty"`
+	Assigned        []Assigned      `json:"assigned,omitempty"`
+	// Floor replaces the one before; nil leaves it.
+	Floor *Floor `json:"floor,omitempty"`
 }
 
 // stamp sets the boot id and the time where they are not set. It copies the

@@ -78,6 +78,8 @@ type Journal struct {
 	state   state
 	// next is the sequence number to return next.
 	next int64
+	// raised are the assignment numbers that are not on the disk yet; see Raise.
+	raised map[Subject]int64
 }
 
 // Open opens the journal in a directory, or begins a new one. It drops a record
@@ -87,6 +89,7 @@ type Journal struct {
 func Open(dir string, options Options) (*Journal, error) {
 	j := &Journal{
 		path: filepath.Join(dir, fileName), bootID: options.BootID, log: options.Log, now: options.Now, state: newState(),
+		raised: map[Subject]int64{},
 	}
 
 	if j.log == nil {
@@ -190,6 +193,7 @@ func (j *Journal) Write(change Change) error {
 // write is Write for a caller that holds mu.
 func (j *Journal) write(change Change) error {
 	change.stamp(j.bootID, j.now())
+	change.Assigned = listAssigned(j.raised)
 	record, err := encode(change)
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrInternal, "a journal record cannot be encoded: %w", err)
@@ -219,6 +223,7 @@ func (j *Journal) write(change Change) error {
 
 	j.size += int64(len(record))
 	j.state.apply(change)
+	clear(j.raised)
 	return nil
 }
 

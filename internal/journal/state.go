@@ -27,13 +27,17 @@ type state struct {
 	attachments map[AttachmentKey]Attachment
 	loaded      map[RegionKey]Loaded
 	staged      map[uuid.UUID]Staged
+	// assigned has the highest assignment number of each subject. No entry is ever
+	// dropped: a step may come late by any time.
+	assigned map[Subject]int64
+	floor    *Floor // nil before the conductor has told
 }
 
 // newState returns the empty state.
 func newState() state {
 	return state{
 		steps: map[StepKey]Step{}, attachments: map[AttachmentKey]Attachment{},
-		loaded: map[RegionKey]Loaded{}, staged: map[uuid.UUID]Staged{},
+		loaded: map[RegionKey]Loaded{}, staged: map[uuid.UUID]Staged{}, assigned: map[Subject]int64{},
 	}
 }
 
@@ -69,6 +73,13 @@ func (s *state) apply(c Change) {
 	for _, staged := range c.Staged {
 		s.staged[staged.Operation] = staged
 	}
+
+	for _, assigned := range c.Assigned {
+		s.assigned[assigned.Subject] = max(s.assigned[assigned.Subject], assigned.Number)
+	}
+	if c.Floor != nil {
+		s.floor = c.Floor
+	}
 }
 
 // changes returns the changes that lead from nothing to this state. The last
@@ -94,6 +105,14 @@ func (s *state) changes() iter.Seq[Change] {
 			}
 		}
 
+		if s.floor != nil && !yield(Change{Floor: s.floor}) {
+			return
+		}
+
+		if len(s.assigned) > 0 && !yield(Change{Assigned: listAssigned(s.assigned)}) {
+			return
+		}
+
 		for _, step := range s.stepsByTime() {
 			if !yield(Change{Steps: []Step{step}}) {
 				return
@@ -102,6 +121,15 @@ func (s *state) changes() iter.Seq[Change] {
 
 		yield(Change{Sequence: max(s.sequence, 1)})
 	}
+}
+
+// listAssigned returns the numbers, sorted by their subjects.
+func listAssigned(numbers map[Subject]int64) []Assigned {
+	var out []Assigned
+	for _, subject := range slices.SortedFunc(maps.Keys(numbers), Subject.compare) {
+		out = append(out, Assigned{subject, numbers[subject]})
+	}
+	return out
 }
 
 // stepsByTime returns the steps, the oldest first.

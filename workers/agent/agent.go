@@ -176,7 +176,7 @@ func (a *Agent) assemble(dir *statedir.Dir, j *journal.Journal) (parts, error) {
 
 	sender := &reporter{
 		endpoint: conductors, inventory: known, bootID: j.BootID(), instance: instanceOf(j.BootID(), dir.ID()), version: a.deps.Version, started: a.deps.Clock().UTC(),
-		interval: a.config.HeartbeatInterval, log: a.log, metrics: measured, exceed: j.Exceed, clock: a.deps.Clock,
+		interval: a.config.HeartbeatInterval, log: a.log, metrics: measured, exceed: j.Exceed, assignments: j, clock: a.deps.Clock,
 		requests: make(chan reportRequest), forced: make(chan struct{}, 1), approval: newApproval(), introduced: make(chan struct{}),
 	}
 

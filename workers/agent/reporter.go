@@ -7,12 +7,14 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/activities/agent/inventory"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/clock"
+	"github.com/cyborg-project/cyborg/internal/journal"
 )
 
 const (
@@ -58,6 +60,10 @@ type reporter struct {
 	// exceed makes the numbers of further reports greater than the given one, and
 	// returns false where they already were.
 	exceed func(sequence int64) bool
+	// assignments has the assignment numbers that this host has seen.
+	assignments assignments
+	// noFloor is set where the conductor is of a release that knows no floor.
+	noFloor atomic.Bool
 
 	// requests are the callers of Report. It is unbuffered, so that a caller is
 	// received only by a report that begins afterwards.
@@ -81,6 +87,14 @@ type reporter struct {
 	mu sync.Mutex
 	// failure is why the last report was not acknowledged; nil where it was.
 	failure error
+}
+
+// assignments is the part of the journal that says which assignment numbers
+// this host has seen. It is documented there.
+type assignments interface {
+	Assignment() int64
+	HasFloor() bool
+	SetFloor(floor journal.Floor) error
 }
 
 // reportRequest is a caller that waits for a report which begins after the
@@ -150,7 +164,7 @@ func (r *reporter) run(ctx context.Context) {
 	}()
 
 	acked := r.inventory.Acknowledged()
-	due, whole := acked.BootID != r.bootID || acked.AgentVersion != r.version, true
+	due, whole := acked.BootID != r.bootID || acked.AgentVersion != r.version || r.lacksFloor(), true
 	if !due { // the conductor knows this host, so there is nothing to introduce
 		r.introduce()
 	}
@@ -289,8 +303,27 @@ func (r *reporter) send(ctx context.Context, whole bool) (agentapi.Report, agent
 			WithHint("A second agent runs under this host's name. Stop one of them, and start the other again.")
 	}
 
+	if err == nil && report.AskFloor {
+		err = r.takeFloor(reply.Floor)
+	}
+
 	r.takeVerdict(ctx, err)
 	return report, reply, err
+}
+
+// lacksFloor reports whether the conductor has still to say which assignment
+// numbers count. Until then a journal that was lost would let this agent take a
+// step that comes late.
+func (r *reporter) lacksFloor() bool { return !r.assignments.HasFloor() && !r.noFloor.Load() }
+
+// takeFloor keeps what the conductor has said; nil where it knows nothing of
+// floors.
+func (r *reporter) takeFloor(floor *agentapi.Floor) error {
+	if floor == nil {
+		r.noFloor.Store(true)
+		return nil
+	}
+	return r.assignments.SetFloor(journal.Floor{Number: floor.Number, Open: floor.Open})
 }
 
 // takeVerdict takes the verdict on this agent from an answer. An answer that
@@ -302,7 +335,8 @@ func (r *reporter) takeVerdict(ctx context.Context, err error) {
 			r.log.ErrorContext(ctx, "this agent takes no steps, because the conductor refuses it", "error", err, "hint", hintOf(err))
 		}
 	// Only a change is logged: heartbeats bring the same verdict every few seconds.
-	case err == nil:
+	// Without a floor the verdict of a heartbeat is not enough.
+	case err == nil && !r.lacksFloor():
 		if r.approval.set(granted) == refused {
 			r.log.InfoContext(ctx, "the conductor accepts this agent as the host's now")
 		}
@@ -330,7 +364,7 @@ func (r *reporter) post(ctx context.Context, whole bool) (report agentapi.Report
 		return report, reply, err
 	}
 
-	report.Instance = r.instance
+	report.Instance, report.Assignment, report.AskFloor = r.instance, r.assignments.Assignment(), r.lacksFloor()
 	if r.uptime != nil {
 		report.Uptime = r.uptime()
 	}
@@ -443,7 +477,7 @@ func (r *reporter) sendHeartbeat(ctx context.Context) (agentapi.HeartbeatReply, 
 	err := r.endpoint.post(ctx, heartbeatPath, agentapi.Heartbeat{
 		Host: r.inventory.Host(), BootID: r.bootID, Instance: r.instance, AgentVersion: r.version, StartedAt: r.started,
 		Digest: acked.Digest, Generation: acked.Generation, Busy: r.busy(),
-		SentAt: r.clock().UTC(),
+		SentAt: r.clock().UTC(), Assignment: r.assignments.Assignment(),
 	}, &reply)
 
 	return reply, err

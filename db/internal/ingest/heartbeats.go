@@ -120,7 +120,7 @@ func (s *Store) recordHeartbeats(
 			FROM beats b JOIN free USING (name) WHERE h.name = b.name AND NOT `+otherAgent+`)
 		SELECT b.n, h.boot_id, h.digest, h.generation, `+otherAgent+`,
 		       (SELECT array_agg(address ORDER BY address) FROM duplicate_agents
-		        WHERE host = h.name AND last_seen >= clock_timestamp() - $8::interval)
+		        WHERE host = h.name AND last_seen >= clock_timestamp() - $8::interval), (`+lastAssignment+`)
 		FROM beats b JOIN hosts h USING (name) WHERE h.name = ANY($1)`,
 		names, instances, versions, addresses, starts, busy, sent, s.db.Options.SilentAfter)
 	if err != nil {
@@ -130,23 +130,29 @@ func (s *Store) recordHeartbeats(
 	known = map[agentKey]heardHost{}
 
 	var (
-		h         heardHost
-		n         int
-		duplicate bool
-		refused   []agentIdentity
+		h          heardHost
+		n          int
+		last, seen int64 // assignment numbers: drawn, and seen by the hosts
+		duplicate  bool
+		refused    []agentIdentity
 	)
 
-	_, err = pgx.ForEachRow(rows, []any{&n, &h.BootID, &h.Digest, &h.Generation, &duplicate, &h.duplicates}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&n, &h.BootID, &h.Digest, &h.Generation, &duplicate, &h.duplicates, &last}, func() error {
 		sender := senders[n-1]
 		if duplicate {
 			refused = append(refused, sender)
 		} else {
-			known[agentKey{sender.host, sender.boot, sender.instance}] = h
+			key := agentKey{sender.host, sender.boot, sender.instance}
+			known[key], seen = h, max(seen, latest[key].Assignment)
 		}
 
 		h.duplicates = nil // known has the slice now, so the next row needs a new one
 		return nil
 	})
+
+	if err == nil {
+		err = s.exceedAssignments(ctx, seen, last)
+	}
 
 	if err == nil && len(refused) > 0 {
 		refusals, err = s.refuseDuplicates(ctx, refused)

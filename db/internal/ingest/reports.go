@@ -101,7 +101,10 @@ type hostRow struct {
 // merge records reports that have passed checkReport, in one transaction. It
 // does not record those of duplicate agents; their refusals say why.
 func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies []agentapi.ReportReply, refusals []error, err error) {
-	var fresh, successors []duplicateAgent
+	var (
+		fresh, successors []duplicateAgent
+		last, seen        int64 // assignment numbers: drawn, and seen by the hosts
+	)
 	err = s.db.Change(ctx, cyborg.Actor{Name: inventory.AgentRole}, uuid.Nil, func(tx pgx.Tx) error {
 		var (
 			duplicates []duplicateAgent
@@ -110,7 +113,7 @@ func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies [
 		// The transaction may be tried several times: each try starts afresh.
 		replies, refusals = make([]agentapi.ReportReply, len(reports)), make([]error, len(reports))
 
-		duplicates, err = s.lockReported(ctx, tx, reports)
+		duplicates, err = s.lockReported(ctx, tx, reports, &last)
 		if err != nil {
 			return err
 		}
@@ -137,6 +140,7 @@ func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies [
 		for i := range reports {
 			if refusals[i] == nil {
 				part, which = append(part, reports[i]), append(which, i)
+				seen = max(seen, reports[i].Assignment)
 			}
 		}
 
@@ -158,6 +162,10 @@ func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies [
 			return err
 		}
 
+		if err := tellFloors(ctx, tx, part, merged); err != nil {
+			return err
+		}
+
 		for n, i := range which {
 			replies[i] = merged[n]
 		}
@@ -166,12 +174,13 @@ func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies [
 		return err
 	})
 
-	if err == nil {
-		s.logDuplicateAgents(ctx, fresh)
-		s.logSuccessors(ctx, successors)
+	if err != nil {
+		return replies, refusals, err
 	}
 
-	return replies, refusals, err
+	s.logDuplicateAgents(ctx, fresh)
+	s.logSuccessors(ctx, successors)
+	return replies, refusals, s.exceedAssignments(ctx, seen, last)
 }
 
 // refuseJumps refuses the reports whose numbers are so far above the recorded
@@ -197,9 +206,11 @@ func refuseJumps(ctx context.Context, tx pgx.Tx, reports []agentapi.Report, refu
 	return nil
 }
 
-// lockReported locks the hosts of the reports, and finds the duplicate agents
-// among the agents that sent them.
-func (s *Store) lockReported(ctx context.Context, tx pgx.Tx, reports []agentapi.Report) (duplicates []duplicateAgent, err error) {
+// lockReported locks the hosts of the reports, finds the duplicate agents among
+// the agents that sent them, and reads the last assignment number.
+func (s *Store) lockReported(
+	ctx context.Context, tx pgx.Tx, reports []agentapi.Report, last *int64,
+) (duplicates []duplicateAgent, err error) {
 	names, agents := make([]string, len(reports)), make([]agentIdentity, len(reports))
 	for i := range reports {
 		r := &reports[i]
@@ -210,6 +221,7 @@ func (s *Store) lockReported(ctx context.Context, tx pgx.Tx, reports []agentapi.
 	batch := &pgx.Batch{}
 	batch.Queue(records.LockHostsSQL, names)
 	s.queueDuplicateAgents(batch, &duplicates, agents)
+	batch.Queue(lastAssignment).QueryRow(func(row pgx.Row) error { return row.Scan(last) })
 	return duplicates, tx.SendBatch(ctx, batch).Close()
 }
 

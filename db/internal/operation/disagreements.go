@@ -23,7 +23,7 @@ type Disagreement struct {
 	Accelerator uuid.UUID
 
 	Journal  cyborg.AttachmentState // "" where the journal has no such entry
-	Recorded string                 // attached, in_doubt, left (unconfirmed), or "" for free
+	Recorded string                 // attached, in_doubt, left (unconfirmed), given (to an instance or a service), or "" for free
 
 	// Unconfirmed is the operation that attached an unconfirmed handle; zero for
 	// other handles.
@@ -32,6 +32,9 @@ type Disagreement struct {
 	Attach bool
 	// Instance is the agent that the host has now.
 	Instance string
+	// Assignment is the number of the decision, for the host; 0 for a disagreement
+	// that was only found.
+	Assignment int64
 }
 
 // AttachmentPlace is a place in the order in which Disagreements lists: after a
@@ -43,18 +46,20 @@ type AttachmentPlace struct{ Host, Deployable, Handle string }
 // a holder and is not known to be attached.
 const (
 	inDoubt     = "in_doubt"
-	unconfirmed = "left" // it was taken back without its host
+	unconfirmed = "left"  // it was taken back without its host
+	given       = "given" // an instance or a service has it, and the host's journal says that the host does
 )
 
 // selectDisagreements compares the journals of hosts with the records. Its
 // parameters are: $1, $6, $7 the place (host, deployable, handle) after which
 // it begins; $2 how long a host may be unheard; $3 the kinds of operations
 // whose error a settled doubt cures; $4 the limit; $5 the last host, empty for
-// no bound.
+// no bound; $8 the only handle of interest, empty for all.
 //
-// It leaves out accelerators that an operation works on, journals that are
-// older than what an operation has observed of the device, and handles that the
-// records give to an instance or a service. An unconfirmed handle is always
+// It leaves out accelerators that an operation works on, and journals that are
+// older than what an operation has observed of the device. A handle that the
+// records give to an instance or a service is listed where the journal says
+// that the host has it: two would use it. An unconfirmed handle is always
 // listed, unless an operation works on its accelerator: its host has to settle
 // it, whatever its journal says.
 //
@@ -64,7 +69,7 @@ const (
 const selectDisagreements = `
 	WITH live AS (
 		SELECT name, attachments, report_seq FROM hosts
-		WHERE (name > $1 OR name = $1 AND $7 <> '') AND ($5 = '' OR name <= $5) AND last_seen >= clock_timestamp() - $2::interval),
+		WHERE (name > $1 OR name = $1 AND ($6 <> '' OR $7 <> '')) AND ($5 = '' OR name <= $5) AND last_seen >= clock_timestamp() - $2::interval),
 	journal AS MATERIALIZED (
 		SELECT l.name AS host, l.report_seq, j.backend, j.deployable, j.handle, j.operation_id, j.state
 		FROM live l CROSS JOIN LATERAL jsonb_to_recordset(l.attachments)
@@ -90,13 +95,13 @@ const selectDisagreements = `
 	SELECT d.*, (SELECT instance FROM hosts WHERE name = d.host) FROM (
 	SELECT p.host, p.backend, p.deployable, p.handle, coalesce(p.uuid, f.uuid) AS handle_uuid, coalesce(p.holder_kind, 'host'),
 	       coalesce(p.holder_id, p.host), coalesce(p.operation_id, p.journal_operation), coalesce(p.accelerator, f.accelerator),
-	       p.journal, CASE WHEN p.uuid IS NULL THEN '' WHEN p.attached_at IS NULL THEN 'in_doubt' ELSE 'attached' END,
+	       p.journal, CASE WHEN f.holder_kind IS NOT NULL THEN 'given' WHEN p.uuid IS NULL THEN '' WHEN p.attached_at IS NULL THEN 'in_doubt' ELSE 'attached' END,
 	       p.attached_at IS NOT NULL, NULL::uuid
 	FROM compared p LEFT JOIN LATERAL (
 		SELECT * FROM handles h
 		WHERE p.uuid IS NULL AND h.host = p.host AND h.deployable = p.deployable AND h.handle = p.handle) f ON true
 	WHERE NOT coalesce(p.claimed, f.claimed, false) AND coalesce(p.observed_seq, f.observed_seq, 0) <= p.report_seq
-	  AND f.holder_kind IS NULL AND f.unconfirmed_kind IS NULL
+	  AND f.holder_kind IS DISTINCT FROM 'host' AND f.unconfirmed_kind IS NULL
 	  AND (p.attached_at IS NULL OR p.presence = 'present' AND (
 	       p.lifecycle = 'ready' OR p.lifecycle = 'error' AND p.error_kind = ANY($3)))
 	UNION ALL
@@ -105,7 +110,7 @@ const selectDisagreements = `
 	FROM handles h JOIN live l ON l.name = h.host
 	LEFT JOIN journal j ON j.host = h.host AND j.backend = h.backend AND j.handle = h.handle
 	WHERE h.unconfirmed_kind IS NOT NULL AND NOT h.claimed) AS d
-	WHERE (host, deployable, handle) > ($1, $6, $7)
+	WHERE (host, deployable, handle) > ($1, $6, $7) AND ($8 = '' OR handle = $8)
 	ORDER BY host, deployable, handle, handle_uuid LIMIT $4`
 
 // Disagreements lists the attachments about which the journals of live hosts
@@ -114,26 +119,66 @@ const selectDisagreements = `
 // only because the attachment was in doubt. It begins after a place and ends
 // with the host upTo; their zero values are no bounds.
 func (s *Store) Disagreements(ctx context.Context, after AttachmentPlace, upTo string, limit int) ([]Disagreement, error) {
-	rows, err := s.db.Pool.Query(ctx, selectDisagreements, after.Host, s.db.Options.SilentAfter, inventory.Doubtful(), records.Limit(limit), upTo,
-		after.Deployable, after.Handle)
+	found, err := s.findDisagreements(ctx, s.db.Pool, after, upTo, limit, "")
+	return found, s.db.Failure(ctx, err)
+}
+
+// findDisagreements runs selectDisagreements.
+func (s *Store) findDisagreements(
+	ctx context.Context, q records.Querier, after AttachmentPlace, upTo string, limit int, only string,
+) ([]Disagreement, error) {
+	rows, err := q.Query(ctx, selectDisagreements, after.Host, s.db.Options.SilentAfter, inventory.Doubtful(), records.Limit(limit), upTo,
+		after.Deployable, after.Handle, only)
 	if err != nil {
-		return nil, s.db.Failure(ctx, err)
+		return nil, err
 	}
 
-	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Disagreement, err error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Disagreement, err error) {
 		err = row.Scan(&d.Host, &d.Backend, &d.Deployable, &d.Handle.Identity, (*zeronull.UUID)(&d.Handle.UUID),
 			&d.Handle.Holder.Kind, &d.Handle.Holder.ID, (*zeronull.UUID)(&d.Operation), (*zeronull.UUID)(&d.Accelerator),
 			&d.Journal, &d.Recorded, &d.Attach, (*zeronull.UUID)(&d.Unconfirmed), &d.Instance)
 		return d, err
 	})
+}
 
-	return found, s.db.Failure(ctx, err)
+// Decide looks at a disagreement again, right before its host is asked to
+// settle it, and returns it as it is now, with a number. Every operation that is
+// admitted from then on has a greater number, so a host that has heard of one
+// refuses what was decided here. The error is of kind ErrChanged where nothing
+// is to be settled any more.
+func (s *Store) Decide(ctx context.Context, d Disagreement) (Disagreement, error) {
+	var decided Disagreement
+	err := s.db.Change(ctx, records.Repairer(), uuid.Nil, func(tx pgx.Tx) error {
+		// An admission holds this lock while it draws its number. So no operation that
+		// has a lower number than this decision can be missing among the claims below.
+		if err := records.LockHosts(ctx, tx, d.Host); err != nil {
+			return err
+		}
+
+		found, err := s.findDisagreements(ctx, tx, AttachmentPlace{Host: d.Host, Deployable: d.Deployable}, d.Host, 1, d.Handle.Identity)
+		if err != nil {
+			return err
+		}
+
+		if len(found) == 0 || found[0].Deployable != d.Deployable {
+			return cyborg.Errorf(cyborg.ErrChanged, "nothing about handle %s of host %s is to be settled any more", d.Handle.Identity, d.Host)
+		}
+
+		decided = found[0]
+		return tx.QueryRow(ctx, "SELECT nextval('assignment_numbers')").Scan(&decided.Assignment)
+	})
+	if err != nil {
+		return Disagreement{}, err
+	}
+
+	return decided, nil
 }
 
 // RecordSettled records that hosts have brought attachments into the state that
 // the records had decided: handles in doubt become free, and accelerators that
-// were in error because of the doubt become ready again. Whatever has changed
-// since Disagreements listed it stays as it is.
+// were in error because of the doubt become ready again. The history of each
+// accelerator says what was settled. Whatever has changed since Disagreements
+// listed it stays as it is.
 func (s *Store) RecordSettled(ctx context.Context, settled []Disagreement) error {
 	byHost := map[string][]Disagreement{}
 	var hosts []string // in the order of settled
@@ -200,6 +245,28 @@ func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagr
 		if err != nil {
 			return err
 		}
-		return inventory.Settle(ctx, tx, free)
+
+		if err := inventory.Settle(ctx, tx, free); err != nil {
+			return err
+		}
+		return tellSettled(ctx, tx, host, settled)
 	})
+}
+
+// tellSettled writes an event for each settled attachment. A correction on the
+// host need not change anything in the records, so no trigger would write it.
+func tellSettled(ctx context.Context, tx pgx.Tx, host string, settled []Disagreement) error {
+	batch := &pgx.Batch{}
+	for _, d := range settled {
+		now := "detached"
+		if d.Attach {
+			now = "attached"
+		}
+
+		batch.Queue("SELECT attachment_settled($1, $2, $3)", host, zeronull.UUID(d.Accelerator), map[string]any{
+			"identity": d.Handle.Identity, "deployable": d.Deployable, "now": now, "journal": d.Journal, "recorded": d.Recorded,
+		})
+	}
+
+	return tx.SendBatch(ctx, batch).Close()
 }

@@ -61,7 +61,9 @@ func (o *running) take(ctx context.Context, tx pgx.Tx, run Run) error {
 }
 
 // give makes the operation the run's. An operation that is about to begin
-// becomes so with the statement that begins it.
+// becomes so with the statement that begins it. A run that takes another's
+// place gets a new assignment number, so that the host refuses what the other
+// one may still have sent.
 func (o *running) give(ctx context.Context, tx pgx.Tx, run Run) error {
 	was := o.run
 	o.run = run.ID
@@ -69,8 +71,9 @@ func (o *running) give(ctx context.Context, tx pgx.Tx, run Run) error {
 		return nil
 	}
 
-	_, err := tx.Exec(ctx, "UPDATE operations SET run_id = $2 WHERE id = $1", o.id, o.run)
-	return err
+	return tx.QueryRow(ctx, `
+		UPDATE operations SET run_id = $2, assignment = CASE WHEN run_id = '' THEN assignment ELSE nextval('assignment_numbers') END
+		WHERE id = $1 RETURNING assignment`, o.id, o.run).Scan(&o.assignment)
 }
 
 // superseded is the error for a run that does not have the operation, or no
@@ -86,36 +89,44 @@ func superseded(id uuid.UUID, state cyborg.OperationState, has string, run Run) 
 		WithOperation(id)
 }
 
+// Addressee is what the steps of a run carry, so that only the right agent takes
+// them, and in the right order.
+type Addressee struct {
+	Instance   string // the agent that the host has now; empty where the host was forgotten
+	Assignment int64  // the operation's assignment number
+}
+
 // CheckRun makes sure that the operation is still open and the run's, and
-// returns the instance of the agent that its host has now; empty where the host
-// was forgotten. A run asks before each step, unless Begin or Record has just
-// said so. The error is of kind ErrSuperseded where the run must do nothing
-// more, and ErrNotFound where there is no such operation.
-func (s *Store) CheckRun(ctx context.Context, run Run) (instance string, err error) {
+// returns what the next step has to carry. A run asks before each step, unless
+// Begin or Record has just said so. The error is of kind ErrSuperseded where
+// the run must do nothing more, and ErrNotFound where there is no such
+// operation.
+func (s *Store) CheckRun(ctx context.Context, run Run) (to Addressee, err error) {
 	o := running{id: run.Operation}
 	err = s.db.Pool.QueryRow(ctx, `
-		SELECT o.state, o.run_id, coalesce(h.instance, '') FROM operations o LEFT JOIN hosts h ON h.name = o.host WHERE o.id = $1`,
-		run.Operation).Scan(&o.state, &o.run, &instance)
+		SELECT o.state, o.run_id, o.assignment, coalesce(h.instance, '')
+		FROM operations o LEFT JOIN hosts h ON h.name = o.host WHERE o.id = $1`,
+		run.Operation).Scan(&o.state, &o.run, &to.Assignment, &to.Instance)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return "", records.NoOperation(run.Operation)
+		return Addressee{}, records.NoOperation(run.Operation)
 	}
 	if err != nil {
-		return "", s.db.Failure(ctx, err)
+		return Addressee{}, s.db.Failure(ctx, err)
 	}
 
 	if o.state.Ended() || !o.has(run) {
-		return "", superseded(o.id, o.state, o.run, run)
+		return Addressee{}, superseded(o.id, o.state, o.run, run)
 	}
 
 	if o.run == "" { // it began before runs were recorded, and becomes this run's unless another is faster
 		tag, err := s.db.Pool.Exec(ctx, "UPDATE operations SET run_id = $2 WHERE id = $1 AND run_id = '' AND open", run.Operation, run.ID)
 		if err != nil {
-			return "", s.db.Failure(ctx, err)
+			return Addressee{}, s.db.Failure(ctx, err)
 		}
 		if tag.RowsAffected() == 0 {
 			return s.CheckRun(ctx, run)
 		}
 	}
 
-	return instance, nil
+	return to, nil
 }

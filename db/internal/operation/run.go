@@ -20,10 +20,13 @@ import (
 // running is an operation whose host and row the current transaction has
 // locked.
 type running struct {
-	id        uuid.UUID
-	kind      cyborg.OperationKind
-	state     cyborg.OperationState
-	run       string // the run that has the operation; empty for none yet
+	id    uuid.UUID
+	kind  cyborg.OperationKind
+	state cyborg.OperationState
+	run   string // the run that has the operation; empty for none yet
+
+	assignment int64 // the assignment number of its steps
+
 	host      string
 	before    before
 	cancelled bool
@@ -63,10 +66,10 @@ func (s *Store) lockOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*ru
 
 	// The row is locked only after the host: all transactions lock in this order.
 	batch.Queue(`
-		SELECT kind, state, run_id, host, input, before, cancel_at IS NOT NULL, notification_pending, clock_timestamp() - admitted_at,
+		SELECT kind, state, run_id, assignment, host, input, before, cancel_at IS NOT NULL, notification_pending, clock_timestamp() - admitted_at,
 		       set_config('cyborg.actor', actor, true), set_config('cyborg.request_id', request_id, true)
 		FROM operations WHERE id = $1 FOR UPDATE`, id).QueryRow(func(row pgx.Row) error {
-		err := row.Scan(&o.kind, &o.state, &o.run, &o.host, &input, &o.before, &o.cancelled, &o.pending, &o.age, nil, nil)
+		err := row.Scan(&o.kind, &o.state, &o.run, &o.assignment, &o.host, &input, &o.before, &o.cancelled, &o.pending, &o.age, nil, nil)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return records.NoOperation(id)
 		}
@@ -140,7 +143,7 @@ func (s *Store) begin(ctx context.Context, run Run, andEnd bool) (cyborg.Work, e
 			return err
 		}
 
-		work = cyborg.Work{Operation: id, Kind: o.kind, Host: o.host}
+		work = cyborg.Work{Operation: id, Kind: o.kind, Host: o.host, Assignment: o.assignment}
 
 		if o.state == cyborg.OperationAdmitted {
 			if err := o.start(ctx, tx); err != nil {

@@ -1,0 +1,107 @@
+package agent_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// numbered is the part of a step that has its assignment number.
+func numbered(number int64) workflows.Addressee { return workflows.Addressee{Assignment: number} }
+
+// settleLate settles an attachment with the number of a decision.
+func (h *host) settleLate(number int64, entry workflows.SettleEntry) workflows.SettleResult {
+	h.t.Helper()
+	var result workflows.SettleResult
+	h.must(workflows.SettleActivity, workflows.SettleInput{
+		Addressee: numbered(number), Host: hostName, Entries: []workflows.SettleEntry{entry},
+	}, &result)
+	return result
+}
+
+// Reconcile decides that a boot has to be followed by an attach. Before that
+// arrives, the holder gives the handle back. The late decision must not attach
+// what nobody holds any more, also where the agent was started anew since.
+func TestSettleAfterADetachIsTooLate(t *testing.T) {
+	t.Parallel()
+	for _, restart := range []bool{false, true} {
+		h := newHost(t)
+		h.ready()
+		held, given := attach(uuid.New(), handle), detach(uuid.New(), handle)
+		held.Addressee, given.Addressee = numbered(10), numbered(12)
+
+		h.must(workflows.AttachActivity, held, nil)
+		h.must(workflows.DetachActivity, given, nil)
+		if restart {
+			h.start()
+		}
+
+		calls := len(h.fate.calls)
+		late := h.settleLate(11, entry(held.Operation, handle, workflows.GoalAttached))
+		require.Contains(t, late.Errors[handle], "number 11 comes too late for "+region+": this host has seen 12")
+		require.Empty(t, late.Settled)
+		require.False(t, h.attachedNow(handle))
+		require.Len(t, h.fate.calls, calls)
+
+		require.Empty(t, h.settleLate(13, entry(held.Operation, handle, workflows.GoalAttached)).Errors, "a decision of after the detach counts")
+		require.True(t, h.attachedNow(handle))
+	}
+}
+
+// A step that comes after a later one for the same deployable changes nothing;
+// the same number again is a repeat, and 0 that of a release without numbers.
+func TestLateStepsAreRefused(t *testing.T) {
+	t.Parallel()
+	at := numbered(5)
+	for name, input := range map[string]any{
+		workflows.AttachActivity:    workflows.AttachInput{Addressee: at, Operation: uuid.New(), Target: target(), Handle: workHandle(second)},
+		workflows.DetachActivity:    workflows.DetachInput{Addressee: at, Operation: uuid.New(), Target: target(), Handles: []cyborg.WorkHandle{workHandle(handle)}},
+		workflows.InstallActivity:   workflows.InstallInput{Addressee: at, Operation: uuid.New(), Target: target()},
+		workflows.UninstallActivity: workflows.InstallInput{Addressee: at, Operation: uuid.New(), Target: target()},
+		workflows.ProgramActivity:   workflows.ProgramInput{Addressee: at, Operation: uuid.New(), Target: target()},
+		workflows.RestoreActivity:   workflows.RestoreInput{Addressee: at, Operation: uuid.New(), Target: target()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t)
+			h.ready()
+			held := attach(uuid.New(), handle)
+			held.Addressee = numbered(6)
+			h.must(workflows.AttachActivity, held, nil)
+
+			before, calls := h.card(), len(h.fate.calls)
+			failure := h.refused(cyborg.ErrChanged, name, input)
+			require.Contains(t, failure.Message, "number 5 comes too late for "+region)
+			require.Equal(t, before, h.card())
+			require.Len(t, h.fate.calls, calls)
+
+			h.must(workflows.AttachActivity, held, nil)
+			held.Addressee = numbered(0)
+			h.must(workflows.AttachActivity, held, nil)
+		})
+	}
+}
+
+// A detach of a device that was pulled has nothing to do and nothing to write.
+// What was decided before it must not attach the handle when the device is back.
+func TestDetachOfAGoneDeviceKeepsItsNumber(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	held, given := attach(uuid.New(), handle), detach(uuid.New(), second)
+	held.Addressee, given.Addressee = numbered(3), numbered(9)
+	h.must(workflows.AttachActivity, held, nil)
+
+	require.NoError(t, h.bench.Vanish(t.Context(), card))
+	h.inventory.Scan(t.Context())
+	h.must(workflows.DetachActivity, given, nil)
+	h.start()
+	require.NoError(t, h.bench.Return(t.Context(), card))
+
+	late := h.settleLate(8, entry(held.Operation, second, workflows.GoalAttached))
+	require.Contains(t, late.Errors[second], "this host has seen 9")
+}

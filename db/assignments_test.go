@@ -1,0 +1,221 @@
+package db_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
+)
+
+// assignment returns the number of an operation.
+func (r *records) assignment(t *testing.T, operation uuid.UUID) (number int64) {
+	t.Helper()
+	require.NoError(t, r.sql.QueryRow(t.Context(), "SELECT assignment FROM operations WHERE id = $1", operation).Scan(&number))
+	return number
+}
+
+// merge records a report and returns the reply.
+func (r *records) merge(t *testing.T, report agentapi.Report) agentapi.ReportReply {
+	t.Helper()
+	replies, err := r.MergeReports(t.Context(), []agentapi.Report{report})
+	require.NoError(t, err)
+	return replies[0]
+}
+
+// TestAssignmentsGrow: each operation has a greater number than those before
+// it, and so have a decision about the same accelerator and a run that takes
+// another's place.
+func TestAssignmentsGrow(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	a := h.ready(t, "card0")
+
+	attached := r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationSucceeded)
+	require.Positive(t, attached.Assignment)
+	require.Equal(t, attached.Assignment, r.assignment(t, attached.Operation))
+
+	h.report(t) // the journal does not know of the attachment
+	found := r.disagreements(t)["card0"]
+	require.Zero(t, found.Assignment, "what was only found has no number")
+	first, err := r.Decide(t.Context(), found)
+	require.NoError(t, err)
+	require.Greater(t, first.Assignment, attached.Assignment)
+	second, err := r.Decide(t.Context(), found)
+	require.NoError(t, err)
+	require.Greater(t, second.Assignment, first.Assignment)
+	second.Assignment = 0
+	require.Equal(t, found, second)
+
+	detached := r.begin(t, toDetach(a.UUID, nil))
+	require.Greater(t, detached.Assignment, first.Assignment)
+
+	takeover := db.Run{Operation: detached.Operation, ID: "second", Replaces: runOf(detached.Operation).ID}
+	work, err := r.Begin(t.Context(), takeover)
+	require.NoError(t, err)
+	require.Greater(t, work.Assignment, detached.Assignment)
+	to, err := r.CheckRun(t.Context(), takeover)
+	require.NoError(t, err)
+	require.Equal(t, work.Assignment, to.Assignment)
+}
+
+// TestDecideLooksAgain: nothing is decided about an attachment that an operation
+// works on, or about which the records have changed their mind.
+func TestDecideLooksAgain(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	a := h.ready(t, "card0")
+	other := h.ready(t, "card1")
+	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationSucceeded)
+	r.do(t, toAttach(other.UUID, onHost("h1")), cyborg.OperationSucceeded)
+	h.report(t)
+	found := r.disagreements(t)["card0"]
+
+	settled := func() {
+		t.Helper()
+		_, err := r.Decide(t.Context(), found)
+		require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), "%v", err)
+	}
+
+	work := r.begin(t, toDetach(a.UUID, nil))
+	settled()
+	r.end(t, work, cyborg.OperationSucceeded)
+	settled()
+
+	// Its handle is another holder's by now, and the host still shows it attached.
+	r.do(t, toAttach(a.UUID, instance("vm")), cyborg.OperationSucceeded)
+	settled()
+	h.journal("card0", cyborg.AttachmentDone)
+	h.report(t)
+	decided, err := r.Decide(t.Context(), found)
+	require.NoError(t, err)
+	require.Equal(t, "given", decided.Recorded)
+	require.False(t, decided.Attach)
+}
+
+// TestDecideWaitsForAdmissions: a decision is made under the lock under which
+// operations are admitted, so that their numbers are in the right order.
+func TestDecideWaitsForAdmissions(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	a := h.ready(t, "card0")
+	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationSucceeded)
+	h.report(t)
+	found := r.disagreements(t)["card0"]
+
+	r.requireWaits(t, "h1", func() error {
+		_, err := r.Decide(t.Context(), found)
+		return err
+	})
+}
+
+// TestSettledIsTold: the history of an accelerator says what its host has
+// corrected, also where that changes nothing in the records.
+func TestSettledIsTold(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	a := h.ready(t, "card0")
+	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationSucceeded)
+	h.journal("never-heard-of", cyborg.AttachmentDone)
+	h.report(t)
+
+	found := r.disagreements(t)
+	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{found["card0"], found["never-heard-of"]}))
+
+	told := map[string]map[string]any{}
+	events, err := r.Events(t.Context(), db.EventFilter{}, cyborg.Cursor{}, 1000)
+	require.NoError(t, err)
+	for _, event := range events {
+		if event.Axis == cyborg.AxisSettled {
+			told[string(event.Subject.Kind)+" "+event.Subject.ID] = event.Data
+		}
+	}
+	require.Equal(t, map[string]map[string]any{
+		"accelerator " + a.UUID.String(): {"identity": "card0.0", "deployable": "card0", "now": "attached", "journal": "", "recorded": "attached"},
+		"host h1":                        {"identity": "never-heard-of.0", "deployable": "never-heard-of", "now": "detached", "journal": "attached", "recorded": ""},
+	}, told)
+}
+
+// TestFloorForANewJournal: an agent with a new journal is told which numbers
+// count: those to come, and those of operations that are open.
+func TestFloorForANewJournal(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 3)
+	for _, name := range []string{"card0", "card1", "card2"} {
+		h.ready(t, name)
+	}
+	ended := r.do(t, toAttach(h.accelerator(t, "card0").UUID, onHost("h1")), cyborg.OperationSucceeded)
+	running := r.begin(t, toAttach(h.accelerator(t, "card1").UUID, onHost("h1")))
+	admitted := r.admit(t, toAttach(h.accelerator(t, "card2").UUID, onHost("h1")))
+
+	require.Nil(t, r.merge(t, h.next()).Floor, "it did not ask")
+	asking := h.next()
+	asking.AskFloor = true
+	floor := r.merge(t, asking).Floor
+	require.NotNil(t, floor)
+	require.Equal(t, []int64{running.Assignment, r.assignment(t, admitted.ID)}, floor.Open)
+	require.Greater(t, floor.Number, ended.Assignment)
+
+	later := r.admit(t, toDetach(h.accelerator(t, "card0").UUID, nil))
+	require.Greater(t, r.assignment(t, later.ID), floor.Number)
+
+	asking.Sequence = 1
+	require.Nil(t, r.merge(t, asking).Floor, "an old report is not accepted")
+}
+
+// TestAssignmentsExceedWhatHostsHaveSeen: after a restore of the database, hosts
+// know of greater numbers than the records. A report or a heartbeat makes up
+// for that, also for the operations that are open.
+func TestAssignmentsExceedWhatHostsHaveSeen(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	for _, name := range []string{"card0", "card1"} {
+		h.ready(t, name)
+	}
+	open := r.begin(t, toAttach(h.accelerator(t, "card0").UUID, onHost("h1")))
+
+	report := h.next()
+	report.Assignment = open.Assignment + 1000
+	r.merge(t, report)
+	renewed := r.assignment(t, open.Operation)
+	require.Greater(t, renewed, report.Assignment)
+	to, err := r.CheckRun(t.Context(), runOf(open.Operation))
+	require.NoError(t, err)
+	require.Equal(t, renewed, to.Assignment)
+
+	beat := h.beat()
+	beat.Assignment = renewed + 1000
+	_, err = r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{beat})
+	require.NoError(t, err)
+	next := r.admit(t, toAttach(h.accelerator(t, "card1").UUID, onHost("h1")))
+	require.Greater(t, r.assignment(t, next.ID), beat.Assignment)
+
+	// Lower numbers change nothing, and absurd ones are not believed.
+	known := r.assignment(t, next.ID)
+	for _, number := range []int64{-1, 1, known, 1 << 62} {
+		beat.Assignment = number
+		_, err = r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{beat})
+		require.NoError(t, err)
+		require.Equal(t, known, r.assignment(t, next.ID))
+	}
+
+	var last int64
+	require.NoError(t, r.sql.QueryRow(t.Context(), "SELECT last_value FROM assignment_numbers").Scan(&last))
+	require.Less(t, last, known+10)
+
+	// Another agent under the host's name is refused, and so is its number.
+	stranger := h.beat()
+	stranger.Instance, stranger.Assignment = "other", known+1000
+	_, err = r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{stranger})
+	require.Error(t, err)
+	require.Equal(t, known, r.assignment(t, next.ID))
+}

@@ -1,0 +1,105 @@
+package ingest
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg/db/internal/records"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
+)
+
+// lastAssignment reads the last assignment number that was drawn.
+const lastAssignment = "SELECT last_value FROM assignment_numbers"
+
+// furthestAssignment is how far a host's number may be above the last one that
+// was drawn: more than operations are admitted between a backup and its
+// restore. It keeps a host from using up the numbers.
+const furthestAssignment = 1 << 32
+
+// tellFloors tells the agents that ask for it which assignment numbers their
+// hosts may still accept. The transaction has locked the hosts, so that no
+// operation can be admitted meanwhile: it would have a number below the floor,
+// and not be among the open ones.
+func tellFloors(ctx context.Context, tx pgx.Tx, reports []agentapi.Report, replies []agentapi.ReportReply) error {
+	asking := map[string][]int{} // indexes of the reports, by host
+	var hosts []string
+	for i, r := range reports {
+		if r.AskFloor && replies[i].Accepted {
+			if asking[r.Host] == nil {
+				hosts = append(hosts, r.Host)
+			}
+			asking[r.Host] = append(asking[r.Host], i)
+		}
+	}
+
+	if len(hosts) == 0 {
+		return nil
+	}
+
+	rows, err := tx.Query(ctx, `
+		SELECT name, nextval('assignment_numbers'),
+		       (SELECT coalesce(array_agg(assignment ORDER BY assignment), '{}') FROM operations WHERE host = name AND open)
+		FROM unnest($1::text[]) AS name`, hosts)
+	if err != nil {
+		return err
+	}
+
+	var (
+		host  string
+		floor agentapi.Floor
+	)
+	_, err = pgx.ForEachRow(rows, []any{&host, &floor.Number, &floor.Open}, func() error {
+		told := floor
+		for _, i := range asking[host] {
+			replies[i].Floor = &told
+		}
+		floor.Open = nil // told has the slice now
+		return nil
+	})
+	return err
+}
+
+// exceedAssignments makes all further assignment numbers greater than the one
+// that a host has seen. Hosts are ahead of the records only where the database
+// has lost transactions: it was restored from a backup, or failed over to a
+// standby that was behind. Without this, the hosts would refuse every step as
+// too late. Operations that are open get new numbers for the same reason.
+func (s *Store) exceedAssignments(ctx context.Context, seen, last int64) error {
+	if seen <= last {
+		return nil
+	}
+
+	if seen-last > furthestAssignment {
+		s.db.Log.ErrorContext(ctx, "a host claims to have seen an assignment number that no operation can have had; it is ignored",
+			slog.Int64("number", seen), slog.Int64("known", last))
+		return nil
+	}
+
+	lifted := false
+	err := s.db.Change(ctx, records.Repairer(), uuid.Nil, func(tx pgx.Tx) error {
+		// Two servers that set the sequence at the same time could set it back.
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('assignment_numbers', 0))"); err != nil {
+			return err
+		}
+
+		tag, err := tx.Exec(ctx, "SELECT setval('assignment_numbers', $1) FROM assignment_numbers WHERE last_value < $1", seen)
+		if err != nil || tag.RowsAffected() == 0 {
+			return err
+		}
+
+		lifted = true
+		_, err = tx.Exec(ctx, `
+			UPDATE operations SET assignment = nextval('assignment_numbers')
+			WHERE id IN (SELECT id FROM operations WHERE open ORDER BY id FOR UPDATE)`)
+		return err
+	})
+	if err == nil && lifted {
+		s.db.Log.WarnContext(ctx, "a host has seen later assignment numbers than the records; the database has lost transactions, in a restore or a failover",
+			slog.Int64("number", seen), slog.Int64("known", last))
+	}
+
+	return err
+}
