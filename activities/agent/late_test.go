@@ -105,3 +105,24 @@ func TestDetachOfAGoneDeviceKeepsItsNumber(t *testing.T) {
 	late := h.settleLate(8, entry(held.Operation, second, workflows.GoalAttached))
 	require.Contains(t, late.Errors[second], "this host has seen 9")
 }
+
+// An image for the whole device comes after a later image for another of its
+// regions. It is refused, though nothing later was seen for its own region.
+func TestLateImageForANeighbour(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	whole, neighbour := h.stage(uuid.New(), region, "whole"), h.stage(uuid.New(), other, "new")
+	whole.Image.WholeDevice = true
+	whole.Addressee, neighbour.Addressee = numbered(4), numbered(5)
+
+	h.must(workflows.ProgramActivity, neighbour, nil)
+	before := h.loaded()
+	failure := h.refused(cyborg.ErrChanged, workflows.ProgramActivity, whole)
+	require.Contains(t, failure.Message, "number 4 comes too late for "+other)
+	require.Equal(t, before, h.loaded())
+
+	whole.Assignment = 6
+	h.must(workflows.ProgramActivity, whole, nil)
+	require.NotEqual(t, before, h.loaded())
+}

@@ -101,13 +101,15 @@ func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramIn
 
 	// A late image must not replace what a later operation has done to a neighbour
 	// either.
+	var subjects []journal.Subject
 	for _, one := range disturbed(found, in.Image.WholeDevice) {
-		if err := a.Journal.Raise(in.Assignment, journal.Subject{Backend: found.Backend, Deployable: one.Name}); err != nil {
-			if s.begun {
-				err = uncertain(err)
-			}
-			return result, err
+		subjects = append(subjects, journal.Subject{Backend: found.Backend, Deployable: one.Name})
+	}
+	if err := a.Journal.Raise(in.Assignment, subjects...); err != nil {
+		if s.begun {
+			err = uncertain(err)
 		}
+		return result, err
 	}
 
 	if _, staged := a.Journal.Staged(in.Operation); !staged && !s.begun {

@@ -18,6 +18,26 @@ func ofJournal() []mutant {
 
 	return []mutant{
 		{
+			breaks: "a late assignment number is refused", file: "internal/journal/assignments.go", pkg: pkg, test: "TestRaiseRefusesLowerNumbers",
+			old: "case number < highest:",
+			new: "case number < highest-1:",
+		},
+		{
+			breaks: "a refused number raises nothing", file: "internal/journal/assignments.go", pkg: pkg, test: "TestRaiseRefusesLowerNumbers",
+			old: "\t\thighest, known := j.highest(subject)\n\t\tswitch {",
+			new: "\t\thighest, known := j.highest(subject)\n\t\tif number > highest {\n\t\t\tj.raised[subject] = number\n\t\t}\n\t\tswitch {",
+		},
+		{
+			breaks: "a rewritten journal has the numbers", file: "internal/journal/state.go", pkg: pkg, test: "TestRaisedNumbersAreKept",
+			old: "if len(s.assigned) > 0 && !yield",
+			new: "if len(s.assigned) > 1 && !yield",
+		},
+		{
+			breaks: "a new journal refuses what is older than itself", file: "internal/journal/assignments.go", pkg: pkg, test: "TestFloor",
+			old: "number <= j.state.floor.Number &&",
+			new: "number < j.state.floor.Number &&",
+		},
+		{
 			breaks: "a record is synced before Write returns", file: journal, pkg: pkg, test: "TestPowerCutAtEveryOperation",
 			old: "return j.file.Sync()",
 			new: "return nil",
@@ -240,8 +260,29 @@ func ofRecords() []mutant {
 		{
 			breaks: "a settlement leaves a claimed accelerator in error", file: operation + "disagreements.go", pkg: pkg,
 			test: "TestSettlingLeavesAClaimedAcceleratorInError",
-			old:  "return inventory.Settle(ctx, tx, free)",
-			new:  "return inventory.Settle(ctx, tx, append(free, targets...))",
+			old:  "inventory.Settle(ctx, tx, free)",
+			new:  "inventory.Settle(ctx, tx, append(free, targets...))",
+		},
+		{
+			breaks: "a decision waits for the host", file: operation + "disagreements.go", pkg: pkg, test: "TestDecideWaitsForAdmissions",
+			old: "records.LockHosts(ctx, tx, d.Host)",
+			new: "records.LockHosts(ctx, tx)",
+		},
+		{
+			breaks: "a run that takes over gets a new number", file: operation + "owner.go", pkg: pkg, test: "TestAssignmentsGrow",
+			old: "CASE WHEN run_id = '' THEN assignment ELSE nextval('assignment_numbers') END",
+			new: "assignment",
+		},
+		{
+			breaks: "a new journal is told of open operations", file: "db/internal/ingest/assignments.go", pkg: pkg, test: "TestFloorForANewJournal",
+			old: "WHERE host = name AND open)",
+			new: "WHERE host = name AND state = 'running')",
+		},
+		{
+			breaks: "open operations follow what hosts have seen", file: "db/internal/ingest/assignments.go", pkg: pkg,
+			test: "TestAssignmentsExceedWhatHostsHaveSeen",
+			old:  "WHERE open ORDER BY id FOR UPDATE",
+			new:  "WHERE false ORDER BY id FOR UPDATE",
 		},
 		{
 			breaks: "a settlement waits for the host", file: operation + "disagreements.go", pkg: pkg, test: "TestSettlingRespectsClaims",
@@ -301,6 +342,27 @@ func ofAgents() []mutant {
 	)
 
 	return []mutant{
+		{
+			breaks: "a late step is refused", file: agent + "step.go", pkg: pkg, test: "TestLateStepsAreRefused",
+			old: "a.Journal.Raise(to.Assignment, subjectOf(target))",
+			new: "a.Journal.Raise(0, subjectOf(target))",
+		},
+		{
+			breaks: "a late image for a neighbour is refused", file: agent + "program.go", pkg: pkg, test: "TestLateImageForANeighbour",
+			old: "a.Journal.Raise(in.Assignment, subjects...)",
+			new: "a.Journal.Raise(0, subjects...)",
+		},
+		{
+			breaks: "a step that writes nothing keeps its number", file: agent + "activities.go", pkg: pkg,
+			test: "TestDetachOfAGoneDeviceKeepsItsNumber",
+			old:  "err = a.Journal.KeepRaised()",
+			new:  "err = nil",
+		},
+		{
+			breaks: "a new journal waits for its floor", file: "workers/agent/reporter.go", pkg: "workers/agent", test: "TestStepsWaitForTheFloor",
+			old: "case err == nil && !r.lacksFloor():",
+			new: "case err == nil:",
+		},
 		{
 			breaks: "a step that was undone does not begin", file: agent + "step.go", pkg: pkg, test: "TestUndoBeforeTheAttachBegan",
 			old: `return s, false, cyborg.Errorf(cyborg.ErrCancelled, "%s has been undone; this try comes too late", attemptOf(name, operation))`,

@@ -476,6 +476,52 @@ func TestStepsWaitForTheFirstReport(t *testing.T) {
 	require.Len(t, h.conductor.reported(), 1)
 }
 
+// An agent whose journal is new takes no step before the conductor has told it
+// which assignment numbers count: the answer to a heartbeat is not enough. It
+// asks once, and again only when the journal was lost.
+func TestStepsWaitForTheFloor(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.temporal.start()
+
+	tried := make(chan struct{}, 1000)
+	h.conductor.ail(func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasSuffix(r.URL.Path, "reports") {
+			return false
+		}
+		tried <- struct{}{}
+		w.WriteHeader(http.StatusInternalServerError)
+		return true
+	})
+
+	_, stop := h.run()
+	<-tried
+	beaten := len(h.conductor.heard())
+	h.eventually(func() bool { return len(h.conductor.heard()) > beaten+3 })
+	require.Empty(t, h.temporal.worker("agent.node-1"))
+
+	h.conductor.ail(nil)
+	h.eventually(func() bool { return h.temporal.worker("agent.node-1") != "" })
+	first := h.reports(1)[0]
+	require.True(t, first.AskFloor)
+	require.Zero(t, first.Assignment)
+	h.eventually(func() bool {
+		beats := h.conductor.heard()
+		return beats[len(beats)-1].Assignment == floor
+	})
+
+	require.NoError(t, h.bench.Vanish(t.Context(), card))
+	second := h.reports(2)[1]
+	require.False(t, second.AskFloor)
+	require.EqualValues(t, floor, second.Assignment)
+	stop()
+
+	require.NoError(t, os.Remove(filepath.Join(h.config.StateDir, "journal")))
+	_, stop = h.run()
+	require.True(t, h.reports(3)[2].AskFloor)
+	stop()
+}
+
 // A heartbeat that fails is sent again soon: if it waited for the next
 // interval, the host would count as silent by then.
 func TestLostHeartbeatIsRepeated(t *testing.T) {

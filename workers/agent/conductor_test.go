@@ -27,6 +27,9 @@ type conductor struct {
 	compares bool
 }
 
+// floor is the assignment number from which on the conductor gives out others.
+const floor = 500
+
 // newConductor starts a conductor that ends with the test.
 func newConductor(t *testing.T) *conductor {
 	t.Helper()
@@ -63,6 +66,9 @@ func (c *conductor) serve(w http.ResponseWriter, r *http.Request) {
 			reply.Exceed = c.reports[len(c.reports)-1].Sequence
 		}
 
+		if reply.Accepted && report.AskFloor {
+			reply.Floor = &agentapi.Floor{Number: floor, Open: []int64{floor - 1}}
+		}
 		reply.Generation = int64(len(c.reports))
 		encode(w, reply)
 	case "POST /agent/v1/heartbeats":
