@@ -2,6 +2,7 @@ package db_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -130,13 +131,16 @@ func TestSettledIsTold(t *testing.T) {
 	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{found["card0"], found["never-heard-of"]}))
 
 	told := map[string]map[string]any{}
-	events, err := r.Events(t.Context(), db.EventFilter{}, cyborg.Cursor{}, 1000)
-	require.NoError(t, err)
-	for _, event := range events {
-		if event.Axis == cyborg.AxisSettled {
-			told[string(event.Subject.Kind)+" "+event.Subject.ID] = event.Data
+	require.Eventually(t, func() bool { // readers see an event when all older transactions of the server have ended
+		events, err := r.Events(t.Context(), db.EventFilter{}, cyborg.Cursor{}, 1000)
+		require.NoError(t, err)
+		for _, event := range events {
+			if event.Axis == cyborg.AxisSettled {
+				told[string(event.Subject.Kind)+" "+event.Subject.ID] = event.Data
+			}
 		}
-	}
+		return len(told) == 2
+	}, 5*time.Minute, 10*time.Millisecond)
 	require.Equal(t, map[string]map[string]any{
 		"accelerator " + a.UUID.String(): {"identity": "card0.0", "deployable": "card0", "now": "attached", "journal": "", "recorded": "attached"},
 		"host h1":                        {"identity": "never-heard-of.0", "deployable": "never-heard-of", "now": "detached", "journal": "attached", "recorded": ""},

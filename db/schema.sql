@@ -432,7 +432,7 @@ CREATE TABLE operations (
     started_at timestamp with time zone,
     ended_at timestamp with time zone,
     run_id text NOT NULL DEFAULT ''::text,
-    assignment bigint NOT NULL DEFAULT nextval('assignment_numbers'::regclass),
+    assignment bigint NOT NULL DEFAULT next_assignment(),
     CONSTRAINT operations_pkey PRIMARY KEY (id),
     CONSTRAINT operations_id_open_key UNIQUE (id, open),
     CONSTRAINT operations_have_a_subject FOREIGN KEY (id, first_subject) REFERENCES operation_subjects(operation_id, "position") DEFERRABLE INITIALLY DEFERRED,
@@ -904,6 +904,18 @@ BEGIN
     RETURN NULL;
 END $function$;
 
+CREATE OR REPLACE FUNCTION exceed_assignment(number bigint)
+ RETURNS boolean
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO '$user', 'public'
+AS $function$
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('assignment_numbers', 0));
+    PERFORM setval('assignment_numbers', number) FROM assignment_numbers WHERE last_value < number;
+    RETURN FOUND;
+END $function$;
+
 CREATE OR REPLACE FUNCTION holder_text(kind text, id text, attached_at timestamp with time zone)
  RETURNS text
  LANGUAGE sql
@@ -961,6 +973,24 @@ BEGIN
         WHERE a.instance_uuid = NEW.instance_uuid ORDER BY h.deployable_uuid);
     RETURN NEW;
 END $function$;
+
+CREATE OR REPLACE FUNCTION last_assignment()
+ RETURNS bigint
+ LANGUAGE sql
+ SECURITY DEFINER
+ SET search_path TO '$user', 'public'
+AS $function$
+    SELECT last_value FROM assignment_numbers
+$function$;
+
+CREATE OR REPLACE FUNCTION next_assignment()
+ RETURNS bigint
+ LANGUAGE sql
+ SECURITY DEFINER
+ SET search_path TO '$user', 'public'
+AS $function$
+    SELECT nextval('assignment_numbers')
+$function$;
 
 CREATE OR REPLACE FUNCTION note_lifecycle()
  RETURNS trigger

@@ -5,9 +5,30 @@
 -- accelerator is therefore greater, and a host refuses what comes with a lower one than it has seen.
 CREATE SEQUENCE assignment_numbers;
 
+-- The server may have a role of its own, which has rights on the tables alone. These functions run with
+-- the rights of the role that migrates.
+-- +goose StatementBegin
+CREATE FUNCTION next_assignment() RETURNS bigint LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT nextval('assignment_numbers')
+$$;
+
+CREATE FUNCTION last_assignment() RETURNS bigint LANGUAGE sql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+    SELECT last_value FROM assignment_numbers
+$$;
+
+-- Makes all further numbers greater than this one; false where they are already. The lock keeps two that
+-- do so at the same time from setting the sequence back.
+CREATE FUNCTION exceed_assignment(number bigint) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('assignment_numbers', 0));
+    PERFORM setval('assignment_numbers', number) FROM assignment_numbers WHERE last_value < number;
+    RETURN FOUND;
+END $$;
+-- +goose StatementEnd
+
 ALTER TABLE operations ADD COLUMN assignment bigint NOT NULL DEFAULT 0;
-UPDATE operations SET assignment = nextval('assignment_numbers') WHERE open;
-ALTER TABLE operations ALTER COLUMN assignment SET DEFAULT nextval('assignment_numbers');
+UPDATE operations SET assignment = next_assignment() WHERE open;
+ALTER TABLE operations ALTER COLUMN assignment SET DEFAULT next_assignment();
 
 -- What a host has settled changes nothing in the records where these were right, so no trigger would
 -- tell it. The subject is the host where only the host's journal knew the handle.

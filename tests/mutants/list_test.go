@@ -270,7 +270,7 @@ func ofRecords() []mutant {
 		},
 		{
 			breaks: "a run that takes over gets a new number", file: operation + "owner.go", pkg: pkg, test: "TestAssignmentsGrow",
-			old: "CASE WHEN run_id = '' THEN assignment ELSE nextval('assignment_numbers') END",
+			old: "CASE WHEN run_id = '' THEN assignment ELSE next_assignment() END",
 			new: "assignment",
 		},
 		{

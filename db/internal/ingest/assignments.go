@@ -12,7 +12,7 @@ import (
 )
 
 // lastAssignment reads the last assignment number that was drawn.
-const lastAssignment = "SELECT last_value FROM assignment_numbers"
+const lastAssignment = "SELECT last_assignment()"
 
 // furthestAssignment is how far a host's number may be above the last one that
 // was drawn: more than operations are admitted between a backup and its
@@ -40,7 +40,7 @@ func tellFloors(ctx context.Context, tx pgx.Tx, reports []agentapi.Report, repli
 	}
 
 	rows, err := tx.Query(ctx, `
-		SELECT name, nextval('assignment_numbers'),
+		SELECT name, next_assignment(),
 		       (SELECT coalesce(array_agg(assignment ORDER BY assignment), '{}') FROM operations WHERE host = name AND open)
 		FROM unnest($1::text[]) AS name`, hosts)
 	if err != nil {
@@ -80,19 +80,12 @@ func (s *Store) exceedAssignments(ctx context.Context, seen, last int64) error {
 
 	lifted := false
 	err := s.db.Change(ctx, records.Repairer(), uuid.Nil, func(tx pgx.Tx) error {
-		// Two servers that set the sequence at the same time could set it back.
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('assignment_numbers', 0))"); err != nil {
+		if err := tx.QueryRow(ctx, "SELECT exceed_assignment($1)", seen).Scan(&lifted); err != nil || !lifted {
 			return err
 		}
 
-		tag, err := tx.Exec(ctx, "SELECT setval('assignment_numbers', $1) FROM assignment_numbers WHERE last_value < $1", seen)
-		if err != nil || tag.RowsAffected() == 0 {
-			return err
-		}
-
-		lifted = true
-		_, err = tx.Exec(ctx, `
-			UPDATE operations SET assignment = nextval('assignment_numbers')
+		_, err := tx.Exec(ctx, `
+			UPDATE operations SET assignment = next_assignment()
 			WHERE id IN (SELECT id FROM operations WHERE open ORDER BY id FOR UPDATE)`)
 		return err
 	})

@@ -165,7 +165,7 @@ func (s *Store) Decide(ctx context.Context, d Disagreement) (Disagreement, error
 		}
 
 		decided = found[0]
-		return tx.QueryRow(ctx, "SELECT nextval('assignment_numbers')").Scan(&decided.Assignment)
+		return tx.QueryRow(ctx, "SELECT next_assignment()").Scan(&decided.Assignment)
 	})
 	if err != nil {
 		return Disagreement{}, err

@@ -72,7 +72,7 @@ func (o *running) give(ctx context.Context, tx pgx.Tx, run Run) error {
 	}
 
 	return tx.QueryRow(ctx, `
-		UPDATE operations SET run_id = $2, assignment = CASE WHEN run_id = '' THEN assignment ELSE nextval('assignment_numbers') END
+		UPDATE operations SET run_id = $2, assignment = CASE WHEN run_id = '' THEN assignment ELSE next_assignment() END
 		WHERE id = $1 RETURNING assignment`, o.id, o.run).Scan(&o.assignment)
 }
 

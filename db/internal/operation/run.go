@@ -143,7 +143,7 @@ func (s *Store) begin(ctx context.Context, run Run, andEnd bool) (cyborg.Work, e
 			return err
 		}
 
-		work = cyborg.Work{Operation: id, Kind: o.kind, Host: o.host, Assignment: o.assignment}
+		work = cyborg.Work{Operation: id, Kind: o.kind, Host: o.host}
 
 		if o.state == cyborg.OperationAdmitted {
 			if err := o.start(ctx, tx); err != nil {
@@ -174,6 +174,7 @@ func (s *Store) begin(ctx context.Context, run Run, andEnd bool) (cyborg.Work, e
 		}
 
 		o.handler.describe(o, &work)
+		work.Assignment = o.assignment
 		work.Instance, work.HostSilentSince, err = inventory.AgentOf(ctx, tx, s.db.Options.SilentAfter, o.host)
 		return err
 	})
