@@ -123,6 +123,17 @@ func TestRebootWhileAttached(t *testing.T) {
 	require.Equal(t, []cyborg.Holder{holder}, after.Holders)
 	require.Equal(t, cyborg.StatusAttached, after.Status)
 	require.Len(t, s.Operations(t), operations, "the repair is not an operation of its own")
+
+	var settled []cyborg.Event
+	for event, err := range s.API.History(t.Context(), id, apiclient.Page{}) {
+		require.NoError(t, err)
+		if event.Axis == cyborg.AxisSettled {
+			settled = append(settled, event)
+		}
+	}
+	require.Len(t, settled, 1, "the history says that it was repaired")
+	require.Equal(t, "attached", settled[0].Data["now"])
+	require.Equal(t, string(cyborg.AttachmentLost), settled[0].Data["journal"])
 }
 
 // bootOf returns the boot id under which an accelerator's card was last
