@@ -2,6 +2,7 @@ package clocks_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -196,7 +197,7 @@ func (c *cluster) run(t *testing.T, name string, offsets clocks, work func(ctx c
 	began := time.Now()
 
 	c.set(t, offsets)
-	harness.Until(t, ctx, name+": heard", func() error { return c.Unready(ctx) })
+	harness.Until(t, ctx, name+": heard", func() error { return c.differ(ctx, offsets) })
 
 	work(ctx, t)
 
@@ -212,4 +213,57 @@ func (c *cluster) set(t *testing.T, offsets clocks) {
 	for _, node := range c.Nodes {
 		require.NoError(t, node.SetClock(offsets[node.Name]))
 	}
+}
+
+// tolerance is how far a time may be from the expected one on a busy machine.
+// The offsets differ by more.
+const tolerance = 10 * time.Minute
+
+// differ returns an error until everybody has been heard since the clocks were
+// set, and tells the time of its own clock.
+func (c *cluster) differ(ctx context.Context, offsets clocks) error {
+	if err := c.Unready(ctx); err != nil {
+		return err
+	}
+
+	near := func(name string, told time.Time) error {
+		if off := time.Until(told); (off - offsets[name]).Abs() > tolerance {
+			return fmt.Errorf("the clock of %s is off by %s, not by %s", name, off, offsets[name])
+		}
+		return nil
+	}
+
+	for i, api := range c.Directs {
+		caller, err := api.Caller(ctx)
+		if err != nil {
+			return err
+		}
+		if err := near(fmt.Sprintf("api%d", i+1), caller.Time); err != nil {
+			return err
+		}
+	}
+
+	for _, name := range []string{worker, quiet} {
+		host, err := c.API.Host(ctx, name)
+		if err != nil {
+			return err
+		}
+		if host.ClockOffset == nil {
+			return fmt.Errorf("the clock of %s is not known yet", name)
+		}
+
+		off := time.Duration(*host.ClockOffset * float64(time.Second))
+		if err := errors.Join(near("postgres", host.LastSeen), near(name, host.LastSeen.Add(off))); err != nil {
+			return err
+		}
+	}
+
+	reconcile, err := c.temporal.ScheduleClient().GetHandle(ctx, "reconcile").Describe(ctx)
+	if err != nil {
+		return err
+	}
+	if len(reconcile.Info.RecentActions) == 0 {
+		return errors.New("Reconcile has not run yet")
+	}
+	return near("temporal", reconcile.Info.RecentActions[len(reconcile.Info.RecentActions)-1].ActualTime)
 }
