@@ -83,7 +83,8 @@ func TestClocksDiffer(t *testing.T) {
 }
 
 // TestClocksJump lets the clock of each process jump while the agent takes a
-// step, there and back.
+// step, there and back. Only a jump of Temporal's clock can change how the
+// operation ends, because it has the deadlines.
 func TestClocksJump(t *testing.T) {
 	t.Parallel()
 	clock.Need(t)
@@ -105,6 +106,8 @@ func TestClocksJump(t *testing.T) {
 		}
 	}
 
+	c.run(t, "PostgreSQL set back after deaths", clocks{}, c.setBackAfterDeaths)
+	c.run(t, "Temporal by an hour", clocks{}, c.endOfTime)
 	c.requireHistory(t)
 }
 

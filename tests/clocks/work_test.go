@@ -149,12 +149,64 @@ func (c *cluster) jumpDuring(ctx context.Context, t *testing.T, op apiclient.Ope
 	require.NoError(t, c.ends(ctx, op.ID, cyborg.OperationSucceeded))
 }
 
+// setBackAfterDeaths sets the database's clock back by an hour, when a host is
+// dead and just before a run is terminated. Both are noticed before the clock
+// has caught up.
+func (c *cluster) setBackAfterDeaths(ctx context.Context, t *testing.T) {
+	t.Helper()
+	a := c.cards[0]
+	require.NoError(t, c.makeReady(ctx, a))
+	op, err := c.caughtAttaching(ctx, a)
+	require.NoError(t, err)
+	c.Node(quiet).Kill()
+
+	c.set(t, clocks{"postgres": -time.Hour})
+	require.NoError(t, c.temporal.TerminateWorkflow(ctx, op.WorkflowID, "", "by hand"))
+
+	require.NoError(t, c.ends(ctx, op.ID, cyborg.OperationCancelled))
+	require.NoError(t, c.hurry(ctx, a))
+	c.silent(ctx, t)
+	require.NoError(t, c.retire(ctx, a))
+}
+
+// endOfTime lets Temporal's clock jump by an hour while the agent attaches a
+// card. The attempt is out of time. Another one may attach the card, and
+// otherwise the attach is undone.
+func (c *cluster) endOfTime(ctx context.Context, t *testing.T) {
+	t.Helper()
+	a := c.cards[0]
+	require.NoError(t, c.makeReady(ctx, a))
+	op, err := c.caughtAttaching(ctx, a)
+	require.NoError(t, err)
+
+	offsets := clocks{"temporal": time.Hour}
+	c.set(t, offsets)
+	require.NoError(t, c.hurry(ctx, a))
+
+	op, err = c.await(ctx, op.ID, func(op apiclient.Operation) bool { return op.State.Ended() })
+	require.NoError(t, err)
+	require.Contains(t, []cyborg.OperationState{cyborg.OperationSucceeded, cyborg.OperationFailed}, op.State, "%v", op.Error)
+	c.expected[op.ID] = op.State
+	harness.Until(t, ctx, "heard since the jump", func() error { return c.differ(ctx, offsets) })
+
+	if op.State == cyborg.OperationSucceeded {
+		require.NoError(t, c.detach(ctx, a))
+	}
+	require.NoError(t, c.retire(ctx, a))
+}
+
 // silence kills the agent of the quiet host, which alone is called silent until
 // the agent is back.
 func (c *cluster) silence(ctx context.Context, t *testing.T) {
 	t.Helper()
 	c.Node(quiet).Kill()
+	c.silent(ctx, t)
+}
 
+// silent waits until the quiet host is called silent, and starts its agent
+// again.
+func (c *cluster) silent(ctx context.Context, t *testing.T) {
+	t.Helper()
 	harness.Until(t, ctx, "silent", func() error {
 		host, err := c.API.Host(ctx, quiet)
 		if err == nil && !host.Silent {
