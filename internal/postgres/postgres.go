@@ -86,7 +86,7 @@ type Config struct {
 	DieWithParent bool
 	// Run starts the server's process; nil means (*exec.Cmd).Start. It is for tests
 	// only, which give the server a clock of its own.
-	Run func(cmd *exec.Cmd) error
+	Run func(cmd *exec.Cmd) error `json:"-"`
 }
 
 // Server is a running PostgreSQL server.

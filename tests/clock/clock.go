@@ -25,7 +25,6 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -51,11 +50,9 @@ func Need(t testing.TB) {
 }
 
 // Refused returns why the clocks of processes cannot be changed here; nil where
-// they can be. It tries that once, with a process that does nothing.
-func Refused() error { return refused() }
-
-var refused = sync.OnceValue(func() error {
-	cmd := exec.Command("sleep", "600") //nolint:noctx // it is killed below
+// they can be. It tries that with a process that does nothing.
+func Refused() error {
+	cmd := exec.Command("sleep", "600")
 	if err := Start(cmd, time.Hour); err != nil {
 		return err
 	}
@@ -64,7 +61,7 @@ var refused = sync.OnceValue(func() error {
 	_ = cmd.Process.Kill() // it cannot be refused
 	_ = cmd.Wait()         // it was killed
 	return err
-})
+}
 
 // Start starts the command, like its own method. The clock of the process is
 // off by the offset: ahead where the offset is positive. Whole seconds count.
@@ -138,8 +135,8 @@ type entry struct {
 
 // replacement lays the functions out for the vDSO of this kernel, which it reads
 // in this process.
-var replacement = sync.OnceValues(func() (*functions, error) {
-	if len(code) == 0 {
+func replacement() (*functions, error) {
+	if len(code()) == 0 {
 		return nil, fmt.Errorf("no code is written for %s", runtime.GOARCH)
 	}
 
@@ -155,7 +152,7 @@ var replacement = sync.OnceValues(func() (*functions, error) {
 	defer memory.Close()
 
 	return layOut(memory, base)
-})
+}
 
 // layOut reads a vDSO in which nothing is replaced. The code goes behind the
 // end of the library, where its last page is empty.
@@ -166,7 +163,7 @@ func layOut(memory *os.File, base region) (*functions, error) {
 	}
 
 	f := &functions{at: uint64(len(bytes.TrimRight(image, "\x00"))+63) &^ 63}
-	if f.at+word+uint64(len(code)) > base.size {
+	if f.at+word+uint64(len(code())) > base.size {
 		return nil, errors.New("the vDSO of this kernel has no room for other functions")
 	}
 
@@ -230,7 +227,7 @@ func (f *functions) install(pid int, offset time.Duration) error {
 
 	// ptrace and not the file of the process's memory: a process of another user
 	// may be closed to others, and is open to its tracer.
-	block := append(seconds(offset), code...)
+	block := append(seconds(offset), code()...)
 	if _, err := syscall.PtracePokeData(pid, uintptr(base.from+f.at), block); err != nil {
 		return err
 	}

@@ -1,17 +1,23 @@
 package clock_test
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg/internal/postgres"
 	"github.com/cyborg-project/cyborg/tests/clock"
+	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
 // tell is the variable that makes this program tell the time and end.
@@ -39,7 +45,7 @@ func TestMain(m *testing.M) {
 // of the time whenever it is asked.
 func program(t *testing.T, offset time.Duration) (cmd *exec.Cmd, ask func() (now time.Time, passed time.Duration)) {
 	t.Helper()
-	cmd = exec.Command("/proc/self/exe") //nolint:noctx // it ends with its input
+	cmd = exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), tell+"=1")
 
 	input, err := cmd.StdinPipe()
@@ -100,7 +106,7 @@ func TestLibcProgram(t *testing.T) {
 
 	for _, offset := range []time.Duration{0, time.Hour, -time.Hour} {
 		requireOff(t, offset, func() time.Time {
-			cmd := exec.Command("date", "+%s") //nolint:noctx // it ends at once
+			cmd := exec.Command("date", "+%s")
 			var output strings.Builder
 			cmd.Stdout = &output
 			require.NoError(t, clock.Start(cmd, offset))
@@ -122,7 +128,7 @@ func TestForkInheritsTheClock(t *testing.T) {
 		t.Skip("needs bash")
 	}
 
-	cmd := exec.Command(bash, "-c", `(while read -r line; do echo "$BASHPID $EPOCHSECONDS"; done)`) //nolint:noctx // it ends with its input
+	cmd := exec.Command(bash, "-c", `(while read -r line; do echo "$BASHPID $EPOCHSECONDS"; done)`)
 	input, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	output, err := cmd.StdoutPipe()
@@ -149,6 +155,32 @@ func TestForkInheritsTheClock(t *testing.T) {
 	require.NoError(t, cmd.Wait())
 }
 
+// TestPostgreSQL: so is the clock of a server that works in forks.
+func TestPostgreSQL(t *testing.T) {
+	t.Parallel()
+	clock.Need(t)
+
+	server, err := postgres.Start(t.Context(), postgres.Config{
+		Dir: filepath.Join(harness.Place(t), "postgres"), FsyncOff: true, DieWithParent: true,
+		Run: func(cmd *exec.Cmd) error { return clock.Start(cmd, time.Hour) },
+	}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Stop(context.WithoutCancel(t.Context()))) })
+
+	conn, err := pgx.Connect(t.Context(), server.URL("postgres"))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, conn.Close(context.WithoutCancel(t.Context()))) })
+
+	now := func() (now time.Time) {
+		require.NoError(t, conn.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&now))
+		return now
+	}
+	requireOff(t, time.Hour, now)
+
+	require.NoError(t, clock.Shift(int(conn.PgConn().PID()), -time.Hour))
+	requireOff(t, -time.Hour, now)
+}
+
 // TestShiftRefuses: the clock of a process that another way started cannot jump,
 // and neither can that of one that has ended.
 func TestShiftRefuses(t *testing.T) {
@@ -156,7 +188,7 @@ func TestShiftRefuses(t *testing.T) {
 	clock.Need(t)
 	require.ErrorContains(t, clock.Shift(os.Getpid(), time.Hour), "was started with the machine's clock")
 
-	cmd := exec.Command("true") //nolint:noctx // it ends at once
+	cmd := exec.Command("true")
 	require.NoError(t, clock.Start(cmd, 0))
 	require.NoError(t, cmd.Wait())
 	require.ErrorIs(t, clock.Shift(cmd.Process.Pid, 0), os.ErrProcessDone)
@@ -167,5 +199,5 @@ func TestShiftRefuses(t *testing.T) {
 func TestStartReportsAFailure(t *testing.T) {
 	t.Parallel()
 	clock.Need(t)
-	require.ErrorIs(t, clock.Start(exec.Command("/nowhere/program"), 0), os.ErrNotExist) //nolint:noctx // it does not start
+	require.ErrorIs(t, clock.Start(exec.Command("/nowhere/program"), 0), os.ErrNotExist)
 }

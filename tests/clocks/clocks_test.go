@@ -70,11 +70,14 @@ func TestClocksDiffer(t *testing.T) {
 		c.run(t, one.name, one.clocks, c.work)
 	}
 
-	c.run(t, "all different", clocks{
+	different := clocks{
 		"temporal": 90 * time.Minute, "postgres": 30 * time.Minute, worker: -2 * time.Hour, quiet: 5 * time.Hour,
 		"conductor1": -time.Hour, "conductor2": 3 * time.Hour, "api1": time.Hour, "api2": -30 * time.Minute,
-	}, func(ctx context.Context, t *testing.T) {
+	}
+	c.run(t, "all different", different, func(ctx context.Context, t *testing.T) {
 		t.Helper()
+		c.restart(t)
+		harness.Until(t, ctx, "heard since the restart", func() error { return c.differ(ctx, different) })
 		c.work(ctx, t)
 		c.silence(ctx, t)
 	})

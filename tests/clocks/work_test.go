@@ -195,6 +195,18 @@ func (c *cluster) endOfTime(ctx context.Context, t *testing.T) {
 	require.NoError(t, c.retire(ctx, a))
 }
 
+// restart stops all processes, and starts them with the clocks that they have.
+func (c *cluster) restart(t *testing.T) {
+	t.Helper()
+	for _, node := range slices.Backward(c.Nodes) {
+		_, err := node.Stop()
+		require.NoError(t, err)
+	}
+	for _, node := range c.Nodes {
+		node.Up()
+	}
+}
+
 // silence kills the agent of the quiet host, which alone is called silent until
 // the agent is back.
 func (c *cluster) silence(ctx context.Context, t *testing.T) {
