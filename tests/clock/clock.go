@@ -52,7 +52,7 @@ func Need(t testing.TB) {
 // Refused returns why the clocks of processes cannot be changed here; nil where
 // they can be. It tries that with a process that does nothing.
 func Refused() error {
-	cmd := exec.Command("sleep", "600")
+	cmd := exec.Command("sleep", "600") //nolint:noctx // it is killed below
 	if err := Start(cmd, time.Hour); err != nil {
 		return err
 	}
