@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/records"
 )
 
 // Health is the state of a database, as `cyborg doctor` reports it.
@@ -102,7 +103,7 @@ func CheckHealth(ctx context.Context, url string) (Health, error) {
 
 	rows, err = conn.Query(ctx, `
 		SELECT r.host, r.address, h.agent_address FROM duplicate_agents r JOIN hosts h ON h.name = r.host
-		WHERE r.last_seen >= clock_timestamp() - interval '30 s' ORDER BY r.host, r.address`)
+		WHERE `+records.Within("r.last_seen", "interval '30 s'")+` ORDER BY r.host, r.address`)
 	if err == nil {
 		h.DuplicateAgents, err = pgx.CollectRows(rows, pgx.RowToStructByPos[RefusedAgent])
 	}
@@ -111,7 +112,7 @@ func CheckHealth(ctx context.Context, url string) (Health, error) {
 	}
 
 	rows, err = conn.Query(ctx, `
-		SELECT host, instance, version FROM services WHERE last_seen >= clock_timestamp() - interval '30 s' ORDER BY host, instance`)
+		SELECT host, instance, version FROM services WHERE `+records.Within("last_seen", "interval '30 s'")+` ORDER BY host, instance`)
 	if err == nil {
 		h.Servers, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Server])
 	}

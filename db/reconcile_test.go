@@ -269,6 +269,45 @@ func TestOrphans(t *testing.T) {
 	require.Equal(t, second.Operation, found[0].Operation)
 }
 
+// TestOrphansOfAnotherTime: the database's clock was set back since an operation
+// was admitted. Nobody waits until it has caught up.
+func TestOrphansOfAnotherTime(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	admitted := r.admit(t, toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card0").UUID}))
+	r.exec(t, "UPDATE operations SET admitted_at = admitted_at + interval '1 day'")
+
+	found, err := r.Orphans(t.Context(), cyborg.OperationAdmitted, time.Hour, db.OperationPlace{}, 10)
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	require.Equal(t, admitted.ID, found[0].Operation)
+}
+
+// TestSilentSinceAnotherTime: the database's clock was set back since a host was
+// heard. The host is silent until it is heard by the new time.
+func TestSilentSinceAnotherTime(t *testing.T) {
+	t.Parallel()
+	r := newRecordsWith(t, db.Options{SilentAfter: time.Hour})
+	h := r.addHost(t, "h1", 1)
+	silent := func() bool {
+		host, err := r.Host(t.Context(), "h1")
+		require.NoError(t, err)
+		return host.Silent
+	}
+	require.False(t, silent())
+
+	r.exec(t, "UPDATE hosts SET last_seen = last_seen + interval '1 day'")
+	require.True(t, silent())
+	hosts, err := r.SilentHosts(t.Context(), 10)
+	require.NoError(t, err)
+	require.Len(t, hosts, 1)
+
+	_, err = r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{h.beat()})
+	require.NoError(t, err)
+	require.False(t, silent())
+}
+
 // TestDisagreementsByHost: hosts can be compared a few at a time.
 func TestDisagreementsByHost(t *testing.T) {
 	t.Parallel()

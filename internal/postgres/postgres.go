@@ -30,6 +30,7 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -83,6 +84,9 @@ type Config struct {
 	// it dies. It is for tests only, because nobody takes over the server of a
 	// test.
 	DieWithParent bool
+	// Run starts the server's process; nil means (*exec.Cmd).Start. It is for tests
+	// only, which give the server a clock of its own.
+	Run func(cmd *exec.Cmd) error `json:"-"`
 }
 
 // Server is a running PostgreSQL server.

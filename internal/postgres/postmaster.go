@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strconv"
@@ -149,9 +150,9 @@ func (l layout) runsOnOurData(pid int) bool {
 }
 
 // launch starts a server as a child of this process, with its output in the
-// log. If dieWithParent is set, the kernel ends the server when this process
+// log. If DieWithParent is set, the kernel ends the server when this process
 // dies.
-func (l layout) launch(acct account, inst installation, dieWithParent bool) (*postmaster, error) {
+func (l layout) launch(acct account, inst installation, cfg Config) (*postmaster, error) {
 	log := l.log()
 	if err := log.trim(); err != nil {
 		return nil, err
@@ -167,23 +168,28 @@ func (l layout) launch(acct account, inst installation, dieWithParent bool) (*po
 	cmd := acct.command(context.Background(), l.dir, inst.binary("postgres"), "-D", l.data(), "-c", "config_file="+l.file("postgresql.conf"))
 	cmd.Stdout, cmd.Stderr = output, output
 	proc := &postmaster{done: make(chan struct{}), logged: log.size()}
-	if dieWithParent {
+	if cfg.DieWithParent {
 		// SIGQUIT makes the postmaster end at once, and its children end with it.
 		cmd.SysProcAttr.Pdeathsig = syscall.SIGQUIT
 	}
 
+	run := cfg.Run
+	if run == nil {
+		run = (*exec.Cmd).Start
+	}
+
 	// One goroutine starts the server and waits for its end. Both must be on the
-	// same thread for dieWithParent.
+	// same thread for DieWithParent.
 	started := make(chan error)
 	go func() {
-		if dieWithParent {
+		if cfg.DieWithParent {
 			// The kernel sends the signal when the thread that started the server ends,
 			// even if the process lives on (prctl(2), PR_SET_PDEATHSIG). The lock keeps the
 			// thread until the server has ended.
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 		}
-		err := errors.Join(cmd.Start(), output.Close())
+		err := errors.Join(run(cmd), output.Close())
 		started <- err
 		if err != nil {
 			return

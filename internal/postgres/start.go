@@ -74,7 +74,7 @@ func (s *Server) launch(ctx context.Context, cfg Config, acct account, inst inst
 		return false, err
 	}
 
-	proc, err := s.layout.launch(acct, inst, cfg.DieWithParent) //nolint:contextcheck // the server outlives the context
+	proc, err := s.layout.launch(acct, inst, cfg) //nolint:contextcheck // the server outlives the context
 	if err != nil {
 		return false, err
 	}

@@ -25,6 +25,7 @@ import (
 	temporallog "go.temporal.io/sdk/log"
 
 	"github.com/cyborg-project/cyborg/internal/temporalclient"
+	"github.com/cyborg-project/cyborg/tests/clock"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
@@ -52,8 +53,8 @@ func shortWaits() []string {
 }
 
 // wantedFaults returns the faults that may occur. Without root there are no
-// small disks, so that none can be full.
-func wantedFaults(t *testing.T, disks bool) []faultKind {
+// small disks, so that none can be full. No clock jumps where that is refused.
+func wantedFaults(t *testing.T, disks bool, clocks error) []faultKind {
 	t.Helper()
 	all := allFaults()
 
@@ -70,6 +71,11 @@ func wantedFaults(t *testing.T, disks bool) []faultKind {
 		t.Log("no disk will be full: only root can mount small ones")
 		all = slices.DeleteFunc(all, func(m faultKind) bool { return m == full })
 	}
+
+	if clocks != nil && slices.Contains(all, jump) {
+		t.Logf("no clock will jump: %v", clocks)
+		all = slices.DeleteFunc(all, func(m faultKind) bool { return m == jump })
+	}
 	return all
 }
 
@@ -83,17 +89,22 @@ func TestChaos(t *testing.T) {
 		names = append(names, hostName(i))
 	}
 
+	options := harness.ClusterOptions{Hosts: names, Park: park, Spare: spareBackend, Env: shortWaits(), Token: token}
+	refused := clock.Refused()
+	if refused == nil {
+		options.Clocks = map[string]time.Duration{} // all are right at first
+	}
+
 	around := startCloud(t)
-	c := harness.StartCluster(t, harness.ClusterOptions{
-		Hosts: names, Park: park, Spare: spareBackend, Env: shortWaits(), Token: token, Outside: around.env,
-	})
+	options.Outside = around.env
+	c := harness.StartCluster(t, options)
 
 	seed := *seedFlag
 	if seed == 0 {
 		seed = uint64(time.Now().UnixNano())
 	}
 
-	plan := newSchedule(seed, *killsFlag, wantedFaults(t, len(c.Disks) > 0))
+	plan := newSchedule(seed, *killsFlag, wantedFaults(t, len(c.Disks) > 0, refused))
 	t.Logf("%d rounds with %d kills, and more where a kill comes too late; to repeat: go test ./tests/chaos -seed %d -kills %d -faults %q",
 		len(plan.rounds), plan.kills(), seed, *killsFlag, *faultsFlag)
 	newTrial(t, c, around, plan).run()

@@ -237,7 +237,7 @@ func (p *planner) addDisturbance(r *round) {
 	case m == full:
 		target = pick(p, append(nodesOf(harness.NodeAgent), "postgres"))
 	case m == jump:
-		target = pick(p, nodesOf(harness.NodeAgent)) // the servers use the clock of the database
+		target = pick(p, nodesOf(pick(p, []harness.NodeKind{harness.NodeConductor, harness.NodeAPI, harness.NodeAgent})))
 	default:
 		target = pick(p, nodesOf(pick(p, nodeKinds())))
 	}

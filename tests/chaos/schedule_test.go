@@ -120,7 +120,7 @@ const (
 	silence faultKind = "silence" // a link lets nothing through
 	delay   faultKind = "delay"   // a link is slow
 	full    faultKind = "full"    // a disk has no space left
-	jump    faultKind = "jump"    // an agent's clock is wrong
+	jump    faultKind = "jump"    // the clock of a server or an agent is wrong
 
 	// The faults of a service of OpenStack.
 	outage   faultKind = "outage"   // it refuses connections

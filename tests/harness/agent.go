@@ -13,7 +13,6 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
-	"github.com/cyborg-project/cyborg/internal/clock"
 	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
@@ -97,15 +96,6 @@ func (a *Agent) Reboot(t testing.TB) {
 	require.NoError(t, writeBootID(a.root))
 }
 
-// SetClock makes the clock of the machine wrong by this much, from now on.
-func (a *Agent) SetClock(t testing.TB, off time.Duration) {
-	t.Helper()
-	require.NoError(t, replaceFile(a.clock(), off.String()))
-}
-
-// clock is the path of the file with the offset of the machine's clock.
-func (a *Agent) clock() string { return filepath.Join(a.root, "clock") }
-
 // LoseState empties the state directory of an agent that does not run. Two
 // entries stay: "backends" with the fake cards, which stand for hardware, and
 // "cyborg-state", which marks the directory as an agent's.
@@ -127,7 +117,7 @@ func (a *Agent) LoseState(t testing.TB) {
 func (a *Agent) Launch(t testing.TB) {
 	t.Helper()
 	a.launched = time.Now()
-	a.start(t, append(slices.Clone(a.of.env), clock.FileVariable+"="+a.clock(), allowFake), a.args...)
+	a.start(t, append(slices.Clone(a.of.env), allowFake), a.args...)
 }
 
 // Restart starts the agent on the same state, and waits until the standalone

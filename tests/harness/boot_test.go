@@ -59,7 +59,7 @@ func TestConcurrentBootsOfOneHost(t *testing.T) {
 	require.NoError(t, writeBootID(c.root("rack")))
 
 	node.launch = func(context.Context) (*instance, error) {
-		return runProgram("/bin/sh", node.Log, nil, "-c", `cat "$0"; exec tail -f /dev/null`, bootID)
+		return runProgram("/bin/sh", node.Log, nil, nil, "-c", `cat "$0"; exec tail -f /dev/null`, bootID)
 	}
 
 	go node.supervise(t.Context())
@@ -93,7 +93,7 @@ func TestPowerCutKeepsTheNodeOff(t *testing.T) {
 	node := newNode("rack", NodeAgent, t.TempDir())
 
 	node.launch = func(context.Context) (*instance, error) {
-		return runProgram("/bin/sh", node.Log, nil, "-c", "exec tail -f /dev/null")
+		return runProgram("/bin/sh", node.Log, nil, nil, "-c", "exec tail -f /dev/null")
 	}
 	go node.supervise(t.Context())
 

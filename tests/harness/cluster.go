@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -20,7 +21,6 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
-	"github.com/cyborg-project/cyborg/internal/clock"
 	"github.com/cyborg-project/cyborg/internal/porttest"
 	"github.com/cyborg-project/cyborg/internal/postgres"
 )
@@ -39,6 +39,10 @@ type ClusterOptions struct {
 	Spare string
 	// Env is added to the environment of every process.
 	Env []string
+	// Clocks, where not nil, gives each process a clock that Node.SetClock can
+	// change. It has the offsets at the start, by the name of the node; 0 for those
+	// that it does not name. See clock.Need.
+	Clocks map[string]time.Duration
 	// Token is a static token of an admin. Where it is empty and Env configures no
 	// other credentials, everybody is admin.
 	Token string
@@ -148,6 +152,16 @@ func (c *Cluster) close(t testing.TB) {
 	}
 }
 
+// node returns a node of this cluster, which is held down and not supervised yet.
+func (c *Cluster) node(name string, kind NodeKind) *Node {
+	node := newNode(name, kind, c.logs())
+	if c.options.Clocks != nil {
+		offset := c.options.Clocks[name]
+		node.offset = &offset
+	}
+	return node
+}
+
 // add adds a node to the cluster, begins to supervise it, and lets it run.
 func (c *Cluster) add(ctx context.Context, node *Node) {
 	c.Nodes = append(c.Nodes, node)
@@ -200,7 +214,8 @@ func (c *Cluster) startPostgres(ctx context.Context, t testing.TB) {
 		Settings: map[string]string{"max_wal_size": "128MB", "min_wal_size": "32MB"},
 	}
 
-	node := newNode("postgres", NodePostgres, c.logs())
+	node := c.node("postgres", NodePostgres)
+	config.Run = func(cmd *exec.Cmd) error { return startClocked(cmd, node.clock()) }
 	node.launch = func(ctx context.Context) (*instance, error) {
 		server, err := postgres.Start(ctx, config, slog.New(slog.DiscardHandler))
 		if err != nil {
@@ -250,17 +265,15 @@ func (c *Cluster) databaseFor(t testing.TB, client string) string {
 	return u.String()
 }
 
-// program returns a node that runs one of Cyborg's binaries, with a clock that
-// SetClock can change. An empty kind is for a program that is not a node of the
-// cluster.
+// program returns a node that runs one of Cyborg's binaries. An empty kind is for
+// a program that is not a node of the cluster.
 func (c *Cluster) program(t testing.TB, name string, kind NodeKind, binary string, env []string, args ...string) *Node {
 	t.Helper()
 	path := Binary(t, binary)
-	node := newNode(name, kind, c.logs())
-	require.NoError(t, node.SetClock(0))
-
-	env = slices.Concat(c.env, []string{clock.FileVariable + "=" + node.clock}, env)
-	node.launch = func(context.Context) (*instance, error) { return runProgram(path, node.Log, env, args...) }
+	node, env := c.node(name, kind), slices.Concat(c.env, env)
+	node.launch = func(context.Context) (*instance, error) {
+		return runProgram(path, node.Log, node.clock(), env, args...)
+	}
 	return node
 }
 

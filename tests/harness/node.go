@@ -46,7 +46,6 @@ type Node struct {
 	Log string
 
 	launch func(ctx context.Context) (*instance, error) // starts the process
-	clock  string                                       // path of the file with the offset of its clock
 
 	// power is held during a power cut, so that cuts come one after the other. It
 	// is taken before mu.
@@ -62,6 +61,8 @@ type Node struct {
 	// changed is closed, and replaced, whenever one of the fields above changes.
 	changed chan struct{}
 	exits   []Exit
+	// offset is how much its clock is off; nil where it has the machine's clock.
+	offset *time.Duration
 	// frozen are the processes that Freeze has suspended. Children are listed too,
 	// because those of PostgreSQL outlive their parent.
 	frozen []int
@@ -92,7 +93,7 @@ type instance struct {
 func newNode(name string, kind NodeKind, dir string) *Node {
 	return &Node{
 		Name: name, Kind: kind,
-		Log: filepath.Join(dir, name+".log"), clock: filepath.Join(dir, name+".clock"),
+		Log:     filepath.Join(dir, name+".log"),
 		changed: make(chan struct{}), over: make(chan struct{}), down: true,
 	}
 }
@@ -118,6 +119,9 @@ func (n *Node) supervise(ctx context.Context) {
 
 		n.mu.Lock()
 		n.now, n.starting = run, false
+		if n.offset != nil {
+			_ = shiftFamily(run.pid, *n.offset) // SetClock may have been called since the launch; a process that refuses was refused its start
+		}
 		// Kill and close see no process while it is being launched, so they leave it to
 		// this check to kill it.
 		if n.down || n.dark || n.closing {
@@ -339,9 +343,28 @@ func (n *Node) Exits() []Exit {
 }
 
 // SetClock makes the clock of the process wrong by this much, from now on:
-// ahead where the offset is positive. It lasts over restarts.
+// ahead where the offset is positive. It lasts over restarts. The cluster must
+// have been started with ClusterOptions.Clocks.
 func (n *Node) SetClock(offset time.Duration) error {
-	return replaceFile(n.clock, offset.String())
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.offset == nil {
+		return fmt.Errorf("%s has the clock of the machine", n.Name)
+	}
+
+	n.offset = &offset
+	if n.now == nil {
+		return nil
+	}
+	return shiftFamily(n.now.pid, offset)
+}
+
+// clock returns how much the clock of the process is off; nil where it has the
+// machine's clock.
+func (n *Node) clock() *time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.offset
 }
 
 // Said returns the end of what the process has printed, at most so many bytes;
@@ -371,8 +394,9 @@ func (n *Node) close() {
 }
 
 // runProgram starts a binary that prints to the end of the log. The binary dies
-// with this process, however this process dies.
-func runProgram(path, log string, env []string, args ...string) (*instance, error) {
+// with this process, however this process dies. Where there is an offset, its
+// clock is off by it.
+func runProgram(path, log string, offset *time.Duration, env []string, args ...string) (*instance, error) {
 	output, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
@@ -380,7 +404,7 @@ func runProgram(path, log string, env []string, args ...string) (*instance, erro
 
 	cmd := exec.Command(path, args...) //nolint:noctx // the node ends it, not a context
 	cmd.Env, cmd.Stdout, cmd.Stderr = env, output, output
-	done, err := startChild(cmd, syscall.SIGKILL)
+	done, err := startChild(cmd, syscall.SIGKILL, offset)
 	if err := errors.Join(err, output.Close()); err != nil {
 		return nil, err
 	}

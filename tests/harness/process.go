@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"errors"
 	"io"
 	"math"
 	"os"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/tests/clock"
 )
 
 // stopLimit is how long a process may take for an orderly stop. It is generous
@@ -24,8 +27,9 @@ const stopLimit = 10 * time.Minute
 type process struct {
 	name   string // name of the binary
 	cmd    *exec.Cmd
-	exited chan struct{} // closed when the current run has ended; nil before the first
-	output *output       // of all runs
+	exited chan struct{}  // closed when the current run has ended; nil before the first
+	output *output        // of all runs
+	offset *time.Duration // of its clock; nil for the machine's clock
 }
 
 // newProcess returns a process of this binary, which does not run yet.
@@ -44,7 +48,7 @@ func (p *process) start(t testing.TB, env []string, args ...string) {
 	require.NoError(t, p.output.open())
 	p.cmd.Stdout, p.cmd.Stderr = p.output.file, p.output.file
 
-	exited, err := startChild(p.cmd, syscall.SIGTERM) // not SIGKILL: a standalone has to stop its PostgreSQL
+	exited, err := startChild(p.cmd, syscall.SIGTERM, p.offset) // not SIGKILL: a standalone has to stop its PostgreSQL
 	require.NoError(t, err)
 	p.exited = exited
 }
@@ -52,8 +56,9 @@ func (p *process) start(t testing.TB, env []string, args ...string) {
 // startChild starts a program in a process group of its own, so that Ctrl-C at
 // the terminal does not reach it. The program gets the signal when this process
 // dies, however it dies. The channel is closed when the program has ended; then
-// cmd.ProcessState says how.
-func startChild(cmd *exec.Cmd, orphaned syscall.Signal) (exited chan struct{}, err error) {
+// cmd.ProcessState says how. Where there is an offset, the program has a clock
+// that is off by it, and that can jump.
+func startChild(cmd *exec.Cmd, orphaned syscall.Signal, offset *time.Duration) (exited chan struct{}, err error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: orphaned}
 	exited = make(chan struct{})
 	started := make(chan error)
@@ -64,7 +69,7 @@ func startChild(cmd *exec.Cmd, orphaned syscall.Signal) (exited chan struct{}, e
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 
-		err := cmd.Start()
+		err := startClocked(cmd, offset)
 		started <- err
 		if err == nil {
 			_ = cmd.Wait() // callers read ProcessState
@@ -73,6 +78,45 @@ func startChild(cmd *exec.Cmd, orphaned syscall.Signal) (exited chan struct{}, e
 	}()
 
 	return exited, <-started
+}
+
+// startClocked starts the program, with a clock of its own where there is an
+// offset.
+func startClocked(cmd *exec.Cmd, offset *time.Duration) error {
+	if offset == nil {
+		return cmd.Start()
+	}
+	return clock.Start(cmd, *offset)
+}
+
+// SetClock makes the clock of the process wrong by this much: ahead where the
+// offset is positive. It lasts over restarts. The clock of a process that runs
+// jumps, if SetClock was called before its start.
+func (p *process) SetClock(t testing.TB, offset time.Duration) {
+	t.Helper()
+	p.offset = &offset
+	if p.Running() {
+		require.NoError(t, shiftFamily(p.PID(), offset))
+	}
+}
+
+// shiftFamily makes the clock of a process jump, and then those of its children,
+// which are copies: a child that it forks meanwhile has the new offset, or is
+// listed. Any of them may have ended.
+func shiftFamily(pid int, offset time.Duration) error {
+	shift := func(pid int) error {
+		err := clock.Shift(pid, offset)
+		if errors.Is(err, os.ErrProcessDone) {
+			return nil
+		}
+		return err
+	}
+
+	err := shift(pid)
+	for _, child := range family(pid) {
+		err = errors.Join(err, shift(child))
+	}
+	return err
 }
 
 // requireNoDefect fails the test where the output of the process shows a

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/tests/clock"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
@@ -19,6 +20,7 @@ import (
 // which records and card agree. Nobody touches the card.
 func TestLoseStateWhileAttached(t *testing.T) {
 	t.Parallel()
+	clock.Need(t)
 	s, a, cards := startRack(t)
 
 	a.Kill(t)

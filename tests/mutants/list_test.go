@@ -222,6 +222,11 @@ func ofRecords() []mutant {
 
 	return []mutant{
 		{
+			breaks: "a clock that was set back holds nothing up", file: "db/internal/records/within.go", pkg: pkg, test: "TestSilentSinceAnotherTime",
+			old: `time + " BETWEEN clock_timestamp() - " + interval + " AND clock_timestamp() + " + interval`,
+			new: `time + " >= clock_timestamp() - " + interval`,
+		},
+		{
 			breaks: "another run cannot write", file: operation + "owner.go", pkg: pkg, test: "TestOtherRunOfAnOperationIsRefused",
 			old: "if o.state.Ended() || !o.has(run) {\n\t\treturn superseded",
 			new: "if o.state.Ended() {\n\t\treturn superseded",

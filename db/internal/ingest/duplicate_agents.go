@@ -62,7 +62,7 @@ func (s *Store) queueDuplicateAgents(batch *pgx.Batch, found *[]duplicateAgent, 
 	// to count as silent.
 	batch.Queue(`
 		SELECT b.n, clock_timestamp() - h.last_seen, h.agent_address,
-		       h.last_seen >= clock_timestamp() - $3::interval
+		       `+records.Within("h.last_seen", "$3::interval")+`
 		       OR coalesce(clock_timestamp() - $3::interval NOT BETWEEN v.since AND v.last_seen, false)
 		FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS b (name, instance, n)
 		JOIN hosts h USING (name) LEFT JOIN duplicate_agents v ON v.host = b.name AND v.instance = b.instance
@@ -124,7 +124,7 @@ func (s *Store) recordDuplicateAgents(ctx context.Context, q records.Querier, du
 		ORDER BY host, instance
 		ON CONFLICT (host, instance) DO UPDATE SET
 		    agent_version = EXCLUDED.agent_version, address = EXCLUDED.address, last_seen = now(), started_at = EXCLUDED.started_at,
-		    since = CASE WHEN r.last_seen < now() - $7::interval THEN now() ELSE r.since END
+		    since = CASE WHEN NOT `+records.Within("r.last_seen", "$7::interval")+` THEN now() ELSE r.since END
 		RETURNING host, instance, since = last_seen`, hosts, boots, instances, versions, addresses, starts, s.db.Options.SilentAfter)
 	if err != nil {
 		return nil, err

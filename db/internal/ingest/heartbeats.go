@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cyborg-project/cyborg/db/internal/records"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
@@ -120,7 +121,7 @@ func (s *Store) recordHeartbeats(
 			FROM beats b JOIN free USING (name) WHERE h.name = b.name AND NOT `+otherAgent+`)
 		SELECT b.n, h.boot_id, h.digest, h.generation, `+otherAgent+`,
 		       (SELECT array_agg(address ORDER BY address) FROM duplicate_agents
-		        WHERE host = h.name AND last_seen >= clock_timestamp() - $8::interval), (`+lastAssignment+`)
+		        WHERE host = h.name AND `+records.Within("last_seen", "$8::interval")+`), (`+lastAssignment+`)
 		FROM beats b JOIN hosts h USING (name) WHERE h.name = ANY($1)`,
 		names, instances, versions, addresses, starts, busy, sent, s.db.Options.SilentAfter)
 	if err != nil {

@@ -340,7 +340,7 @@ func (s *Store) Unprovisioned(ctx context.Context, limit int) ([]uuid.UUID, erro
 	rows, err := s.db.Pool.Query(ctx, `
 		SELECT d.uuid FROM deployables d JOIN hosts h ON h.name = d.host
 		WHERE d.untouched AND d.lifecycle = 'inactive' AND d.presence = 'present' AND NOT `+Maintained+`
-		  AND d.fence_reason IS NULL AND d.protected = '' AND h.last_seen >= clock_timestamp() - $2::interval
+		  AND d.fence_reason IS NULL AND d.protected = '' AND `+records.Within("h.last_seen", "$2::interval")+`
 		  AND NOT EXISTS (SELECT FROM claims WHERE deployable_uuid = d.uuid)
 		ORDER BY d.id LIMIT $1`, records.Limit(limit), s.db.Options.SilentAfter)
 	if err != nil {

@@ -59,7 +59,7 @@ func (s *Store) checkForgettable(ctx context.Context, tx pgx.Tx, name string) er
 	// well. A heartbeat that arrives meanwhile skips the row; the next one finds
 	// the host unknown, and asks its agent for a report.
 	err := tx.QueryRow(ctx, `
-		SELECT last_seen, last_seen < clock_timestamp() - $2::interval FROM hosts WHERE name = $1 FOR UPDATE`,
+		SELECT last_seen, NOT `+records.Within("last_seen", "$2::interval")+` FROM hosts WHERE name = $1 FOR UPDATE`,
 		name, s.db.Options.SilentAfter).Scan(&seen, &silent)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):

@@ -15,21 +15,23 @@ import (
 // selectHosts reads hosts, with their backends and their refused agents as
 // JSON. $1 is the time after which a host counts as silent, by the database's
 // clock.
-const selectHosts = `
+func selectHosts() string {
+	return `
 	SELECT h.name, h.boot_id, h.instance, h.agent_address, h.agent_version, h.generation, h.registered_at, nullif(h.last_seen, 'epoch'),
-	       h.last_seen < clock_timestamp() - $1::interval, extract(epoch FROM h.clock_offset)::float8,
+	       NOT ` + records.Within("h.last_seen", "$1::interval") + `, extract(epoch FROM h.clock_offset)::float8,
 	       (SELECT count(*) FROM devices WHERE host = h.name AND presence = 'present'),
 	       (SELECT coalesce(json_agg(json_build_object('host', host, 'name', name, 'driver', driver, 'options', options,
 	           'state', state, 'error', error, 'services', services) ORDER BY name), '[]') FROM backends WHERE host = h.name),
 	       (SELECT json_agg(json_build_object('instance', instance, 'boot_id', boot_id, 'agent_address', address,
 	           'agent_version', agent_version, 'since', since, 'last_seen', last_seen) ORDER BY instance) FROM duplicate_agents
-	        WHERE host = h.name AND last_seen >= clock_timestamp() - $1::interval)
+	        WHERE host = h.name AND ` + records.Within("last_seen", "$1::interval") + `)
 	FROM hosts h`
+}
 
 // readHosts runs selectHosts with the rest of the statement after it. Its
 // values begin at $2.
 func (s *Store) readHosts(ctx context.Context, rest string, values ...any) ([]cyborg.Host, error) {
-	rows, err := s.db.Pool.Query(ctx, selectHosts+rest, append([]any{s.db.Options.SilentAfter}, values...)...)
+	rows, err := s.db.Pool.Query(ctx, selectHosts()+rest, append([]any{s.db.Options.SilentAfter}, values...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -38,8 +38,8 @@ func (s *Store) Services(ctx context.Context, page records.Page) ([]cyborg.Servi
 			     AND ($2, name, coalesce(nullif(instance, ''), boot_id)) > ($3, $4, $5) ORDER BY name`+page.LimitSQL()+`)
 			UNION ALL
 			SELECT host, instance, agent_version, started_at, last_seen, true FROM duplicate_agents
-			WHERE ($2, host, instance) > ($3, $4, $5) AND last_seen >= clock_timestamp() - $1::interval)
-		SELECT role, host, instance, version, started_at, nullif(last_seen, 'epoch'), last_seen >= clock_timestamp() - $1::interval, refused
+			WHERE ($2, host, instance) > ($3, $4, $5) AND `+records.Within("last_seen", "$1::interval")+`)
+		SELECT role, host, instance, version, started_at, nullif(last_seen, 'epoch'), `+records.Within("last_seen", "$1::interval")+`, refused
 		FROM (SELECT role, host, instance, version, started_at, last_seen, false AS refused FROM services
 		      WHERE (role, host, instance) > ($3, $4, $5)
 		      UNION ALL

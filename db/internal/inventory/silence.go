@@ -20,7 +20,7 @@ import (
 
 // SilentHosts lists the hosts that are silent, the longest silent first.
 func (s *Store) SilentHosts(ctx context.Context, limit int) ([]cyborg.Host, error) {
-	found, err := s.readHosts(ctx, " WHERE h.last_seen < clock_timestamp() - $1::interval ORDER BY h.last_seen, h.name LIMIT $2", records.Limit(limit))
+	found, err := s.readHosts(ctx, " WHERE NOT "+records.Within("h.last_seen", "$1::interval")+" ORDER BY h.last_seen, h.name LIMIT $2", records.Limit(limit))
 	return found, s.db.Failure(ctx, err)
 }
 
@@ -32,7 +32,7 @@ func AgentOf(ctx context.Context, q records.Querier, silentAfter time.Duration, 
 		silent bool
 	)
 
-	err = q.QueryRow(ctx, "SELECT instance, last_seen, last_seen < clock_timestamp() - $2::interval FROM hosts WHERE name = $1",
+	err = q.QueryRow(ctx, "SELECT instance, last_seen, NOT "+records.Within("last_seen", "$2::interval")+" FROM hosts WHERE name = $1",
 		host, silentAfter).Scan(&instance, &seen, &silent)
 	if err != nil || !silent {
 		return instance, time.Time{}, err
@@ -55,7 +55,7 @@ type LastSeen struct {
 func (s *Store) LastSeen(ctx context.Context, host string) (LastSeen, error) {
 	var h LastSeen
 	err := s.db.Pool.QueryRow(ctx, `
-		SELECT nullif(last_seen, 'epoch'), busy AND last_seen >= clock_timestamp() - $2::interval FROM hosts WHERE name = $1`,
+		SELECT nullif(last_seen, 'epoch'), busy AND `+records.Within("last_seen", "$2::interval")+` FROM hosts WHERE name = $1`,
 		host, s.db.Options.SilentAfter).Scan((*zeronull.Timestamptz)(&h.At), &h.Busy)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return h, records.NoHost(host)

@@ -70,11 +70,11 @@ func (s *Store) RecordSilentHosts(ctx context.Context, silentFor time.Duration) 
 		SET silent = NOT p.silent, wanted = p.wanted + 1, compare = false, try_at = NULL, since = coalesce(p.since, clock_timestamp())
 		FROM (SELECT s.host FROM placement_sync s
 		      WHERE s.host = ANY(ARRAY(
-		          SELECT h.name FROM hosts h WHERE h.last_seen < clock_timestamp() - $1::interval
+		          SELECT h.name FROM hosts h WHERE NOT `+records.Within("h.last_seen", "$1::interval")+`
 		              AND NOT EXISTS (SELECT FROM placement_sync WHERE host = h.name AND silent) LIMIT 1000)
 		          || ARRAY(
 		          SELECT q.host FROM placement_sync q JOIN hosts h ON h.name = q.host
-		          WHERE q.silent AND h.last_seen >= clock_timestamp() - $1::interval LIMIT 1000))
+		          WHERE q.silent AND `+records.Within("h.last_seen", "$1::interval")+` LIMIT 1000))
 		      ORDER BY s.host FOR UPDATE OF s SKIP LOCKED) AS changed
 		WHERE p.host = changed.host`, silentFor)
 
@@ -84,12 +84,14 @@ func (s *Store) RecordSilentHosts(ctx context.Context, silentFor time.Duration) 
 // TakeDuePlacement takes up to limit hosts that are out of step. The caller has
 // them for the lease, and for longer once it has called MarkPlacementStarted;
 // after that, or when the records change again, another caller may take them.
+// So it may where the database's clock was set back since they were taken.
 // It skips hosts that another caller is taking at this moment.
 func (s *Store) TakeDuePlacement(ctx context.Context, limit int, lease time.Duration) ([]string, error) {
 	return s.db.HostNames(ctx, `
 		UPDATE placement_sync p SET asked = p.wanted, asked_at = due.now, try_at = due.now + $2::interval
 		FROM (SELECT host, clock_timestamp() AS now FROM placement_sync
-		      WHERE done < wanted AND (asked < wanted OR coalesce(try_at, asked_at + $2::interval) <= clock_timestamp())
+		      WHERE done < wanted AND (asked < wanted OR coalesce(try_at, asked_at + $2::interval) <= clock_timestamp()
+		          OR asked_at > clock_timestamp() + interval '10 minutes')
 		      ORDER BY host LIMIT $1 FOR UPDATE SKIP LOCKED) AS due
 		WHERE p.host = due.host RETURNING p.host`, records.Limit(limit), lease)
 }

@@ -122,7 +122,7 @@ func (d detach) forceReason(ctx context.Context, tx pgx.Tx, a *inventory.Acceler
 	)
 
 	err := tx.QueryRow(ctx, `
-		SELECT nullif(h.last_seen, 'epoch'), h.last_seen < clock_timestamp() - $3::interval, b.state, b.error
+		SELECT nullif(h.last_seen, 'epoch'), NOT `+records.Within("h.last_seen", "$3::interval")+`, b.state, b.error
 		FROM hosts h JOIN backends b ON b.host = h.name WHERE h.name = $1 AND b.name = $2`, a.Host, a.Backend, d.silentAfter).
 		Scan((*zeronull.Timestamptz)(&seen), &silent, &state, &problem)
 	switch {

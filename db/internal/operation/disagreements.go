@@ -66,10 +66,11 @@ const (
 // Journal and records agree nearly everywhere, and compared leaves out the rows
 // in which they do, unless the accelerator is in error. For an entry of the
 // journal without a handle that its host holds, f looks the handle up.
-const selectDisagreements = `
+func selectDisagreements() string {
+	return `
 	WITH live AS (
 		SELECT name, attachments, report_seq FROM hosts
-		WHERE (name > $1 OR name = $1 AND ($6 <> '' OR $7 <> '')) AND ($5 = '' OR name <= $5) AND last_seen >= clock_timestamp() - $2::interval),
+		WHERE (name > $1 OR name = $1 AND ($6 <> '' OR $7 <> '')) AND ($5 = '' OR name <= $5) AND ` + records.Within("last_seen", "$2::interval") + `),
 	journal AS MATERIALIZED (
 		SELECT l.name AS host, l.report_seq, j.backend, j.deployable, j.handle, j.operation_id, j.state
 		FROM live l CROSS JOIN LATERAL jsonb_to_recordset(l.attachments)
@@ -112,6 +113,7 @@ const selectDisagreements = `
 	WHERE h.unconfirmed_kind IS NOT NULL AND NOT h.claimed) AS d
 	WHERE (host, deployable, handle) > ($1, $6, $7) AND ($8 = '' OR handle = $8)
 	ORDER BY host, deployable, handle, handle_uuid LIMIT $4`
+}
 
 // Disagreements lists the attachments about which the journals of live hosts
 // and the records disagree, by host, each with what the records decide. It also
@@ -127,7 +129,7 @@ func (s *Store) Disagreements(ctx context.Context, after AttachmentPlace, upTo s
 func (s *Store) findDisagreements(
 	ctx context.Context, q records.Querier, after AttachmentPlace, upTo string, limit int, only string,
 ) ([]Disagreement, error) {
-	rows, err := q.Query(ctx, selectDisagreements, after.Host, s.db.Options.SilentAfter, inventory.Doubtful(), records.Limit(limit), upTo,
+	rows, err := q.Query(ctx, selectDisagreements(), after.Host, s.db.Options.SilentAfter, inventory.Doubtful(), records.Limit(limit), upTo,
 		after.Deployable, after.Handle, only)
 	if err != nil {
 		return nil, err

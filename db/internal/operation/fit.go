@@ -116,10 +116,11 @@ func (p provision) hosts(ctx context.Context, tx pgx.Tx, conditions []string, va
 	// This read takes no lock, so the candidates may change until their host is
 	// locked; takeLocked reads them again. silentAfter is part of the text, because
 	// the values are shared with takeLocked and nothingFits.
+	silentAfter := fmt.Sprintf("interval '%d ms'", p.silentAfter/time.Millisecond)
 	rows, err := tx.Query(ctx, `
 		SELECT d.host, d.specs || d.specs_set`+fitTables+" JOIN hosts h ON h.name = d.host WHERE "+strings.Join(conditions, " AND ")+
-		fmt.Sprintf(" ORDER BY h.last_seen < clock_timestamp() - interval '%d ms', %s LIMIT %d OFFSET %d",
-			p.silentAfter/time.Millisecond, fitOrder, candidatesPerPage, offset), values...)
+		" ORDER BY NOT "+records.Within("h.last_seen", silentAfter)+
+		fmt.Sprintf(", %s LIMIT %d OFFSET %d", fitOrder, candidatesPerPage, offset), values...)
 	if err != nil {
 		return nil, false, err
 	}

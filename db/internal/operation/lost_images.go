@@ -67,7 +67,7 @@ func (s *Store) LostImages(ctx context.Context, limit int) ([]cyborg.Accelerator
 			SELECT FROM deployables changed JOIN attach_handles held ON held.deployable_uuid = changed.uuid
 			WHERE changed.device_uuid = d.device_uuid AND held.holder_kind IS NOT NULL
 			  AND (changed.program_set = d.program_set OR (d.image -> 'whole_device')::boolean))
-		  AND d.host IN (SELECT name FROM hosts WHERE last_seen >= clock_timestamp() - $2::interval)
+		  AND d.host IN (SELECT name FROM hosts WHERE `+records.Within("last_seen", "$2::interval")+`)
 		  AND NOT EXISTS (
 			SELECT FROM operation_subjects s JOIN operations tried ON tried.id = s.operation_id
 			WHERE s.kind = 'accelerator' AND s.subject_id = d.uuid::text AND tried.kind = 'program'

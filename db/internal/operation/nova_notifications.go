@@ -22,6 +22,6 @@ func (s *Store) MarkNovaNotified(ctx context.Context, operation uuid.UUID) error
 func (s *Store) UnnotifiedBinds(ctx context.Context, endedFor time.Duration, after Place, limit int) ([]Orphan, error) {
 	return s.orphans(ctx, `
 		SELECT id, kind, state, run_id, cancel_at IS NOT NULL, ended_at, admitted_at FROM operations
-		WHERE notification_pending AND NOT open AND ended_at <= clock_timestamp() - $1::interval AND (admitted_at, id) > ($2, $3)
+		WHERE notification_pending AND NOT open AND NOT `+records.Within("ended_at", "$1::interval")+` AND (admitted_at, id) > ($2, $3)
 		ORDER BY admitted_at, id LIMIT $4`, endedFor, after.Admitted, after.ID, records.Limit(limit))
 }

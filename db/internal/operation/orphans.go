@@ -37,7 +37,7 @@ type Place struct {
 func (s *Store) Orphans(ctx context.Context, state cyborg.OperationState, olderThan time.Duration, after Place, limit int) ([]Orphan, error) {
 	return s.orphans(ctx, `
 		SELECT id, kind, state, run_id, cancel_at IS NOT NULL, coalesce(started_at, admitted_at), admitted_at FROM operations
-		WHERE open AND state = $1 AND coalesce(started_at, admitted_at) <= clock_timestamp() - $2::interval
+		WHERE open AND state = $1 AND NOT `+records.Within("coalesce(started_at, admitted_at)", "$2::interval")+`
 		  AND (admitted_at, id) > ($3, $4)
 		ORDER BY admitted_at, id LIMIT $5`, string(state), olderThan, after.Admitted, after.ID, records.Limit(limit))
 }
