@@ -50,6 +50,8 @@ func (l *load) undo() func(ctx workflow.Context) error {
 // find sets found.Image to the image to load. An image in Glance gets its id
 // and checksum there; any other stays as it was asked for.
 func (l *load) find(ctx workflow.Context) error {
+	// A run of release 0.1 has the whole source in its history.
+	l.image = l.image.Shown()
 	l.found.Image = l.image
 	if !l.image.InGlance() {
 		return nil

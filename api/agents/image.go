@@ -144,6 +144,11 @@ func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, openFunc, error) {
 		return image, nil, cyborg.Errorf(cyborg.ErrInvalid, "image %q cannot be fetched with the operation's id alone: it is a file on the host, or it is in Glance and needs its one-time URL", image.Source)
 	}
 
+	if image.QueryHidden() { // a reload, and the host did not keep what it had loaded
+		return image, nil, cyborg.Errorf(cyborg.ErrInvalid, "image %q cannot be fetched again: the query of its URL was deleted when it had been loaded", image.Source).
+			WithHint("Program the accelerator with the whole URL.")
+	}
+
 	return image, func(ctx context.Context, offset int64) (io.ReadCloser, int64, error) {
 		return e.deps.Images.Open(ctx, image, offset)
 	}, nil

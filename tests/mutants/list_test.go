@@ -190,6 +190,11 @@ func ofWorkflows() []mutant {
 			old:  "err = a.requireMine(&in, info.WorkflowExecution.RunID)",
 			new:  "err = nil",
 		},
+		{
+			breaks: "no step repeats the query of an image's URL", file: "workflows/load.go", pkg: pkg, test: "TestQueriesOfImagesAreInNoStep",
+			old: "l.image = l.image.Shown()",
+			new: "_ = l.image.Shown()",
+		},
 	}
 }
 
@@ -289,6 +294,18 @@ func ofRecords() []mutant {
 			breaks: "an accelerator is given to one holder once", file: "db/internal/inventory/guard.go", pkg: pkg, test: "TestAdmissionGuards",
 			old: "if h.Holder != nil && *h.Holder == holder {",
 			new: "if false {",
+		},
+		{
+			breaks: "a run does not get the query of an image's URL", file: operation + "program.go", pkg: pkg,
+			test: "TestQueryOfAnImageIsKeptWhileItsOperationRuns",
+			old:  "\trequest.Image = request.Image.Shown()\n",
+			new:  "",
+		},
+		{
+			breaks: "the query of an image's URL is deleted with the end", file: operation + "run.go", pkg: pkg,
+			test: "TestQueryOfAnImageIsKeptWhileItsOperationRuns",
+			old:  "input = secretive.forget()",
+			new:  "_ = secretive.forget()",
 		},
 	}
 }
