@@ -397,6 +397,24 @@ func ofAgents() []mutant {
 			old:  "!staged && !s.begun {",
 			new:  "!staged && s.begun {",
 		},
+		{
+			breaks: "only the host's agent gets an image", file: "api/agents/image.go", pkg: "api/agents",
+			test: "TestImagesAreServedToTheHostsAgentOnly",
+			old:  "return op, checkProof(r, host)",
+			new:  "_ = checkProof(r, host)\n\treturn op, nil",
+		},
+		{
+			breaks: "an agent of release 0.1 gets no image by its name", file: "api/agents/image.go", pkg: "api/agents",
+			test: "TestImagesAreServedToTheHostsAgentOnly",
+			old:  "named := err == nil; !named &&",
+			new:  "named := err == nil && false; !named &&",
+		},
+		{
+			breaks: "only the host's agent gives an image back", file: "api/agents/image.go", pkg: "api/agents",
+			test: "TestImagesAreServedToTheHostsAgentOnly",
+			old:  "\top, err := e.authorizeImage(r)\n\tif err != nil {\n\t\treturn err",
+			new:  "\tid, err := operationOf(r)\n\top := cyborg.Operation{ID: id}\n\tif err != nil {\n\t\treturn err",
+		},
 	}
 }
 
