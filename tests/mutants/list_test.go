@@ -398,6 +398,12 @@ func ofAgents() []mutant {
 			new:  "!staged && s.begun {",
 		},
 		{
+			breaks: "a redirect does not tell the URL before", file: "internal/imagesource/imagesource.go", pkg: "internal/imagesource",
+			test: "TestRedirectsKeepQueries",
+			old:  "req.Header.Del(\"Referer\")",
+			new:  "req.Header.Del(\"X-None\")",
+		},
+		{
 			breaks: "only the host's agent gets an image", file: "api/agents/image.go", pkg: "api/agents",
 			test: "TestImagesAreServedToTheHostsAgentOnly",
 			old:  "return op, checkProof(r, host)",
