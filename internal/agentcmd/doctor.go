@@ -240,7 +240,7 @@ func examineName(ctx context.Context, f *doctor.Findings, c *config.Config, endp
 	const check = "name of the host"
 	own, err := agent.Instances(c.Agent.Root, c.Agent.StateDir)
 	if err != nil {
-		f.Error(check, err, "Set agent.root to where /proc is.")
+		f.Error(check, err, "Run it as the agent's user, and set agent.root to where /proc is.")
 		return
 	}
 
