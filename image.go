@@ -26,7 +26,7 @@ type Image struct {
 // query of a URL may be a signature with which everybody can fetch the image,
 // and its user information a password, so neither is in the result.
 func ShowSource(source string) string {
-	scheme, rest, ok := strings.Cut(source, "://")
+	scheme, rest, ok := strings.Cut(source, schemeEnd)
 	if !ok {
 		return source
 	}
@@ -34,7 +34,7 @@ func ShowSource(source string) string {
 	rest, _, _ = strings.Cut(rest, "#")
 	rest, _, query := strings.Cut(rest, "?")
 	if query {
-		rest += "?…"
+		rest += hiddenQuery
 	}
 
 	authority, path, _ := strings.Cut(rest, "/")
@@ -42,7 +42,26 @@ func ShowSource(source string) string {
 		rest = strings.TrimSuffix(authority[at+1:]+"/"+path, "/")
 	}
 
-	return scheme + "://" + rest
+	return scheme + schemeEnd + rest
+}
+
+const (
+	schemeEnd = "://"
+	// hiddenQuery stands for the query of a URL that is shown.
+	hiddenQuery = "?…"
+)
+
+// Shown returns the image with its source as it may be shown.
+func (i Image) Shown() Image {
+	i.Source = ShowSource(i.Source)
+	return i
+}
+
+// QueryHidden says that the source is a URL as it is shown, and that its query
+// is not known any more. The image can only be loaded where a host still has
+// it.
+func (i Image) QueryHidden() bool {
+	return strings.Contains(i.Source, schemeEnd) && strings.HasSuffix(i.Source, hiddenQuery)
 }
 
 const (

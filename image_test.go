@@ -75,5 +75,9 @@ func TestShowSource(t *testing.T) {
 		"https://u:p@h/a@b?s": "https://h/a@b?…", "http://u@h": "http://h", "http://%zz?s": "http://%zz?…",
 	} {
 		require.Equal(t, shown, cyborg.ShowSource(source), source)
+		require.Equal(t, shown, cyborg.ShowSource(shown), "it can be shown again")
+		require.Equal(t, cyborg.Image{Source: shown, ID: "x"}, cyborg.Image{Source: source, ID: "x"}.Shown())
+		require.False(t, cyborg.Image{Source: source}.QueryHidden(), source)
+		require.Equal(t, strings.HasSuffix(shown, "…"), cyborg.Image{Source: shown}.QueryHidden(), shown)
 	}
 }

@@ -241,6 +241,23 @@ func TestRetry(t *testing.T) {
 	h.do("POST", operationPath(op.ID, "/retry"), nil).problem(cyborg.ErrChanged)
 }
 
+// The query of an image's URL is deleted with the end of its operation, so there
+// is nothing to retry it with.
+func TestRetryOfASignedImageIsRefused(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	accelerator := h.ready("alpha")
+	h.engine.set(func(e *engine) { e.fail = cyborg.Errorf(cyborg.ErrHardware, "no") })
+
+	program := func(source string) string {
+		image := map[string]string{"source": source, "sha256": strings.Repeat("ab", 32)}
+		return operationPath(h.do("PATCH", path(accelerator, "/program"), map[string]any{"image": image}).problem(cyborg.ErrHardware).Operation, "/retry")
+	}
+
+	require.Contains(t, h.do("POST", program("https://images.example/a?signature=1"), nil).problem(cyborg.ErrInvalid).Hint, "whole URL")
+	h.do("POST", program("https://images.example/a"), nil).expect(http.StatusAccepted)
+}
+
 // An operation of any kind can be retried from its record.
 func TestRetryOfEachKind(t *testing.T) {
 	t.Parallel()

@@ -260,8 +260,8 @@ type FindImageResult struct {
 	Image    cyborg.Image `json:"image"`
 	Function string       `json:"function,omitempty"` // the image's accel:function_id
 	Size     int64        `json:"size"`               // bytes
-	// Fetch is the path and query of a one-time URL: every agent endpoint serves
-	// the image to this host under it, for as long as the operation runs.
+	// Fetch is the path and query at which every agent endpoint serves the image to
+	// the operation's host, for as long as the operation runs.
 	Fetch string `json:"fetch"`
 }
 

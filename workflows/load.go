@@ -50,6 +50,8 @@ func (l *load) undo() func(ctx workflow.Context) error {
 // find sets found.Image to the image to load. An image in Glance gets its id
 // and checksum there; any other stays as it was asked for.
 func (l *load) find(ctx workflow.Context) error {
+	// A run of release 0.1 has the whole source in its history.
+	l.image = l.image.Shown()
 	l.found.Image = l.image
 	if !l.image.InGlance() {
 		return nil
@@ -127,12 +129,18 @@ func (o *operation) findImage(ctx workflow.Context, target cyborg.Target, name s
 // operation's id follows it.
 const ImagesPath = "/agent/v1/images/"
 
-// ImageKey is the query parameter that carries the secret of a one-time URL.
+// ImageKey is the query parameter that names one of the operation's images.
 const ImageKey = "key"
 
-// ImageFetch returns the path and query of an image's one-time URL. The secret
-// is in the query because logs show paths only. It must consist of characters
-// that need no escaping in a URL.
-func ImageFetch(operation uuid.UUID, secret string) string {
-	return ImagesPath + operation.String() + "?" + ImageKey + "=" + secret
+// ImageName names the image that the operation loads into the accelerator. It
+// is no secret. Release 0.1 had a secret in its place.
+func ImageName(operation, accelerator uuid.UUID) string {
+	return uuid.NewSHA1(operation, accelerator[:]).String()
+}
+
+// ImageFetch returns the path and query at which agent endpoints serve one of
+// the operation's images. The key must consist of characters that need no
+// escaping in a URL.
+func ImageFetch(operation uuid.UUID, key string) string {
+	return ImagesPath + operation.String() + "?" + ImageKey + "=" + key
 }

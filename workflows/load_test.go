@@ -38,6 +38,22 @@ func TestImageFromGlance(t *testing.T) {
 	require.Equal(t, "find image", w.outcome.Steps[0].Name)
 }
 
+// TestQueriesOfImagesAreInNoStep: the query of an image's URL may be a signature.
+// Where an older release has recorded it as part of the work, it is not repeated.
+func TestQueriesOfImagesAreInNoStep(t *testing.T) {
+	t.Parallel()
+	w := newWorld(cyborg.OperationProgram)
+	w.work.Program.Image = cyborg.Image{Source: "https://images.example/a?signature=1", SHA256: "abc"}
+	result, err := w.run(t, false)
+	require.NoError(t, err)
+	require.Equal(t, cyborg.OperationSucceeded, result.State)
+
+	shown := "https://images.example/a?…"
+	require.Equal(t, shown, w.staged.Image.Source)
+	require.Equal(t, shown, w.programmed.Image.Source)
+	require.Equal(t, shown, w.outcome.Images[w.work.Targets[0].Accelerator].Source)
+}
+
 // TestImageFromGlanceFails: each step in turn fails, for good or for a while,
 // before or after its effect, or is cancelled.
 func TestImageFromGlanceFails(t *testing.T) {

@@ -41,7 +41,7 @@ type Store interface {
 
 	// What finding an image needs.
 	Accelerator(ctx context.Context, id uuid.UUID) (cyborg.Accelerator, error)
-	GrantImage(ctx context.Context, url db.ImageURL, secret string) error
+	GrantImage(ctx context.Context, url db.ImageURL, key string) error
 
 	Requests
 	Hardware

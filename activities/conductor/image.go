@@ -2,7 +2,6 @@ package conductor
 
 import (
 	"context"
-	"crypto/rand"
 	"slices"
 	"strings"
 
@@ -18,8 +17,7 @@ type Images interface {
 }
 
 // FindImage is the activity that finds an image in Glance, checks that it fits
-// its target, and makes the one-time URL from which the host may fetch it. A
-// repeated attempt makes a new URL, and the old one is no longer valid.
+// its target, and permits the host to fetch it.
 func (a *Activities) FindImage(ctx context.Context, in workflows.FindImageInput) (workflows.FindImageResult, error) {
 	out, err := a.findImage(ctx, in)
 	return out, workflows.ToFailure(err)
@@ -59,11 +57,11 @@ func (a *Activities) findImage(ctx context.Context, in workflows.FindImageInput)
 		out.Image.ID = query.ID.String()
 	}
 
-	secret := rand.Text()
-	out.Fetch = workflows.ImageFetch(in.Operation, secret)
+	name := workflows.ImageName(in.Operation, target.UUID)
+	out.Fetch = workflows.ImageFetch(in.Operation, name)
 	return out, a.store.GrantImage(ctx, db.ImageURL{
 		Operation: in.Operation, Accelerator: target.UUID, Host: target.Host, Image: out.Image, Size: image.Size, Valid: in.Valid,
-	}, secret)
+	}, name)
 }
 
 // regionTrait is the prefix of the trait that names an FPGA's region; the

@@ -47,13 +47,12 @@ type Records interface {
 	Operation(ctx context.Context, id uuid.UUID) (cyborg.Operation, error)
 	Host(ctx context.Context, name string) (cyborg.Host, error)
 
-	// UseImage begins to use the one-time URL with that secret, or goes on with it.
-	// The error is of kind ErrChanged if there is no such URL, or it is no longer
-	// valid.
-	UseImage(ctx context.Context, operation uuid.UUID, secret string) (db.ImageURL, error)
+	// UseImage begins to use the URL with that key, or goes on with it. The error is
+	// of kind ErrChanged if there is no such URL, or it is no longer valid.
+	UseImage(ctx context.Context, operation uuid.UUID, key string) (db.ImageURL, error)
 
-	// RevokeImage revokes the one-time URL.
-	RevokeImage(ctx context.Context, operation uuid.UUID, secret string) error
+	// RevokeImage revokes the URL.
+	RevokeImage(ctx context.Context, operation uuid.UUID, key string) error
 }
 
 // Config bounds what agents may do. The zero value of a field means its

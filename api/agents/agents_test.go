@@ -776,6 +776,21 @@ func TestImageRefused(t *testing.T) {
 	h.refused(cyborg.ErrInvalid, response, body)
 }
 
+// A reload has only the URL as it is shown. The host keeps what it has loaded;
+// one that did not is told why it cannot have the image.
+func TestImageOfAnUnknownQueryIsRefused(t *testing.T) {
+	t.Parallel()
+	url, _ := origin(t)
+	h := setup(t, agents.Config{}, url).plain()
+	operation := h.programming(url+"/ranged", true)
+	_, err := h.database.Exec(t.Context(), "UPDATE operations SET input = jsonb_set(input, '{image,source}', to_jsonb($1::text)) WHERE id = $2",
+		cyborg.ShowSource(url+"/ranged?signature=1"), operation)
+	require.NoError(t, err)
+
+	response, body := h.send(http.MethodGet, workflows.ImagesPath+operation.String(), nil)
+	require.Contains(t, h.refused(cyborg.ErrInvalid, response, body).Detail, "the query of its URL was deleted")
+}
+
 // An agent may not fetch the image of another host's operation.
 func TestImageForAnotherHostIsRefused(t *testing.T) {
 	t.Parallel()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -101,33 +102,24 @@ func (e *endpoint) image(w http.ResponseWriter, r *http.Request) error {
 }
 
 // imageOf finds the image of the operation in the path and checks that this
-// agent may have it. For an image in Glance, the agent needs the secret of the
-// one-time URL that it received; for any other image, the operation's id is
-// enough. A file on the host itself is never fetched here.
+// agent may have it. An image in Glance has a name in the operation, which may
+// have several; for any other image, the operation's id is enough. A file on the
+// host itself is never fetched here.
 func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, openFunc, error) {
-	id, err := operationOf(r)
-	if err != nil {
-		return cyborg.Image{}, nil, err
-	}
-
-	// The host is checked before the secret is: a use of the URL extends its
+	// The agent is checked before the key is: a use of the URL extends its
 	// validity, and another host must not.
-	op, err := e.deps.Records.Operation(r.Context(), id)
+	op, err := e.authorizeImage(r)
 	if err != nil {
 		return cyborg.Image{}, nil, err
 	}
 
-	if err := e.authorizeHost(r, op.Host); err != nil {
-		return cyborg.Image{}, nil, err
-	}
-
-	if secret := r.URL.Query().Get(workflows.ImageKey); secret != "" {
-		return e.imageByURL(r, id, secret)
+	if key := r.URL.Query().Get(workflows.ImageKey); key != "" {
+		return e.imageByURL(r, op.ID, key)
 	}
 
 	if op.Kind != cyborg.OperationProgram || op.State != cyborg.OperationRunning {
 		return cyborg.Image{}, nil, cyborg.Errorf(cyborg.ErrChanged, "operation %s is of kind %s and has the state %s; only a running program operation may fetch its image",
-			id, op.Kind, op.State)
+			op.ID, op.Kind, op.State)
 	}
 
 	var request cyborg.ProgramRequest
@@ -136,12 +128,17 @@ func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, openFunc, error) {
 		err = json.Unmarshal(text, &request)
 	}
 	if err != nil {
-		return cyborg.Image{}, nil, cyborg.Errorf(cyborg.ErrInternal, "the input of operation %s cannot be read: %w", id, err)
+		return cyborg.Image{}, nil, cyborg.Errorf(cyborg.ErrInternal, "the input of operation %s cannot be read: %w", op.ID, err)
 	}
 
 	image := request.Image
 	if !strings.HasPrefix(image.Source, "http://") && !strings.HasPrefix(image.Source, "https://") {
-		return image, nil, cyborg.Errorf(cyborg.ErrInvalid, "image %q cannot be fetched with the operation's id alone: it is a file on the host, or it is in Glance and needs its one-time URL", image.Source)
+		return image, nil, cyborg.Errorf(cyborg.ErrInvalid, "image %q cannot be fetched with the operation's id alone: it is a file on the host, or it is in Glance and needs the URL that its step names", image.Source)
+	}
+
+	if image.QueryHidden() { // a reload, and the host did not keep what it had loaded
+		return image, nil, cyborg.Errorf(cyborg.ErrInvalid, "image %q cannot be fetched again: the query of its URL was deleted when it had been loaded", image.Source).
+			WithHint("Program the accelerator with the whole URL.")
 	}
 
 	return image, func(ctx context.Context, offset int64) (io.ReadCloser, int64, error) {
@@ -149,16 +146,16 @@ func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, openFunc, error) {
 	}, nil
 }
 
-// imageByURL returns the image of a one-time URL, which was made for the host
-// of its operation.
-func (e *endpoint) imageByURL(r *http.Request, operation uuid.UUID, secret string) (cyborg.Image, openFunc, error) {
-	url, err := e.deps.Records.UseImage(r.Context(), operation, secret)
+// imageByURL returns the image with this key, which was found for the host of
+// its operation.
+func (e *endpoint) imageByURL(r *http.Request, operation uuid.UUID, key string) (cyborg.Image, openFunc, error) {
+	url, err := e.deps.Records.UseImage(r.Context(), operation, key)
 	if err != nil {
 		return url.Image, nil, err
 	}
 
 	if e.deps.Glance == nil {
-		return url.Image, nil, cyborg.Errorf(cyborg.ErrUnavailable, "this conductor is not configured for Glance; the one that made the URL was").
+		return url.Image, nil, cyborg.Errorf(cyborg.ErrUnavailable, "this conductor is not configured for Glance; the one that found the image was").
 			WithHint("Configure the section openstack alike on all conductors.")
 	}
 
@@ -168,21 +165,64 @@ func (e *endpoint) imageByURL(r *http.Request, operation uuid.UUID, secret strin
 	}, nil
 }
 
-// revokeImage revokes a one-time URL, because the host has received the image.
-// Whoever knows the secret may revoke the URL. The answer is the same if there
-// was none, so that it reveals nothing.
+// revokeImage makes a URL invalid, because the host has received the image. The
+// answer is the same if there was none: an earlier one may have been lost.
 func (e *endpoint) revokeImage(w http.ResponseWriter, r *http.Request) error {
-	id, err := operationOf(r)
+	op, err := e.authorizeImage(r)
 	if err != nil {
 		return err
 	}
 
-	if err := e.deps.Records.RevokeImage(r.Context(), id, r.URL.Query().Get(workflows.ImageKey)); err != nil {
+	if err := e.deps.Records.RevokeImage(r.Context(), op.ID, r.URL.Query().Get(workflows.ImageKey)); err != nil {
 		return err
 	}
 
 	w.WriteHeader(http.StatusNoContent)
 	return nil
+}
+
+// authorizeImage returns the operation in the path, unless the agent may have no
+// image of it: it must be the agent of the operation's host. Nothing in a step
+// helps others to its image, because many can read what is sent through
+// Temporal.
+func (e *endpoint) authorizeImage(r *http.Request) (cyborg.Operation, error) {
+	id, err := operationOf(r)
+	if err != nil {
+		return cyborg.Operation{}, err
+	}
+
+	op, err := e.deps.Records.Operation(r.Context(), id)
+	if err == nil {
+		err = e.authorizeHost(r, op.Host)
+	}
+	if err != nil || e.config.Certificates || inProcess(r) {
+		return op, err
+	}
+
+	host, err := e.deps.Records.Host(r.Context(), op.Host)
+	if err != nil {
+		return op, err
+	}
+
+	return op, checkProof(r, host)
+}
+
+// checkProof returns an error unless the request comes from the host's agent,
+// where no certificate says so. An agent of release 0.1 has no proof: as from a
+// server of that release, it gets the images for which it names the operation,
+// or a secret that a server of that release made.
+func checkProof(r *http.Request, host cyborg.Host) error {
+	if agentapi.ProvenInstance(r.Header.Get(agentapi.ProofHeader)) == host.Instance {
+		return nil
+	}
+
+	_, err := uuid.Parse(r.URL.Query().Get(workflows.ImageKey))
+	if named := err == nil; !named && !agentapi.NeedsProof(host.Instance) {
+		return nil
+	}
+
+	return cyborg.Errorf(cyborg.ErrForbidden, "the request does not prove that it comes from the agent of host %q", host.Name).
+		WithHint("Upgrade the agent if it is of release 0.1, or give agents and servers certificates.")
 }
 
 // operationOf returns the ID of the operation in the path.

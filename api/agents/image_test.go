@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/agents"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/openstack/glance"
 	"github.com/cyborg-project/cyborg/internal/openstack/glance/glancetest"
 	"github.com/cyborg-project/cyborg/workflows"
@@ -130,6 +132,60 @@ func TestOneTimeURLIsRefused(t *testing.T) {
 	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(g.store.GrantImage(t.Context(), db.ImageURL{
 		Operation: g.operation, Accelerator: uuid.New(), Host: "h1", Valid: time.Minute,
 	}, "too-late")))
+}
+
+// Where no certificate says who an agent is, an image is served only to the
+// agent that the host has, which proves that it is. What Temporal and the
+// records say of the operation and of the agent is not enough.
+func TestImagesAreServedToTheHostsAgentOnly(t *testing.T) {
+	t.Parallel()
+	url, _ := origin(t)
+	g := setupGlance(t, agents.Config{})
+	g.plain()
+	web := setup(t, agents.Config{}, url)
+	web.plain()
+	byOperation := workflows.ImagesPath + web.programming(url+"/ranged", true).String()
+
+	served := func(h *harness, path string, header ...string) {
+		t.Helper()
+		response, body := h.send(http.MethodGet, path, nil, header...)
+		require.Equal(t, http.StatusOK, response.StatusCode, "%.200s", body)
+	}
+	refused := func(h *harness, method, path string, header ...string) {
+		t.Helper()
+		response, body := h.send(method, path, nil, header...)
+		require.Contains(t, h.refused(cyborg.ErrForbidden, response, body).Detail, "does not prove")
+	}
+
+	// An agent of release 0.1 has no proof. It gets what a server of that release
+	// has made a secret for, and no image whose name everybody knows.
+	served(g.harness, g.path)
+	served(web, byOperation)
+	op, err := g.store.Operation(t.Context(), g.operation)
+	require.NoError(t, err)
+	named := g.grant(t, workflows.ImageName(g.operation, uuid.MustParse(op.Subjects[0].ID)), time.Minute)
+	refused(g.harness, http.MethodGet, named)
+
+	// This release's agent has one, and needs it.
+	proof := []string{agentapi.ProofHeader, "what only the agent has"}
+	for _, h := range []*harness{g.harness, web} {
+		_, err := h.database.Exec(t.Context(), "UPDATE hosts SET instance = $1", agentapi.ProvenInstance(proof[1]))
+		require.NoError(t, err)
+	}
+	for _, wrong := range [][]string{nil, {proof[0], ""}, {proof[0], "a guess"}, {proof[0], agentapi.ProvenInstance(proof[1])}} {
+		refused(g.harness, http.MethodGet, named, wrong...)
+		refused(g.harness, http.MethodGet, workflows.ImageFetch(g.operation, "any-secret"), wrong...)
+		refused(g.harness, http.MethodDelete, named, wrong...)
+		refused(web, http.MethodGet, byOperation, wrong...)
+	}
+	served(g.harness, named, proof...)
+	served(web, byOperation, proof...)
+
+	// An agent in the server's own process needs none.
+	inside := httptest.NewServer(agents.InProcess(g.server.Config.Handler))
+	t.Cleanup(inside.Close)
+	g.server = inside
+	served(g.harness, named)
 }
 
 // A one-time URL serves only the host that it was made for. A conductor that

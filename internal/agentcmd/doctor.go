@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -237,9 +238,9 @@ func examineEndpoints(ctx context.Context, f *doctor.Findings, c *config.Config)
 // examineName checks that no other agent reports under this host's name.
 func examineName(ctx context.Context, f *doctor.Findings, c *config.Config, endpoint string, servers serverClient) {
 	const check = "name of the host"
-	own, err := agent.Instance(c.Agent.Root, c.Agent.StateDir)
+	own, err := agent.Instances(c.Agent.Root, c.Agent.StateDir)
 	if err != nil {
-		f.Error(check, err, "Set agent.root to where /proc is.")
+		f.Error(check, err, "Run it as the agent's user, and set agent.root to where /proc is.")
 		return
 	}
 
@@ -250,7 +251,7 @@ func examineName(ctx context.Context, f *doctor.Findings, c *config.Config, endp
 		f.OKf(check, "%s has not reported yet", c.Agent.Host)
 	case err != nil:
 		f.Error(check, err, "Look at the server's log.")
-	case !host.Silent && host.Instance != "" && host.Instance != own:
+	case !host.Silent && host.Instance != "" && !slices.Contains(own, host.Instance):
 		f.Fail(check, fmt.Sprintf("%s has an agent that is not of this state directory and boot: one at %s, heard at %s",
 			c.Agent.Host, host.Address, host.LastSeen.Format(time.RFC3339)), do)
 	case len(host.DuplicateAgents) > 0:

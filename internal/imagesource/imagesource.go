@@ -70,7 +70,7 @@ func New(options Options) (*HTTP, error) {
 
 	connect := cmp.Or(options.Connect, 10*time.Second)
 	h.client = &http.Client{
-		Transport: &http.Transport{
+		Transport: checkedRedirects{&http.Transport{
 			DialContext:           guardedDial(connect),
 			TLSHandshakeTimeout:   connect,
 			ResponseHeaderTimeout: cmp.Or(options.Answer, 30*time.Second),
@@ -78,8 +78,9 @@ func New(options Options) (*HTTP, error) {
 			ForceAttemptHTTP2:     true,
 			MaxIdleConnsPerHost:   2,
 			IdleConnTimeout:       30 * time.Second,
-		},
+		}},
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
+			req.Header.Del("Referer") // the query of the URL before may be a signature
 			if len(via) > maxRedirects {
 				return cyborg.Errorf(cyborg.ErrUnavailable, "the image source redirects more than %d times", maxRedirects)
 			}
@@ -92,6 +93,26 @@ func New(options Options) (*HTTP, error) {
 	}
 
 	return h, nil
+}
+
+// checkedRedirects refuses a redirect to something that is not a URL, because
+// the client's own error for it has all of its text, and that may be a secret.
+type checkedRedirects struct{ *http.Transport }
+
+// RoundTrip requests one URL.
+func (c checkedRedirects) RoundTrip(request *http.Request) (*http.Response, error) {
+	answer, err := c.Transport.RoundTrip(request)
+	if err != nil {
+		return nil, err
+	}
+
+	if location := answer.Header.Get("Location"); location != "" {
+		if _, err := request.URL.Parse(location); err != nil {
+			_ = answer.Body.Close() // the error says more
+			return nil, cyborg.Errorf(cyborg.ErrUnavailable, "image source %s redirects to what is not a URL", cyborg.ShowSource(request.URL.String()))
+		}
+	}
+	return answer, nil
 }
 
 // Close closes idle connections.

@@ -255,3 +255,37 @@ func TestNoErrorHasTheQuery(t *testing.T) {
 		require.NotContains(t, err.Error(), "canary")
 	}
 }
+
+// TestRedirectsKeepQueries: the query of one URL may be a signature. A redirect
+// does not tell it to the next server, and a redirect that cannot be followed
+// does not show the one that it leads to.
+func TestRedirectsKeepQueries(t *testing.T) {
+	t.Parallel()
+	const canary = "X-Signature=canary"
+	mux := http.NewServeMux()
+	mux.HandleFunc("/moved", func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "/here?target=1", http.StatusFound)
+	})
+	mux.HandleFunc("/here", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(w, r.Referer())
+	})
+	mux.HandleFunc("/nowhere", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Location", "/%zz?"+canary)
+		w.WriteHeader(http.StatusFound)
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	s := source(t, imagesource.Options{Allow: []string{server.URL}})
+
+	content, _, err := s.Open(t.Context(), cyborg.Image{Source: server.URL + "/moved?" + canary}, 0)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, content.Close()) }()
+	referer, err := io.ReadAll(content)
+	require.NoError(t, err)
+	require.Empty(t, referer)
+
+	_, _, err = s.Open(t.Context(), cyborg.Image{Source: server.URL + "/nowhere?" + canary}, 0)
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
+	require.ErrorContains(t, err, "redirects to what is not a URL")
+	require.NotContains(t, err.Error(), "canary")
+}

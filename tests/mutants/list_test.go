@@ -210,6 +210,11 @@ func ofWorkflows() []mutant {
 			old:  "err = a.requireMine(&in, info.WorkflowExecution.RunID)",
 			new:  "err = nil",
 		},
+		{
+			breaks: "no step repeats the query of an image's URL", file: "workflows/load.go", pkg: pkg, test: "TestQueriesOfImagesAreInNoStep",
+			old: "l.image = l.image.Shown()",
+			new: "_ = l.image.Shown()",
+		},
 	}
 }
 
@@ -336,6 +341,18 @@ func ofRecords() []mutant {
 			old: "if h.Holder != nil && *h.Holder == holder {",
 			new: "if false {",
 		},
+		{
+			breaks: "a run does not get the query of an image's URL", file: operation + "program.go", pkg: pkg,
+			test: "TestQueryOfAnImageIsKeptWhileItsOperationRuns",
+			old:  "\trequest.Image = request.Image.Shown()\n",
+			new:  "",
+		},
+		{
+			breaks: "the query of an image's URL is deleted with the end", file: operation + "run.go", pkg: pkg,
+			test: "TestQueryOfAnImageIsKeptWhileItsOperationRuns",
+			old:  "input = secretive.forget()",
+			new:  "_ = secretive.forget()",
+		},
 	}
 }
 
@@ -446,6 +463,30 @@ func ofAgents() []mutant {
 			test: "TestJournalLostDuringAProgram",
 			old:  "!staged && !s.begun {",
 			new:  "!staged && s.begun {",
+		},
+		{
+			breaks: "a redirect does not tell the URL before", file: "internal/imagesource/imagesource.go", pkg: "internal/imagesource",
+			test: "TestRedirectsKeepQueries",
+			old:  "req.Header.Del(\"Referer\")",
+			new:  "req.Header.Del(\"X-None\")",
+		},
+		{
+			breaks: "only the host's agent gets an image", file: "api/agents/image.go", pkg: "api/agents",
+			test: "TestImagesAreServedToTheHostsAgentOnly",
+			old:  "return op, checkProof(r, host)",
+			new:  "_ = checkProof(r, host)\n\treturn op, nil",
+		},
+		{
+			breaks: "an agent of release 0.1 gets no image by its name", file: "api/agents/image.go", pkg: "api/agents",
+			test: "TestImagesAreServedToTheHostsAgentOnly",
+			old:  "named := err == nil; !named &&",
+			new:  "named := err == nil && false; !named &&",
+		},
+		{
+			breaks: "only the host's agent gives an image back", file: "api/agents/image.go", pkg: "api/agents",
+			test: "TestImagesAreServedToTheHostsAgentOnly",
+			old:  "\top, err := e.authorizeImage(r)\n\tif err != nil {\n\t\treturn err",
+			new:  "\tid, err := operationOf(r)\n\top := cyborg.Operation{ID: id}\n\tif err != nil {\n\t\treturn err",
 		},
 	}
 }

@@ -2,8 +2,6 @@ package agent
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"log/slog"
 	"sync"
@@ -158,7 +156,13 @@ func (a *Agent) assemble(dir *statedir.Dir, j *journal.Journal) (parts, error) {
 		return parts{}, err
 	}
 
+	own, err := a.identify(j.BootID(), dir)
+	if err != nil {
+		return parts{}, err
+	}
+
 	conductors := newEndpoint(a.config.Endpoints, a.config.TLS, a.deps.Dial)
+	conductors.proof = own.proof
 
 	store, err := images.Open(images.Config{
 		Dir: dir.Join("images"), ImageDir: a.config.ImageDir, MaxBytes: a.config.ImageMaxBytes, CacheBytes: a.config.ImageCacheBytes,
@@ -175,7 +179,7 @@ func (a *Agent) assemble(dir *statedir.Dir, j *journal.Journal) (parts, error) {
 	}
 
 	sender := &reporter{
-		endpoint: conductors, inventory: known, bootID: j.BootID(), instance: instanceOf(j.BootID(), dir.ID()), version: a.deps.Version, started: a.deps.Clock().UTC(),
+		endpoint: conductors, inventory: known, bootID: j.BootID(), instance: own.instance, version: a.deps.Version, started: a.deps.Clock().UTC(),
 		interval: a.config.HeartbeatInterval, log: a.log, metrics: measured, exceed: j.Exceed, assignments: j, clock: a.deps.Clock,
 		requests: make(chan reportRequest), forced: make(chan struct{}, 1), approval: newApproval(), introduced: make(chan struct{}),
 	}
@@ -198,24 +202,4 @@ func (a *Agent) assemble(dir *statedir.Dir, j *journal.Journal) (parts, error) {
 	sender.busy = func() bool { return activities.Running() >= a.config.Slots }
 
 	return parts{inventory: known, endpoint: conductors, reporter: sender, metrics: measured, activities: activities}, nil
-}
-
-// Instance returns the identity of the agent with these directories in the
-// machine's present boot; empty if no agent has ever used the state directory.
-// See Config for root and stateDir.
-func Instance(root, stateDir string) (string, error) {
-	id := statedir.ID(stateDir)
-	if id == "" {
-		return "", nil
-	}
-	bootID, err := readBootID(root)
-	return instanceOf(bootID, id), err
-}
-
-// instanceOf identifies an agent among all that run at the same time. A copy of
-// a machine has a boot id of its own, and on one machine no two processes share
-// a state directory; a restarted process keeps both.
-func instanceOf(bootID, stateDir string) string {
-	sum := sha256.Sum256([]byte(bootID + " " + stateDir))
-	return hex.EncodeToString(sum[:8])
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/activities/agent/images"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/contentrange"
 	"github.com/cyborg-project/cyborg/workflows"
 )
@@ -47,6 +48,8 @@ type endpoint struct {
 	// first is the index in urls of the conductor to ask first.
 	first  atomic.Int64
 	client *http.Client
+	// proof is sent with the requests for images; see identity.
+	proof string
 }
 
 // newEndpoint makes the client. It follows no redirects, so that only a
@@ -124,7 +127,7 @@ func (e *endpoint) Image(ctx context.Context, path string, offset int64) (images
 	ctx, cancel := context.WithCancelCause(parent)
 
 	response, err := e.ask(ctx, func(ctx context.Context, base string) (*http.Request, error) { //nolint:bodyclose // Download closes it
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, nil)
+		request, err := e.imageRequest(ctx, http.MethodGet, base+path)
 		if err == nil && offset > 0 {
 			request.Header.Set("Range", fmt.Sprintf("bytes=%d-", offset))
 		}
@@ -159,7 +162,7 @@ func (e *endpoint) Image(ctx context.Context, path string, offset int64) (images
 	return download, nil
 }
 
-// GiveBack tells a conductor that a one-time URL is no longer needed. The error
+// GiveBack tells a conductor that the image at the path is no longer needed. The error
 // is of kind ErrForbidden if the path is not that of an image.
 func (e *endpoint) GiveBack(ctx context.Context, path string) error {
 	if err := checkImagePath(path); err != nil {
@@ -169,12 +172,21 @@ func (e *endpoint) GiveBack(ctx context.Context, path string) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	response, err := e.ask(ctx, func(ctx context.Context, base string) (*http.Request, error) {
-		return http.NewRequestWithContext(ctx, http.MethodDelete, base+path, nil)
+		return e.imageRequest(ctx, http.MethodDelete, base+path)
 	})
 	if err != nil {
 		return err
 	}
 	return response.Body.Close()
+}
+
+// imageRequest makes a request about an image, with the agent's proof.
+func (e *endpoint) imageRequest(ctx context.Context, method, url string) (*http.Request, error) {
+	request, err := http.NewRequestWithContext(ctx, method, url, nil)
+	if err == nil && e.proof != "" {
+		request.Header.Set(agentapi.ProofHeader, e.proof)
+	}
+	return request, err
 }
 
 // checkImagePath returns an error unless a path with its query is exactly as

@@ -93,13 +93,14 @@ func TestImageErrorsOfTheConductor(t *testing.T) {
 	}
 }
 
-// A one-time URL is given back, and no error contains its secret.
+// An image is given back, with the agent's proof. No error contains the key,
+// which a server of release 0.1 may have made a secret, nor the proof.
 func TestOneTimeURLs(t *testing.T) {
 	t.Parallel()
 	path := workflows.ImageFetch(uuid.New(), "the-secret")
 	asked := make(chan string, 2)
 	e := serveImages(t, func(w http.ResponseWriter, r *http.Request) {
-		asked <- r.Method + " " + r.URL.RequestURI()
+		asked <- r.Method + " " + r.URL.RequestURI() + " " + r.Header.Get(agentapi.ProofHeader)
 		if r.Method == http.MethodDelete {
 			w.WriteHeader(http.StatusNoContent)
 			return
@@ -107,20 +108,22 @@ func TestOneTimeURLs(t *testing.T) {
 		_, _ = fmt.Fprint(w, "image") // a failed write shows at the client
 	})
 
+	e.proof = "the-proof"
 	download, err := e.Image(t.Context(), path, 0)
 	require.NoError(t, err)
 	require.NoError(t, download.Close())
 	require.NoError(t, e.GiveBack(t.Context(), path))
 
-	require.Equal(t, "GET "+path, <-asked)
-	require.Equal(t, "DELETE "+path, <-asked)
+	require.Equal(t, "GET "+path+" the-proof", <-asked)
+	require.Equal(t, "DELETE "+path+" the-proof", <-asked)
 
 	nobody := newEndpoint([]string{"http://127.0.0.1:1"}, nil, nil)
 	defer nobody.close()
+	nobody.proof = "the-proof"
 	_, err = nobody.Image(t.Context(), path, 0)
 	require.ErrorContains(t, err, "127.0.0.1:1")
-	require.NotContains(t, err.Error(), "the-secret")
-	require.NotContains(t, nobody.GiveBack(t.Context(), path).Error(), "the-secret")
+	require.NotContains(t, err.Error(), "the-")
+	require.NotContains(t, nobody.GiveBack(t.Context(), path).Error(), "the-")
 }
 
 // A step names what to fetch. It can name images of the conductors only: with

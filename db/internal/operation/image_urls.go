@@ -13,8 +13,8 @@ import (
 )
 
 // ImageURL is the permission for one host to fetch one image for a running
-// operation. Its secret is a part of the URL, and only its hash is in the
-// records.
+// operation. Its key is a part of the URL, and only its hash is in the records:
+// release 0.1 had a secret there, and its operations may still run.
 type ImageURL struct {
 	Operation   uuid.UUID
 	Accelerator uuid.UUID
@@ -25,13 +25,11 @@ type ImageURL struct {
 	Valid time.Duration
 }
 
-// GrantImage makes the URL with that secret the one of its operation and
+// GrantImage makes the URL with that key the one of its operation and
 // accelerator, and an earlier URL invalid. The error is of kind ErrChanged
 // where no such operation runs on the host.
-func (s *Store) GrantImage(ctx context.Context, url ImageURL, secret string) error {
-	// A repeated step makes a new URL, because the secret of the first one is not
-	// recorded and cannot be returned again.
-	hash := sha256.Sum256([]byte(secret))
+func (s *Store) GrantImage(ctx context.Context, url ImageURL, key string) error {
+	hash := sha256.Sum256([]byte(key))
 
 	tag, err := s.db.Pool.Exec(ctx, `
 		INSERT INTO image_urls (operation_id, deployable_uuid, secret, host, image, size, valid, expires_at)
@@ -48,11 +46,11 @@ func (s *Store) GrantImage(ctx context.Context, url ImageURL, secret string) err
 	return s.db.Failure(ctx, err)
 }
 
-// UseImage begins or continues a use of the URL with that secret, and extends
+// UseImage begins or continues a use of the URL with that key, and extends
 // its validity. The error is of kind ErrChanged where there is no valid URL: it
 // never existed, has expired, was given back, or its operation no longer runs.
-func (s *Store) UseImage(ctx context.Context, operation uuid.UUID, secret string) (ImageURL, error) {
-	hash := sha256.Sum256([]byte(secret))
+func (s *Store) UseImage(ctx context.Context, operation uuid.UUID, key string) (ImageURL, error) {
+	hash := sha256.Sum256([]byte(key))
 	url := ImageURL{Operation: operation}
 
 	err := s.db.Pool.QueryRow(ctx, `
@@ -70,10 +68,10 @@ func (s *Store) UseImage(ctx context.Context, operation uuid.UUID, secret string
 	return url, s.db.Failure(ctx, err)
 }
 
-// RevokeImage makes the URL with that secret invalid, because the host has the
+// RevokeImage makes the URL with that key invalid, because the host has the
 // image. Giving back an invalid URL changes nothing.
-func (s *Store) RevokeImage(ctx context.Context, operation uuid.UUID, secret string) error {
-	hash := sha256.Sum256([]byte(secret))
+func (s *Store) RevokeImage(ctx context.Context, operation uuid.UUID, key string) error {
+	hash := sha256.Sum256([]byte(key))
 	_, err := s.db.Pool.Exec(ctx, "DELETE FROM image_urls WHERE operation_id = $1 AND secret = $2", operation, hash[:])
 	return s.db.Failure(ctx, err)
 }

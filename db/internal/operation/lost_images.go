@@ -16,6 +16,9 @@ import (
 // image changed, which now have the same one. When a later boot of the host
 // shows another image, a trigger records that the image is lost.
 //
+// The query of an image's URL is not recorded: the host keeps an image that is
+// loaded, so a reload need not fetch it.
+//
 // A reload is recorded only for its target: the image that other deployables
 // have lost still has to be loaded into them.
 func recordImages(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome, reload bool) error {
@@ -38,7 +41,7 @@ func recordImages(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 			UPDATE deployables d SET image_lost_at = NULL, image = CASE WHEN d.bitstream_id <> '' AND $3 THEN $2::jsonb END,
 			    image_bitstream = CASE WHEN $3 THEN nullif(d.bitstream_id, '') END,
 			    image_boot = CASE WHEN d.bitstream_id <> '' AND $3 THEN h.boot_id END
-			FROM hosts h WHERE d.uuid = ANY($1) AND h.name = d.host`, changed, image, !o.replaced[loaded])
+			FROM hosts h WHERE d.uuid = ANY($1) AND h.name = d.host`, changed, image.Shown(), !o.replaced[loaded])
 	}
 
 	return tx.SendBatch(ctx, batch).Close()

@@ -98,6 +98,10 @@ type searching interface{ searches() }
 // transaction.
 type completing interface{ complete(o *running) bool }
 
+// forgetting is a handler whose request has secrets. When the operation ends,
+// only what forget returns stays in the records.
+type forgetting interface{ forget() cyborg.Request }
+
 // notifying is a handler after whose end Nova has to be notified of the
 // accelerator requests that notified returns.
 type notifying interface{ notified() []uuid.UUID }

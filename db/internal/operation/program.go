@@ -59,6 +59,11 @@ func (p program) guard(targets []inventory.Accelerator, operation uuid.UUID) err
 		return err
 	}
 
+	if p.request.Image.QueryHidden() && !p.request.Reload {
+		return cyborg.Errorf(cyborg.ErrInvalid, "image %q lacks the query of its URL, which is deleted when an operation ends", p.request.Image.Source).
+			WithHint("Program the accelerator with the whole URL.")
+	}
+
 	if p.request.Reload && t.LostImage == nil {
 		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q has not lost its image", t.Name)
 	}
@@ -113,10 +118,23 @@ func fenceTargets(ctx context.Context, tx pgx.Tx, o *running, reason string) err
 	return err
 }
 
+// withoutSecrets returns the request with its image as it may be shown. The host
+// needs no more of the source: it asks the agent endpoint for the image, which
+// has the whole source from the records.
+func (p program) withoutSecrets() cyborg.ProgramRequest {
+	request := p.request
+	request.Image = request.Image.Shown()
+	return request
+}
+
+// forget leaves out the query of the image's URL.
+func (p program) forget() cyborg.Request { return p.withoutSecrets() }
+
 // describe adds the image, and the handles that instances hold: their instances
 // do not have to give them back.
 func (p program) describe(o *running, work *cyborg.Work) {
-	work.Program = &p.request
+	request := p.withoutSecrets()
+	work.Program = &request
 	for i := range o.targets {
 		for _, h := range o.targets[i].Handles {
 			if h.Holder != nil { // an instance, and only where the image was lost

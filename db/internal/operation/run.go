@@ -338,12 +338,17 @@ func (o *running) finish(ctx context.Context, tx pgx.Tx, outcome *cyborg.Outcome
 		result = outcome.Result
 	}
 
+	var input any // nil keeps all of it
+	if secretive, ok := o.handler.(forgetting); ok {
+		input = secretive.forget()
+	}
+
 	batch.Queue(`
 		UPDATE operations
-		SET state = $2, error = $3, result = $4, steps = coalesce($5, steps), ended_at = now(), run_id = $7
+		SET state = $2, error = $3, result = $4, steps = coalesce($5, steps), ended_at = now(), run_id = $7, input = coalesce($8, input)
 		WHERE id = $1 AND state = ANY($6)`,
 		o.id, string(outcome.State), outcome.Error, result, steps,
-		records.Texts(cyborg.Sources(cyborg.OperationTransitions(), outcome.State)), o.run).Exec(func(tag pgconn.CommandTag) error {
+		records.Texts(cyborg.Sources(cyborg.OperationTransitions(), outcome.State)), o.run, input).Exec(func(tag pgconn.CommandTag) error {
 		if tag.RowsAffected() == 0 {
 			return records.ErrCollision
 		}

@@ -1,0 +1,107 @@
+package agent
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
+	"github.com/cyborg-project/cyborg/internal/atomicfile"
+	"github.com/cyborg-project/cyborg/internal/statedir"
+)
+
+// keyName is the file in the state directory with the agent's key.
+const keyName = "agent-key"
+
+// identity is what the conductors know the agent by.
+type identity struct {
+	instance string
+	// proof is what only the agent with this instance has; empty where a
+	// certificate, or being in the server's process, proves who the agent is.
+	proof string
+}
+
+// identify returns the identity of the agent with this boot id and state
+// directory.
+func (a *Agent) identify(bootID string, dir *statedir.Dir) (identity, error) {
+	if !a.provesItself() {
+		return identity{instance: instanceOf(bootID, dir.ID())}, nil
+	}
+
+	key, err := readKey(dir.Path())
+	if errors.Is(err, fs.ErrNotExist) || err == nil && key == "" {
+		key = rand.Text()
+		err = atomicfile.Write(dir.Join(keyName), []byte(key), 0o600)
+	}
+	if err != nil {
+		return identity{}, cyborg.Errorf(cyborg.ErrUnavailable, "the agent's key in the state directory cannot be read or made: %w", err)
+	}
+
+	proof := proofOf(key, bootID, dir.ID())
+	return identity{instance: agentapi.ProvenInstance(proof), proof: proof}, nil
+}
+
+// provesItself says that nothing but a key of its own can prove to a conductor
+// who the agent is: it reaches the conductor through a port, and shows it no
+// certificate.
+func (a *Agent) provesItself() bool {
+	if a.deps.Dial != nil {
+		return false
+	}
+
+	tls := a.config.TLS
+	certified := tls != nil && (len(tls.Certificates) > 0 || tls.GetClientCertificate != nil)
+	for _, url := range a.config.Endpoints {
+		certified = certified && !strings.HasPrefix(url, "http://")
+	}
+
+	return !certified
+}
+
+// Instances returns the instances that the agent with these directories may
+// have in the machine's present boot, with a certificate or without; none if no
+// agent has ever used the state directory. See Config for root and stateDir.
+func Instances(root, stateDir string) ([]string, error) {
+	id := statedir.ID(stateDir)
+	if id == "" {
+		return nil, nil
+	}
+	bootID, err := readBootID(root)
+	if err != nil {
+		return nil, err
+	}
+
+	instances := []string{instanceOf(bootID, id)}
+	key, err := readKey(stateDir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return instances, nil
+	}
+	return append(instances, agentapi.ProvenInstance(proofOf(key, bootID, id))), err
+}
+
+// readKey reads the agent's key, with which it proves its instance.
+func readKey(stateDir string) (string, error) {
+	key, err := os.ReadFile(filepath.Join(stateDir, keyName))
+	return string(key), err
+}
+
+// instanceOf identifies an agent among all that run at the same time. A copy of
+// a machine has a boot id of its own, and on one machine no two processes share
+// a state directory; a restarted process keeps both.
+func instanceOf(bootID, stateDir string) string {
+	sum := sha256.Sum256([]byte(bootID + " " + stateDir))
+	return hex.EncodeToString(sum[:8])
+}
+
+// proofOf returns the proof of an agent. It identifies the agent as instanceOf
+// does, and only who has the key can make it.
+func proofOf(key, bootID, stateDir string) string {
+	sum := sha256.Sum256([]byte(key + " " + bootID + " " + stateDir))
+	return hex.EncodeToString(sum[:])
+}

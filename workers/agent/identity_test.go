@@ -1,0 +1,78 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/internal/agentapi"
+	"github.com/cyborg-project/cyborg/internal/statedir"
+)
+
+// Where nothing else proves who an agent is, its instance is that of a proof,
+// which only the owner of the state directory can make.
+func TestAgentsProveTheirInstance(t *testing.T) {
+	t.Parallel()
+	const bootID = "4f5d4a3e-8b5e-4f0c-9d0e-0a8a3c9f2b11"
+	root := t.TempDir()
+	boot := filepath.Join(root, "proc/sys/kernel/random")
+	require.NoError(t, os.MkdirAll(boot, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(boot, "boot_id"), []byte(bootID+"\n"), 0o600))
+	stateDir := filepath.Join(t.TempDir(), "state")
+	dir, err := statedir.Open(stateDir)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, dir.Close()) })
+
+	known := func() []string {
+		t.Helper()
+		instances, err := Instances(root, stateDir)
+		require.NoError(t, err)
+		return instances
+	}
+
+	certificate := &tls.Config{GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return nil, os.ErrNotExist }}
+	inProcess := func(context.Context, string, string) (net.Conn, error) { return nil, net.ErrClosed }
+	for _, agent := range []*Agent{
+		{config: Config{TLS: certificate, Endpoints: []string{"https://a", "https://b"}}},
+		{config: Config{Endpoints: []string{"http://conductor"}}, deps: Deps{Dial: inProcess}},
+	} {
+		own, err := agent.identify(bootID, dir)
+		require.NoError(t, err)
+		require.Equal(t, []string{own.instance}, known())
+		require.Empty(t, own.proof)
+		require.False(t, agentapi.NeedsProof(own.instance))
+	}
+
+	var first identity
+	for _, agent := range []*Agent{
+		{config: Config{Endpoints: []string{"http://a"}}},
+		{config: Config{TLS: &tls.Config{}, Endpoints: []string{"https://a"}}},
+		{config: Config{TLS: certificate, Endpoints: []string{"https://a", "http://b"}}},
+	} {
+		own, err := agent.identify(bootID, dir)
+		require.NoError(t, err)
+		require.Contains(t, known(), own.instance)
+		require.True(t, agentapi.NeedsProof(own.instance))
+		require.Equal(t, own.instance, agentapi.ProvenInstance(own.proof))
+		if first.instance == "" {
+			first = own
+		}
+		require.Equal(t, first, own, "a restart keeps it")
+	}
+
+	// Nobody else can read the key, and another one makes another agent.
+	key := filepath.Join(stateDir, keyName)
+	info, err := os.Stat(key)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode())
+	require.NoError(t, os.WriteFile(key, nil, 0o600))
+	other, err := (&Agent{config: Config{Endpoints: []string{"http://a"}}}).identify(bootID, dir)
+	require.NoError(t, err)
+	require.NotEqual(t, first.instance, other.instance)
+	require.NotEqual(t, first.proof, other.proof)
+}
