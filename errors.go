@@ -36,6 +36,7 @@ const (
 	ErrBusy            ErrorKind = "busy"            // the device is busy for a moment
 	ErrHostSilent      ErrorKind = "host_silent"     // the agent of the host does not answer
 	ErrOtherAgent      ErrorKind = "other_agent"     // the step is for another agent of the host than the one that has it
+	ErrLate            ErrorKind = "late"            // the host has seen a later assignment number than the step's
 	ErrUnavailable     ErrorKind = "unavailable"     // a service that is needed does not answer
 	ErrTimeout         ErrorKind = "timeout"         // a step took longer than its limit
 	ErrHardware        ErrorKind = "hardware"        // the device or its kernel driver failed
@@ -70,6 +71,7 @@ var errorKindTable = map[ErrorKind]errorKindRow{
 	ErrBusy:            {http.StatusConflict, true, slog.LevelInfo},
 	ErrHostSilent:      {http.StatusServiceUnavailable, false, slog.LevelWarn},
 	ErrOtherAgent:      {http.StatusServiceUnavailable, true, slog.LevelWarn},
+	ErrLate:            {http.StatusConflict, true, slog.LevelWarn},
 	ErrUnavailable:     {http.StatusServiceUnavailable, true, slog.LevelWarn},
 	ErrTimeout:         {http.StatusGatewayTimeout, true, slog.LevelWarn},
 	ErrHardware:        {http.StatusBadGateway, false, slog.LevelError},
@@ -108,7 +110,8 @@ func (k ErrorKind) Retryable() bool { return k.row().retry }
 // Agents must keep to it; see activities/agent.
 func (k ErrorKind) Refusal() bool {
 	switch k {
-	case ErrInUse, ErrProtected, ErrUnsupported, ErrNotFound, ErrInvalid, ErrChanged, ErrImageRejected, ErrTooLarge, ErrOtherAgent, ErrSuperseded:
+	case ErrInUse, ErrProtected, ErrUnsupported, ErrNotFound, ErrInvalid, ErrChanged, ErrImageRejected, ErrTooLarge, ErrOtherAgent, ErrSuperseded,
+		ErrLate:
 		return true
 	default:
 		return false

@@ -88,6 +88,27 @@ func TestDecideLooksAgain(t *testing.T) {
 	r.end(t, work, cyborg.OperationSucceeded)
 	settled()
 
+	// Only the journal knows this handle, and an operation works on its accelerator.
+	h.content.Attachments = append(h.content.Attachments, agentapi.Attachment{
+		Backend: "fake", Deployable: "card1", Handle: "ghost", Operation: uuid.New(), State: cyborg.AttachmentDone,
+	})
+	h.report(t)
+	var ghost db.Disagreement
+	all, err := r.Disagreements(t.Context(), db.AttachmentPlace{}, "", 0)
+	require.NoError(t, err)
+	for _, d := range all {
+		if d.Handle.Identity == "ghost" {
+			ghost = d
+		}
+	}
+	require.Equal(t, "card1", ghost.Deployable)
+	work = r.begin(t, toDetach(other.UUID, nil))
+	_, err = r.Decide(t.Context(), ghost)
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), "%v", err)
+	r.end(t, work, cyborg.OperationFailed)
+	_, err = r.Decide(t.Context(), ghost)
+	require.NoError(t, err)
+
 	// Its handle is another holder's by now, and the host still shows it attached.
 	r.do(t, toAttach(a.UUID, instance("vm")), cyborg.OperationSucceeded)
 	settled()
@@ -95,7 +116,7 @@ func TestDecideLooksAgain(t *testing.T) {
 	h.report(t)
 	decided, err := r.Decide(t.Context(), found)
 	require.NoError(t, err)
-	require.Equal(t, "given", decided.Recorded)
+	require.True(t, decided.Given())
 	require.False(t, decided.Attach)
 }
 
@@ -128,19 +149,34 @@ func TestSettledIsTold(t *testing.T) {
 	h.report(t)
 
 	found := r.disagreements(t)
-	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{found["card0"], found["never-heard-of"]}))
+	settled := []db.Disagreement{found["card0"], found["never-heard-of"]}
+	for i := range settled {
+		settled[i].Assignment = int64(100 + i)
+	}
+	require.NoError(t, r.RecordSettled(t.Context(), settled))
+	require.NoError(t, r.RecordSettled(t.Context(), settled)) // repeated, because its answer was lost
+
+	// Here nothing was corrected: journal and records had agreed.
+	agreed := found["card0"]
+	agreed.Journal, agreed.Assignment = cyborg.AttachmentDone, 102
+	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{agreed}))
 
 	told := map[string]map[string]any{}
+	count := 0
 	require.Eventually(t, func() bool { // readers see an event when all older transactions of the server have ended
 		events, err := r.Events(t.Context(), db.EventFilter{}, cyborg.Cursor{}, 1000)
 		require.NoError(t, err)
+		count = 0
 		for _, event := range events {
 			if event.Axis == cyborg.AxisSettled {
+				count++
+				delete(event.Data, "assignment")
 				told[string(event.Subject.Kind)+" "+event.Subject.ID] = event.Data
 			}
 		}
 		return len(told) == 2
 	}, 5*time.Minute, 10*time.Millisecond)
+	require.Equal(t, 2, count)
 	require.Equal(t, map[string]map[string]any{
 		"accelerator " + a.UUID.String(): {"identity": "card0.0", "deployable": "card0", "now": "attached", "journal": "", "recorded": "attached"},
 		"host h1":                        {"identity": "never-heard-of.0", "deployable": "never-heard-of", "now": "detached", "journal": "attached", "recorded": ""},
@@ -177,49 +213,60 @@ func TestFloorForANewJournal(t *testing.T) {
 
 // TestAssignmentsExceedWhatHostsHaveSeen: after a restore of the database, hosts
 // know of greater numbers than the records. A report or a heartbeat makes up
-// for that, also for the operations that are open.
+// for that.
 func TestAssignmentsExceedWhatHostsHaveSeen(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
-	h := r.addHost(t, "h1", 2)
-	for _, name := range []string{"card0", "card1"} {
-		h.ready(t, name)
-	}
-	open := r.begin(t, toAttach(h.accelerator(t, "card0").UUID, onHost("h1")))
+	h := r.addHost(t, "h1", 1)
+	last := func() int64 { return scalar[int64](t, r, "SELECT last_assignment()") }
 
 	report := h.next()
-	report.Assignment = open.Assignment + 1000
+	report.Assignment = last() + 1000
 	r.merge(t, report)
-	renewed := r.assignment(t, open.Operation)
-	require.Greater(t, renewed, report.Assignment)
-	to, err := r.CheckRun(t.Context(), runOf(open.Operation))
-	require.NoError(t, err)
-	require.Equal(t, renewed, to.Assignment)
+	require.Equal(t, report.Assignment, last())
 
 	beat := h.beat()
-	beat.Assignment = renewed + 1000
-	_, err = r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{beat})
-	require.NoError(t, err)
-	next := r.admit(t, toAttach(h.accelerator(t, "card1").UUID, onHost("h1")))
-	require.Greater(t, r.assignment(t, next.ID), beat.Assignment)
+	beats := func(number int64) error {
+		beat.Assignment = number
+		_, err := r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{beat})
+		return err
+	}
+	require.NoError(t, beats(last()+1000))
+	require.Equal(t, beat.Assignment, last())
 
 	// Lower numbers change nothing, and absurd ones are not believed.
-	known := r.assignment(t, next.ID)
+	known := last()
 	for _, number := range []int64{-1, 1, known, 1 << 62} {
-		beat.Assignment = number
-		_, err = r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{beat})
-		require.NoError(t, err)
-		require.Equal(t, known, r.assignment(t, next.ID))
+		require.NoError(t, beats(number))
+		require.Equal(t, known, last())
 	}
 
-	var last int64
-	require.NoError(t, r.sql.QueryRow(t.Context(), "SELECT last_value FROM assignment_numbers").Scan(&last))
-	require.Less(t, last, known+10)
-
 	// Another agent under the host's name is refused, and so is its number.
-	stranger := h.beat()
-	stranger.Instance, stranger.Assignment = "other", known+1000
-	_, err = r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{stranger})
-	require.Error(t, err)
-	require.Equal(t, known, r.assignment(t, next.ID))
+	beat.Instance = "other"
+	require.Error(t, beats(known+1000))
+	require.Equal(t, known, last())
+}
+
+// TestRenumber: the run of an open operation gets a greater number where its
+// host has refused the one that it had; nobody else does.
+func TestRenumber(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	a := r.addHost(t, "h1", 1).ready(t, "card0")
+	r.exec(t, "UPDATE hosts SET instance = 'agent-1'")
+	work := r.begin(t, toAttach(a.UUID, onHost("h1")))
+
+	to, err := r.Renumber(t.Context(), runOf(work.Operation))
+	require.NoError(t, err)
+	require.Greater(t, to.Assignment, work.Assignment)
+	require.Equal(t, "agent-1", to.Instance)
+	again, err := r.CheckRun(t.Context(), runOf(work.Operation))
+	require.NoError(t, err)
+	require.Equal(t, to, again)
+
+	_, err = r.Renumber(t.Context(), db.Run{Operation: work.Operation, ID: "other"})
+	require.Equal(t, cyborg.ErrSuperseded, cyborg.ErrorKindOf(err))
+	r.end(t, work, cyborg.OperationSucceeded)
+	_, err = r.Renumber(t.Context(), runOf(work.Operation))
+	require.Equal(t, cyborg.ErrSuperseded, cyborg.ErrorKindOf(err))
 }

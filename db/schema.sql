@@ -699,6 +699,11 @@ CREATE OR REPLACE FUNCTION attachment_settled(of_host text, accelerator uuid, wh
  LANGUAGE plpgsql
 AS $function$
 BEGIN
+    IF EXISTS (
+        SELECT FROM events WHERE subject_kind = CASE WHEN accelerator IS NULL THEN 'host' ELSE 'accelerator' END
+            AND subject_id = coalesce(accelerator::text, of_host) AND axis = 'settled' AND data->'assignment' = what->'assignment') THEN
+        RETURN; -- it was told already
+    END IF;
     IF accelerator IS NULL THEN
         INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
         VALUES ('host', of_host, of_host, 'settled', '', '', what);
@@ -911,8 +916,9 @@ CREATE OR REPLACE FUNCTION exceed_assignment(number bigint)
  SET search_path TO '$user', 'public'
 AS $function$
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended('assignment_numbers', 0));
-    PERFORM setval('assignment_numbers', number) FROM assignment_numbers WHERE last_value < number;
+    PERFORM pg_advisory_xact_lock(hashtextextended('assignment_numbers', 1));
+    PERFORM setval('assignment_numbers', number) FROM assignment_numbers 
+    WHERE last_value < number AND number < 1::bigint << 62;
     RETURN FOUND;
 END $function$;
 

@@ -140,6 +140,9 @@ type BeginInput struct {
 // CheckRunInput names the operation that the asking run believes to have.
 type CheckRunInput struct {
 	Operation uuid.UUID `json:"operation"`
+	// Late asks for a new assignment number: the host has refused a step because it
+	// has seen a later one.
+	Late bool `json:"late,omitempty"`
 }
 
 // CheckRunResult says that the run has the operation.
@@ -383,6 +386,9 @@ type SettleEntry struct {
 	Handle     cyborg.WorkHandle `json:"handle"`
 	Operation  uuid.UUID         `json:"operation"`
 	Want       AttachmentGoal    `json:"want"`
+	// Given says that the records give the handle to an instance or a service, and
+	// that the host's journal has it attached to the host.
+	Given bool `json:"given,omitempty"`
 }
 
 // SettleInput lists the attachments of one host to settle.

@@ -30,6 +30,8 @@ type operation struct {
 	// checked says that the records have just said that this run has the operation.
 	// One step may be sent on that, at once; see check.
 	checked bool
+	// late says that the host has refused the last step because of its number.
+	late bool
 	// superseded is why this run must touch and record nothing more: the operation
 	// has ended, or another run has it. Nil while the run has the operation.
 	superseded *cyborg.Error
@@ -210,7 +212,8 @@ const (
 // Where the agent lives and has no slot left, the step waits for as long as the
 // longest step of another operation may take. Such a wait is not counted as an
 // attempt. Neither is it where another agent than the host's took the step and
-// refused it, for as long as the host's agent may take to come.
+// refused it, for as long as the host's agent may take to come; nor where the
+// host has seen a later number, for as long: the records draw a new one.
 func (o *operation) attempt(ctx workflow.Context, name string, c call) (began bool, _ error) {
 	options := o.options(c)
 	options.ScheduleToStartTimeout = o.in.Limits.AgentWait
@@ -238,7 +241,8 @@ func (o *operation) attempt(ctx workflow.Context, name string, c call) (began bo
 			return began, err
 		}
 
-		other := FromFailure(err).Kind == cyborg.ErrOtherAgent
+		// Another agent, or a number that is too low: this agent did not take it.
+		other := FromFailure(err).Kind == cyborg.ErrOtherAgent || o.late
 		uncounted := other && workflow.Now(ctx).Before(agentDeadline)
 		if !retryable(err) || attempts >= o.in.Limits.Attempts && !uncounted || ctx.Err() != nil {
 			return began || !refused(err), err
@@ -246,7 +250,7 @@ func (o *operation) attempt(ctx workflow.Context, name string, c call) (began bo
 
 		began = began || !other
 		if uncounted {
-			attempts-- // the host's agent did not take it
+			attempts--
 		}
 
 		o.note(ctx, name, cyborg.StepRunning, fmt.Sprintf("try %d: %s", max(attempts, 1), FromFailure(err).Message))
@@ -267,7 +271,17 @@ func (o *operation) send(ctx workflow.Context, options workflow.ActivityOptions,
 	})
 	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, options), c.activity, c.input).Get(ctx, c.result)
 	o.notice(err)
+	o.late = isLate(err)
 	return err
+}
+
+// isLate says that the host refused a step because it has seen a later number
+// for the accelerator. The operation may have the accelerator all the same: the
+// database may have been restored, or the host may know of a neighbour that the
+// records do not.
+func isLate(err error) bool {
+	failure := FromFailure(err)
+	return failure != nil && failure.Kind == cyborg.ErrLate
 }
 
 // options returns what all calls to the host's agent have in common.
@@ -484,11 +498,12 @@ func (o *operation) check(ctx workflow.Context) error {
 	}
 
 	var result CheckRunResult
-	if err := o.ask(ctx, CheckRunActivity, CheckRunInput{Operation: o.in.Operation}, &result); err != nil {
+	if err := o.ask(ctx, CheckRunActivity, CheckRunInput{Operation: o.in.Operation, Late: o.late}, &result); err != nil {
 		return err
 	}
 
-	o.checked, o.work.Instance, o.work.Assignment = true, result.Instance, result.Assignment
+	o.checked, o.late = true, false
+	o.work.Instance, o.work.Assignment = result.Instance, result.Assignment
 	return nil
 }
 
@@ -511,7 +526,7 @@ const noLimit = 10 * 365 * 24 * time.Hour
 // cancel.
 func local(ctx workflow.Context, name string, in, out any) error {
 	ctx = workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
-		StartToCloseTimeout: 15 * time.Second,
+		StartToCloseTimeout:    15 * time.Second,
 		ScheduleToCloseTimeout: noLimit,
 		RetryPolicy: &temporal.RetryPolicy{
 			InitialInterval:    100 * time.Millisecond,

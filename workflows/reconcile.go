@@ -266,8 +266,12 @@ func comparePlacement(ctx workflow.Context, hosts int, out *ReconcileResult) err
 	return err
 }
 
-// settle settles the disagreements: all hosts at the same time, and those of one
-// host one after the other. For each it asks the records once more what is to be
+// settlingHosts is how many hosts settle at the same time. Each takes a
+// connection to the database for a moment, again and again.
+const settlingHosts = 20
+
+// settle settles the disagreements: several hosts at the same time, and those of
+// one host one after the other. For each it asks the records once more what is to be
 // done, has the host do it, and records that. Whatever is decided so is at most
 // one step old when it reaches the host, and the host refuses it where an
 // operation was faster.
@@ -279,10 +283,15 @@ func settle(ctx workflow.Context, in ReconcileInput, out *ReconcileResult) {
 
 	done, hosts := 0, workflow.DeterministicKeys(byHost)
 	ends := workflow.Now(ctx).Add(in.AgentWait + in.Limits.Step)
+	places := workflow.NewSemaphore(ctx, settlingHosts)
 
 	for _, host := range hosts {
 		workflow.Go(ctx, func(ctx workflow.Context) {
 			defer func() { done++ }()
+			if places.Acquire(ctx, 1) != nil {
+				return // the round was cancelled, which the caller tells
+			}
+			defer places.Release(1)
 
 			for n, d := range byHost[host] {
 				// The next round goes on with what this one has no time for: a host that is

@@ -31,7 +31,7 @@ type records struct {
 	// gone are the handles about which nothing is to be settled any more.
 	gone   map[string]bool
 	tidied int
-	from     workflows.Place
+	from   workflows.Place
 }
 
 // reconcile runs one round on the records, in an environment that change has
@@ -201,7 +201,7 @@ func TestReconcileStopsInTime(t *testing.T) {
 	}
 
 	out, err := reconcile(t, r, func(env *testsuite.TestWorkflowEnvironment) {
-		env.OnActivity(workflows.SettleActivity, mock.Anything, mock.Anything).After(limits().Step/2).Return(
+		env.OnActivity(workflows.SettleActivity, mock.Anything, mock.Anything).After(limits().Step / 2).Return(
 			func(_ context.Context, in workflows.SettleInput) (workflows.SettleResult, error) {
 				return workflows.SettleResult{Settled: in.Entries}, nil
 			})

@@ -61,6 +61,9 @@ type world struct {
 	// nothing was waited for since. unasked are the steps that were sent without it.
 	asked   bool
 	unasked []string
+	// number is the operation's assignment number, and hostSaw the highest that the
+	// host has seen.
+	number, hostSaw int64
 	// unanswered is how often the records cannot say which run has the operation.
 	unanswered int
 	// over says that the run has ended. A local activity that it gave up may still
@@ -181,7 +184,7 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 	on(workflows.EndActivity, func(ctx context.Context, outcome cyborg.Outcome) error {
 		return w.call(ctx, "End", false, func() { w.outcome = &outcome })
 	})
-	on(workflows.CheckRunActivity, func(context.Context, workflows.CheckRunInput) (workflows.CheckRunResult, error) {
+	on(workflows.CheckRunActivity, func(_ context.Context, in workflows.CheckRunInput) (workflows.CheckRunResult, error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.supersededAt != never && len(w.calls) >= w.supersededAt {
@@ -191,7 +194,10 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 			return workflows.CheckRunResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrInternal, "broken record"))
 		}
 		w.asked = true
-		return workflows.CheckRunResult{Instance: "agent-2"}, nil
+		if in.Late {
+			w.number++
+		}
+		return workflows.CheckRunResult{Instance: "agent-2", Assignment: w.number}, nil
 	})
 	on(workflows.LastSeenActivity, func(context.Context, workflows.LastSeenInput) (workflows.LastSeenResult, error) {
 		w.mu.Lock()
@@ -206,10 +212,16 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 	on(workflows.UninstallActivity, func(ctx context.Context, in workflows.InstallInput) (workflows.ChangeResult, error) {
 		return seen(), w.call(ctx, "Uninstall", in.Undo, func() { w.installed = false })
 	})
-	on(workflows.AttachActivity, func(ctx context.Context, _ workflows.AttachInput) (workflows.ChangeResult, error) {
+	on(workflows.AttachActivity, func(ctx context.Context, in workflows.AttachInput) (workflows.ChangeResult, error) {
+		if err := w.late(in.Addressee); err != nil {
+			return workflows.ChangeResult{}, err
+		}
 		return seen(), w.call(ctx, "Attach", w.kind == cyborg.OperationDetach, func() { w.attached = true })
 	})
 	on(workflows.DetachActivity, func(ctx context.Context, in workflows.DetachInput) (workflows.ChangeResult, error) {
+		if err := w.late(in.Addressee); err != nil {
+			return workflows.ChangeResult{}, err
+		}
 		return seen(), w.call(ctx, "Detach", in.Undo, func() { w.attached = false })
 	})
 
@@ -258,6 +270,17 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 	on(workflows.ConfigureActivity, func(ctx context.Context, _ workflows.ConfigureInput) (workflows.ConfigureResult, error) {
 		return workflows.ConfigureResult{State: cyborg.BackendOK}, w.call(ctx, "Configure", false, func() {})
 	})
+}
+
+// late is what the host answers to a step whose number is lower than one that it
+// has seen.
+func (w *world) late(step workflows.Addressee) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if step.Assignment >= w.hostSaw {
+		return nil
+	}
+	return workflows.ToFailure(cyborg.Errorf(cyborg.ErrLate, "this host has seen %d", w.hostSaw))
 }
 
 // limits are those of every run here.

@@ -185,8 +185,8 @@ func serve[In, Out any](
 				return err
 			})
 		}
-		if err == nil {
-			err = a.Journal.KeepRaised() // of a step that had nothing to write
+		if keepErr := a.Journal.KeepRaised(); err == nil { // of a step that had nothing to write
+			err = keepErr
 		}
 
 		err = explain(work, name, a.Inventory.Host(), err)

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/fake"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -74,7 +75,7 @@ func TestLateStepsAreRefused(t *testing.T) {
 			h.must(workflows.AttachActivity, held, nil)
 
 			before, calls := h.card(), len(h.fate.calls)
-			failure := h.refused(cyborg.ErrChanged, name, input)
+			failure := h.refused(cyborg.ErrLate, name, input)
 			require.Contains(t, failure.Message, "number 5 comes too late for "+region)
 			require.Equal(t, before, h.card())
 			require.Len(t, h.fate.calls, calls)
@@ -118,11 +119,55 @@ func TestLateImageForANeighbour(t *testing.T) {
 
 	h.must(workflows.ProgramActivity, neighbour, nil)
 	before := h.loaded()
-	failure := h.refused(cyborg.ErrChanged, workflows.ProgramActivity, whole)
+	failure := h.refused(cyborg.ErrLate, workflows.ProgramActivity, whole)
 	require.Contains(t, failure.Message, "number 4 comes too late for "+other)
 	require.Equal(t, before, h.loaded())
 
 	whole.Assignment = 6
 	h.must(workflows.ProgramActivity, whole, nil)
 	require.NotEqual(t, before, h.loaded())
+}
+
+// A restore comes after a later image for a region that it would fill as well,
+// of which only its note knows. It is refused.
+func TestLateRestore(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.load(uuid.New(), region, "first")
+	whole := h.stage(uuid.New(), region, "whole")
+	whole.Image.WholeDevice, whole.Addressee = true, numbered(4)
+	h.must(workflows.ProgramActivity, whole, nil)
+	later := h.stage(uuid.New(), other, "new")
+	later.Addressee = numbered(8)
+	h.must(workflows.ProgramActivity, later, nil)
+
+	restore := workflows.RestoreInput{Addressee: numbered(4), Operation: whole.Operation, Target: withImage(target(), "first")}
+	failure := h.refused(cyborg.ErrLate, workflows.RestoreActivity, restore)
+	require.Contains(t, failure.Message, "number 4 comes too late for "+other)
+	require.Equal(t, map[string]string{"r0": "whole", "r1": "new"}, h.loaded())
+}
+
+// The records give a handle to an instance, and the journal has it attached to
+// the host. The host gives it up, unless somebody uses it; where the journal
+// does not have it any more, what the hardware shows is the instance's.
+func TestSettleWhatWasGivenToAnother(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	op := uuid.New()
+	h.must(workflows.AttachActivity, attach(op, handle), nil)
+	given := entry(op, handle, workflows.GoalDetached)
+	given.Given = true
+
+	require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
+	require.Contains(t, h.settle(given).Errors[handle], "in use by qemu")
+	require.True(t, h.attachedNow(handle))
+
+	require.NoError(t, h.bench.Use(t.Context(), card, handle, ""))
+	require.Empty(t, h.settle(given).Errors)
+	require.False(t, h.attachedNow(handle))
+
+	h.edit(func(c *fake.Card) { c.Deployables["r0"].Handles[handle].Attached = true })
+	require.Empty(t, h.settle(given).Errors)
+	require.True(t, h.attachedNow(handle))
 }

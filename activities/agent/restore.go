@@ -52,6 +52,15 @@ func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreIn
 		}
 	}
 
+	// The images that come back may fill regions of which only the note knows.
+	var subjects []journal.Subject
+	for _, name := range slices.Sorted(maps.Keys(note.BitstreamIDs)) {
+		subjects = append(subjects, journal.Subject{Backend: in.Target.Backend, Deployable: name})
+	}
+	if err := a.Journal.Raise(in.Assignment, subjects...); err != nil {
+		return result, err
+	}
+
 	restoring := s.at(journal.Started)
 	// This step needs the images now, so the cache must keep them even when the
 	// undone program step is forgotten.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/activities/agent/inventory"
+	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/internal/journal"
 	"github.com/cyborg-project/cyborg/workflows"
 )
@@ -35,8 +36,9 @@ func (a *Activities) settle(ctx context.Context, t *try, in workflows.SettleInpu
 // settleOne settles one attachment under the lock of its device. A nil error
 // means that it is in the wanted state.
 func (a *Activities) settleOne(ctx context.Context, t *try, to workflows.Addressee, entry workflows.SettleEntry) error {
+	subject := journal.Subject{Backend: entry.Backend, Deployable: entry.Deployable}
 	if entry.Handle.Holder.Kind != cyborg.HolderHost && entry.Want == workflows.GoalAttached {
-		return nil // the handle was only handed out, and this host has nothing to attach
+		return a.Journal.Raise(to.Assignment, subject) // the handle was only handed out, and this host has nothing to attach
 	}
 
 	// The device is needed for its lock. Where the hardware does not show the
@@ -54,7 +56,7 @@ func (a *Activities) settleOne(ctx context.Context, t *try, to workflows.Address
 		// Neither the hardware nor the journal knows the handle, and the backend works:
 		// it is detached.
 		if entry.Want == workflows.GoalDetached && cyborg.ErrorKindOf(err) == cyborg.ErrNotFound && a.Inventory.Enabled(entry.Backend) {
-			return nil
+			return a.Journal.Raise(to.Assignment, subject)
 		}
 		return err
 	}
@@ -145,6 +147,16 @@ func (a *Activities) settleDetached(
 	handle, err := found.Handle(entry.Handle.Identity)
 	if err != nil {
 		return a.Journal.Write(drop)
+	}
+
+	if entry.Given {
+		if !isKnown {
+			return nil // this host has given it up since, and what the hardware shows is the instance's
+		}
+		if _, ok := found.Driver.(drivers.Users); !ok {
+			return cyborg.Errorf(cyborg.ErrUnsupported, "the records give it to somebody else, and its driver cannot tell whether that one uses it").
+				WithHint("Detach it from the instance or the service, and from the host.")
+		}
 	}
 
 	if !isKnown && entry.Handle.Holder.Kind != cyborg.HolderHost { // the handle was only handed out; nobody may use it any more

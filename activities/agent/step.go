@@ -24,8 +24,7 @@ const (
 )
 
 // lock locks the target's device for a step, and refuses a step that comes
-// after a later one for the same target: with kind ErrChanged, and nothing was
-// changed.
+// after a later one for the same target, with kind ErrLate.
 func (a *Activities) lock(ctx context.Context, to workflows.Addressee, target cyborg.Target, holder string) (unlock func(), err error) {
 	unlock, err = a.Inventory.Lock(ctx, target.Device, holder)
 	if err != nil {

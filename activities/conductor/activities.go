@@ -52,6 +52,7 @@ type Owners interface {
 	Begin(ctx context.Context, run db.Run) (cyborg.Work, error)
 	BeginAndEnd(ctx context.Context, run db.Run) (cyborg.Work, error)
 	CheckRun(ctx context.Context, run db.Run) (db.Addressee, error)
+	Renumber(ctx context.Context, run db.Run) (db.Addressee, error)
 	Record(ctx context.Context, run db.Run, steps []cyborg.Step) error
 	End(ctx context.Context, run db.Run, outcome cyborg.Outcome) error
 }

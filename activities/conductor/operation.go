@@ -56,7 +56,12 @@ func runOf(ctx context.Context, operation uuid.UUID) db.Run {
 // CheckRun is the activity that asks whether the calling run still has its
 // operation, before it sends a step, and what that step has to carry.
 func (a *Activities) CheckRun(ctx context.Context, in workflows.CheckRunInput) (workflows.CheckRunResult, error) {
-	to, err := a.store.CheckRun(ctx, runOf(ctx, in.Operation))
+	check := a.store.CheckRun
+	if in.Late {
+		check = a.store.Renumber
+	}
+
+	to, err := check(ctx, runOf(ctx, in.Operation))
 	return workflows.CheckRunResult(to), workflows.ToFailure(err)
 }
 

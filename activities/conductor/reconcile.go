@@ -269,7 +269,7 @@ func fromRecord(d db.Disagreement) workflows.Disagreement {
 		Host: d.Host, Accelerator: d.Accelerator, Journal: d.Journal, Recorded: d.Recorded, Unconfirmed: d.Unconfirmed, Instance: d.Instance,
 		Assignment: d.Assignment,
 		Entry: workflows.SettleEntry{
-			Backend: d.Backend, Deployable: d.Deployable, Handle: d.Handle, Operation: d.Operation, Want: want,
+			Backend: d.Backend, Deployable: d.Deployable, Handle: d.Handle, Operation: d.Operation, Want: want, Given: d.Given(),
 		},
 	}
 }

@@ -74,6 +74,8 @@ func title(kind cyborg.ErrorKind) string {
 		return "The host's agent does not answer"
 	case cyborg.ErrOtherAgent:
 		return "The host has another agent"
+	case cyborg.ErrLate:
+		return "Something later was decided"
 	case cyborg.ErrUnavailable:
 		return "A service we need does not answer"
 	case cyborg.ErrTimeout:
@@ -91,7 +93,7 @@ func title(kind cyborg.ErrorKind) string {
 // attempt, by the kind of the error; 0 means that the answer does not say.
 func retryAfter(kind cyborg.ErrorKind) int {
 	switch kind {
-	case cyborg.ErrOverloaded, cyborg.ErrBusy:
+	case cyborg.ErrOverloaded, cyborg.ErrBusy, cyborg.ErrLate:
 		return 1
 	case cyborg.ErrUnavailable, cyborg.ErrTimeout:
 		return 5

@@ -17,11 +17,13 @@ CREATE FUNCTION last_assignment() RETURNS bigint LANGUAGE sql SECURITY DEFINER S
 $$;
 
 -- Makes all further numbers greater than this one; false where they are already. The lock keeps two that
--- do so at the same time from setting the sequence back.
+-- do so at the same time from setting the sequence back. Half of all numbers is out of reach, so that
+-- nobody who claims to have seen one can use them up.
 CREATE FUNCTION exceed_assignment(number bigint) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended('assignment_numbers', 0));
-    PERFORM setval('assignment_numbers', number) FROM assignment_numbers WHERE last_value < number;
+    PERFORM pg_advisory_xact_lock(hashtextextended('assignment_numbers', 1));
+    PERFORM setval('assignment_numbers', number) FROM assignment_numbers 
+    WHERE last_value < number AND number < 1::bigint << 62;
     RETURN FOUND;
 END $$;
 -- +goose StatementEnd
@@ -35,6 +37,11 @@ ALTER TABLE operations ALTER COLUMN assignment SET DEFAULT next_assignment();
 -- +goose StatementBegin
 CREATE FUNCTION attachment_settled(of_host text, accelerator uuid, what jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
+    IF EXISTS (
+        SELECT FROM events WHERE subject_kind = CASE WHEN accelerator IS NULL THEN 'host' ELSE 'accelerator' END
+            AND subject_id = coalesce(accelerator::text, of_host) AND axis = 'settled' AND data->'assignment' = what->'assignment') THEN
+        RETURN; -- it was told already
+    END IF;
     IF accelerator IS NULL THEN
         INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
         VALUES ('host', of_host, of_host, 'settled', '', '', what);

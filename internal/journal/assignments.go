@@ -15,7 +15,7 @@ import (
 // back what it took away.
 
 // Raise makes a number the highest of these subjects. The error is of kind
-// ErrChanged, and nothing is raised, where one of them has a higher number. The
+// ErrLate, and nothing is raised, where one of them has a higher number. The
 // same number again is a repeat. 0 is the number of a release that had none, and
 // is never refused.
 //
@@ -34,10 +34,10 @@ func (j *Journal) Raise(number int64, subjects ...Subject) error {
 		highest, known := j.highest(subject)
 		switch {
 		case number < highest:
-			return cyborg.Errorf(cyborg.ErrChanged, "number %d comes too late for %s: this host has seen %d", number, subject.Deployable, highest).
+			return cyborg.Errorf(cyborg.ErrLate, "number %d comes too late for %s: this host has seen %d", number, subject.Deployable, highest).
 				WithHint("Something later was decided about it. Look at the accelerator's history; repeat the request where it is still wanted.")
 		case !known && j.state.floor != nil && number <= j.state.floor.Number && !slices.Contains(j.state.floor.Open, number):
-			return cyborg.Errorf(cyborg.ErrChanged, "number %d comes too late for %s: it is from before this host lost its journal", number, subject.Deployable).
+			return cyborg.Errorf(cyborg.ErrLate, "number %d comes too late for %s: it is from before this host lost its journal", number, subject.Deployable).
 				WithHint("Repeat the request where it is still wanted.")
 		}
 	}

@@ -20,7 +20,7 @@ var (
 // late requires that a number is refused.
 func late(t *testing.T, err error, says string) {
 	t.Helper()
-	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), "%v", err)
+	require.Equal(t, cyborg.ErrLate, cyborg.ErrorKindOf(err), "%v", err)
 	require.ErrorContains(t, err, says)
 }
 

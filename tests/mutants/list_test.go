@@ -289,10 +289,14 @@ func ofRecords() []mutant {
 			new: "WHERE host = name AND state = 'running')",
 		},
 		{
-			breaks: "open operations follow what hosts have seen", file: "db/internal/ingest/assignments.go", pkg: pkg,
-			test: "TestAssignmentsExceedWhatHostsHaveSeen",
-			old:  "WHERE open ORDER BY id FOR UPDATE",
-			new:  "WHERE false ORDER BY id FOR UPDATE",
+			breaks: "no decision passes a claim", file: operation + "disagreements.go", pkg: pkg, test: "TestDecideLooksAgain",
+			old: "if err == nil && claimed {",
+			new: "if err == nil && false {",
+		},
+		{
+			breaks: "a number is drawn for the operation's own run only", file: operation + "owner.go", pkg: pkg, test: "TestRenumber",
+			old: "\t\tif err := o.keep(ctx, tx, run); err != nil {\n\t\t\treturn err\n\t\t}\n\n\t\treturn tx.QueryRow",
+			new: "\t\treturn tx.QueryRow",
 		},
 		{
 			breaks: "a settlement waits for the host", file: operation + "disagreements.go", pkg: pkg, test: "TestSettlingRespectsClaims",

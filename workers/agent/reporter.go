@@ -62,7 +62,8 @@ type reporter struct {
 	exceed func(sequence int64) bool
 	// assignments has the assignment numbers that this host has seen.
 	assignments assignments
-	// noFloor is set where the conductor is of a release that knows no floor.
+	// noFloor is set where a conductor is of a release that knows no floor: the agent
+	// goes on asking, and does not wait for the answer.
 	noFloor atomic.Bool
 
 	// requests are the callers of Report. It is unbuffered, so that a caller is
@@ -364,7 +365,7 @@ func (r *reporter) post(ctx context.Context, whole bool) (report agentapi.Report
 		return report, reply, err
 	}
 
-	report.Instance, report.Assignment, report.AskFloor = r.instance, r.assignments.Assignment(), r.lacksFloor()
+	report.Instance, report.Assignment, report.AskFloor = r.instance, r.assignments.Assignment(), !r.assignments.HasFloor()
 	if r.uptime != nil {
 		report.Uptime = r.uptime()
 	}

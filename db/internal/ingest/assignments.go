@@ -4,20 +4,13 @@ import (
 	"context"
 	"log/slog"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cyborg-project/cyborg/db/internal/records"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // lastAssignment reads the last assignment number that was drawn.
 const lastAssignment = "SELECT last_assignment()"
-
-// furthestAssignment is how far a host's number may be above the last one that
-// was drawn: more than operations are admitted between a backup and its
-// restore. It keeps a host from using up the numbers.
-const furthestAssignment = 1 << 32
 
 // tellFloors tells the agents that ask for it which assignment numbers their
 // hosts may still accept. The transaction has locked the hosts, so that no
@@ -65,34 +58,23 @@ func tellFloors(ctx context.Context, tx pgx.Tx, reports []agentapi.Report, repli
 // exceedAssignments makes all further assignment numbers greater than the one
 // that a host has seen. Hosts are ahead of the records only where the database
 // has lost transactions: it was restored from a backup, or failed over to a
-// standby that was behind. Without this, the hosts would refuse every step as
-// too late. Operations that are open get new numbers for the same reason.
-func (s *Store) exceedAssignments(ctx context.Context, seen, last int64) error {
+// standby that was behind. Without this, the hosts would refuse every new step
+// as too late. A failure is only logged: the next heartbeat comes soon.
+func (s *Store) exceedAssignments(ctx context.Context, host string, seen, last int64) {
 	if seen <= last {
-		return nil
+		return
 	}
 
-	if seen-last > furthestAssignment {
-		s.db.Log.ErrorContext(ctx, "a host claims to have seen an assignment number that no operation can have had; it is ignored",
-			slog.Int64("number", seen), slog.Int64("known", last))
-		return nil
-	}
+	var exceeded bool
+	err := s.db.Pool.QueryRow(ctx, "SELECT exceed_assignment($1)", seen).Scan(&exceeded)
+	attrs := []any{slog.String("host", host), slog.Int64("number", seen), slog.Int64("known", last)}
 
-	lifted := false
-	err := s.db.Change(ctx, records.Repairer(), uuid.Nil, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, "SELECT exceed_assignment($1)", seen).Scan(&lifted); err != nil || !lifted {
-			return err
-		}
-
-		_, err := tx.Exec(ctx, `
-			UPDATE operations SET assignment = next_assignment()
-			WHERE id IN (SELECT id FROM operations WHERE open ORDER BY id FOR UPDATE)`)
-		return err
-	})
-	if err == nil && lifted {
+	switch {
+	case err != nil:
+		s.db.Log.ErrorContext(ctx, "a host has seen later assignment numbers than the records, which could not go on behind them",
+			append(attrs, slog.String("error", err.Error()))...)
+	case exceeded:
 		s.db.Log.WarnContext(ctx, "a host has seen later assignment numbers than the records; the database has lost transactions, in a restore or a failover",
-			slog.Int64("number", seen), slog.Int64("known", last))
+			attrs...)
 	}
-
-	return err
 }

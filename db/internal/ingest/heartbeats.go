@@ -133,7 +133,8 @@ func (s *Store) recordHeartbeats(
 	var (
 		h          heardHost
 		n          int
-		last, seen int64 // assignment numbers: drawn, and seen by the hosts
+		last, seen int64  // assignment numbers: drawn, and seen by a host
+		ahead      string // that host
 		duplicate  bool
 		refused    []agentIdentity
 	)
@@ -144,7 +145,10 @@ func (s *Store) recordHeartbeats(
 			refused = append(refused, sender)
 		} else {
 			key := agentKey{sender.host, sender.boot, sender.instance}
-			known[key], seen = h, max(seen, latest[key].Assignment)
+			known[key] = h
+			if number := latest[key].Assignment; number > seen {
+				seen, ahead = number, sender.host
+			}
 		}
 
 		h.duplicates = nil // known has the slice now, so the next row needs a new one
@@ -152,7 +156,7 @@ func (s *Store) recordHeartbeats(
 	})
 
 	if err == nil {
-		err = s.exceedAssignments(ctx, seen, last)
+		s.exceedAssignments(ctx, ahead, seen, last)
 	}
 
 	if err == nil && len(refused) > 0 {

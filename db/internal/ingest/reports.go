@@ -103,7 +103,8 @@ type hostRow struct {
 func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies []agentapi.ReportReply, refusals []error, err error) {
 	var (
 		fresh, successors []duplicateAgent
-		last, seen        int64 // assignment numbers: drawn, and seen by the hosts
+		last, seen        int64  // assignment numbers: drawn, and seen by a host
+		ahead             string // that host
 	)
 	err = s.db.Change(ctx, cyborg.Actor{Name: inventory.AgentRole}, uuid.Nil, func(tx pgx.Tx) error {
 		var (
@@ -140,7 +141,9 @@ func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies [
 		for i := range reports {
 			if refusals[i] == nil {
 				part, which = append(part, reports[i]), append(which, i)
-				seen = max(seen, reports[i].Assignment)
+				if reports[i].Assignment > seen {
+					seen, ahead = reports[i].Assignment, reports[i].Host
+				}
 			}
 		}
 
@@ -180,7 +183,8 @@ func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies [
 
 	s.logDuplicateAgents(ctx, fresh)
 	s.logSuccessors(ctx, successors)
-	return replies, refusals, s.exceedAssignments(ctx, seen, last)
+	s.exceedAssignments(ctx, ahead, seen, last)
+	return replies, refusals, nil
 }
 
 // refuseJumps refuses the reports whose numbers are so far above the recorded

@@ -48,11 +48,11 @@ type choice struct {
 	operation uuid.UUID
 	host      string
 
-	targets     []inventory.Accelerator // will be claimed; the first is the one that was asked for
-	uses        []inventory.Accelerator // further accelerators that are used without a claim
-	arqs        []uuid.UUID             // the accelerator requests
-	assignments []assignment            // the handles that the requests get
-	backend     string                  // "" unless the operation is about a backend
+	targets  []inventory.Accelerator // will be claimed; the first is the one that was asked for
+	uses     []inventory.Accelerator // further accelerators that are used without a claim
+	arqs     []uuid.UUID             // the accelerator requests
+	pairings []pairing               // the handles that the requests get
+	backend  string                  // "" unless the operation is about a backend
 
 	before              before
 	nothing             bool // there is nothing to do, and no operation is admitted
@@ -68,7 +68,7 @@ type choice struct {
 func (c *choice) failedWith(err error) choice {
 	out := *c
 
-	out.targets, out.assignments, out.before, out.notificationPending, out.failed = nil, nil, before{}, false, err
+	out.targets, out.pairings, out.before, out.notificationPending, out.failed = nil, nil, before{}, false, err
 
 	return out
 }

@@ -34,9 +34,9 @@ type bind struct{ request cyborg.BindRequest }
 // already has other accelerator requests. Its text is a part of that message.
 var ErrOtherARQs = errors.New("accelerator requests")
 
-// assignment assigns a free handle to an accelerator request, with the resource
+// pairing gives a free handle to an accelerator request, with the resource
 // provider that the handle's accelerator has in Placement.
-type assignment struct{ arq, provider, handle uuid.UUID }
+type pairing struct{ arq, provider, handle uuid.UUID }
 
 func newBind(r cyborg.BindRequest, _ records.Options) operationHandler { return bind{r} }
 
@@ -255,7 +255,7 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 		}
 
 		used[a.Handles[free].UUID] = true
-		out.assignments = append(out.assignments, assignment{arq: want.UUID, provider: want.Provider, handle: a.Handles[free].UUID})
+		out.pairings = append(out.pairings, pairing{arq: want.UUID, provider: want.Provider, handle: a.Handles[free].UUID})
 
 		// An image is loaded once for each accelerator, whatever the number of
 		// requests.
@@ -433,7 +433,7 @@ func (bind) guard(targets []inventory.Accelerator, operation uuid.UUID) error {
 // failed.
 func (b bind) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 	var arqs, providers, handles []uuid.UUID
-	for _, t := range chosen.assignments {
+	for _, t := range chosen.pairings {
 		arqs, providers, handles = append(arqs, t.arq), append(providers, t.provider), append(handles, t.handle)
 	}
 
@@ -466,7 +466,7 @@ func (b bind) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 	batch.Queue(`
 		UPDATE attach_handles SET holder_kind = $2, holder_id = $3, operation_id = $4
 		WHERE uuid = ANY($1) AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present'`,
-		handles, string(b.request.Holder.Kind), b.request.Holder.ID, chosen.operation).Exec(all(len(chosen.assignments)))
+		handles, string(b.request.Holder.Kind), b.request.Holder.ID, chosen.operation).Exec(all(len(chosen.pairings)))
 
 	batch.Queue(`
 		UPDATE arqs a SET state = $4, host = $5, provider_uuid = t.provider, handle_uuid = nullif(t.handle, $6), instance_uuid = $7,

@@ -2,6 +2,7 @@ package operation
 
 import (
 	"context"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -36,6 +37,9 @@ type Disagreement struct {
 	// that was only found.
 	Assignment int64
 }
+
+// Given says that the records give the handle to an instance or a service.
+func (d *Disagreement) Given() bool { return d.Recorded == given }
 
 // AttachmentPlace is a place in the order in which Disagreements lists: after a
 // handle of a host or, with no handle, after all handles of the host. The zero
@@ -147,7 +151,7 @@ func (s *Store) findDisagreements(
 // settle it, and returns it as it is now, with a number. Every operation that is
 // admitted from then on has a greater number, so a host that has heard of one
 // refuses what was decided here. The error is of kind ErrChanged where nothing
-// is to be settled any more.
+// is to be settled any more, or not now.
 func (s *Store) Decide(ctx context.Context, d Disagreement) (Disagreement, error) {
 	var decided Disagreement
 	err := s.db.Change(ctx, records.Repairer(), uuid.Nil, func(tx pgx.Tx) error {
@@ -157,17 +161,27 @@ func (s *Store) Decide(ctx context.Context, d Disagreement) (Disagreement, error
 			return err
 		}
 
-		found, err := s.findDisagreements(ctx, tx, AttachmentPlace{Host: d.Host, Deployable: d.Deployable}, d.Host, 1, d.Handle.Identity)
+		found, err := s.findDisagreements(ctx, tx, AttachmentPlace{Host: d.Host, Deployable: d.Deployable}, d.Host, 0, d.Handle.Identity)
 		if err != nil {
 			return err
 		}
 
-		if len(found) == 0 || found[0].Deployable != d.Deployable {
+		at := slices.IndexFunc(found, func(now Disagreement) bool { return now.Backend == d.Backend && now.Deployable == d.Deployable })
+		if at < 0 {
 			return cyborg.Errorf(cyborg.ErrChanged, "nothing about handle %s of host %s is to be settled any more", d.Handle.Identity, d.Host)
 		}
 
-		decided = found[0]
-		return tx.QueryRow(ctx, "SELECT next_assignment()").Scan(&decided.Assignment)
+		// The records may not know the handle, and still have its accelerator, on which
+		// an operation works: its steps have a lower number than this decision would.
+		var claimed bool
+		decided = found[at]
+		err = tx.QueryRow(ctx, `
+			SELECT EXISTS (SELECT FROM claims c JOIN deployables d ON d.uuid = c.deployable_uuid WHERE d.host = $1 AND d.local_name = $2),
+			       next_assignment()`, d.Host, d.Deployable).Scan(&claimed, &decided.Assignment)
+		if err == nil && claimed {
+			err = cyborg.Errorf(cyborg.ErrChanged, "an operation works on %s of host %s", d.Deployable, d.Host)
+		}
+		return err
 	})
 	if err != nil {
 		return Disagreement{}, err
@@ -255,19 +269,23 @@ func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagr
 	})
 }
 
-// tellSettled writes an event for each settled attachment. A correction on the
-// host need not change anything in the records, so no trigger would write it.
+// tellSettled writes an event for each attachment that its host has corrected.
+// A correction need not change anything in the records, so no trigger would
+// write it. The number of the decision keeps a repeat from telling it twice.
 func tellSettled(ctx context.Context, tx pgx.Tx, host string, settled []Disagreement) error {
 	batch := &pgx.Batch{}
 	for _, d := range settled {
-		now := "detached"
+		now, corrected := "detached", d.Journal != ""
 		if d.Attach {
-			now = "attached"
+			now, corrected = "attached", d.Journal != cyborg.AttachmentDone
 		}
 
-		batch.Queue("SELECT attachment_settled($1, $2, $3)", host, zeronull.UUID(d.Accelerator), map[string]any{
-			"identity": d.Handle.Identity, "deployable": d.Deployable, "now": now, "journal": d.Journal, "recorded": d.Recorded,
-		})
+		if corrected {
+			batch.Queue("SELECT attachment_settled($1, $2, $3)", host, zeronull.UUID(d.Accelerator), map[string]any{
+				"identity": d.Handle.Identity, "deployable": d.Deployable, "now": now, "journal": d.Journal, "recorded": d.Recorded,
+				"assignment": d.Assignment,
+			})
+		}
 	}
 
 	return tx.SendBatch(ctx, batch).Close()

@@ -130,3 +130,24 @@ func (s *Store) CheckRun(ctx context.Context, run Run) (to Addressee, err error)
 
 	return to, nil
 }
+
+// Renumber is CheckRun for a run whose step the host has refused as too late. An
+// operation that is open has the claims on its accelerators, so nothing later
+// can have been decided about them, and it gets a new number.
+func (s *Store) Renumber(ctx context.Context, run Run) (to Addressee, err error) {
+	err = s.db.Change(ctx, records.Repairer(), run.Operation, func(tx pgx.Tx) error {
+		o, err := s.lockOperation(ctx, tx, run.Operation)
+		if err != nil {
+			return err
+		}
+
+		if err := o.keep(ctx, tx, run); err != nil {
+			return err
+		}
+
+		return tx.QueryRow(ctx, `
+			UPDATE operations SET assignment = next_assignment() WHERE id = $1
+			RETURNING assignment, coalesce((SELECT instance FROM hosts WHERE name = host), '')`, run.Operation).Scan(&to.Assignment, &to.Instance)
+	})
+	return to, err
+}
