@@ -48,6 +48,8 @@ type LookAtInstanceResult struct {
 type RebootInstanceInput struct {
 	Instance       uuid.UUID `json:"instance"`
 	EarlierReboots []string  `json:"before,omitempty"`
+	// Operation is the rescue; none in an input of release 0.1.
+	Operation uuid.UUID `json:"operation,omitzero"`
 }
 
 // RebootInstanceResult is how the reboot ended: RescueRebooted, RescueGone, or
@@ -257,7 +259,7 @@ func (o *operation) rebootOnce(
 
 	var rebooted RebootInstanceResult
 	err := o.askNova(ctx, deadline, "reboot instance "+instance.Instance.String(), RebootInstanceActivity,
-		RebootInstanceInput{Instance: instance.Instance, EarlierReboots: looked.EarlierReboots}, &rebooted)
+		RebootInstanceInput{Instance: instance.Instance, EarlierReboots: looked.EarlierReboots, Operation: o.in.Operation}, &rebooted)
 	if err != nil {
 		return cyborg.RescueFailed, "Nova may have been asked, and the end of the reboot is not known: " + FromFailure(err).Message
 	}
@@ -281,10 +283,12 @@ func (o *operation) askNova(ctx workflow.Context, deadline time.Time, summary, a
 
 	left := max(deadline.Sub(workflow.Now(ctx)), time.Second)
 
-	return repeat{within: left, shortest: 5 * time.Second, longest: time.Minute}.run(ctx, workflow.ActivityOptions{
+	err := repeat{within: left, shortest: 5 * time.Second, longest: time.Minute}.run(ctx, workflow.ActivityOptions{
 		TaskQueue:           ConductorQueue,
 		StartToCloseTimeout: left,
 		HeartbeatTimeout:    30 * time.Second,
 		Summary:             summary,
 	}, activity, input, result)
+	o.notice(err)
+	return err
 }

@@ -21,6 +21,10 @@ type Images interface {
 // its target, and makes the one-time URL from which the host may fetch it. A
 // repeated attempt makes a new URL, and the old one is no longer valid.
 func (a *Activities) FindImage(ctx context.Context, in workflows.FindImageInput) (workflows.FindImageResult, error) {
+	if err := a.requireOwner(ctx, in.Operation); err != nil {
+		return workflows.FindImageResult{}, err
+	}
+
 	out, err := a.findImage(ctx, in)
 	return out, workflows.ToFailure(err)
 }

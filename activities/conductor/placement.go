@@ -525,6 +525,9 @@ func (p *Placement) allocated(ctx context.Context, consumer uuid.UUID, providers
 // that a process with Placement may take the next attempt.
 
 func (a *Activities) fencePlacement(ctx context.Context, in workflows.FencePlacementInput) error {
+	if err := a.requireOwner(ctx, in.Operation); err != nil {
+		return err
+	}
 	if a.cloud.Placement == nil {
 		return workflows.ToFailure(noPlacementError())
 	}
@@ -532,6 +535,9 @@ func (a *Activities) fencePlacement(ctx context.Context, in workflows.FencePlace
 }
 
 func (a *Activities) checkAllocations(ctx context.Context, in workflows.CheckAllocationsInput) error {
+	if err := a.requireOwner(ctx, in.Operation); err != nil {
+		return err
+	}
 	if a.cloud.Placement == nil {
 		return workflows.ToFailure(noPlacementError())
 	}

@@ -163,6 +163,12 @@ func ofWorkflows() []mutant {
 			new: "_ = failure",
 		},
 		{
+			breaks: "an attempt for a superseded run asks no service", file: "activities/conductor/operation.go", pkg: "activities/conductor",
+			test: "TestAttemptForASupersededRun",
+			old:  "if operation == uuid.Nil {",
+			new:  "if operation != uuid.Nil {",
+		},
+		{
 			breaks: "one end of a bind counts", file: "workflows/bind.go", pkg: pkg, test: "TestK4LoadedInTimeWhileNoConductorRan",
 			old: " == nil && !(b.loaded && decidesOnce(ctx)) {",
 			new: " == nil {",
