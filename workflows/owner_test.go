@@ -56,6 +56,26 @@ func (w *world) stepsSince(at int) []string {
 	})
 }
 
+// TestServiceIsNotAskedForASupersededRun: an attempt to ask Placement or Glance
+// finds that another run has the operation. The run ends with that, and records
+// nothing.
+func TestServiceIsNotAskedForASupersededRun(t *testing.T) {
+	t.Parallel()
+	for call, w := range map[string]*world{
+		"Find": fromGlance(), "Fence": withPlacement(cyborg.OperationRetire), "CheckAllocations": withPlacement(cyborg.OperationDetach),
+	} {
+		t.Run(call, func(t *testing.T) {
+			t.Parallel()
+			w.failAt, w.failure = 1, cyborg.Errorf(cyborg.ErrSuperseded, "another run has it")
+			_, err := w.run(t, false)
+			require.Error(t, err)
+			require.Equal(t, cyborg.ErrSuperseded, workflows.FromFailure(err).Kind, "%v", err)
+			require.Equal(t, []string{"Begin", call}, w.calls)
+			require.Nil(t, w.outcome)
+		})
+	}
+}
+
 // TestRunOfAnEndedOperationEndsWithASentence: somebody resets the run of an
 // operation that has ended. The reset run says so.
 func TestRunOfAnEndedOperationEndsWithASentence(t *testing.T) {

@@ -53,6 +53,7 @@ func TestAttemptForASupersededRun(t *testing.T) {
 			env.RegisterActivityWithOptions(acts.All()[name], registered(name))
 
 			_, err := env.ExecuteActivity(name, input)
+			require.Error(t, err)
 			require.Equal(t, cyborg.ErrSuperseded, workflows.FromFailure(err).Kind, "%v", err)
 			require.Equal(t, []db.Run{{Operation: id, ID: testRun}}, records.asked)
 		})

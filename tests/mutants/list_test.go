@@ -163,6 +163,51 @@ func ofWorkflows() []mutant {
 			new: "_ = failure",
 		},
 		{
+			breaks: "a rescue whose time is over asks Nova nothing", file: "workflows/rescue.go", pkg: pkg, test: "TestRescueRebootsNothingLate",
+			old: "if workflow.Now(ctx).Before(deadline) || !endsInTime(ctx) {",
+			new: "if true {",
+		},
+		{
+			breaks: "a rescue asks the records before it asks Nova", file: "workflows/rescue.go", pkg: pkg, test: "TestSupersededRescueRebootsNothing",
+			old: "\tif fenced(ctx) {\n\t\tif err := o.ask(ctx, CheckRunActivity, CheckRunInput{Operation: o.in.Operation}, nil); err != nil {",
+			new: "\tif false {\n\t\tif err := o.ask(ctx, CheckRunActivity, CheckRunInput{Operation: o.in.Operation}, nil); err != nil {",
+		},
+		{
+			breaks: "a rescue asks the records again before a reboot", file: "workflows/rescue.go", pkg: pkg, test: "TestSupersededRescueRebootsNothing",
+			old: "\tif err := o.mayAskNova(ctx, deadline); err != nil {\n\t\treturn cyborg.RescueFailed, FromFailure(err).Message\n\t}\n\n\tvar rebooted",
+			new: "\tvar rebooted",
+		},
+		{
+			breaks: "a rescue that Nova's answer finds superseded ends", file: "workflows/rescue.go", pkg: pkg,
+			test: "TestSupersededRescueRebootsNothing",
+			old:  "\to.notice(err)\n\treturn err\n",
+			new:  "\treturn err\n",
+		},
+		{
+			breaks: "what the records said before Placement was asked is not believed", file: "workflows/placement.go", pkg: pkg,
+			test: "TestPlacementIsFencedBeforeTheHost",
+			old:  "o.checked = false // the answer may take its time",
+			new:  "// the answer may take its time",
+		},
+		{
+			breaks: "what the records said before Glance was asked is not believed", file: "workflows/load.go", pkg: pkg,
+			test: "TestImageFromGlance",
+			old:  "o.checked = false // the answer may take its time",
+			new:  "// the answer may take its time",
+		},
+		{
+			breaks: "a run that Placement's answer finds superseded ends", file: "workflows/placement.go", pkg: pkg,
+			test: "TestServiceIsNotAskedForASupersededRun",
+			old:  "o.notice(err)",
+			new:  "_ = err",
+		},
+		{
+			breaks: "a run that Glance's answer finds superseded ends", file: "workflows/load.go", pkg: pkg,
+			test: "TestServiceIsNotAskedForASupersededRun",
+			old:  "o.notice(err)",
+			new:  "_ = err",
+		},
+		{
 			breaks: "an attempt for a superseded run asks no service", file: "activities/conductor/operation.go", pkg: "activities/conductor",
 			test: "TestAttemptForASupersededRun",
 			old:  "if operation == uuid.Nil {",
