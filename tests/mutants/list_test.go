@@ -208,6 +208,16 @@ func ofWorkflows() []mutant {
 			new:  "_ = err",
 		},
 		{
+			breaks: "no cancel reaches a run that takes over", file: "workflows/operation.go", pkg: pkg, test: "TestAbandoned",
+			old: "if in.Abandoned && uncancelled(ctx) {",
+			new: "if false {",
+		},
+		{
+			breaks: "a cancelled takeover of v0.1 replays", file: "workflows/operation.go", pkg: pkg, test: "TestCancelledTakeoverOfV01Replays",
+			old: "if in.Abandoned && uncancelled(ctx) {",
+			new: "if in.Abandoned {",
+		},
+		{
 			breaks: "an attempt for a superseded run asks no service", file: "activities/conductor/operation.go", pkg: "activities/conductor",
 			test: "TestAttemptForASupersededRun",
 			old:  "if operation == uuid.Nil {",
