@@ -287,7 +287,7 @@ func (w *world) requireAbandoned(t *testing.T, want []string) {
 	require.NoError(t, err)
 
 	calls := slices.DeleteFunc(w.calls, func(name string) bool { return name == "FailARQs" }) // runs beside the undo
-	if w.failAt != never { // that call is tried again
+	if w.failAt != never {                                                                    // that call is tried again
 		calls = slices.Compact(calls)
 	}
 	require.Equal(t, want, calls)

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/mock"
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/testsuite"
 
 	"github.com/cyborg-project/cyborg"
@@ -172,4 +175,50 @@ func TestUndoOutlivesTheRecords(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, cyborg.OperationFailed, result.State)
 	w.requireUntouched(t, w.String())
+}
+
+// TestUndoEnds: no try of an undo begins once its time is over and enough were
+// made. Tries that are quick fill the time; where the tries are slow, enough are
+// made all the same.
+func TestUndoEnds(t *testing.T) {
+	t.Parallel()
+	limit := limits()
+	for name, test := range map[string]struct {
+		takes         time.Duration // of one try
+		atLeast, most int           // tries
+		over          time.Duration // within which the last try has ended
+	}{
+		"quick": {takes: 0, atLeast: int(limit.Attempts) + 1, most: 20, over: limit.Undo},
+		"slow":  {takes: 3 * limit.Undo / 4, atLeast: int(limit.Attempts), most: int(limit.Attempts), over: time.Duration(limit.Attempts) * limit.Undo},
+		"last":  {takes: limit.Step, atLeast: int(limit.Attempts) + 1, most: 20, over: limit.Undo + limit.AgentWait + limit.Step},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(cyborg.OperationAttach)
+			w.failAt, w.failAfter, w.failure = 1, true, cyborg.Errorf(cyborg.ErrHardware, "it broke")
+
+			var first, last time.Time
+			tries := 0
+			result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
+				env.SetOnActivityStartedListener(func(info *activity.Info, _ context.Context, _ converter.EncodedValues) {
+					if info.ActivityType.Name == workflows.DetachActivity && first.IsZero() {
+						first = env.Now()
+					}
+				})
+				env.SetOnActivityCompletedListener(func(info *activity.Info, _ converter.EncodedValue, _ error) {
+					if info.ActivityType.Name == workflows.DetachActivity {
+						last = env.Now()
+						tries++
+					}
+				})
+				env.OnActivity(workflows.DetachActivity, mock.Anything, mock.Anything).After(test.takes).
+					Return(workflows.ChangeResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrUnavailable, "the agent stops")))
+			})
+
+			require.Equal(t, cyborg.OperationNeedsOperator, result.State)
+			require.GreaterOrEqual(t, tries, test.atLeast)
+			require.LessOrEqual(t, tries, test.most)
+			require.LessOrEqual(t, last.Sub(first), test.over, "by Temporal's clock, which this test moves")
+		})
+	}
 }

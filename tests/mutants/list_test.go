@@ -208,6 +208,16 @@ func ofWorkflows() []mutant {
 			new:  "_ = err",
 		},
 		{
+			breaks: "an undo has some tries in any case", file: "workflows/undo.go", pkg: pkg, test: "TestUndoEnds",
+			old: "if try >= o.in.Limits.Attempts && !workflow",
+			new: "if !workflow",
+		},
+		{
+			breaks: "an undo is tried for as long as it may take", file: "workflows/undo.go", pkg: pkg, test: "TestUndoEnds",
+			old: "if try >= o.in.Limits.Attempts && !workflow.Now(ctx).Add(pause).Before(ends) {",
+			new: "if try >= o.in.Limits.Attempts {",
+		},
+		{
 			breaks: "no cancel reaches a run that takes over", file: "workflows/operation.go", pkg: pkg, test: "TestAbandoned",
 			old: "if in.Abandoned && uncancelled(ctx) {",
 			new: "if false {",
