@@ -19,8 +19,23 @@ func ofJournal() []mutant {
 	return []mutant{
 		{
 			breaks: "a record is synced before Write returns", file: journal, pkg: pkg, test: "TestPowerCutAtEveryOperation",
-			old: "return j.file.Sync()",
-			new: "return nil",
+			old: "return j.file.Sync()\n}\n\n// takeBack",
+			new: "return nil\n}\n\n// takeBack",
+		},
+		{
+			breaks: "what a failed sync has kept does not come back", file: journal, pkg: pkg, test: "TestEachOperationMayFail",
+			old: "return j.file.Sync()\n}\n\n// tryRewrite",
+			new: "return nil\n}\n\n// tryRewrite",
+		},
+		{
+			breaks: "nothing is appended to a file that was replaced with an error", file: atomicfile, pkg: pkg, test: "TestEachOperationMayFail",
+			old: "if removed == nil {",
+			new: "if true {",
+		},
+		{
+			breaks: "a rename that was done with an error is told", file: atomicfile, pkg: "internal/atomicfile", test: "TestEachOperationMayFail",
+			old: "if removed == nil {",
+			new: "if true {",
 		},
 		{
 			breaks: "the directory is synced after the rename", file: atomicfile, pkg: pkg, test: "TestPowerCutAtEveryOperation",
@@ -29,13 +44,13 @@ func ofJournal() []mutant {
 		},
 		{
 			breaks: "a new file is synced before it gets its name", file: atomicfile, pkg: pkg, test: "TestPowerCutAtEveryOperation",
-			old: "\tif err == nil {\n\t\terr = file.Sync()\n\t}\n\tif err == nil {\n\t\terr = dir.Rename",
-			new: "\tif err == nil {\n\t\terr = dir.Rename",
+			old: "\tif err == nil {\n\t\terr = file.Sync()\n\t}\n\tif err != nil {",
+			new: "\tif err != nil {",
 		},
 		{
 			breaks: "a file of one's own is replaced as safely", file: atomicfile, pkg: "internal/atomicfile", test: "TestPowerCut",
-			old: "\tif err == nil {\n\t\terr = file.Sync()\n\t}\n\tif err == nil {\n\t\terr = dir.Rename",
-			new: "\tif err == nil {\n\t\terr = dir.Rename",
+			old: "\tif err == nil {\n\t\terr = file.Sync()\n\t}\n\tif err != nil {",
+			new: "\tif err != nil {",
 		},
 		{
 			breaks: "what a killed process wrote is synced when it is read", file: journal, pkg: pkg, test: "TestPowerCutAfterAKill",
@@ -54,7 +69,7 @@ func ofJournal() []mutant {
 		},
 		{
 			breaks: "a record that could not be written is removed", file: journal, pkg: pkg, test: "TestEachOperationMayFail",
-			old: "errors.Join(err, j.file.Truncate(j.size))",
+			old: "errors.Join(err, j.takeBack())",
 			new: "err",
 		},
 		{
