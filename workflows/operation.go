@@ -508,6 +508,10 @@ func fenced(ctx workflow.Context) bool {
 // workflow task: a local activity saves the round trips to Temporal. The
 // database may be away for a while, so there is no limit to the attempts but a
 // cancel.
+//
+// A pause between two attempts is about a quarter of the time since the first,
+// and five minutes at most. A pause that is longer than a workflow task becomes
+// a timer of Temporal's, so that the attempts of two weeks fit into a history.
 func local(ctx workflow.Context, name string, in, out any) error {
 	ctx = workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
 		StartToCloseTimeout: 15 * time.Second,
@@ -516,8 +520,8 @@ func local(ctx workflow.Context, name string, in, out any) error {
 		ScheduleToCloseTimeout: 10 * 365 * 24 * time.Hour,
 		RetryPolicy: &temporal.RetryPolicy{
 			InitialInterval:    100 * time.Millisecond,
-			BackoffCoefficient: 2,
-			MaximumInterval:    5 * time.Second,
+			BackoffCoefficient: 1.3,
+			MaximumInterval:    5 * time.Minute,
 		},
 	})
 

@@ -223,6 +223,16 @@ func ofWorkflows() []mutant {
 			new:  "_ = err",
 		},
 		{
+			breaks: "a run waits for the records without a limit", file: "workflows/operation.go", pkg: pkg, test: "TestRecordsAreAwayForDays",
+			old: "\t\tScheduleToCloseTimeout: 10 * 365 * 24 * time.Hour,\n",
+			new: "",
+		},
+		{
+			breaks: "a wait for the records fits into a history", file: "workflows/operation.go", pkg: pkg, test: "TestRecordsAreAwayForDays",
+			old: "MaximumInterval:    5 * time.Minute,",
+			new: "MaximumInterval:    5 * time.Second,",
+		},
+		{
 			breaks: "an undo has some tries in any case", file: "workflows/undo.go", pkg: pkg, test: "TestUndoEnds",
 			old: "if try >= o.in.Limits.Attempts && !workflow",
 			new: "if !workflow",
