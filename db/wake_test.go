@@ -38,11 +38,20 @@ func TestCommitsDoNotWaitForEachOther(t *testing.T) {
 		return scalar[int](t, r, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == 1
 	}, 5*time.Minute, time.Millisecond)
 
+	// A wake-up writes nothing, so it waits for no standby.
+	waker, err := pgx.Connect(t.Context(), withParameter(t, r.url, "synchronous_commit", "on"))
+	require.NoError(t, err)
+	defer waker.Close(context.WithoutCancel(t.Context()))
+	waking, cancelWaking := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancelWaking()
+	_, err = waker.Exec(waking, "NOTIFY cyborg_events")
+	require.NoError(t, err)
+
 	cursor, wake := r.lastCursor(t), r.Notify(t.Context())
 	// No timeout of PostgreSQL ends a commit that waits.
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	_, err := r.Maintain(ctx, other.UUID, cyborg.Maintenance{Reason: "x"}, alice())
+	_, err = r.Maintain(ctx, other.UUID, cyborg.Maintenance{Reason: "x"}, alice())
 	require.NoError(t, err)
 	require.Empty(t, done, "nobody has acknowledged the first commit")
 
