@@ -106,10 +106,13 @@ func TestStepOfAnotherAgent(t *testing.T) {
 
 			var to []string
 			result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
-				env.RegisterActivityWithOptions(func(_ context.Context, in workflows.AttachInput) (workflows.ChangeResult, error) {
+				env.RegisterActivityWithOptions(func(ctx context.Context, in workflows.AttachInput) (workflows.ChangeResult, error) {
 					w.mu.Lock()
 					defer w.mu.Unlock()
 					w.asked = false
+					if run := activity.GetInfo(ctx).WorkflowExecution.RunID; in.SentBy() != run {
+						return workflows.ChangeResult{}, fmt.Errorf("run %q sent it, and not %q", in.SentBy(), run)
+					}
 					to = append(to, in.Instance)
 					if len(to) <= refusals {
 						return workflows.ChangeResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrOtherAgent, "for another"))

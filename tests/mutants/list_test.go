@@ -5,7 +5,7 @@ import "slices"
 // mutants are the mutants by what they break. One belongs here if somebody
 // relies on what it breaks, and nobody would see it in the code at a glance.
 func mutants() []mutant {
-	return slices.Concat(ofJournal(), ofWorkflows(), ofRecords(), ofAgents(), ofHeartbeats(), ofTheAPI())
+	return slices.Concat(ofJournal(), ofWorkflows(), ofRecords(), ofFeed(), ofAgents(), ofHeartbeats(), ofTheAPI())
 }
 
 // ofJournal are about what the journal and the files below it keep.
@@ -281,6 +281,38 @@ func ofWorkflows() []mutant {
 			new:  "case false:",
 		},
 		{
+			breaks: "an orphan is looked at again before its stray run is ended", file: "activities/conductor/orphans.go",
+			pkg: "activities/conductor", test: "TestOrphanThatGetsARunMeanwhile",
+			old: "err != nil || now.Run != op.Run {",
+			new: "err != nil || now.Run == \"\" {",
+		},
+		{
+			breaks: "a run that no cancel changes is not told of one", file: "workflows/start.go", pkg: "activities/conductor", test: "TestOrphans",
+			old: "return !undoes",
+			new: "return true",
+		},
+		{
+			breaks: "a run that undoes is known by its memo", file: "workflows/start.go", pkg: "activities/conductor", test: "TestOrphans",
+			old: "if in.Abandoned || in.Replaces != \"\" {",
+			new: "if in.Replaces != \"\" {",
+		},
+		{
+			breaks: "each step names the run that sends it", file: "workflows/operation.go", pkg: pkg, test: "TestStepOfAnotherAgent",
+			old: "c.input.address(o.work.Instance, workflow.GetInfo(ctx).WorkflowExecution.RunID)",
+			new: "c.input.address(o.work.Instance, \"\")",
+		},
+		{
+			breaks: "each settlement names the run that sends it", file: "workflows/reconcile.go", pkg: pkg, test: "TestReconcileRepairs",
+			old: "input.address(byHost[host][0].Instance, workflow.GetInfo(ctx).WorkflowExecution.RunID)",
+			new: "input.address(byHost[host][0].Instance, \"\")",
+		},
+		{
+			breaks: "a step that another run has sent is refused", file: "workflows/contract.go", pkg: "activities/agent",
+			test: "TestStepForAnotherAgentIsRefused",
+			old:  "SentBy() string { return a.Run }",
+			new:  "SentBy() string { return \"\" }",
+		},
+		{
 			breaks: "a step for another agent is refused", file: "activities/agent/activities.go", pkg: "activities/agent",
 			test: "TestStepForAnotherAgentIsRefused",
 			old:  "err = a.requireMine(&in, info.WorkflowExecution.RunID)",
@@ -299,17 +331,17 @@ func ofRecords() []mutant {
 	return []mutant{
 		{
 			breaks: "another run cannot write", file: operation + "owner.go", pkg: pkg, test: "TestOtherRunOfAnOperationIsRefused",
-			old: "if o.state.Ended() || !o.has(run) {\n\t\treturn superseded",
+			old: "if o.state.Ended() || !o.ownedBy(run) {\n\t\treturn superseded",
 			new: "if o.state.Ended() {\n\t\treturn superseded",
 		},
 		{
 			breaks: "an ended operation is nobody's", file: operation + "owner.go", pkg: pkg, test: "TestEndedOperationIsNobodys",
-			old: "if o.state.Ended() || !o.has(run) {\n\t\treturn superseded",
-			new: "if !o.has(run) {\n\t\treturn superseded",
+			old: "if o.state.Ended() || !o.ownedBy(run) {\n\t\treturn superseded",
+			new: "if !o.ownedBy(run) {\n\t\treturn superseded",
 		},
 		{
 			breaks: "another run cannot begin", file: operation + "owner.go", pkg: pkg, test: "TestOtherRunOfAnOperationIsRefused",
-			old: "if !o.has(run) && !replaces {",
+			old: "if !o.ownedBy(run) && !replaces {",
 			new: "if false && !replaces {",
 		},
 		{
@@ -385,6 +417,44 @@ func ofRecords() []mutant {
 			breaks: "an accelerator is given to one holder once", file: "db/internal/inventory/guard.go", pkg: pkg, test: "TestAdmissionGuards",
 			old: "if h.Holder != nil && *h.Holder == holder {",
 			new: "if false {",
+		},
+	}
+}
+
+// ofFeed are about the readers of events.
+func ofFeed() []mutant {
+	const (
+		waker    = "db/internal/feed/waker.go"
+		notifier = "db/internal/feed/notifier.go"
+		pkg      = "db"
+	)
+
+	return []mutant{
+		{
+			breaks: "readers are woken after the last commit", file: "db/internal/records/transaction.go", pkg: pkg,
+			test: "TestReadersAreWokenAfterTheLastCommit",
+			old:  "case d.Committed <- struct{}{}:",
+			new:  "case make(chan struct{}) <- struct{}{}:",
+		},
+		{
+			breaks: "a lost connection of the waker is replaced", file: waker, pkg: pkg, test: "TestReadersAreWokenAfterALostConnection",
+			old: "if err := w.notify(ctx); err == nil {\n\t\t\treturn nil\n\t\t}\n\t\tw.disconnect(ctx)\n",
+			new: "return w.notify(ctx)\n",
+		},
+		{
+			breaks: "a wake-up that failed is owed", file: waker, pkg: pkg, test: "TestAFailedWakeUpIsOwed",
+			old: "owed = err != nil",
+			new: "owed = false",
+		},
+		{
+			breaks: "a store that is closed has woken the readers", file: waker, pkg: pkg, test: "TestAStoreThatIsClosedHasWokenTheReaders",
+			old: "\tselect {\n\tcase <-w.committed:\n\t\treturn true\n\tdefault:\n\t\treturn false\n\t}\n",
+			new: "\treturn false\n",
+		},
+		{
+			breaks: "readers look each second", file: notifier, pkg: pkg, test: "TestReadersFindWhatNobodyTold",
+			old: "pause = idleTick\n\t\tcase fresh",
+			new: "pause = time.Hour\n\t\tcase fresh",
 		},
 	}
 }
