@@ -76,10 +76,14 @@ func withPath(dir Dir, op, name string, err error) error {
 	return &fs.PathError{Op: op, Path: filepath.Join(dir.Name(), name), Err: err}
 }
 
+// HiddenName is the name that the new content has until the file gets it. A
+// process that is killed leaves it behind, until the file is replaced again.
+func HiddenName(name string) string { return "." + name + ".new" }
+
 // put writes the content to the hidden file, syncs it, and gives it its name.
 // The directory is not synced yet.
 func put(dir Dir, name string, content []byte, mode fs.FileMode, own func(File) error) (File, error) {
-	fresh := "." + name + ".new"
+	fresh := HiddenName(name)
 	if err := dir.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
