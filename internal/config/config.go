@@ -75,7 +75,7 @@ type Log struct {
 // Database is the server's PostgreSQL.
 type Database struct {
 	URL      DatabaseURL `key:"url" example:"postgres://cyborg@db.example.org/cyborg?sslmode=verify-full" doc:"URL of the database (PostgreSQL 15 or newer). You can put the password in the URL, or in a file that the URL's parameter passfile names; on the command line, only the latter. If this is empty, the standalone starts a private PostgreSQL."`
-	MaxConns int32       `key:"max_conns" default:"16" min:"5" max:"1000" doc:"The most connections that one server keeps to the database. Even if you set only five, one stays free for heartbeats and the ends of operations, whatever the API does."`
+	MaxConns int32       `key:"max_conns" default:"16" min:"5" max:"1000" doc:"The most connections that one server keeps to the database. Even if you set only five, one stays free for heartbeats and the ends of operations, whatever the API does. Two more are not counted: one listens for new events, and one tells all servers of them."`
 }
 
 // Temporal configures the connection to a Temporal cluster.
