@@ -124,6 +124,7 @@ func TestStepOfAnotherAgent(t *testing.T) {
 				}, activity.RegisterOptions{Name: workflows.AttachActivity, DisableAlreadyRegisteredCheck: true})
 			})
 
+			require.NotEmpty(t, to, "%+v", result.Error)
 			require.Equal(t, "agent-1", to[0])
 			require.NotContains(t, to[1:], "agent-1")
 			require.Greater(t, len(to), refusals)
