@@ -281,6 +281,18 @@ func ofWorkflows() []mutant {
 			new:  "case false:",
 		},
 		{
+			breaks: "what was repaired before a collision is drift", file: "activities/conductor/placement.go", pkg: "activities/conductor",
+			test: "TestPlacementDriftBeforeACollision",
+			old:  "repaired = union(result.differences, repaired)",
+			new:  "repaired = nil",
+		},
+		{
+			breaks: "the last look at Nova's whitelist counts", file: "activities/agent/inventory/look.go", pkg: "activities/agent/inventory",
+			test: "TestTheLastLookAtTheWhitelistCounts",
+			old:  "\ti.whitelistLook.Lock()\n\tdefer i.whitelistLook.Unlock()\n",
+			new:  "",
+		},
+		{
 			breaks: "an orphan is looked at again before its stray run is ended", file: "activities/conductor/orphans.go",
 			pkg: "activities/conductor", test: "TestOrphanThatGetsARunMeanwhile",
 			old: "err != nil || now.Run != op.Run {",
