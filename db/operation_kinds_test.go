@@ -21,8 +21,11 @@ func TestAdmitNeedsARequest(t *testing.T) {
 	r := newRecords(t)
 	_, err := r.Admit(t.Context(), db.Admission{ID: uuid.New()})
 	requireKind(t, cyborg.ErrInvalid, err, "a request")
-	_, err = r.Admit(t.Context(), db.Admission{ID: uuid.New(), Request: &cyborg.RetireRequest{}})
-	requireKind(t, cyborg.ErrInternal, err, "cyborg.RetireRequest, not a *cyborg.RetireRequest")
+
+	for _, request := range []cyborg.Request{&cyborg.RetireRequest{}, (*cyborg.RetireRequest)(nil)} {
+		_, err = r.Admit(t.Context(), db.Admission{ID: uuid.New(), Request: request})
+		requireKind(t, cyborg.ErrInternal, err, "a *cyborg.RetireRequest is the request of no operation")
+	}
 }
 
 // TestMigrateRecordsKinds: a new kind needs no migration of the schema. Migrate

@@ -91,7 +91,10 @@ type Limits struct {
 	// Heartbeat is how long an agent may send no heartbeat of a step before the
 	// attempt counts as failed.
 	Heartbeat time.Duration `json:"heartbeat"`
-	// Undo bounds all attempts of one undo together, the agent's absence included.
+	// Undo is how long new attempts of one undo begin, the agent's absence included,
+	// counted from the moment when the records have answered. As many as Attempts
+	// are made in any case. The last one may wait AgentWait more, and then takes as
+	// long as its step may.
 	Undo time.Duration `json:"undo"`
 	// Attempts is how often a step is attempted if its failures are retryable.
 	Attempts int32 `json:"attempts"`

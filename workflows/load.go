@@ -117,6 +117,7 @@ func (o *operation) findImage(ctx workflow.Context, target cyborg.Target, name s
 		Operation: o.in.Operation, Target: target, Image: found.Image, Valid: limits.AgentWait + limits.Stage,
 	}, found)
 	if err != nil {
+		o.notice(err)
 		o.note(ctx, name, cyborg.StepFailed, FromFailure(err).Message)
 		return err
 	}

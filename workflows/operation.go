@@ -67,7 +67,7 @@ func newOperation(in OperationInput) *operation {
 // records the outcome.
 func (o *operation) run(ctx workflow.Context, s steps) (OperationResult, error) {
 	in := o.in
-	if in.Abandoned {
+	if in.Abandoned && uncancelled(ctx) {
 		// A cancel changes nothing of what such a run does: it undoes, or completes
 		// what cannot be undone. Where a cancel kept it from that, the operation would
 		// end with the hardware as the run before has left it.
@@ -132,6 +132,12 @@ func (o *operation) run(ctx workflow.Context, s steps) (OperationResult, error) 
 	}
 
 	return o.end(ctx)
+}
+
+// uncancelled says that no cancel reaches a run that takes an operation over. It
+// did in release 0.1, and ended such a run's step.
+func uncancelled(ctx workflow.Context) bool {
+	return workflow.GetVersion(ctx, "takeover-uncancelled", workflow.DefaultVersion, 1) != workflow.DefaultVersion
 }
 
 // end records the outcome and releases the claims. Its context is detached from
@@ -524,14 +530,18 @@ const noLimit = 10 * 365 * 24 * time.Hour
 // workflow task: a local activity saves the round trips to Temporal. The
 // database may be away for a while, so there is no limit to the attempts but a
 // cancel.
+//
+// A pause between two attempts is about a quarter of the time since the first,
+// and five minutes at most. A pause that is longer than a workflow task becomes
+// a timer of Temporal's, so that the attempts of two weeks fit into a history.
 func local(ctx workflow.Context, name string, in, out any) error {
 	ctx = workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
 		StartToCloseTimeout:    15 * time.Second,
 		ScheduleToCloseTimeout: noLimit,
 		RetryPolicy: &temporal.RetryPolicy{
 			InitialInterval:    100 * time.Millisecond,
-			BackoffCoefficient: 2,
-			MaximumInterval:    5 * time.Second,
+			BackoffCoefficient: 1.3,
+			MaximumInterval:    5 * time.Minute,
 		},
 	})
 

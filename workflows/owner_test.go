@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/mock"
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/testsuite"
 
 	"github.com/cyborg-project/cyborg"
@@ -56,6 +59,26 @@ func (w *world) stepsSince(at int) []string {
 	})
 }
 
+// TestServiceIsNotAskedForASupersededRun: an attempt to ask Placement or Glance
+// finds that another run has the operation. The run ends with that, and records
+// nothing.
+func TestServiceIsNotAskedForASupersededRun(t *testing.T) {
+	t.Parallel()
+	for call, w := range map[string]*world{
+		"Find": fromGlance(), "Fence": withPlacement(cyborg.OperationRetire), "CheckAllocations": withPlacement(cyborg.OperationDetach),
+	} {
+		t.Run(call, func(t *testing.T) {
+			t.Parallel()
+			w.failAt, w.failure = 1, cyborg.Errorf(cyborg.ErrSuperseded, "another run has it")
+			_, err := w.run(t, false)
+			require.Error(t, err)
+			require.Equal(t, cyborg.ErrSuperseded, workflows.FromFailure(err).Kind, "%v", err)
+			require.Equal(t, []string{"Begin", call}, w.calls)
+			require.Nil(t, w.outcome)
+		})
+	}
+}
+
 // TestRunOfAnEndedOperationEndsWithASentence: somebody resets the run of an
 // operation that has ended. The reset run says so.
 func TestRunOfAnEndedOperationEndsWithASentence(t *testing.T) {
@@ -83,10 +106,13 @@ func TestStepOfAnotherAgent(t *testing.T) {
 
 			var to []string
 			result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
-				env.RegisterActivityWithOptions(func(_ context.Context, in workflows.AttachInput) (workflows.ChangeResult, error) {
+				env.RegisterActivityWithOptions(func(ctx context.Context, in workflows.AttachInput) (workflows.ChangeResult, error) {
 					w.mu.Lock()
 					defer w.mu.Unlock()
 					w.asked = false
+					if run := activity.GetInfo(ctx).WorkflowExecution.RunID; in.SentBy() != run {
+						return workflows.ChangeResult{}, fmt.Errorf("run %q sent it, and not %q", in.SentBy(), run)
+					}
 					to = append(to, in.Instance)
 					if len(to) <= refusals {
 						return workflows.ChangeResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrOtherAgent, "for another"))
@@ -98,6 +124,7 @@ func TestStepOfAnotherAgent(t *testing.T) {
 				}, activity.RegisterOptions{Name: workflows.AttachActivity, DisableAlreadyRegisteredCheck: true})
 			})
 
+			require.NotEmpty(t, to, "%+v", result.Error)
 			require.Equal(t, "agent-1", to[0])
 			require.NotContains(t, to[1:], "agent-1")
 			require.Greater(t, len(to), refusals)
@@ -152,4 +179,50 @@ func TestUndoOutlivesTheRecords(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, cyborg.OperationFailed, result.State)
 	w.requireUntouched(t, w.String())
+}
+
+// TestUndoEnds: no try of an undo begins once its time is over and enough were
+// made. Tries that are quick fill the time; where the tries are slow, enough are
+// made all the same.
+func TestUndoEnds(t *testing.T) {
+	t.Parallel()
+	limit := limits()
+	for name, test := range map[string]struct {
+		takes         time.Duration // of one try
+		atLeast, most int           // tries
+		over          time.Duration // within which the last try has ended
+	}{
+		"quick": {takes: 0, atLeast: int(limit.Attempts) + 1, most: 20, over: limit.Undo},
+		"slow":  {takes: 3 * limit.Undo / 4, atLeast: int(limit.Attempts), most: int(limit.Attempts), over: time.Duration(limit.Attempts) * limit.Undo},
+		"last":  {takes: limit.Step, atLeast: int(limit.Attempts) + 1, most: 20, over: limit.Undo + limit.AgentWait + limit.Step},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(cyborg.OperationAttach)
+			w.failAt, w.failAfter, w.failure = 1, true, cyborg.Errorf(cyborg.ErrHardware, "it broke")
+
+			var first, last time.Time
+			tries := 0
+			result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
+				env.SetOnActivityStartedListener(func(info *activity.Info, _ context.Context, _ converter.EncodedValues) {
+					if info.ActivityType.Name == workflows.DetachActivity && first.IsZero() {
+						first = env.Now()
+					}
+				})
+				env.SetOnActivityCompletedListener(func(info *activity.Info, _ converter.EncodedValue, _ error) {
+					if info.ActivityType.Name == workflows.DetachActivity {
+						last = env.Now()
+						tries++
+					}
+				})
+				env.OnActivity(workflows.DetachActivity, mock.Anything, mock.Anything).After(test.takes).
+					Return(workflows.ChangeResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrUnavailable, "the agent stops")))
+			})
+
+			require.Equal(t, cyborg.OperationNeedsOperator, result.State)
+			require.GreaterOrEqual(t, tries, test.atLeast)
+			require.LessOrEqual(t, tries, test.most)
+			require.LessOrEqual(t, last.Sub(first), test.over, "by Temporal's clock, which this test moves")
+		})
+	}
 }

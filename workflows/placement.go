@@ -56,6 +56,9 @@ type FencePlacementInput struct {
 	Accelerators []uuid.UUID `json:"accelerators"`
 	// Consumers may have allocations of them: those of anybody else are a conflict.
 	Consumers []string `json:"consumers,omitempty"`
+	// Operation is the operation that is about to change them; none in an input of
+	// release 0.1.
+	Operation uuid.UUID `json:"operation,omitzero"`
 }
 
 // CheckAllocationsInput asks whether one of these consumers has an allocation
@@ -63,6 +66,8 @@ type FencePlacementInput struct {
 type CheckAllocationsInput struct {
 	Accelerator uuid.UUID `json:"accelerator"`
 	Consumers   []string  `json:"consumers"`
+	// Operation is the operation that asks; none in an input of release 0.1.
+	Operation uuid.UUID `json:"operation,omitzero"`
 }
 
 // ComparePlacementInput bounds the comparisons of one round of Reconcile.
@@ -145,7 +150,7 @@ func (o *operation) fence(ctx workflow.Context) error {
 		return nil
 	}
 
-	input := FencePlacementInput{Host: o.work.Host, Consumers: instancesOf(o.work.Handles)}
+	input := FencePlacementInput{Operation: o.in.Operation, Host: o.work.Host, Consumers: instancesOf(o.work.Handles)}
 	for _, target := range o.work.Targets {
 		input.Accelerators = append(input.Accelerators, target.Accelerator)
 	}
@@ -157,7 +162,7 @@ func (o *operation) fence(ctx workflow.Context) error {
 // accelerator allocated to an instance from which the operation takes a handle:
 // Nova would go on to believe that the instance has the accelerator.
 func (o *operation) requireUnallocated(ctx workflow.Context, target cyborg.Target, handles []cyborg.WorkHandle) error {
-	input := CheckAllocationsInput{Accelerator: target.Accelerator, Consumers: instancesOf(handles)}
+	input := CheckAllocationsInput{Operation: o.in.Operation, Accelerator: target.Accelerator, Consumers: instancesOf(handles)}
 	if !o.work.Placement || len(input.Consumers) == 0 {
 		return nil
 	}
@@ -191,6 +196,7 @@ func (o *operation) askPlacement(ctx workflow.Context, step, activity string, in
 		Summary:             "ask Placement",
 	}, activity, input, nil)
 	if err != nil {
+		o.notice(err)
 		o.note(ctx, step, cyborg.StepFailed, FromFailure(err).Message)
 		return err
 	}

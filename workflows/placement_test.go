@@ -52,10 +52,11 @@ func TestPlacementIsFencedBeforeTheHost(t *testing.T) {
 			require.Equal(t, calls, w.calls)
 
 			if kind == cyborg.OperationDetach {
-				require.Equal(t, workflows.CheckAllocationsInput{Accelerator: w.work.Targets[0].Accelerator, Consumers: []string{"vm"}}, w.checked)
+				require.Equal(t, workflows.CheckAllocationsInput{Operation: w.work.Operation, Accelerator: w.work.Targets[0].Accelerator, Consumers: []string{"vm"}}, w.checked)
 				return
 			}
 
+			require.Equal(t, w.work.Operation, w.fenced.Operation)
 			require.Equal(t, "h1", w.fenced.Host)
 			require.Equal(t, []uuid.UUID{w.work.Targets[0].Accelerator, other.Accelerator}, w.fenced.Accelerators)
 		})

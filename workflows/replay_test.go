@@ -209,3 +209,57 @@ func TestK4LoadedInTimeWhileNoConductorRan(t *testing.T) {
 	conductor.RegisterWorkflows(replayer)
 	require.NoError(t, replayer.ReplayWorkflowHistory(temporallog.NewStructuredLogger(slog.New(slog.DiscardHandler)), &historypb.History{Events: events}))
 }
+
+// TestCancelledTakeoverOfV01Replays: release 0.1 let a cancel reach a run that
+// takes an operation over, and cancelled its step. This release does not, and
+// replays such a run as it was. The history is that of a takeover whose step had
+// not ended, with a cancel behind it.
+func TestCancelledTakeoverOfV01Replays(t *testing.T) {
+	t.Parallel()
+	events := readHistory(t, filepath.Join(histories, "v0.1", "Detach-abandoned.json.gz")).GetEvents()[:7]
+	step := events[5]
+	require.Equal(t, workflows.DetachActivity, step.GetActivityTaskScheduledEventAttributes().GetActivityType().GetName())
+	require.Equal(t, enumspb.EVENT_TYPE_ACTIVITY_TASK_STARTED, events[6].GetEventType())
+
+	for _, event := range []*historypb.HistoryEvent{
+		{
+			EventType: enumspb.EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED,
+			Attributes: &historypb.HistoryEvent_WorkflowExecutionCancelRequestedEventAttributes{
+				WorkflowExecutionCancelRequestedEventAttributes: &historypb.WorkflowExecutionCancelRequestedEventAttributes{},
+			},
+		},
+		{
+			EventType: enumspb.EVENT_TYPE_WORKFLOW_TASK_SCHEDULED,
+			Attributes: &historypb.HistoryEvent_WorkflowTaskScheduledEventAttributes{
+				WorkflowTaskScheduledEventAttributes: &historypb.WorkflowTaskScheduledEventAttributes{},
+			},
+		},
+		{
+			EventType: enumspb.EVENT_TYPE_WORKFLOW_TASK_STARTED,
+			Attributes: &historypb.HistoryEvent_WorkflowTaskStartedEventAttributes{
+				WorkflowTaskStartedEventAttributes: &historypb.WorkflowTaskStartedEventAttributes{ScheduledEventId: 9},
+			},
+		},
+		{
+			EventType: enumspb.EVENT_TYPE_WORKFLOW_TASK_COMPLETED,
+			Attributes: &historypb.HistoryEvent_WorkflowTaskCompletedEventAttributes{
+				WorkflowTaskCompletedEventAttributes: &historypb.WorkflowTaskCompletedEventAttributes{ScheduledEventId: 9, StartedEventId: 10},
+			},
+		},
+		{
+			EventType: enumspb.EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED,
+			Attributes: &historypb.HistoryEvent_ActivityTaskCancelRequestedEventAttributes{
+				ActivityTaskCancelRequestedEventAttributes: &historypb.ActivityTaskCancelRequestedEventAttributes{
+					ScheduledEventId: step.GetEventId(), WorkflowTaskCompletedEventId: 11,
+				},
+			},
+		},
+	} {
+		event.EventId, event.EventTime = int64(len(events))+1, step.GetEventTime()
+		events = append(events, event)
+	}
+
+	replayer := worker.NewWorkflowReplayer()
+	conductor.RegisterWorkflows(replayer)
+	require.NoError(t, replayer.ReplayWorkflowHistory(temporallog.NewStructuredLogger(slog.New(slog.DiscardHandler)), &historypb.History{Events: events}))
+}

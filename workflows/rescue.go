@@ -48,6 +48,8 @@ type LookAtInstanceResult struct {
 type RebootInstanceInput struct {
 	Instance       uuid.UUID `json:"instance"`
 	EarlierReboots []string  `json:"before,omitempty"`
+	// Operation is the rescue; none in an input of release 0.1.
+	Operation uuid.UUID `json:"operation,omitzero"`
 }
 
 // RebootInstanceResult is how the reboot ended: RescueRebooted, RescueGone, or
@@ -229,6 +231,10 @@ func (o *operation) rebootOnce(
 	var looked LookAtInstanceResult
 
 	for pause := shortestLook; ; pause = min(2*pause, longestLook) {
+		if err := o.mayAskNova(ctx, deadline); err != nil {
+			return cyborg.RescueFailed, FromFailure(err).Message
+		}
+
 		err := o.askNova(ctx, deadline, "look at instance "+instance.Instance.String(), LookAtInstanceActivity,
 			LookAtInstanceInput{Rescue: instance, Host: o.work.Host, Operation: o.in.Operation, Limits: o.in.Limits}, &looked)
 
@@ -255,9 +261,13 @@ func (o *operation) rebootOnce(
 		looked = LookAtInstanceResult{} // a JSON answer leaves fields that it lacks as they were
 	}
 
+	if err := o.mayAskNova(ctx, deadline); err != nil {
+		return cyborg.RescueFailed, FromFailure(err).Message
+	}
+
 	var rebooted RebootInstanceResult
 	err := o.askNova(ctx, deadline, "reboot instance "+instance.Instance.String(), RebootInstanceActivity,
-		RebootInstanceInput{Instance: instance.Instance, EarlierReboots: looked.EarlierReboots}, &rebooted)
+		RebootInstanceInput{Instance: instance.Instance, EarlierReboots: looked.EarlierReboots, Operation: o.in.Operation}, &rebooted)
 	if err != nil {
 		return cyborg.RescueFailed, "Nova may have been asked, and the end of the reboot is not known: " + FromFailure(err).Message
 	}
@@ -265,26 +275,42 @@ func (o *operation) rebootOnce(
 	return rebooted.Outcome, rebooted.Detail
 }
 
-// askNova runs an activity that asks Nova until it succeeds or the deadline is
-// over. The first pause is 5 s: by then a reboot request whose connection was
-// cut has arrived at Nova, and the next attempt finds it instead of sending
-// another.
-//
-// The records are asked first whether the operation is still this run's. That
-// is not remembered in checked, which the coroutines of a rescue would share.
-func (o *operation) askNova(ctx workflow.Context, deadline time.Time, summary, activity string, input, result any) error {
+// mayAskNova returns an error where Nova must not be asked: another run has the
+// operation, or the time of the rescue is over. The instance may have waited for
+// its place, or the run for the records. Their answer is not remembered in
+// checked, which the coroutines of a rescue would share.
+func (o *operation) mayAskNova(ctx workflow.Context, deadline time.Time) error {
 	if fenced(ctx) {
 		if err := o.ask(ctx, CheckRunActivity, CheckRunInput{Operation: o.in.Operation}, nil); err != nil {
 			return err
 		}
 	}
 
+	if workflow.Now(ctx).Before(deadline) || !endsInTime(ctx) {
+		return nil
+	}
+	return cyborg.Errorf(cyborg.ErrTimeout, "the time of the rescue (%s) was over before Nova was asked", o.work.Within)
+}
+
+// endsInTime says that the rescue asks nothing more of Nova once its time is
+// over. Runs of release 0.1 still made one short attempt.
+func endsInTime(ctx workflow.Context) bool {
+	return workflow.GetVersion(ctx, "rescue-in-time", workflow.DefaultVersion, 1) != workflow.DefaultVersion
+}
+
+// askNova runs an activity that asks Nova until it succeeds or the deadline is
+// over. The first pause is 5 s: by then a reboot request whose connection was
+// cut has arrived at Nova, and the next attempt finds it instead of sending
+// another.
+func (o *operation) askNova(ctx workflow.Context, deadline time.Time, summary, activity string, input, result any) error {
 	left := max(deadline.Sub(workflow.Now(ctx)), time.Second)
 
-	return repeat{within: left, shortest: 5 * time.Second, longest: time.Minute}.run(ctx, workflow.ActivityOptions{
+	err := repeat{within: left, shortest: 5 * time.Second, longest: time.Minute}.run(ctx, workflow.ActivityOptions{
 		TaskQueue:           ConductorQueue,
 		StartToCloseTimeout: left,
 		HeartbeatTimeout:    30 * time.Second,
 		Summary:             summary,
 	}, activity, input, result)
+	o.notice(err)
+	return err
 }

@@ -301,25 +301,80 @@ func TestK8WaitingInstancesGiveTheirPlaceBack(t *testing.T) {
 }
 
 // TestSupersededRescueRebootsNothing: another run gets the operation after this
-// one has begun, such as where this one is that of a reset. It asks Nova for
-// nothing.
+// one has begun, such as where this one is that of a reset. From then on it asks
+// Nova for nothing.
 func TestSupersededRescueRebootsNothing(t *testing.T) {
 	t.Parallel()
-	r := newRescue(3)
-	r.supersededAt = 1
-	asked := 0
-	_, err := r.world.play(t, false, func(env *testsuite.TestWorkflowEnvironment) {
-		for _, name := range []string{workflows.LookAtInstanceActivity, workflows.RebootInstanceActivity} {
-			env.RegisterActivityWithOptions(func(context.Context, map[string]any) error {
-				r.mu.Lock()
-				defer r.mu.Unlock()
-				asked++
-				return nil
-			}, activity.RegisterOptions{Name: name})
+	for name, test := range map[string]struct {
+		look   bool  // the other run gets the operation with the first look, and not before
+		reboot error // what the reboot answers, where the other run gets it only then
+		asked  []string
+	}{
+		"before the look":   {},
+		"before the reboot": {look: true, asked: []string{"look"}},
+		"when Nova is asked": {
+			reboot: cyborg.Errorf(cyborg.ErrSuperseded, "another run has it"), asked: []string{"look", "reboot"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRescue(1)
+			if !test.look && test.reboot == nil {
+				r.supersededAt = 1
+			}
+
+			var asked []string
+			_, err := r.world.play(t, false, func(env *testsuite.TestWorkflowEnvironment) {
+				on := func(name string, f any) { env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name}) }
+				on(workflows.LookAtInstanceActivity, func(context.Context, workflows.LookAtInstanceInput) (workflows.LookAtInstanceResult, error) {
+					r.world.mu.Lock()
+					defer r.world.mu.Unlock()
+					asked = append(asked, "look")
+					if test.look {
+						r.supersededAt = 1
+					}
+					return workflows.LookAtInstanceResult{}, nil
+				})
+				on(workflows.RebootInstanceActivity, func(context.Context, workflows.RebootInstanceInput) (workflows.RebootInstanceResult, error) {
+					r.world.mu.Lock()
+					defer r.world.mu.Unlock()
+					asked = append(asked, "reboot")
+					return workflows.RebootInstanceResult{Outcome: cyborg.RescueRebooted}, workflows.ToFailure(test.reboot)
+				})
+			})
+
+			require.Error(t, err)
+			require.Equal(t, cyborg.ErrSuperseded, workflows.FromFailure(err).Kind, "%v", err)
+			require.Equal(t, test.asked, asked)
+			require.Nil(t, r.outcome)
+		})
+	}
+}
+
+// TestRescueRebootsNothingLate: other instances have the places until the time
+// of the rescue is over. Neither an instance that waited for its first place
+// then, nor one that had given its place back, is looked at or rebooted.
+func TestRescueRebootsNothingLate(t *testing.T) {
+	t.Parallel()
+	r := newRescue(6)
+	works, last := r.work.Rescues[0], r.work.Rescues[5]
+	looked := map[uuid.UUID]int{}
+
+	result := r.play(t, func(in workflows.LookAtInstanceInput) (workflows.LookAtInstanceResult, error) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if looked[in.Rescue.Instance]++; in.Rescue == works && looked[works.Instance] == 1 {
+			return workflows.LookAtInstanceResult{Wait: "Nova still builds it"}, nil
 		}
+		return workflows.LookAtInstanceResult{}, nil
+	}, func(env *testsuite.TestWorkflowEnvironment) {
+		env.OnActivity(workflows.RebootInstanceActivity, mock.Anything, mock.Anything).After(r.work.Within+time.Minute).
+			Return(workflows.RebootInstanceResult{Outcome: cyborg.RescueRebooted}, nil)
 	})
 
-	require.Equal(t, cyborg.ErrSuperseded, workflows.FromFailure(err).Kind, "%v", err)
-	require.Zero(t, asked)
-	require.Nil(t, r.outcome)
+	require.Equal(t, cyborg.OperationFailed, result.State)
+	require.Equal(t, map[cyborg.RescueOutcome]int{cyborg.RescueRebooted: 4, cyborg.RescueFailed: 2}, r.outcomes())
+	require.Equal(t, 1, looked[works.Instance])
+	require.Zero(t, looked[last.Instance])
+	require.Contains(t, r.outcome.Rescued[5].Detail, "the time of the rescue (30m0s) was over")
 }

@@ -40,7 +40,7 @@ func (o *operation) compensate(ctx workflow.Context) []string {
 }
 
 // undoCall returns an undo that is one call to the agent. It is repeated until
-// Limits.Undo is over, also while the agent is away: an accelerator whose undo
+// Limits.Undo is over, and Limits.Attempts times in any case, also while the agent is away: an accelerator whose undo
 // fails ends in error and needs an operator. Each try is sent to the agent that
 // the host has then, because a boot of the host gives it another.
 func (o *operation) undoCall(c call) func(ctx workflow.Context) error {

@@ -135,7 +135,7 @@ func (w *world) call(ctx context.Context, name string, undo bool, effect func())
 	}
 	if index == w.cancelAt {
 		w.cancel()
-		if name != "Begin" && name != "Record" && name != "End" {
+		if name != "Begin" && name != "Record" && name != "End" && index != w.failAt {
 			return nil // cancelled before an agent took it
 		}
 	}

@@ -19,6 +19,10 @@ type Images interface {
 // FindImage is the activity that finds an image in Glance, checks that it fits
 // its target, and permits the host to fetch it.
 func (a *Activities) FindImage(ctx context.Context, in workflows.FindImageInput) (workflows.FindImageResult, error) {
+	if err := a.requireOwner(ctx, in.Operation); err != nil {
+		return workflows.FindImageResult{}, err
+	}
+
 	out, err := a.findImage(ctx, in)
 	return out, workflows.ToFailure(err)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/mocks"
+	"go.temporal.io/sdk/testsuite"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/activities/conductor"
@@ -30,6 +31,8 @@ type card struct {
 func (c *card) Accelerator(context.Context, uuid.UUID) (cyborg.Accelerator, error) {
 	return c.accelerator, nil
 }
+
+func (*card) CheckRun(context.Context, db.Run) (db.Addressee, error) { return db.Addressee{}, nil }
 
 func (c *card) GrantImage(_ context.Context, url db.ImageURL, key string) error {
 	c.url, c.key = url, key
@@ -58,11 +61,15 @@ func (c *card) find(t *testing.T, cloud conductor.Cloud, image cyborg.Image) (wo
 		Operation: uuid.New(), Target: cyborg.Target{Accelerator: c.accelerator.UUID}, Image: image, Valid: time.Minute,
 	}
 
-	out, err := acts.FindImage(t.Context(), in)
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestActivityEnvironment()
+	env.RegisterActivityWithOptions(acts.FindImage, registered(workflows.FindImageActivity))
+	var out workflows.FindImageResult
+	value, err := env.ExecuteActivity(workflows.FindImageActivity, in)
 	if err != nil {
 		return in, out, workflows.FromFailure(err)
 	}
-	return in, out, nil
+	return in, out, value.Get(&out)
 }
 
 // An image is found by its ID, its function or its bitstream ID. The search

@@ -42,8 +42,14 @@ type compute struct {
 }
 
 // newCompute returns a host with this many accelerators, all of them in
-// service.
+// service. The host is always silent, so that it may boot at any time.
 func newCompute(t *testing.T, cards int, policy conductor.Policy) *compute {
+	t.Helper()
+	return newComputeHeard(t, cards, policy, time.Microsecond)
+}
+
+// newComputeHeard is newCompute for a host that may be unheard this long.
+func newComputeHeard(t *testing.T, cards int, policy conductor.Policy, silentAfter time.Duration) *compute {
 	t.Helper()
 	url := postgrestest.NewFrom(t, "migrated", func(ctx context.Context, url string) error {
 		_, err := db.Migrate(ctx, url)
@@ -51,7 +57,7 @@ func newCompute(t *testing.T, cards int, policy conductor.Policy) *compute {
 	})
 
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	store, err := db.Open(t.Context(), url, db.Options{SilentAfter: time.Microsecond}, log) // the host may boot at any time
+	store, err := db.Open(t.Context(), url, db.Options{SilentAfter: silentAfter}, log)
 	require.NoError(t, err)
 	t.Cleanup(store.Close)
 

@@ -53,6 +53,20 @@ func runOf(ctx context.Context, operation uuid.UUID) db.Run {
 	return db.Run{Operation: operation, ID: activity.GetInfo(ctx).WorkflowExecution.RunID}
 }
 
+// requireOwner makes sure that the calling run still has its operation. An
+// activity that asks a service of OpenStack begins each attempt with it:
+// Temporal can make an attempt long after the run has asked, also for a run
+// that was reset since. An input of release 0.1 may not name its operation;
+// its attempt goes on without the question.
+func (a *Activities) requireOwner(ctx context.Context, operation uuid.UUID) error {
+	if operation == uuid.Nil {
+		return nil
+	}
+
+	_, err := a.store.CheckRun(ctx, runOf(ctx, operation))
+	return workflows.ToFailure(err)
+}
+
 // CheckRun is the activity that asks whether the calling run still has its
 // operation, before it sends a step, and what that step has to carry.
 func (a *Activities) CheckRun(ctx context.Context, in workflows.CheckRunInput) (workflows.CheckRunResult, error) {

@@ -28,8 +28,8 @@ type found struct {
 	open bool
 	// known says that Temporal knows a run.
 	known bool
-	// told says that the open run knows of a cancel, or need not.
-	told bool
+	// cancelDelivered says that the open run knows of a cancel, or need not.
+	cancelDelivered bool
 	// stray is the id of an open run that does not have the operation, such as that
 	// of a reset; empty where there is none.
 	stray string
@@ -45,7 +45,7 @@ func (a *Activities) lookAtRuns(ctx context.Context, workflowID, run string) (fo
 
 	out := found{known: named != nil, open: isOpen(named)}
 	if out.open {
-		out.told = named.GetWorkflowExtendedInfo().GetCancelRequested() || !workflows.TakesCancel(named.GetWorkflowExecutionInfo())
+		out.cancelDelivered = named.GetWorkflowExtendedInfo().GetCancelRequested() || !workflows.TakesCancel(named.GetWorkflowExecutionInfo())
 	}
 
 	if out.open || run == "" {
@@ -63,7 +63,7 @@ func (a *Activities) lookAtRuns(ctx context.Context, workflowID, run string) (fo
 	switch {
 	case !isOpen(last):
 	case workflows.Takeover(info, run):
-		out.open, out.told = true, true
+		out.open, out.cancelDelivered = true, true
 	default:
 		out.stray = info.GetExecution().GetRunId()
 	}
@@ -103,7 +103,7 @@ func (a *Activities) orphans(ctx context.Context, state cyborg.OperationState, o
 		orphan := workflows.Orphan{Operation: o.Operation}
 		switch {
 		case runs.open:
-			orphan.CancelPending = o.Cancelled && !runs.told
+			orphan.CancelPending = o.Cancelled && !runs.cancelDelivered
 			return orphan, orphan.CancelPending
 		default:
 			orphan.Abandoned = abandoned(o.State, runs)
@@ -221,7 +221,7 @@ func (a *Activities) adopt(ctx context.Context, orphan workflows.Orphan, limits 
 	}
 
 	if runs.open {
-		if op.State.Ended() || op.CancelAt.IsZero() || runs.told {
+		if op.State.Ended() || op.CancelAt.IsZero() || runs.cancelDelivered {
 			return nil
 		}
 		return a.deliverCancel(ctx, op, done)
@@ -274,7 +274,12 @@ func (a *Activities) deliverCancel(ctx context.Context, op cyborg.Operation, don
 // terminateStray ends a run that does not have its operation, so that one that
 // may take the operation over can be started under the same workflow id.
 func (a *Activities) terminateStray(ctx context.Context, op cyborg.Operation, stray string, done *workflows.AdoptResult) error {
-	err := a.client.TerminateWorkflow(ctx, op.WorkflowID(), stray, "the operation belongs to run "+op.Run+", which was closed; another run undoes what it did")
+	follows := "undoes what it did"
+	if op.State.Ended() {
+		follows = "notifies Nova of its end"
+	}
+
+	err := a.client.TerminateWorkflow(ctx, op.WorkflowID(), stray, "the operation belongs to run "+op.Run+", which was closed; another run "+follows)
 	if _, missing := errors.AsType[*serviceerror.NotFound](err); err != nil && !missing {
 		return workflows.Unavailable(err)
 	}

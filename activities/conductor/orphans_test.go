@@ -35,6 +35,7 @@ type executions struct {
 	mu         sync.Mutex
 	runs       []execution
 	terminated []string
+	reasons    []string // of the terminations
 	cancelled  []string
 	started    []workflows.OperationInput
 	memos      []map[string]any
@@ -76,8 +77,8 @@ func (e *executions) DescribeWorkflowExecution(_ context.Context, _, run string)
 	return nil, serviceerror.NewNotFound("no such run")
 }
 
-func (e *executions) TerminateWorkflow(_ context.Context, _, run, _ string, _ ...any) error {
-	e.terminated = append(e.terminated, run)
+func (e *executions) TerminateWorkflow(_ context.Context, _, run, reason string, _ ...any) error {
+	e.terminated, e.reasons = append(e.terminated, run), append(e.reasons, reason)
 	return nil
 }
 
@@ -229,6 +230,66 @@ func TestOrphans(t *testing.T) {
 			}
 		})
 	}
+}
+
+// moving is a store whose operation gets another run after Reconcile has looked
+// at it once.
+type moving struct {
+	oneOperation
+	looks int
+	run   string // the other run
+}
+
+func (s *moving) Operation(context.Context, uuid.UUID) (cyborg.Operation, error) {
+	op := s.op
+	if s.looks++; s.looks > 1 {
+		op.Run = s.run
+	}
+	return op, nil
+}
+
+// TestOrphanThatGetsARunMeanwhile: an open run that had no right to the operation
+// has got it since Reconcile looked. It is left alone.
+func TestOrphanThatGetsARunMeanwhile(t *testing.T) {
+	t.Parallel()
+	op := cyborg.Operation{ID: uuid.New(), Kind: cyborg.OperationAttach, State: cyborg.OperationRunning, Run: "first"}
+	temporal := &executions{runs: []execution{{id: "first"}, {id: "second", open: true}}}
+	store := &moving{oneOperation: oneOperation{op: op}, run: "second"}
+
+	adopt(t, store, temporal, workflows.Orphan{Operation: op.ID, Abandoned: true})
+	require.Equal(t, 2, store.looks)
+	require.Empty(t, temporal.terminated)
+	require.Empty(t, temporal.started)
+}
+
+// TestStrayRunIsToldWhatFollows: the reason with which a run is terminated says
+// what the run does that is started in its place.
+func TestStrayRunIsToldWhatFollows(t *testing.T) {
+	t.Parallel()
+	for state, follows := range map[cyborg.OperationState]string{
+		cyborg.OperationRunning: "another run undoes what it did", cyborg.OperationSucceeded: "another run notifies Nova of its end",
+	} {
+		op := cyborg.Operation{ID: uuid.New(), Kind: cyborg.OperationBind, State: state, Run: "first"}
+		temporal := &executions{runs: []execution{{id: "first"}, {id: "reset", open: true}}}
+		store := oneOperation{operations: operations{of: map[uuid.UUID]cyborg.Operation{op.ID: op}}, op: op}
+
+		adopt(t, store, temporal, workflows.Orphan{Operation: op.ID, Abandoned: !state.Ended(), NotificationPending: state.Ended()})
+		require.Equal(t, []string{"reset"}, temporal.terminated)
+		require.Contains(t, temporal.reasons[0], "the operation belongs to run first, which was closed")
+		require.Contains(t, temporal.reasons[0], follows)
+		require.Len(t, temporal.started, 1)
+	}
+}
+
+// adopt has Reconcile see to an orphan.
+func adopt(t *testing.T, store conductor.Store, temporal client.Client, orphan workflows.Orphan) {
+	t.Helper()
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestActivityEnvironment()
+	acts := conductor.New(store, temporal, conductor.Policy{}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
+	env.RegisterActivityWithOptions(acts.Adopt, activity.RegisterOptions{Name: workflows.AdoptActivity})
+	_, err := env.ExecuteActivity(workflows.AdoptActivity, workflows.AdoptInput{Orphans: []workflows.Orphan{orphan}})
+	require.NoError(t, err)
 }
 
 // slowExecutions is a Temporal that has one operation's run, and does not

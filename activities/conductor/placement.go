@@ -116,13 +116,17 @@ type syncResult struct {
 // write whose generation is no longer current. So older records never overwrite
 // newer ones.
 func (p *Placement) syncHost(ctx context.Context, host string, confirm []uuid.UUID) (syncResult, error) {
-	var err error
+	var (
+		err      error
+		repaired []placement.Difference // by attempts that collided
+	)
 	for collision := range maxCollisions {
 		var result syncResult
-		result, err = p.attempt(ctx, host, confirm, collision == 0)
+		result, err = p.attempt(ctx, host, confirm, collision == 0, repaired)
 		if err == nil {
 			return result, nil
 		}
+		repaired = union(result.differences, repaired)
 		if kind := cyborg.ErrorKindOf(err); kind != cyborg.ErrChanged {
 			break
 		}
@@ -157,8 +161,11 @@ func (p *Placement) syncHost(ctx context.Context, host string, confirm []uuid.UU
 // attempt is one attempt of syncHost. The error is of kind ErrChanged where the
 // next one should follow at once. With trusting set, it assumes that providers
 // which this system has never written do not exist yet, which saves requests;
-// after a collision that is not assumed any more.
-func (p *Placement) attempt(ctx context.Context, host string, confirm []uuid.UUID, trusting bool) (syncResult, error) {
+// after a collision that is not assumed any more. An attempt that collides
+// returns what it has repaired until then, and the next one is given that.
+func (p *Placement) attempt(
+	ctx context.Context, host string, confirm []uuid.UUID, trusting bool, repaired []placement.Difference,
+) (syncResult, error) {
 	records, err := p.store.Placement(ctx, host)
 	if err != nil {
 		return syncResult{}, err
@@ -190,12 +197,12 @@ func (p *Placement) attempt(ctx context.Context, host string, confirm []uuid.UUI
 
 	if !plan.Empty() {
 		if err := p.write(ctx, host, records.Version, marks.With(wanted), plan); err != nil {
-			return syncResult{}, err
+			return syncResult{differences: plan.Repaired()}, err
 		}
 	}
 
 	result := syncResult{
-		compared: records.Compare, differences: append(plan.Differences, unusable...), closed: map[uuid.UUID]bool{},
+		compared: records.Compare, differences: append(union(plan.Differences, repaired), unusable...), closed: map[uuid.UUID]bool{},
 	}
 	if records.Compare {
 		result.differences = append(result.differences, allocationDrift(records, tree)...)
@@ -205,6 +212,18 @@ func (p *Placement) attempt(ctx context.Context, host string, confirm []uuid.UUI
 	}
 
 	return result, p.record(ctx, host, records, plan.Marks, &result)
+}
+
+// union returns the differences with those of earlier attempts that are not among
+// them.
+func union(differences, earlier []placement.Difference) []placement.Difference {
+	out := slices.Clone(differences)
+	for _, e := range earlier {
+		if !slices.ContainsFunc(out, func(d placement.Difference) bool { return d.Class == e.Class && d.Provider == e.Provider }) {
+			out = append(out, e)
+		}
+	}
+	return out
 }
 
 // wantedOf returns the providers that the host should have, as its records say.
@@ -525,6 +544,9 @@ func (p *Placement) allocated(ctx context.Context, consumer uuid.UUID, providers
 // that a process with Placement may take the next attempt.
 
 func (a *Activities) fencePlacement(ctx context.Context, in workflows.FencePlacementInput) error {
+	if err := a.requireOwner(ctx, in.Operation); err != nil {
+		return err
+	}
 	if a.cloud.Placement == nil {
 		return workflows.ToFailure(noPlacementError())
 	}
@@ -532,6 +554,9 @@ func (a *Activities) fencePlacement(ctx context.Context, in workflows.FencePlace
 }
 
 func (a *Activities) checkAllocations(ctx context.Context, in workflows.CheckAllocationsInput) error {
+	if err := a.requireOwner(ctx, in.Operation); err != nil {
+		return err
+	}
 	if a.cloud.Placement == nil {
 		return workflows.ToFailure(noPlacementError())
 	}

@@ -645,6 +645,40 @@ func TestPlacementDrift(t *testing.T) {
 	}
 }
 
+// Somebody else changes a provider while differences are repaired, so that the
+// tree is read and planned again. What was repaired before that is drift, too.
+func TestPlacementDriftBeforeACollision(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.model.AddHost("h1")
+	c.report("h1", aCard("a", 3, 2, "CUSTOM_A"))
+	c.ready("h1")
+	c.sync("h1")
+	require.Empty(t, c.compare().Drift)
+
+	for _, name := range []string{"h1_a.0", "h1_a.1", "h1_a.2"} {
+		p := c.model.Provider(name)
+		p.Traits = []string{"OWNER_CYBORG"}
+		c.model.Put(*p)
+	}
+
+	writes := 0
+	c.model.Fail = func(r *http.Request) *placementtest.Fault {
+		if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "/traits") {
+			if writes++; writes == 2 {
+				return &placementtest.Fault{Status: http.StatusConflict, Code: "placement.concurrent_update"}
+			}
+		}
+		return nil
+	}
+
+	found := c.compare()
+	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftTraits: 3}, found.Drift)
+	require.Equal(t, 3, found.Repaired)
+	require.Equal(t, 4, writes, "each once, and one again")
+	require.Empty(t, c.compare().Drift)
+}
+
 // Allocations are compared with the accelerator requests, provider by provider.
 // A difference is reported only if the next comparison finds it again, and it
 // is never repaired, because allocations belong to Nova.

@@ -50,6 +50,18 @@ func (c *compute) ends(op cyborg.Operation, failure *cyborg.Error) {
 	require.NoError(c.t, c.End(c.t.Context(), run, outcome))
 }
 
+// rescues begins a rescue of the host's instances.
+func (c *compute) rescues() uuid.UUID {
+	c.t.Helper()
+	admitted, err := c.Admit(c.t.Context(), db.Admission{
+		ID: uuid.New(), Actor: cyborg.Actor{Name: "alice"}, Request: cyborg.RescueRequest{Host: "h1", Within: time.Hour},
+	})
+	require.NoError(c.t, err)
+	_, err = c.Begin(c.t.Context(), db.Run{Operation: admitted.Operation.ID, ID: testRun})
+	require.NoError(c.t, err)
+	return admitted.Operation.ID
+}
+
 // An instance whose accelerator has lost its image is not rebooted before the
 // image is loaded again. A rescue tries that once, however often it asks, and
 // fails with the reason if that fails.
@@ -59,7 +71,7 @@ func TestReloadBeforeReboot(t *testing.T) {
 	who := c.bind()
 	c.reboot()
 	c.loseImages()
-	rescue := uuid.New()
+	rescue := c.rescues()
 
 	look := func() workflows.LookAtInstanceResult {
 		t.Helper()
@@ -88,7 +100,10 @@ func TestReloadBeforeReboot(t *testing.T) {
 	require.Contains(t, failed.Detail, "it is in use by qemu")
 	require.Len(t, c.reloads(), 1)
 
-	rescue = uuid.New()
+	require.NoError(t, c.End(t.Context(), db.Run{Operation: rescue, ID: testRun}, cyborg.Outcome{
+		Operation: rescue, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrChanged, "%s", failed.Detail),
+	}))
+	rescue = c.rescues()
 	require.Contains(t, look().Wait, "loads image aes into accelerator")
 	require.Len(t, c.reloads(), 2)
 
@@ -111,13 +126,14 @@ func TestReloadBeforeReboot(t *testing.T) {
 func TestReloadIsAdmittedOnce(t *testing.T) {
 	t.Parallel()
 	for wanted, reloaded := range map[bool]int{true: 2, false: 0} {
-		c := newCompute(t, 3, conductor.Policy{ReloadLost: wanted})
+		c := newComputeHeard(t, 3, conductor.Policy{ReloadLost: wanted}, time.Hour)
 		c.bind()
 		require.Zero(t, c.tidy().Reloaded)
 
 		c.loseImages()
+		c.exec("UPDATE hosts SET last_seen = now() - interval '2 hours'")
 		require.Zero(t, c.tidy().Reloaded, "its host is silent")
-		c.exec("UPDATE hosts SET last_seen = now() + interval '1 hour'")
+		c.exec("UPDATE hosts SET last_seen = now()")
 		require.Equal(t, reloaded, c.tidy().Reloaded)
 		require.Zero(t, c.tidy().Reloaded)
 		require.Len(t, c.reloads(), reloaded)

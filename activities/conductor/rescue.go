@@ -58,6 +58,9 @@ func (a *Activities) rescueLost(ctx context.Context, limits workflows.Limits) (i
 // again, because a reboot before that would not help.
 func (a *Activities) LookAtInstance(ctx context.Context, in workflows.LookAtInstanceInput) (workflows.LookAtInstanceResult, error) {
 	defer heartbeat(ctx)()
+	if err := a.requireOwner(ctx, in.Operation); err != nil {
+		return workflows.LookAtInstanceResult{}, err
+	}
 	if a.cloud.Nova == nil {
 		return workflows.LookAtInstanceResult{}, workflows.ToFailure(noNovaError())
 	}
@@ -94,6 +97,9 @@ const rebootPoll = 2 * time.Second
 // does not send another.
 func (a *Activities) RebootInstance(ctx context.Context, in workflows.RebootInstanceInput) (workflows.RebootInstanceResult, error) {
 	defer heartbeat(ctx)()
+	if err := a.requireOwner(ctx, in.Operation); err != nil {
+		return workflows.RebootInstanceResult{}, err
+	}
 	if a.cloud.Nova == nil {
 		return workflows.RebootInstanceResult{}, workflows.ToFailure(noNovaError())
 	}

@@ -25,7 +25,7 @@ func command() *cobra.Command {
 		config.Flag{Name: "hosts", Key: "standalone.hosts", Usage: "a host to run an agent for, [NAME=]KIND: fake:8xfpga,2xgpu pretends, sysfs:/ is this machine, sysfs:FILE.tar.gz a recorded one; may be given several times"},
 		config.Flag{Name: "database-url", Key: "database.url", Usage: "an existing PostgreSQL to use instead of a private one"},
 		config.Flag{Name: "listen", Key: "api.listen"},
-		config.Flag{Name: "agent-listen", Key: "agent_endpoint.listen"},
+		config.Flag{Name: "agent-listen", Key: "agent_endpoint.listen", Usage: "address and port of an endpoint for agents outside this process; there is none unless you name it", NoDefault: true},
 		config.Flag{Name: "temporal-listen", Key: "standalone.temporal_listen"},
 		config.Flag{Name: "temporal-ui-listen", Key: "standalone.temporal_ui_listen"},
 		config.Flag{Name: "log-level", Key: "log.level"},

@@ -17,8 +17,8 @@ import (
 
 // Write replaces the file at path. It gets exactly that mode, whatever the
 // umask is. The change is durable when Write returns nil. After an error the
-// old file is still there, unless only the sync of the directory, or the close
-// of the new file, failed. The error names the file with its whole path, or the
+// old file is still there, unless the error was that of the rename, of the sync
+// of the directory or of the close of the new file. The error names the file with its whole path, or the
 // directory if that cannot be opened.
 func Write(path string, content []byte, mode fs.FileMode) error {
 	dir, err := OpenDir(filepath.Dir(path))
@@ -47,14 +47,16 @@ func closed(file File, err error) error {
 }
 
 // Replace is Write for a file in an open directory, for a caller that goes on
-// appending to the new file, and closes it. If only the directory could not be
-// synced, Replace returns the file together with the error: the new file is in
-// its place, and a power cut may bring the old one back.
+// appending to the new file, and closes it. Replace returns the file together
+// with an error if it is in its place, or may be, and a power cut may bring the
+// old one back: the directory could not be synced; or the rename answered with
+// an error, and the hidden file is not there any more.
 func Replace(dir Dir, name string, content []byte, mode fs.FileMode) (File, error) {
 	return replace(dir, name, content, mode, func(File) error { return nil })
 }
 
-// replace returns the new file, open for appending, as soon as it has its name.
+// replace returns the new file, open for appending, as soon as it may have its
+// name.
 func replace(dir Dir, name string, content []byte, mode fs.FileMode, own func(File) error) (File, error) {
 	file, err := put(dir, name, content, mode, own)
 	if err == nil {
@@ -74,10 +76,14 @@ func withPath(dir Dir, op, name string, err error) error {
 	return &fs.PathError{Op: op, Path: filepath.Join(dir.Name(), name), Err: err}
 }
 
+// HiddenName is the name that the new content has until the file gets it. A
+// process that is killed leaves it behind, until the file is replaced again.
+func HiddenName(name string) string { return "." + name + ".new" }
+
 // put writes the content to the hidden file, syncs it, and gives it its name.
 // The directory is not synced yet.
 func put(dir Dir, name string, content []byte, mode fs.FileMode, own func(File) error) (File, error) {
-	fresh := "." + name + ".new"
+	fresh := HiddenName(name)
 	if err := dir.Remove(fresh); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -98,12 +104,21 @@ func put(dir Dir, name string, content []byte, mode fs.FileMode, own func(File) 
 	if err == nil {
 		err = file.Sync()
 	}
-	if err == nil {
-		err = dir.Rename(fresh, name)
-	}
-
 	if err != nil {
 		return nil, errors.Join(err, file.Close(), dir.Remove(fresh))
+	}
+
+	// A rename that answers with an error may have been done, such as over a
+	// network. Only if the hidden file could be removed it was not.
+	if err := dir.Rename(fresh, name); err != nil {
+		removed := dir.Remove(fresh)
+		if removed == nil {
+			return nil, errors.Join(err, file.Close())
+		}
+		if !errors.Is(removed, fs.ErrNotExist) {
+			err = errors.Join(err, removed)
+		}
+		return file, err
 	}
 
 	return file, nil

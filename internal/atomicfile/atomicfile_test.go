@@ -114,41 +114,91 @@ func TestReplace(t *testing.T) {
 // file or the new one, and the new one if Replace has returned no error.
 func TestPowerCut(t *testing.T) {
 	t.Parallel()
-	replace := func(disk *disktest.Disk, text string) error {
-		dir, err := disk.OpenDir("state")
-		if err != nil {
-			return err
-		}
-		defer dir.Close()
-
-		file, err := atomicfile.Replace(dir, "file", []byte(text), 0o600)
-		if file != nil {
-			err = errors.Join(err, file.Close())
-		}
-		return err
-	}
-
 	older, newer := strings.Repeat("older ", 500), strings.Repeat("the newer ", 500)
 	old := disktest.New()
-	require.NoError(t, replace(old, older))
+	_, err := replace(old, older)
+	require.NoError(t, err)
 
 	for cut, done := 1, false; !done; cut++ {
 		for seed := range uint64(20) {
 			disk := old.Killed()
 			disk.CutAt(cut)
-			done = replace(disk, newer) == nil
+			_, err := replace(disk, newer)
+			done = err == nil
 
 			random := rand.New(rand.NewPCG(seed, 0))
 			if seed == 0 {
 				random = nil
 			}
 			after := disk.Cut(random)
-			dir, err := after.OpenDir("state")
-			require.NoError(t, err)
-			text, err := dir.ReadFile("file")
-			require.NoError(t, err)
-			require.True(t, string(text) == newer || string(text) == older && !done, "cut at operation %d, seed %d: %.40q", cut, seed, text)
-			require.NoError(t, replace(after, older), "what was cut off is in nobody's way")
+			text := read(t, after)
+			require.True(t, text == newer || text == older && !done, "cut at operation %d, seed %d: %.40q", cut, seed, text)
+			_, err = replace(after, older)
+			require.NoError(t, err, "what was cut off is in nobody's way")
+		}
+	}
+}
+
+// replace replaces a file of the disk. It says whether Replace has returned the
+// new file.
+func replace(disk *disktest.Disk, text string) (returned bool, err error) {
+	dir, err := disk.OpenDir("state")
+	if err != nil {
+		return false, err
+	}
+	defer dir.Close()
+
+	file, err := atomicfile.Replace(dir, "file", []byte(text), 0o600)
+	if file != nil {
+		err = errors.Join(err, file.Close())
+	}
+	return file != nil, err
+}
+
+// read returns the file of the disk, as processes see it.
+func read(t *testing.T, disk *disktest.Disk) string {
+	t.Helper()
+	dir, err := disk.OpenDir("state")
+	require.NoError(t, err)
+	defer dir.Close()
+	text, err := dir.ReadFile("file")
+	require.NoError(t, err)
+	return string(text)
+}
+
+// TestEachOperationMayFail: the disk answers an operation with an error,
+// whether it has done it or not. Replace returns the new file if that may be in
+// its place, so that its caller does not go on with the old one; and nothing
+// stays open or in the way.
+func TestEachOperationMayFail(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func(d *disktest.Disk, operation, failures int, err error){
+		"without effect": (*disktest.Disk).FailAt, "with effect": (*disktest.Disk).FailWithEffectAt,
+	} {
+		old := disktest.New()
+		_, err := replace(old, "old")
+		require.NoError(t, err)
+		clean := old.Killed()
+		_, err = replace(clean, "new")
+		require.NoError(t, err)
+
+		for failing := 1; failing <= clean.Operations(); failing++ {
+			for failures := 1; failures <= 2; failures++ {
+				disk := old.Killed()
+				fail(disk, failing, failures, syscall.EIO)
+				returned, err := replace(disk, "new")
+				require.Zero(t, disk.Opened())
+				require.ErrorIs(t, err, syscall.EIO, "%s, operation %d", name, failing)
+				is := read(t, disk)
+				require.True(t, is == "old" || returned, "%s, operation %d: the new file is in its place", name, failing)
+				require.True(t, is == "new" || !returned || failures == 2, "%s, operation %d: the old file is in its place", name, failing)
+
+				if _, err := replace(disk, "newer"); err != nil { // the second failure
+					_, err = replace(disk, "newer")
+					require.NoError(t, err)
+				}
+				require.Equal(t, "newer", read(t, disk.Cut(nil)))
+			}
 		}
 	}
 }

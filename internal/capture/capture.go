@@ -78,8 +78,15 @@ func Open(name, dir string) (root string, err error) {
 		return "", err
 	}
 
+	// What was unpacked before is removed only once the new recording is complete.
 	err = os.WriteFile(filepath.Join(partial, stamp), []byte(sum), 0o644)
-	if err = errors.Join(err, os.RemoveAll(dir), os.Rename(partial, dir)); err != nil {
+	if err == nil {
+		err = os.RemoveAll(dir)
+	}
+	if err == nil {
+		err = os.Rename(partial, dir)
+	}
+	if err != nil {
 		return "", cyborg.Errorf(cyborg.ErrUnavailable, "the recording %s cannot be unpacked: %w", name, err)
 	}
 

@@ -103,6 +103,26 @@ func TestOpenReusesWhatItUnpacked(t *testing.T) {
 	require.Equal(t, "0x8086\n", string(text))
 }
 
+// TestOpenKeepsWhatItCannotReplace: an archive has a directory where the stamp of
+// its recording belongs, so that it cannot be completed. What was unpacked before
+// stays.
+func TestOpenKeepsWhatItCannotReplace(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "machine")
+	first := archive(t, vendor("0x10de\n"))
+	_, err := capture.Open(first, dir)
+	require.NoError(t, err)
+
+	_, err = capture.Open(archive(t, vendor("0x8086\n"), item{tar.TypeDir, ".cyborg-capture/", ""}), dir)
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err), "%v", err)
+
+	_, err = capture.Open(first, dir)
+	require.NoError(t, err)
+	text, err := os.ReadFile(filepath.Join(dir, "sys/devices/pci0000:00/0000:00:02.0/vendor"))
+	require.NoError(t, err)
+	require.Equal(t, "0x10de\n", string(text))
+}
+
 // TestOpenTakesDirectories: a recording may also be a directory, which is used
 // where it is.
 func TestOpenTakesDirectories(t *testing.T) {

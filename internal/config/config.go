@@ -75,7 +75,7 @@ type Log struct {
 // Database is the server's PostgreSQL.
 type Database struct {
 	URL      DatabaseURL `key:"url" example:"postgres://cyborg@db.example.org/cyborg?sslmode=verify-full" doc:"URL of the database (PostgreSQL 15 or newer). You can put the password in the URL, or in a file that the URL's parameter passfile names; on the command line, only the latter. If this is empty, the standalone starts a private PostgreSQL."`
-	MaxConns int32       `key:"max_conns" default:"16" min:"5" max:"1000" doc:"The most connections that one server keeps to the database. Even if you set only five, one stays free for heartbeats and the ends of operations, whatever the API does."`
+	MaxConns int32       `key:"max_conns" default:"16" min:"5" max:"1000" doc:"The most connections that one server keeps to the database. Even if you set only five, one stays free for heartbeats and the ends of operations, whatever the API does. Two more are not counted: one listens for new events, and one tells all servers of them."`
 }
 
 // Temporal configures the connection to a Temporal cluster.
@@ -234,7 +234,7 @@ type Operations struct {
 	Stage     time.Duration `key:"stage" default:"30m" min:"1s" doc:"How long one try to bring an image to its host may take."`
 	Program   time.Duration `key:"program" default:"30m" min:"1s" doc:"How long one try to load an image may take."`
 	Heartbeat time.Duration `key:"heartbeat" default:"15s" min:"1s" doc:"How long an agent may say nothing about a step that it runs. After that, Cyborg gives the step to it again."`
-	Undo      time.Duration `key:"undo" default:"5m" min:"1s" doc:"How long all tries to undo one step may take together, including the time that the agent is away."`
+	Undo      time.Duration `key:"undo" default:"5m" min:"1s" doc:"How long Cyborg begins new tries to undo one step, including the time that the agent is away. It makes as many tries as operations.attempts in any case. The last one may wait operations.agent_wait for the agent, and then takes as long as a try of such a step may."`
 	Attempts  int32         `key:"attempts" default:"5" min:"1" max:"100" doc:"How often Cyborg tries a step whose failure may be temporary."`
 }
 

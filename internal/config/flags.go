@@ -24,6 +24,9 @@ type Flag struct {
 	// Usage is the help text. Empty means the first sentence of the option's
 	// documentation.
 	Usage string
+	// NoDefault says that the process does not use the option's default. Usage says
+	// what holds instead.
+	NoDefault bool
 }
 
 // AddFlags adds --config and the given flags to the flag set. Load reads them
@@ -56,7 +59,7 @@ func AddFlags(flags *pflag.FlagSet, list ...Flag) {
 		added := flags.VarPF(&flagValue{option: opt}, f.Name, f.Short, usage)
 		added.DefValue = opt.tag("default")
 		// A 0 stands for a value that the documentation describes in words.
-		if added.DefValue == "0" || opt.tag("auto") != "" {
+		if added.DefValue == "0" || opt.tag("auto") != "" || f.NoDefault {
 			added.DefValue = ""
 		}
 

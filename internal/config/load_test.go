@@ -301,3 +301,15 @@ func TestOperationOptionsConvertToWorkflowLimits(t *testing.T) {
 	require.Equal(t, 30*time.Second, limits.AgentWait)
 	require.Equal(t, int32(5), limits.Attempts)
 }
+
+// A process that does not use an option's default does not show it in its help.
+func TestFlagWithoutADefault(t *testing.T) {
+	t.Parallel()
+	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	config.AddFlags(flags,
+		config.Flag{Name: "listen", Key: "api.listen"},
+		config.Flag{Name: "agent-listen", Key: "agent_endpoint.listen", Usage: "where other agents call", NoDefault: true},
+	)
+	require.Equal(t, "127.0.0.1:6666", flags.Lookup("listen").DefValue)
+	require.Contains(t, flags.FlagUsages(), "where other agents call\n")
+}

@@ -71,8 +71,8 @@ type Journal struct {
 	size int64
 	// compactedSize is the size of the file after it was last rewritten.
 	compactedSize int64
-	// damaged is set when a write, or the sync of the directory after a rewrite,
-	// has failed. The content of the disk is unknown then, so the file is rewritten
+	// damaged is set when a write has failed, or a rewrite that may have replaced
+	// the file. The content of the disk is unknown then, so the file is rewritten
 	// before the next write.
 	damaged bool
 	state   state
@@ -182,7 +182,9 @@ func (j *Journal) BootID() string { return j.bootID }
 
 // Write makes a change, all of it or none. The change is on disk when Write
 // returns nil. An error is of kind ErrUnavailable and means that the change has
-// not been made. Steps, attachments and images without a boot id or a time get
+// not been made: this journal does not know it, and what of it had reached the
+// file was taken back. Where the disk refused that as well, the journal that is
+// opened next may find the change made. Steps, attachments and images without a boot id or a time get
 // the present ones.
 func (j *Journal) Write(change Change) error {
 	j.mu.Lock()
@@ -213,12 +215,11 @@ func (j *Journal) write(change Change) error {
 		}
 	}
 
-	// After a failed write the file may end in part of a record, or in a whole one
-	// that the next process would take for written, so it is cut off. What the disk
-	// has is unknown all the same, and the next write rewrites the file.
+	// What the disk has after a failed write is unknown, so the next write rewrites
+	// the file.
 	if err := j.append(record); err != nil {
 		j.damaged = true
-		return unwritable(j.path, errors.Join(err, j.file.Truncate(j.size)))
+		return unwritable(j.path, errors.Join(err, j.takeBack()))
 	}
 
 	j.size += int64(len(record))
@@ -230,6 +231,16 @@ func (j *Journal) write(change Change) error {
 // append writes a record to the end of the file and syncs it.
 func (j *Journal) append(record []byte) error {
 	if _, err := j.file.Write(record); err != nil {
+		return err
+	}
+	return j.file.Sync()
+}
+
+// takeBack cuts off what a failed write has left: part of a record, or a whole
+// one, which the next process would take for written. The disk may have that
+// even where the sync has failed, so the cut is synced.
+func (j *Journal) takeBack() error {
+	if err := j.file.Truncate(j.size); err != nil {
 		return err
 	}
 	return j.file.Sync()
@@ -263,15 +274,16 @@ func (j *Journal) rewrite() error {
 	if file == nil {
 		return unwritable(j.path, err)
 	}
-	// From here on the new file is the journal, whatever else fails.
+	// From here on the new file is the journal, or may be: the old one must not be
+	// written any more.
 	if j.file != nil {
 		_ = j.file.Close() // the old file was replaced; nothing in it is needed
 	}
 
 	j.file, j.size, j.compactedSize, j.damaged = file, int64(len(text)), int64(len(text)), false
 
-	// Until the directory is synced, a power cut may bring the old file back, so
-	// nothing may be written to the new one alone.
+	// Until the directory is synced, the old file may be in its place, now or after
+	// a power cut, so nothing may be written to the new one alone.
 	if err != nil {
 		j.damaged = true
 		return unwritable(j.path, err)

@@ -249,19 +249,40 @@ func TestPowerCutAfterAKill(t *testing.T) {
 	}
 }
 
+// fault lets a number of the disk's operations fail, from one on.
+type fault func(d *disktest.Disk, operation, failures int, err error)
+
+// faults are those of a full or a failing disk, and those of one that answers
+// with an error for what it has done, such as over a network.
+func faults() map[string]fault {
+	return map[string]fault{
+		"without effect": (*disktest.Disk).FailAt, "with effect": (*disktest.Disk).FailWithEffectAt,
+	}
+}
+
 // TestEachOperationMayFail lets each operation of the disk fail, and the one
-// after it, too, as on a full or a failing disk. What could not be written was
-// not written; everything else is there, also after a power cut; and no file
-// stays open.
+// after it, too. What could not be written was not written; everything else is
+// there, also after a power cut; and no file stays open.
 func TestEachOperationMayFail(t *testing.T) {
 	t.Parallel()
+	for name, fail := range faults() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			requireEachMayFail(t, fail)
+		})
+	}
+}
+
+// requireEachMayFail is TestEachOperationMayFail with one fault.
+func requireEachMayFail(t *testing.T, fail fault) {
+	t.Helper()
 	deeds := story()
 	contents, operations := contentsOf(t, deeds)
 
 	for failing := 1; failing <= operations; failing++ {
 		for failures := 1; failures <= 2; failures++ {
 			p := &process{disk: disktest.New()}
-			p.disk.FailAt(failing, failures, syscall.EIO)
+			fail(p.disk, failing, failures, syscall.EIO)
 
 			var done []deed
 			for n, deed := range deeds {
@@ -277,7 +298,7 @@ func TestEachOperationMayFail(t *testing.T) {
 
 				if p.journal != nil {
 					if failures == 1 {
-						requireNotWritten(t, deeds, contents, n, failing)
+						requireNotWritten(t, fail, deeds, contents, n, failing)
 					}
 					continue
 				}
@@ -313,10 +334,10 @@ func TestEachOperationMayFail(t *testing.T) {
 
 // requireNotWritten requires that the deed whose operation fails leaves nothing
 // behind in the journal, neither in this process nor in the next one.
-func requireNotWritten(t *testing.T, deeds []deed, contents []content, n, failing int) {
+func requireNotWritten(t *testing.T, fail fault, deeds []deed, contents []content, n, failing int) {
 	t.Helper()
 	p := &process{disk: disktest.New()}
-	p.disk.FailAt(failing, 1, syscall.EIO)
+	fail(p.disk, failing, 1, syscall.EIO)
 	require.Equal(t, n, p.tell(deeds))
 	require.Equal(t, contents[n-1], contentOf(p.journal), "operation %d", failing)
 

@@ -3,8 +3,8 @@
 // belongs to something else, and locks it, so that two processes never work on
 // the same state.
 //
-// It knows nothing of what is stored in there, and imports only the root
-// package besides the standard library.
+// It knows nothing of what is stored in there, and imports only the root package
+// and internal/atomicfile besides the standard library.
 package statedir
 
 import (
@@ -18,6 +18,7 @@ import (
 	"syscall"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/atomicfile"
 )
 
 const (
@@ -202,7 +203,8 @@ func refuseForeign(path string) error {
 	}
 
 	for _, entry := range entries {
-		if entry.Name() == lockName || entry.Name() == markerName {
+		switch entry.Name() {
+		case lockName, markerName, atomicfile.HiddenName(markerName):
 			continue
 		}
 		if _, err := os.Lstat(filepath.Join(path, markerName)); errors.Is(err, fs.ErrNotExist) {
@@ -262,9 +264,9 @@ func flock(f *os.File) error {
 }
 
 // checkMarker writes the marker into a new directory, and checks the marker of
-// an old one. The caller holds the lock. A marker of length zero remains where
-// the disk was full or the machine died while it was written; nothing else was
-// written then, so it counts as a new directory.
+// an old one. The caller holds the lock. Releases up to 0.1 could leave a marker
+// of length zero, where the disk was full or the machine died while it was
+// written; nothing else was written then, so it counts as a new directory.
 func checkMarker(path string) error {
 	marker := filepath.Join(path, markerName)
 	content, err := os.ReadFile(marker)
@@ -273,7 +275,7 @@ func checkMarker(path string) error {
 	}
 
 	if len(content) == 0 {
-		if err := os.WriteFile(marker, fmt.Appendf(nil, "%s%d\n", markerPrefix, Format), 0o600); err != nil {
+		if err := atomicfile.Write(marker, fmt.Appendf(nil, "%s%d\n", markerPrefix, Format), 0o600); err != nil {
 			return unusable(path, err)
 		}
 		return nil

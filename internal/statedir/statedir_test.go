@@ -286,3 +286,34 @@ func TestOpenRefusesDirectoriesWritableByOthers(t *testing.T) {
 	_, err = statedir.Open(foreign)
 	require.ErrorContains(t, err, "chmod go-w")
 }
+
+// TestMarkerIsReplacedAsAWhole: a process or a machine that died while it took
+// the directory into use has left an empty marker, or a part of the new one. The
+// directory is still new, and the marker that is written replaces the empty one.
+func TestMarkerIsReplacedAsAWhole(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "state")
+	require.NoError(t, os.Mkdir(path, 0o700))
+	marker, other := filepath.Join(path, "cyborg-state"), filepath.Join(t.TempDir(), "other")
+	require.NoError(t, os.WriteFile(marker, nil, 0o600))
+	require.NoError(t, os.Link(marker, other))
+	require.NoError(t, os.WriteFile(filepath.Join(path, ".cyborg-state.new"), []byte("cyb"), 0o600))
+
+	dir, err := statedir.Open(path)
+	require.NoError(t, err)
+	require.NoError(t, dir.Close())
+
+	content, err := os.ReadFile(marker)
+	require.NoError(t, err)
+	require.Equal(t, fmt.Sprintf("cyborg-state %d\n", statedir.Format), string(content))
+	content, err = os.ReadFile(other)
+	require.NoError(t, err)
+	require.Empty(t, content, "the marker was not written in place")
+
+	require.NoError(t, os.Remove(marker))
+	require.NoError(t, os.WriteFile(filepath.Join(path, ".cyborg-state.new"), []byte("cyb"), 0o600))
+	dir, err = statedir.Open(path)
+	require.NoError(t, err, "without a marker, too")
+	require.NoError(t, dir.Close())
+	require.FileExists(t, marker)
+}

@@ -5,7 +5,7 @@ import "slices"
 // mutants are the mutants by what they break. One belongs here if somebody
 // relies on what it breaks, and nobody would see it in the code at a glance.
 func mutants() []mutant {
-	return slices.Concat(ofJournal(), ofWorkflows(), ofRecords(), ofAgents(), ofHeartbeats(), ofTheAPI())
+	return slices.Concat(ofJournal(), ofWorkflows(), ofRecords(), ofFeed(), ofAgents(), ofHeartbeats(), ofTheAPI())
 }
 
 // ofJournal are about what the journal and the files below it keep.
@@ -39,8 +39,23 @@ func ofJournal() []mutant {
 		},
 		{
 			breaks: "a record is synced before Write returns", file: journal, pkg: pkg, test: "TestPowerCutAtEveryOperation",
-			old: "return j.file.Sync()",
-			new: "return nil",
+			old: "return j.file.Sync()\n}\n\n// takeBack",
+			new: "return nil\n}\n\n// takeBack",
+		},
+		{
+			breaks: "what a failed sync has kept does not come back", file: journal, pkg: pkg, test: "TestEachOperationMayFail",
+			old: "return j.file.Sync()\n}\n\n// tryRewrite",
+			new: "return nil\n}\n\n// tryRewrite",
+		},
+		{
+			breaks: "nothing is appended to a file that was replaced with an error", file: atomicfile, pkg: pkg, test: "TestEachOperationMayFail",
+			old: "if removed == nil {",
+			new: "if true {",
+		},
+		{
+			breaks: "a rename that was done with an error is told", file: atomicfile, pkg: "internal/atomicfile", test: "TestEachOperationMayFail",
+			old: "if removed == nil {",
+			new: "if true {",
 		},
 		{
 			breaks: "the directory is synced after the rename", file: atomicfile, pkg: pkg, test: "TestPowerCutAtEveryOperation",
@@ -49,13 +64,13 @@ func ofJournal() []mutant {
 		},
 		{
 			breaks: "a new file is synced before it gets its name", file: atomicfile, pkg: pkg, test: "TestPowerCutAtEveryOperation",
-			old: "\tif err == nil {\n\t\terr = file.Sync()\n\t}\n\tif err == nil {\n\t\terr = dir.Rename",
-			new: "\tif err == nil {\n\t\terr = dir.Rename",
+			old: "\tif err == nil {\n\t\terr = file.Sync()\n\t}\n\tif err != nil {",
+			new: "\tif err != nil {",
 		},
 		{
 			breaks: "a file of one's own is replaced as safely", file: atomicfile, pkg: "internal/atomicfile", test: "TestPowerCut",
-			old: "\tif err == nil {\n\t\terr = file.Sync()\n\t}\n\tif err == nil {\n\t\terr = dir.Rename",
-			new: "\tif err == nil {\n\t\terr = dir.Rename",
+			old: "\tif err == nil {\n\t\terr = file.Sync()\n\t}\n\tif err != nil {",
+			new: "\tif err != nil {",
 		},
 		{
 			breaks: "what a killed process wrote is synced when it is read", file: journal, pkg: pkg, test: "TestPowerCutAfterAKill",
@@ -74,7 +89,7 @@ func ofJournal() []mutant {
 		},
 		{
 			breaks: "a record that could not be written is removed", file: journal, pkg: pkg, test: "TestEachOperationMayFail",
-			old: "errors.Join(err, j.file.Truncate(j.size))",
+			old: "errors.Join(err, j.takeBack())",
 			new: "err",
 		},
 		{
@@ -183,6 +198,87 @@ func ofWorkflows() []mutant {
 			new: "_ = failure",
 		},
 		{
+			breaks: "a rescue whose time is over asks Nova nothing", file: "workflows/rescue.go", pkg: pkg, test: "TestRescueRebootsNothingLate",
+			old: "if workflow.Now(ctx).Before(deadline) || !endsInTime(ctx) {",
+			new: "if true {",
+		},
+		{
+			breaks: "a rescue asks the records before it asks Nova", file: "workflows/rescue.go", pkg: pkg, test: "TestSupersededRescueRebootsNothing",
+			old: "\tif fenced(ctx) {\n\t\tif err := o.ask(ctx, CheckRunActivity, CheckRunInput{Operation: o.in.Operation}, nil); err != nil {",
+			new: "\tif false {\n\t\tif err := o.ask(ctx, CheckRunActivity, CheckRunInput{Operation: o.in.Operation}, nil); err != nil {",
+		},
+		{
+			breaks: "a rescue asks the records again before a reboot", file: "workflows/rescue.go", pkg: pkg, test: "TestSupersededRescueRebootsNothing",
+			old: "\tif err := o.mayAskNova(ctx, deadline); err != nil {\n\t\treturn cyborg.RescueFailed, FromFailure(err).Message\n\t}\n\n\tvar rebooted",
+			new: "\tvar rebooted",
+		},
+		{
+			breaks: "a rescue that Nova's answer finds superseded ends", file: "workflows/rescue.go", pkg: pkg,
+			test: "TestSupersededRescueRebootsNothing",
+			old:  "\to.notice(err)\n\treturn err\n",
+			new:  "\treturn err\n",
+		},
+		{
+			breaks: "what the records said before Placement was asked is not believed", file: "workflows/placement.go", pkg: pkg,
+			test: "TestPlacementIsFencedBeforeTheHost",
+			old:  "o.checked = false // the answer may take its time",
+			new:  "// the answer may take its time",
+		},
+		{
+			breaks: "what the records said before Glance was asked is not believed", file: "workflows/load.go", pkg: pkg,
+			test: "TestImageFromGlance",
+			old:  "o.checked = false // the answer may take its time",
+			new:  "// the answer may take its time",
+		},
+		{
+			breaks: "a run that Placement's answer finds superseded ends", file: "workflows/placement.go", pkg: pkg,
+			test: "TestServiceIsNotAskedForASupersededRun",
+			old:  "o.notice(err)",
+			new:  "_ = err",
+		},
+		{
+			breaks: "a run that Glance's answer finds superseded ends", file: "workflows/load.go", pkg: pkg,
+			test: "TestServiceIsNotAskedForASupersededRun",
+			old:  "o.notice(err)",
+			new:  "_ = err",
+		},
+		{
+			breaks: "a run waits for the records without a limit", file: "workflows/operation.go", pkg: pkg, test: "TestRecordsAreAwayForDays",
+			old: "\t\tScheduleToCloseTimeout: noLimit,\n",
+			new: "",
+		},
+		{
+			breaks: "a wait for the records fits into a history", file: "workflows/operation.go", pkg: pkg, test: "TestRecordsAreAwayForDays",
+			old: "MaximumInterval:    5 * time.Minute,",
+			new: "MaximumInterval:    5 * time.Second,",
+		},
+		{
+			breaks: "an undo has some tries in any case", file: "workflows/undo.go", pkg: pkg, test: "TestUndoEnds",
+			old: "if try >= o.in.Limits.Attempts && !workflow",
+			new: "if !workflow",
+		},
+		{
+			breaks: "an undo is tried for as long as it may take", file: "workflows/undo.go", pkg: pkg, test: "TestUndoEnds",
+			old: "if try >= o.in.Limits.Attempts && !workflow.Now(ctx).Add(pause).Before(ends) {",
+			new: "if try >= o.in.Limits.Attempts {",
+		},
+		{
+			breaks: "no cancel reaches a run that takes over", file: "workflows/operation.go", pkg: pkg, test: "TestAbandoned",
+			old: "if in.Abandoned && uncancelled(ctx) {",
+			new: "if false {",
+		},
+		{
+			breaks: "a cancelled takeover of v0.1 replays", file: "workflows/operation.go", pkg: pkg, test: "TestCancelledTakeoverOfV01Replays",
+			old: "if in.Abandoned && uncancelled(ctx) {",
+			new: "if in.Abandoned {",
+		},
+		{
+			breaks: "an attempt for a superseded run asks no service", file: "activities/conductor/operation.go", pkg: "activities/conductor",
+			test: "TestAttemptForASupersededRun",
+			old:  "if operation == uuid.Nil {",
+			new:  "if operation != uuid.Nil {",
+		},
+		{
 			breaks: "one end of a bind counts", file: "workflows/bind.go", pkg: pkg, test: "TestK4LoadedInTimeWhileNoConductorRan",
 			old: " == nil && !(b.loaded && decidesOnce(ctx)) {",
 			new: " == nil {",
@@ -203,6 +299,50 @@ func ofWorkflows() []mutant {
 			test: "TestOrphans",
 			old:  "case workflows.Takeover(info, run):",
 			new:  "case false:",
+		},
+		{
+			breaks: "what was repaired before a collision is drift", file: "activities/conductor/placement.go", pkg: "activities/conductor",
+			test: "TestPlacementDriftBeforeACollision",
+			old:  "repaired = union(result.differences, repaired)",
+			new:  "repaired = nil",
+		},
+		{
+			breaks: "the last look at Nova's whitelist counts", file: "activities/agent/inventory/look.go", pkg: "activities/agent/inventory",
+			test: "TestTheLastLookAtTheWhitelistCounts",
+			old:  "\ti.whitelistLook.Lock()\n\tdefer i.whitelistLook.Unlock()\n",
+			new:  "",
+		},
+		{
+			breaks: "an orphan is looked at again before its stray run is ended", file: "activities/conductor/orphans.go",
+			pkg: "activities/conductor", test: "TestOrphanThatGetsARunMeanwhile",
+			old: "err != nil || now.Run != op.Run {",
+			new: "err != nil || now.Run == \"\" {",
+		},
+		{
+			breaks: "a run that no cancel changes is not told of one", file: "workflows/start.go", pkg: "activities/conductor", test: "TestOrphans",
+			old: "return !undoes",
+			new: "return undoes || !undoes",
+		},
+		{
+			breaks: "a run that undoes is known by its memo", file: "workflows/start.go", pkg: "activities/conductor", test: "TestOrphans",
+			old: "if in.Abandoned || in.Replaces != \"\" {",
+			new: "if in.Replaces != \"\" {",
+		},
+		{
+			breaks: "each step names the run that sends it", file: "workflows/operation.go", pkg: pkg, test: "TestStepOfAnotherAgent",
+			old: "Instance: o.work.Instance, Run: workflow.GetInfo(ctx).WorkflowExecution.RunID, Assignment: o.work.Assignment,",
+			new: "Instance: o.work.Instance, Assignment: o.work.Assignment,",
+		},
+		{
+			breaks: "each settlement names the run that sends it", file: "workflows/reconcile.go", pkg: pkg, test: "TestReconcileRepairs",
+			old: "Addressee{Instance: d.Instance, Run: workflow.GetInfo(ctx).WorkflowExecution.RunID, Assignment: d.Assignment}",
+			new: "Addressee{Instance: d.Instance, Assignment: d.Assignment}",
+		},
+		{
+			breaks: "a step that another run has sent is refused", file: "workflows/contract.go", pkg: "activities/agent",
+			test: "TestStepForAnotherAgentIsRefused",
+			old:  "SentBy() string { return a.Run }",
+			new:  "SentBy() string { return \"\" }",
 		},
 		{
 			breaks: "a step for another agent is refused", file: "activities/agent/activities.go", pkg: "activities/agent",
@@ -233,17 +373,17 @@ func ofRecords() []mutant {
 		},
 		{
 			breaks: "another run cannot write", file: operation + "owner.go", pkg: pkg, test: "TestOtherRunOfAnOperationIsRefused",
-			old: "if o.state.Ended() || !o.has(run) {\n\t\treturn superseded",
+			old: "if o.state.Ended() || !o.ownedBy(run) {\n\t\treturn superseded",
 			new: "if o.state.Ended() {\n\t\treturn superseded",
 		},
 		{
 			breaks: "an ended operation is nobody's", file: operation + "owner.go", pkg: pkg, test: "TestEndedOperationIsNobodys",
-			old: "if o.state.Ended() || !o.has(run) {\n\t\treturn superseded",
-			new: "if !o.has(run) {\n\t\treturn superseded",
+			old: "if o.state.Ended() || !o.ownedBy(run) {\n\t\treturn superseded",
+			new: "if !o.ownedBy(run) {\n\t\treturn superseded",
 		},
 		{
 			breaks: "another run cannot begin", file: operation + "owner.go", pkg: pkg, test: "TestOtherRunOfAnOperationIsRefused",
-			old: "if !o.has(run) && !replaces {",
+			old: "if !o.ownedBy(run) && !replaces {",
 			new: "if false && !replaces {",
 		},
 		{
@@ -295,7 +435,7 @@ func ofRecords() []mutant {
 		},
 		{
 			breaks: "a number is drawn for the operation's own run only", file: operation + "owner.go", pkg: pkg, test: "TestRenumber",
-			old: "\t\tif err := o.keep(ctx, tx, run); err != nil {\n\t\t\treturn err\n\t\t}\n\n\t\treturn tx.QueryRow",
+			old: "\t\tif err := o.requireOwner(ctx, tx, run); err != nil {\n\t\t\treturn err\n\t\t}\n\n\t\treturn tx.QueryRow",
 			new: "\t\treturn tx.QueryRow",
 		},
 		{
@@ -360,6 +500,44 @@ func ofRecords() []mutant {
 	}
 }
 
+// ofFeed are about the readers of events.
+func ofFeed() []mutant {
+	const (
+		waker    = "db/internal/feed/waker.go"
+		notifier = "db/internal/feed/notifier.go"
+		pkg      = "db"
+	)
+
+	return []mutant{
+		{
+			breaks: "readers are woken after the last commit", file: "db/internal/records/transaction.go", pkg: pkg,
+			test: "TestReadersAreWokenAfterTheLastCommit",
+			old:  "case d.Committed <- struct{}{}:",
+			new:  "case make(chan struct{}) <- struct{}{}:",
+		},
+		{
+			breaks: "a lost connection of the waker is replaced", file: waker, pkg: pkg, test: "TestReadersAreWokenAfterALostConnection",
+			old: "if err := w.notify(ctx); err == nil {\n\t\t\treturn nil\n\t\t}\n\t\tw.disconnect(ctx)\n",
+			new: "return w.notify(ctx)\n",
+		},
+		{
+			breaks: "a wake-up that failed is owed", file: waker, pkg: pkg, test: "TestAFailedWakeUpIsOwed",
+			old: "owed = err != nil",
+			new: "owed = false",
+		},
+		{
+			breaks: "a store that is closed has woken the readers", file: waker, pkg: pkg, test: "TestAStoreThatIsClosedHasWokenTheReaders",
+			old: "\tselect {\n\tcase <-w.committed:\n\t\treturn true\n\tdefault:\n\t\treturn false\n\t}\n",
+			new: "\treturn false\n",
+		},
+		{
+			breaks: "readers look each second", file: notifier, pkg: pkg, test: "TestReadersFindWhatNobodyTold",
+			old: "pause = idleTick\n\t\tcase fresh",
+			new: "pause = time.Hour\n\t\tcase fresh",
+		},
+	}
+}
+
 // ofAgents are about the steps on a host.
 func ofAgents() []mutant {
 	const (
@@ -381,8 +559,8 @@ func ofAgents() []mutant {
 		{
 			breaks: "a step that writes nothing keeps its number", file: agent + "activities.go", pkg: pkg,
 			test: "TestDetachOfAGoneDeviceKeepsItsNumber",
-			old:  "err = a.Journal.KeepRaised()",
-			new:  "err = nil",
+			old:  "keepErr := a.Journal.KeepRaised(); err == nil",
+			new:  "keepErr := error(nil); err == nil",
 		},
 		{
 			breaks: "a new journal waits for its floor", file: "workers/agent/reporter.go", pkg: "workers/agent", test: "TestStepsWaitForTheFloor",

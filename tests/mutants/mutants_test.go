@@ -23,9 +23,31 @@ var run = flag.Bool("mutants", false, "run the tests against each mutant, which 
 // root is the directory of the module.
 const root = "../.."
 
-// limit is when a test that a mutant makes hang is ended. A mutant must be
-// noticed by a test that says what is wrong, so such a hang counts as survival.
-const limit = "5m"
+// limit is when a test that a mutant makes hang is ended.
+const limit = "10m"
+
+// A mutant must be noticed by a test that says what is wrong: the test has
+// failed with a message of its own, at a line of a file. What the compiler
+// refuses proves nothing, and neither does a panic or a hang, which anything
+// else could cause as well.
+var (
+	message = regexp.MustCompile(`(?m)^\s+\w+\.go:\d+: `)
+	crash   = regexp.MustCompile(`(?m)^(panic: |fatal error: |SIG[A-Z]+: )|\[(build|setup) failed\]|\bpanic: test timed out`)
+)
+
+// noticed returns why the output of a test that failed is no proof that the test
+// has noticed the mutant; empty where it is one.
+func noticed(output, test string) (why string) {
+	switch {
+	case crash.MatchString(output):
+		return "it did not compile, panicked or hung: " + crash.FindString(output)
+	case !strings.Contains(output, "--- FAIL: "+test+" ("):
+		return "the test did not get as far as to fail"
+	case !message.MatchString(output):
+		return "the test does not say what is wrong"
+	}
+	return ""
+}
 
 // mutant is a change of one file that breaks a promise.
 type mutant struct {
@@ -75,6 +97,27 @@ func TestMutantsApply(t *testing.T) {
 	}
 }
 
+// TestOnlyAMessageIsANotice: a test that fails for another reason than what it
+// says has noticed nothing.
+func TestOnlyAMessageIsANotice(t *testing.T) {
+	t.Parallel()
+	const failed = "--- FAIL: TestX (0.05s)\n"
+	for name, test := range map[string]struct {
+		output  string
+		noticed bool
+	}{
+		"a message":            {failed + "    x_test.go:12: \n        \tError Trace:\tx_test.go:12\nFAIL\n", true},
+		"of a subtest":         {failed + "    --- FAIL: TestX/one (0.00s)\n        x_test.go:12: no\nFAIL\n", true},
+		"a panic":              {failed + "    x_test.go:12: no\npanic: boom [recovered]\n", false},
+		"a hang":               {"panic: test timed out after 10m0s\n\trunning tests:\n\t\tTestX (10m0s)\n", false},
+		"a mutant that is bad": {"# x\n./x.go:3:2: declared and not used: y\nFAIL\tx [build failed]\n", false},
+		"another test":         {"--- FAIL: TestXY (0.05s)\n    x_test.go:12: no\n", false},
+		"no message":           {failed + "FAIL\n", false},
+	} {
+		require.Equal(t, test.noticed, noticed(test.output, "TestX") == "", name)
+	}
+}
+
 // TestMutantsDie runs the test of each mutant with the mutant in the code. Nothing
 // in the tree is changed: the compiler reads the changed file from elsewhere.
 func TestMutantsDie(t *testing.T) {
@@ -110,8 +153,7 @@ func TestMutantsDie(t *testing.T) {
 
 			output, err := test(t, m.pkg, []string{m.test}, overlay)
 			require.Error(t, err, "the mutant survives %s in %s", m.test, m.pkg)
-			require.Contains(t, output, "--- FAIL: "+m.test, "the test did not get as far as to fail")
-			require.NotContains(t, output, "panic: test timed out", "a hang says nothing")
+			require.Empty(t, noticed(output, m.test), "%s in %s:\n%s", m.test, m.pkg, output)
 		})
 	}
 }

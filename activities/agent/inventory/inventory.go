@@ -82,6 +82,10 @@ type Inventory struct {
 	// happens at a time.
 	configuring chan struct{}
 
+	// whitelistLook is held from the read of Nova's whitelist until it is kept. It
+	// is taken before mu.
+	whitelistLook sync.Mutex
+
 	// mu guards everything below that is no channel, except overrides.
 	mu       sync.Mutex
 	backends map[string]*backend

@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -112,6 +114,8 @@ type rig struct {
 	journal *journal.Journal
 	gadgets map[string]*gadget
 	made    func(name string) error // its error makes the construction of the backend's driver fail
+	// whitelist reads the file of Nova's whitelist; nil where the host has none.
+	whitelist func() cyborg.WhitelistFile
 	*inventory.Inventory
 }
 
@@ -141,6 +145,7 @@ func (r *rig) open(t *testing.T) {
 
 	config := inventory.Config{
 		Host: "node", Version: "1", Root: "/", StateDir: r.dir, ScanTimeout: 10 * time.Second, FullScanInterval: 5 * time.Minute,
+		Whitelist: r.whitelist,
 	}
 	for name := range r.gadgets {
 		config.Backends = append(config.Backends, inventory.Setting{Name: name, Driver: "gadget", Enabled: true})
@@ -613,4 +618,40 @@ func TestAttachmentsAreReported(t *testing.T) {
 		{Backend: "x", Deployable: "p", Handle: "b", Operation: op, State: cyborg.AttachmentInDoubt},
 		{Backend: "x", Deployable: "p", Handle: "c", Operation: op, State: cyborg.AttachmentLost},
 	}, r.Content().Attachments)
+}
+
+// TestTheLastLookAtTheWhitelistCounts: the file changes while it is looked at,
+// and another look sees the change. What the first look saw is older, however
+// late it ends, and is not reported.
+func TestTheLastLookAtTheWhitelistCounts(t *testing.T) {
+	t.Parallel()
+	r := &rig{dir: t.TempDir(), made: func(string) error { return nil }}
+	var looks atomic.Int32
+	second := make(chan struct{})
+
+	r.whitelist = func() cyborg.WhitelistFile {
+		if looks.Add(1) > 1 {
+			return cyborg.WhitelistFile{SHA256: "new"}
+		}
+
+		go func() {
+			defer close(second)
+			r.LookAtWhitelist()
+		}()
+		// The other look may read the file only after this one has ended. Where it does
+		// not wait for that, it is given the time to be faster.
+		for range 100_000 {
+			if looks.Load() > 1 {
+				<-second
+				break
+			}
+			runtime.Gosched()
+		}
+		return cyborg.WhitelistFile{SHA256: "old"}
+	}
+	r.open(t)
+
+	r.LookAtWhitelist()
+	<-second
+	require.Equal(t, "new", r.Content().Whitelist.SHA256)
 }

@@ -41,7 +41,12 @@ func (i *Inventory) LookAtWhitelist() {
 	if i.config.Whitelist == nil {
 		return
 	}
-	now := i.config.Whitelist() // outside mu, since it reads the disk
+
+	// Without this lock, a look that began earlier could overwrite what a later one
+	// saw. It is not mu, since this reads the disk.
+	i.whitelistLook.Lock()
+	defer i.whitelistLook.Unlock()
+	now := i.config.Whitelist()
 
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -16,6 +16,7 @@ import (
 // the end of its transaction. So it must not be in a transaction that writes:
 // all commits would wait for each other, each until it is on the disk and on
 // the standbys. The waker's transactions write nothing and so wait for neither.
+// PostgreSQL waits at a commit only for what the transaction itself has logged.
 // It sends one at a time, and one stands for all commits before it.
 //
 // A wake-up may be lost, with this process or with the connection. Then the
@@ -45,9 +46,6 @@ const (
 
 // newWaker starts a waker, which must be closed.
 func newWaker(ctx context.Context, config *pgx.ConnConfig, committed <-chan struct{}, log *slog.Logger) *waker {
-	config = config.Copy()
-	config.RuntimeParams["synchronous_commit"] = "off" // it has nothing to lose
-
 	w := &waker{config: config, log: log, committed: committed, stopping: make(chan struct{}), stopped: make(chan struct{})}
 	w.stop = sync.OnceFunc(func() { close(w.stopping) })
 	go w.run(context.WithoutCancel(ctx)) // whoever opens the store does not stay

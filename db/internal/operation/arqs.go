@@ -23,11 +23,11 @@ func (s *Store) FailARQs(ctx context.Context, run Run, reason string) error {
 			return err
 		}
 
-		if o.state.Ended() && o.has(run) {
+		if o.state.Ended() && o.ownedBy(run) {
 			return nil
 		}
 
-		if err := o.keep(ctx, tx, run); err != nil {
+		if err := o.requireOwner(ctx, tx, run); err != nil {
 			return err
 		}
 

@@ -26,10 +26,11 @@ var handlerTable = []kindHandler{
 	handledBy(newRescue),
 }
 
-// kindHandler makes the handlers of one kind of operation.
+// kindHandler makes the handlers of one kind of operation. It makes none for the
+// request of another kind.
 type kindHandler struct {
 	kind  cyborg.OperationKind
-	build func(request cyborg.Request, o records.Options) (operationHandler, error)
+	build func(request cyborg.Request, o records.Options) (_ operationHandler, ok bool)
 }
 
 // handledBy returns the line of handlerTable for the kind of operation that
@@ -37,27 +38,27 @@ type kindHandler struct {
 func handledBy[R cyborg.Request](build func(request R, o records.Options) operationHandler) kindHandler {
 	var zero R
 
-	return kindHandler{zero.Kind(), func(request cyborg.Request, o records.Options) (operationHandler, error) {
+	return kindHandler{zero.Kind(), func(request cyborg.Request, o records.Options) (operationHandler, bool) {
 		r, ok := request.(R)
-		if !ok { // a pointer to a request is a Request, too
-			return nil, fmt.Errorf("a request of kind %q is a %T, not a %T", zero.Kind(), zero, request)
+		if !ok {
+			return nil, false
 		}
-
-		return build(r, o), nil
+		return build(r, o), true
 	}}
 }
 
 // handlerOf returns the handler of the operation that the request asks for.
 // Admission calls it with the caller's request, and every later change with the
-// request that was recorded.
+// request that was recorded. A pointer to a request is a Request, too, but has
+// no handler.
 func (s *Store) handlerOf(request cyborg.Request) (operationHandler, error) {
 	for _, line := range handlerTable {
-		if line.kind == request.Kind() {
-			return line.build(request, s.db.Options)
+		if handler, ok := line.build(request, s.db.Options); ok {
+			return handler, nil
 		}
 	}
 
-	return nil, fmt.Errorf("kind %q has no handler", request.Kind())
+	return nil, fmt.Errorf("a %T is the request of no operation", request)
 }
 
 // operationHandler is what one kind of operation does to the records: which

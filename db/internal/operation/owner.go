@@ -32,39 +32,39 @@ type Run struct {
 	Replaces string
 }
 
-// has says whether the operation is the run's. An operation without a run is
-// everybody's: it has not begun, or began before runs were recorded.
-func (o *running) has(run Run) bool { return o.run == "" || o.run == run.ID }
+// ownedBy says whether the operation is the run's. An operation without a run
+// is everybody's: it has not begun, or began before runs were recorded.
+func (o *running) ownedBy(run Run) bool { return o.run == "" || o.run == run.ID }
 
-// keep makes sure that the operation is open and the run's. An operation
+// requireOwner makes sure that the operation is open and the run's. An operation
 // without a run becomes the run's.
-func (o *running) keep(ctx context.Context, tx pgx.Tx, run Run) error {
-	if o.state.Ended() || !o.has(run) {
+func (o *running) requireOwner(ctx context.Context, tx pgx.Tx, run Run) error {
+	if o.state.Ended() || !o.ownedBy(run) {
 		return superseded(o.id, o.state, o.run, run)
 	}
-	return o.give(ctx, tx, run)
+	return o.setOwner(ctx, tx, run)
 }
 
-// take is keep for a run that begins. It may take the place of the run that it
-// replaces, and may learn how an operation ended that was its own or the
-// replaced run's.
-func (o *running) take(ctx context.Context, tx pgx.Tx, run Run) error {
+// acquire is requireOwner for a run that begins. It may take the place of the
+// run that it replaces, and may learn how an operation ended that was its own or
+// the replaced run's.
+func (o *running) acquire(ctx context.Context, tx pgx.Tx, run Run) error {
 	replaces := run.Replaces != "" && o.run == run.Replaces
-	if !o.has(run) && !replaces {
+	if !o.ownedBy(run) && !replaces {
 		return superseded(o.id, o.state, o.run, run)
 	}
 
 	if o.state.Ended() {
 		return nil
 	}
-	return o.give(ctx, tx, run)
+	return o.setOwner(ctx, tx, run)
 }
 
-// give makes the operation the run's. An operation that is about to begin
+// setOwner makes the operation the run's. An operation that is about to begin
 // becomes so with the statement that begins it. A run that takes another's
 // place gets a new assignment number, so that the host refuses what the other
 // one may still have sent.
-func (o *running) give(ctx context.Context, tx pgx.Tx, run Run) error {
+func (o *running) setOwner(ctx context.Context, tx pgx.Tx, run Run) error {
 	was := o.run
 	o.run = run.ID
 	if was == run.ID || o.state == cyborg.OperationAdmitted {
@@ -78,13 +78,13 @@ func (o *running) give(ctx context.Context, tx pgx.Tx, run Run) error {
 
 // superseded is the error for a run that does not have the operation, or no
 // longer.
-func superseded(id uuid.UUID, state cyborg.OperationState, has string, run Run) error {
+func superseded(id uuid.UUID, state cyborg.OperationState, owner string, run Run) error {
 	if state.Ended() {
 		return cyborg.Errorf(cyborg.ErrSuperseded, "operation %s has ended as %s; run %s can change nothing of it any more", id, state, run.ID).
 			WithHint("A reset of a run whose operation has ended has no effect. Request the operation again where it is still wanted.").WithOperation(id)
 	}
 
-	return cyborg.Errorf(cyborg.ErrSuperseded, "operation %s belongs to run %s, and not to run %s", id, has, run.ID).
+	return cyborg.Errorf(cyborg.ErrSuperseded, "operation %s belongs to run %s, and not to run %s", id, owner, run.ID).
 		WithHint("A reset takes a run's place without its knowledge of the host. Reconcile ends such a run, and undoes what the operation did.").
 		WithOperation(id)
 }
@@ -114,7 +114,7 @@ func (s *Store) CheckRun(ctx context.Context, run Run) (to Addressee, err error)
 		return Addressee{}, s.db.Failure(ctx, err)
 	}
 
-	if o.state.Ended() || !o.has(run) {
+	if o.state.Ended() || !o.ownedBy(run) {
 		return Addressee{}, superseded(o.id, o.state, o.run, run)
 	}
 
@@ -141,7 +141,7 @@ func (s *Store) Renumber(ctx context.Context, run Run) (to Addressee, err error)
 			return err
 		}
 
-		if err := o.keep(ctx, tx, run); err != nil {
+		if err := o.requireOwner(ctx, tx, run); err != nil {
 			return err
 		}
 

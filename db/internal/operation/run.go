@@ -139,7 +139,7 @@ func (s *Store) begin(ctx context.Context, run Run, andEnd bool) (cyborg.Work, e
 			return err
 		}
 
-		if err := o.take(ctx, tx, run); err != nil {
+		if err := o.acquire(ctx, tx, run); err != nil {
 			return err
 		}
 
@@ -226,7 +226,7 @@ func (s *Store) Record(ctx context.Context, run Run, steps []cyborg.Step) error 
 			return err
 		}
 
-		if err := o.keep(ctx, tx, run); err != nil {
+		if err := o.requireOwner(ctx, tx, run); err != nil {
 			return err
 		}
 
@@ -267,11 +267,11 @@ func (s *Store) End(ctx context.Context, run Run, outcome cyborg.Outcome) error 
 			return err
 		}
 
-		if o.state == outcome.State && o.has(run) {
+		if o.state == outcome.State && o.ownedBy(run) {
 			return nil
 		}
 
-		if err := o.keep(ctx, tx, run); err != nil {
+		if err := o.requireOwner(ctx, tx, run); err != nil {
 			return err
 		}
 

@@ -36,6 +36,7 @@ type Disk struct {
 	failFrom   int
 	failures   int
 	failure    error
+	effective  bool // what fails takes effect all the same
 	opened     int
 }
 
@@ -73,6 +74,14 @@ func (d *Disk) CutAt(operation int) { d.cutAt = operation }
 // is never written by a later one.
 func (d *Disk) FailAt(operation, failures int, err error) {
 	d.failFrom, d.failures, d.failure = operation, failures, err
+}
+
+// FailWithEffectAt is FailAt for operations that do what they should, and
+// answer with an error all the same: a file system over a network may have lost
+// the answer.
+func (d *Disk) FailWithEffectAt(operation, failures int, err error) {
+	d.FailAt(operation, failures, err)
+	d.effective = true
 }
 
 // Operations returns how many operations there were.
@@ -213,9 +222,16 @@ func (d *Disk) change() (effect bool, err error) {
 		return true, ErrPower
 	}
 	if d.operations >= d.failFrom && d.operations < d.failFrom+d.failures {
-		return false, d.failure
+		return d.effective, d.failure
 	}
 	return true, nil
+}
+
+// sync counts a sync, and says whether it is to be done. One that is cut off by
+// the power is not; Cut decides what the disk has of it.
+func (d *Disk) sync() (effect bool, err error) {
+	effect, err = d.change()
+	return effect && !errors.Is(err, ErrPower), err
 }
 
 // OpenDir opens the only directory, under any path.
@@ -298,7 +314,8 @@ func (r *dir) change(change renaming) error {
 }
 
 func (r *dir) Sync() error {
-	if _, err := r.disk.change(); err != nil {
+	effect, err := r.disk.sync()
+	if !effect {
 		return err
 	}
 
@@ -306,7 +323,7 @@ func (r *dir) Sync() error {
 		change.apply(r.disk.durable)
 	}
 	r.disk.pending = nil
-	return nil
+	return err
 }
 
 func (r *dir) Close() error {
@@ -360,8 +377,13 @@ func (o *open) Truncate(size int64) error {
 }
 
 func (o *open) Sync() error {
+	if o.closed {
+		return fs.ErrClosed
+	}
+
 	f := o.file
-	if _, err := o.change(); err != nil {
+	effect, err := o.disk.sync()
+	if !effect {
 		for i := range f.pending {
 			f.pending[i].lost = f.pending[i].lost || errors.Is(err, o.disk.failure)
 		}
@@ -379,7 +401,7 @@ func (o *open) Sync() error {
 		}
 	}
 	f.pending = nil
-	return nil
+	return err
 }
 
 func (o *open) Chmod(fs.FileMode) error {

@@ -67,6 +67,7 @@ func (c *Client) Apply(ctx context.Context, p *Plan) error {
 			}
 			return vanished(err)
 		}
+		p.made++
 	}
 
 	return nil

@@ -52,11 +52,27 @@ type Plan struct {
 	Marks Marks
 
 	calls []call
+	made  int // how many of the calls Apply has made
 	tree  Tree
 }
 
 // Empty reports whether there is nothing to change.
 func (p *Plan) Empty() bool { return len(p.calls) == 0 }
+
+// Repaired returns those differences that the calls made so far have repaired,
+// where Apply did not make all of them. One of a provider for which only some of
+// its calls were made is returned, too: where it is not repaired yet, the next
+// plan has it again.
+func (p *Plan) Repaired() []Difference {
+	var out []Difference
+	for _, d := range p.Differences {
+		changed := slices.ContainsFunc(p.calls[:p.made], func(c call) bool { return c.provider == d.Provider })
+		if d.Repaired && changed {
+			out = append(out, d)
+		}
+	}
+	return out
+}
 
 // NewPlan compares a host's tree with the wanted providers. In each of our
 // providers it changes only what the marks or the wanted provider say is ours,
