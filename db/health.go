@@ -16,7 +16,7 @@ type Health struct {
 	Schema  SchemaStatus
 	// ReadOnly is set where nothing can be written: a standby, or a database that
 	// was made read-only.
-	ReadOnly bool
+	ReadOnly   bool
 	Durability Durability
 	// MissingKinds are the kinds of operations that this binary knows and the
 	// database does not, NewerKinds those that only the database knows. A server

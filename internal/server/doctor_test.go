@@ -113,7 +113,7 @@ func TestDoctorSaysWhatAFailoverLoses(t *testing.T) {
 
 	conn, err := pgx.Connect(t.Context(), url)
 	require.NoError(t, err)
-	defer conn.Close(context.WithoutCancel(t.Context()))
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
 	_, err = conn.Exec(t.Context(), "CREATE ROLE reads_tables; GRANT SELECT ON ALL TABLES IN SCHEMA public TO reads_tables")
 	require.NoError(t, err)
 
