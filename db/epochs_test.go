@@ -121,6 +121,46 @@ func TestFeedSurvivesAFailoverThatLosesCommits(t *testing.T) {
 	r.requireNext(t, at, first)
 }
 
+// TestAnOpenStoreFollowsAFailover: a store whose URL names both servers goes on
+// at the new primary, and does not pass over what was lost.
+func TestAnOpenStoreFollowsAFailover(t *testing.T) {
+	t.Parallel()
+	pair := startPair(t, "")
+	pair.old.addHost(t, "h1", 2)
+	at := pair.old.endOfFeed(t)
+	pair.waitForStandby(t)
+	stopServer(t, pair.standby)
+
+	u := parsed(t, pair.old.url)
+	first, second := u.Query(), parsed(t, pair.standby.URL("cyborg")).Query()
+	u.RawQuery = url.Values{
+		"host": {first.Get("host") + "," + second.Get("host")}, "port": {first.Get("port") + "," + second.Get("port")},
+		"target_session_attrs": {"read-write"},
+	}.Encode()
+	r := &records{Store: openStore(t, u.String(), defaults()), url: u.String(), sql: newPool(t, u.String())}
+	lost := r.maintain(t, "h1", "card0")
+	wake := r.Notify(t.Context())
+
+	pair.standby = startServer(t, pair.standbyDir, pair.standbyConfig("unreachable"))
+	promoted := pair.failOver(t)
+	next := promoted.maintain(t, "h1", "card1")
+
+	// The reader of a stream looks whenever it is woken.
+	require.Eventually(t, func() bool {
+		<-wake
+		_, err := r.Events(t.Context(), db.EventFilter{}, lost, 0)
+		return cyborg.ErrorKindOf(err) == cyborg.ErrGone
+	}, 5*time.Minute, time.Millisecond)
+	r.requireLost(t, lost, at)
+	r.requireNext(t, at, next)
+
+	card := (&host{records: promoted, name: "h1"}).accelerator(t, "card0")
+	require.Eventually(t, func() bool { // a broken connection may be noticed only when it is used
+		_, err := r.Maintain(t.Context(), card.UUID, cyborg.Maintenance{Reason: "x"}, alice())
+		return err == nil
+	}, 5*time.Minute, time.Millisecond)
+}
+
 // TestFeedSurvivesAnOlderCopyOfTheServer: a copy of the server's files, which
 // is the same cluster on the same timeline, goes on at an earlier time.
 func TestFeedSurvivesAnOlderCopyOfTheServer(t *testing.T) {
