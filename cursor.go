@@ -1,6 +1,7 @@
 package cyborg
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 )
@@ -8,8 +9,8 @@ import (
 // Cursor is a place in the event feed. The zero Cursor is before the first
 // event.
 type Cursor struct {
-	// Transaction is PostgreSQL's id of the transaction that wrote the event. It
-	// comes first in the order, because events become visible by transaction.
+	// Transaction is the number of the transaction that wrote the event. It comes
+	// first in the order, because events become visible by transaction.
 	Transaction uint64
 	Event       int64
 }
@@ -37,6 +38,12 @@ func ParseCursor(text string) (Cursor, error) {
 // transaction-event.
 func (c Cursor) String() string {
 	return strconv.FormatUint(c.Transaction, 10) + "-" + strconv.FormatInt(c.Event, 10)
+}
+
+// Compare returns a number below 0 if c comes before other in the feed, above 0
+// if it comes after it, and 0 if both are the same place.
+func (c Cursor) Compare(other Cursor) int {
+	return cmp.Or(cmp.Compare(c.Transaction, other.Transaction), cmp.Compare(c.Event, other.Event))
 }
 
 // MarshalText makes the cursor a JSON string.

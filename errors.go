@@ -21,6 +21,7 @@ const (
 	ErrUnauthenticated ErrorKind = "unauthenticated" // no credential, or an unknown one
 	ErrForbidden       ErrorKind = "forbidden"       // the credential does not allow this
 	ErrNotFound        ErrorKind = "not_found"       // the subject does not exist
+	ErrGone            ErrorKind = "gone"            // the event of a cursor is not in the records any more; Error.After is where to go on
 	ErrChanged         ErrorKind = "changed"         // the record is not in the state or version the caller expected
 	ErrNameTaken       ErrorKind = "name_taken"      // another accelerator has that name
 	ErrNoFit           ErrorKind = "no_fit"          // no accelerator satisfies the request
@@ -56,6 +57,7 @@ var errorKindTable = map[ErrorKind]errorKindRow{
 	ErrUnauthenticated: {http.StatusUnauthorized, false, slog.LevelInfo},
 	ErrForbidden:       {http.StatusForbidden, false, slog.LevelWarn},
 	ErrNotFound:        {http.StatusNotFound, false, slog.LevelInfo},
+	ErrGone:            {http.StatusGone, false, slog.LevelInfo},
 	ErrChanged:         {http.StatusConflict, false, slog.LevelInfo},
 	ErrNameTaken:       {http.StatusConflict, false, slog.LevelInfo},
 	ErrNoFit:           {http.StatusConflict, false, slog.LevelInfo},
@@ -134,7 +136,10 @@ type Error struct {
 	// (ErrInUse), or caused the state that was not expected (ErrChanged,
 	// ErrNameTaken, ErrNoFit). Zero where no operation did.
 	Operation uuid.UUID `json:"operation_id,omitzero"`
-	cause     error
+	// After is the cursor after which a reader of events can go on (ErrGone); the
+	// zero Cursor is before the oldest event that is kept.
+	After Cursor `json:"after,omitzero"`
+	cause error
 }
 
 // Errorf makes an Error; the format and its arguments are those of fmt.Errorf,
@@ -155,6 +160,13 @@ func (e *Error) WithHint(format string, args ...any) *Error {
 func (e *Error) WithOperation(id uuid.UUID) *Error {
 	out := *e
 	out.Operation = id
+	return &out
+}
+
+// WithAfter returns a copy of the error that also says where to go on.
+func (e *Error) WithAfter(after Cursor) *Error {
+	out := *e
+	out.After = after
 	return &out
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
@@ -180,8 +181,9 @@ func TestOperationEventsAfterTheEnd(t *testing.T) {
 		return len(all) > 0 && all[len(all)-1].data.Subject.Kind != ""
 	}, waitLimit, poll)
 
-	h.do("GET", events+"?after=99999999999-1", nil).expect(http.StatusNoContent)
+	h.do("GET", events+"?after="+all[len(all)-1].id, nil).expect(http.StatusNoContent)
 
+	h.marker(accelerator) // the newest event is not deleted
 	_, err := h.store.Prune(t.Context(), db.Retention{Events: time.Microsecond, Operations: time.Hour, Services: time.Hour})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return len(h.stream(events).all()) == 0 }, waitLimit, poll)
@@ -297,6 +299,55 @@ func TestEventStreamHeartbeats(t *testing.T) {
 		require.True(t, ok)
 		require.NotEmpty(t, m.comment)
 	}
+}
+
+// A heartbeat says how far the stream is, although the filter has selected no
+// event since: the event that the reader had last may be deleted by the time
+// that it reconnects.
+func TestHeartbeatsSayHowFarTheStreamIs(t *testing.T) {
+	t.Parallel()
+	h := setup(t, func(c *api.Config) { c.V1.Heartbeat = 20 * time.Millisecond })
+	found := h.host("h1", 2)
+	old, newest := h.marker(found["fpga-0"]), h.marker(found["fpga-1"])
+
+	m, ok := h.stream("/v1/events?after=" + old.String() + "&accelerator=" + found["fpga-0"].UUID.String()).next()
+	require.True(t, ok)
+	require.NotEmpty(t, m.comment)
+	require.Equal(t, newest.String(), m.id)
+}
+
+// A stream whose last event the records have lost ends, and its reader is told
+// where to go on.
+func TestEventStreamOfLostEvents(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	found := h.host("h1", 2)
+	at := h.marker(found["fpga-0"])
+	s := h.stream("/v1/events?after=" + at.String())
+
+	h.do("POST", path(found["fpga-0"], "/maintain"), `{"reason": "to be lost"}`).expect(http.StatusOK)
+	lost, ok := s.next()
+	require.True(t, ok)
+
+	// A failover that loses commits does that, too.
+	conn, err := pgx.Connect(t.Context(), h.url)
+	require.NoError(t, err)
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	_, err = conn.Exec(t.Context(), "DELETE FROM events WHERE (transaction, id) > ($1, $2)", at.Transaction, at.Event)
+	require.NoError(t, err)
+
+	h.do("POST", path(found["fpga-1"], "/maintain"), `{"reason": "later"}`).expect(http.StatusOK)
+	require.Empty(t, s.all(), "the gap is not passed over")
+
+	for _, where := range []string{"/v1/events?after=", "/v1/hosts/h1/history?marker="} {
+		problem := h.do("GET", where+lost.id, nil).problem(cyborg.ErrGone)
+		require.Equal(t, at, problem.After)
+		require.Contains(t, problem.Hint, at.String())
+	}
+
+	next, ok := h.stream("/v1/events?after=" + at.String()).next()
+	require.True(t, ok)
+	require.Equal(t, "later", next.data.Data["reason"])
 }
 
 // A stream over HTTP/2 lives on while nothing is written for longer than a

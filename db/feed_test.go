@@ -244,7 +244,7 @@ func requireStories(t *testing.T, events []cyborg.Event) {
 
 // endOfFeed is the place of the last event. It waits until that event can be
 // read, because transactions of other tests on the same server hold it back.
-func (r *records) endOfFeed(t *testing.T) cyborg.Cursor {
+func (r *records) endOfFeed(t testing.TB) cyborg.Cursor {
 	t.Helper()
 	var end cyborg.Cursor
 	err := r.sql.QueryRow(t.Context(), "SELECT transaction, id FROM events ORDER BY transaction DESC, id DESC LIMIT 1").

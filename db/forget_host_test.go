@@ -53,7 +53,7 @@ func TestForgetHost(t *testing.T) {
 	require.Equal(t, "h1", op.Host)
 
 	r.endOfFeed(t)
-	history, err := r.Events(t.Context(), db.EventFilter{Hosts: []string{"h1"}}, cyborg.Cursor{Transaction: 1}, 1000)
+	history, err := r.Events(t.Context(), db.EventFilter{Hosts: []string{"h1"}}, cyborg.Cursor{}, 1000)
 	require.NoError(t, err)
 
 	ends := map[cyborg.SubjectKind]int{}

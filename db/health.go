@@ -17,7 +17,8 @@ type Health struct {
 	Schema  SchemaStatus
 	// ReadOnly is set where nothing can be written: a standby, or a database that
 	// was made read-only.
-	ReadOnly bool
+	ReadOnly   bool
+	Durability Durability
 	// MissingKinds are the kinds of operations that this binary knows and the
 	// database does not, NewerKinds those that only the database knows. A server
 	// does not start with either.
@@ -36,6 +37,20 @@ type Health struct {
 	// Time is the database's clock at a moment between Asked and Answered, which
 	// are by the clock of this process.
 	Time, Asked, Answered time.Time
+}
+
+// Durability is what a server promises of what was committed.
+type Durability struct {
+	Fsync, FullPageWrites bool
+	// SynchronousCommit is the setting of that name, for the role and the URL of
+	// Cyborg.
+	SynchronousCommit string
+	// Standbys is the setting synchronous_standby_names: empty if no commit waits
+	// for a standby.
+	Standbys string
+	// Synchronous is how many connected standbys commits wait for. It is negative
+	// where the role may not see that.
+	Synchronous int
 }
 
 // RefusedAgent is an agent whose host has another one.
@@ -77,6 +92,18 @@ func CheckHealth(ctx context.Context, url string) (Health, error) {
 	h.Answered = time.Now()
 	if err != nil {
 		return h, cyborg.Errorf(cyborg.ErrUnavailable, "the database does not answer: %w", err)
+	}
+
+	// Without the right to all statistics, PostgreSQL shows the standbys, but not
+	// their states.
+	d := &h.Durability
+	err = conn.QueryRow(ctx, `
+		SELECT current_setting('fsync')::bool, current_setting('full_page_writes')::bool, current_setting('synchronous_commit'),
+			current_setting('synchronous_standby_names'), CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE') THEN
+			(SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')) ELSE -1 END`).
+		Scan(&d.Fsync, &d.FullPageWrites, &d.SynchronousCommit, &d.Standbys, &d.Synchronous)
+	if err != nil {
+		return h, cyborg.Errorf(cyborg.ErrUnavailable, "the database's settings cannot be read: %w", err)
 	}
 
 	rows, err := conn.Query(ctx, `

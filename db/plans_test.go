@@ -41,6 +41,9 @@ func TestPlans(t *testing.T) {
 	}
 
 	page := db.Page{Limit: 100}
+	events, err := r.Events(t.Context(), db.EventFilter{}, cyborg.Cursor{}, 1)
+	require.NoError(t, err)
+	oldest := events[0].Cursor
 	h := &host{records: past, name: "h00500", boot: "b", sequence: 1, content: content(8)}
 	scan := regexp.MustCompile(`Seq Scan on (deployables|devices|attach_handles|events|arqs|placement_sync|placement_drift)\b`)
 
@@ -70,12 +73,12 @@ func TestPlans(t *testing.T) {
 		{"history", func(t *testing.T) {
 			t.Helper()
 			subject := cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: id.String()}
-			_, err := store.Events(t.Context(), db.EventFilter{Subjects: []cyborg.Subject{subject}}, cyborg.Cursor{Transaction: 1}, 100)
+			_, err := store.Events(t.Context(), db.EventFilter{Subjects: []cyborg.Subject{subject}}, oldest, 100)
 			require.NoError(t, err)
 		}},
 		{"feed", func(t *testing.T) {
 			t.Helper()
-			_, err := store.Events(t.Context(), db.EventFilter{}, cyborg.Cursor{Transaction: 1}, 100)
+			_, err := store.Events(t.Context(), db.EventFilter{}, oldest, 100)
 			require.NoError(t, err)
 		}},
 		{"end of the feed", func(t *testing.T) { t.Helper(); _, err := store.LastCursor(t.Context()); require.NoError(t, err) }},

@@ -22,7 +22,7 @@ type Pruned struct{ Events, Operations, Services, Keys, Drift int }
 const pruneBatch = 5000
 
 // Prune deletes what the retention is over for. A reader of the feed that is
-// further behind than Retention.Events misses the deleted events.
+// further behind than Retention.Events is told that it has missed events.
 func (s *Store) Prune(ctx context.Context, r Retention) (Pruned, error) {
 	var out Pruned
 	for _, part := range []struct {
@@ -30,11 +30,13 @@ func (s *Store) Prune(ctx context.Context, r Retention) (Pruned, error) {
 		count *int
 		sql   string
 	}{
-		// Events are never updated, so their ctid is as good as a key, and faster.
+		// Events are never updated, so their ctid is as good as a key, and faster. The
+		// newest one is kept: it is the place of readers that have read everything.
 
 		{r.Events, &out.Events, `
 			DELETE FROM events WHERE ctid = ANY (ARRAY (
-				SELECT ctid FROM events WHERE at < now() - $1::interval ORDER BY at LIMIT $2))`},
+				SELECT ctid FROM events WHERE at < now() - $1::interval
+				AND id <> (SELECT id FROM events ORDER BY transaction DESC, id DESC LIMIT 1) ORDER BY at LIMIT $2))`},
 
 		{r.Operations, &out.Operations, `
 			DELETE FROM operations WHERE id = ANY (ARRAY (

@@ -304,7 +304,7 @@ CREATE TABLE duplicate_agents (
 );
 
 CREATE TABLE events (
-    transaction xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    transaction xid8 NOT NULL DEFAULT current_setting('cyborg.transaction'::text)::xid8,
     id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
     at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
     subject_kind text NOT NULL,
@@ -323,6 +323,15 @@ CREATE INDEX events_by_host ON events USING btree (host, transaction, id);
 CREATE INDEX events_by_operation ON events USING btree (operation_id, transaction, id) WHERE operation_id IS NOT NULL;
 CREATE INDEX events_by_subject ON events USING btree (subject_kind, subject_id, transaction, id);
 CREATE INDEX events_by_time ON events USING btree (at);
+CREATE TRIGGER number_transaction BEFORE INSERT ON events FOR EACH STATEMENT EXECUTE FUNCTION number_transaction();
+
+CREATE TABLE feed_epochs (
+    epoch integer NOT NULL,
+    base bigint NOT NULL,
+    server_started timestamp with time zone NOT NULL,
+    began_at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT feed_epochs_pkey PRIMARY KEY (epoch)
+);
 
 CREATE TABLE hosts (
     name text NOT NULL,
@@ -753,6 +762,18 @@ BEGIN
     RETURN NULL;
 END $function$;
 
+CREATE OR REPLACE FUNCTION begin_feed_epoch(at_id bigint)
+ RETURNS bigint
+ LANGUAGE sql
+AS $function$
+    INSERT INTO feed_epochs (epoch, base, server_started)
+    SELECT coalesce(max(epoch), 0) + 1,
+        greatest((extract(epoch FROM clock_timestamp()) * 1000)::bigint << 20,
+            (SELECT transaction::text::bigint + 1 FROM events ORDER BY transaction DESC LIMIT 1)) - at_id,
+        pg_postmaster_start_time()
+    FROM feed_epochs RETURNING base
+$function$;
+
 CREATE OR REPLACE FUNCTION claims_taken_or_released()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -1016,6 +1037,26 @@ BEGIN
     RETURN NEW;
 END $function$;
 
+CREATE OR REPLACE FUNCTION number_transaction()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    own    bigint := pg_current_xact_id()::text::bigint;
+    number bigint := (SELECT CASE WHEN server_started = pg_postmaster_start_time() THEN base + own END
+        FROM feed_epochs ORDER BY epoch DESC LIMIT 1);
+BEGIN
+    IF number IS NULL THEN
+        LOCK TABLE feed_epochs IN EXCLUSIVE MODE;
+        number := (SELECT CASE WHEN server_started = pg_postmaster_start_time() THEN base + own END
+            FROM feed_epochs ORDER BY epoch DESC LIMIT 1);
+        number := coalesce(number, begin_feed_epoch(own) + own);
+    END IF;
+
+    number := set_config('cyborg.transaction', number::text, true);
+    RETURN NULL;
+END $function$;
+
 CREATE OR REPLACE FUNCTION operations_inserted()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -1168,6 +1209,17 @@ AS $function$
 BEGIN
     RAISE EXCEPTION 'a claim is taken and released, never handed over' USING ERRCODE = 'integrity_constraint_violation';
 END $function$;
+
+CREATE OR REPLACE FUNCTION unreadable_from()
+ RETURNS xid8
+ LANGUAGE sql
+ STABLE
+AS $function$
+    SELECT (CASE WHEN server_started = pg_postmaster_start_time() OR pg_is_in_recovery()
+        THEN base + pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+        ELSE 9223372036854775807 END)::text::xid8
+    FROM feed_epochs ORDER BY epoch DESC LIMIT 1
+$function$;
 
 CREATE OR REPLACE FUNCTION whitelist_drift_changed()
  RETURNS trigger

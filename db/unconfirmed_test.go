@@ -175,7 +175,7 @@ func TestForceAndTheHostComesBack(t *testing.T) {
 	require.Equal(t, []cyborg.Holder{onHost("h1")}, r.accelerator(t, on).Holders())
 
 	r.endOfFeed(t) // waits until all events can be read
-	history, err := r.Events(t.Context(), db.EventFilter{Operation: forced.Operation}, cyborg.Cursor{Transaction: 1}, 100)
+	history, err := r.Events(t.Context(), db.EventFilter{Operation: forced.Operation}, cyborg.Cursor{}, 100)
 	require.NoError(t, err)
 	changes := map[cyborg.EventAxis]string{}
 	for _, event := range history {

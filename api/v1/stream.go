@@ -35,7 +35,7 @@ const (
 type stream struct {
 	api    *API
 	filter db.EventFilter
-	after  cyborg.Cursor // the cursor of the last event sent
+	after  cyborg.Cursor // the caller has all events up to here that the filter selects
 
 	// operation, if set, ends the stream with the end of that operation.
 	operation uuid.UUID
@@ -77,7 +77,8 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) error {
 		case err != nil && !s.began:
 			return err
 		case err != nil:
-			// The status is sent; the caller sees the stream break, and reconnects.
+			// The status is sent; the caller sees the stream break, and reconnects. If the
+			// records lost its last event, it is told then.
 			s.api.log.DebugContext(ctx, "event stream ends", slog.String("error", err.Error()))
 			return nil
 		case over && !s.began:
@@ -97,6 +98,25 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) error {
 			return nil
 		}
 	}
+}
+
+// heartbeat keeps the connection alive, and tells the caller where the stream
+// is: its last event may be long ago, and deleted by the time that it
+// reconnects.
+func (s *stream) heartbeat(ctx context.Context) error {
+	newest, err := s.api.store.LastCursor(ctx)
+	if err != nil {
+		return err
+	}
+
+	if _, err := s.sendAll(ctx, false); err != nil {
+		return err
+	}
+	if newest.Compare(s.after) > 0 {
+		s.after = newest
+	}
+
+	return s.write([]byte(": still here\nid: " + s.after.String() + "\n\n"))
 }
 
 // sendAll sends all events that can be read now, and says whether the stream is
@@ -184,7 +204,7 @@ func (s *stream) waitForMore(ctx context.Context, changes <-chan struct{}) (proc
 		_ = clock.Sleep(ctx, streamPace) // the next read fails where it has ended
 		return open, false
 	case <-heartbeat.C:
-		return s.write([]byte(": still here\n\n")) == nil, true
+		return s.heartbeat(ctx) == nil, true
 	case <-ctx.Done():
 	case <-drain.Signal(ctx):
 	}

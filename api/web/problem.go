@@ -28,6 +28,7 @@ type Problem struct {
 	Kind      cyborg.ErrorKind `json:"kind"`
 	RequestID string           `json:"request_id"`
 	Operation uuid.UUID        `json:"operation_id,omitzero"`
+	After     cyborg.Cursor    `json:"after,omitzero"`
 
 	Hint string `json:"hint,omitempty"`
 }
@@ -44,6 +45,8 @@ func title(kind cyborg.ErrorKind) string {
 		return "You may not do this"
 	case cyborg.ErrNotFound:
 		return "There is no such thing"
+	case cyborg.ErrGone:
+		return "It is not there any more"
 	case cyborg.ErrChanged:
 		return "It is not in the state that you expected"
 	case cyborg.ErrNameTaken:
@@ -176,6 +179,7 @@ func WriteError(w http.ResponseWriter, r *http.Request, err error) {
 		Kind:      e.Kind,
 		RequestID: RequestID(r.Context()),
 		Operation: e.Operation,
+		After:     e.After,
 		Hint:      cyborg.Sanitize(e.Hint, longestText),
 	}
 

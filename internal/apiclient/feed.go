@@ -49,7 +49,7 @@ type feed struct {
 	client *Client
 	path   string
 	query  url.Values
-	// last is the id of the last message, which a new connection sends as
+	// last is the last id that the API sent, which a new connection sends as
 	// Last-Event-ID to continue after it.
 	last string
 	// trouble learns of failures to open the stream.
@@ -83,9 +83,10 @@ func (f *feed) next(ctx context.Context) (message, error) {
 			return msg, nil
 		}
 
-		// The API may have said how long to wait before a reconnect. Only the reader
-		// knows that, and stop drops the reader.
-		f.delay = max(f.delay, f.conn.retry)
+		// The API may have said how long to wait before a reconnect, and how far the
+		// stream was beyond the last message. Only the reader knows that, and stop drops
+		// the reader.
+		f.delay, f.last = max(f.delay, f.conn.retry), f.conn.lastID
 		f.stop()
 
 		if ctx.Err() != nil {
@@ -233,7 +234,8 @@ type EventFilter struct {
 // now on; "0-0" is before the first event that is kept. It reconnects without
 // losing or repeating an event, and reports failures to trouble meanwhile. The
 // sequence ends with an error: the context's, or one that a retry would not
-// change.
+// change. An error of kind ErrGone says that the records have lost or deleted
+// the last event, and after which one to go on.
 func (c *Client) Events(ctx context.Context, filter EventFilter, after string, trouble Trouble) iter.Seq2[cyborg.Event, error] {
 	q := query{}
 	q.add("host", filter.Host)

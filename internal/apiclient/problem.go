@@ -47,6 +47,7 @@ type problemBody struct {
 	Hint      string           `json:"hint"`
 	RequestID string           `json:"request_id"`
 	Operation uuid.UUID        `json:"operation_id"`
+	After     cyborg.Cursor    `json:"after"`
 }
 
 // Limits of what is taken from an error answer: a proxy or another service may
@@ -82,7 +83,7 @@ func newProblem(resp *http.Response, body []byte) *Problem {
 
 	problem.Err = &cyborg.Error{
 		Kind: parsed.Kind, Message: cyborg.Sanitize(message, longestText), Hint: cyborg.Sanitize(parsed.Hint, longestText),
-		Operation: parsed.Operation,
+		Operation: parsed.Operation, After: parsed.After,
 	}
 
 	return problem
@@ -99,6 +100,8 @@ func kindOfStatus(status int) cyborg.ErrorKind {
 		return cyborg.ErrForbidden
 	case http.StatusNotFound:
 		return cyborg.ErrNotFound
+	case http.StatusGone:
+		return cyborg.ErrGone
 	case http.StatusTooManyRequests:
 		return cyborg.ErrOverloaded
 	case http.StatusBadGateway, http.StatusServiceUnavailable:

@@ -333,6 +333,9 @@ func problem(w http.ResponseWriter, status int, err *cyborg.Error) {
 	if err.Operation != uuid.Nil {
 		body["operation_id"] = err.Operation
 	}
+	if err.After != (cyborg.Cursor{}) {
+		body["after"] = err.After
+	}
 
 	_ = json.NewEncoder(w).Encode(body)
 }

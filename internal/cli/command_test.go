@@ -456,6 +456,43 @@ data: {"cursor":"7-1","subject":{"kind":"accelerator","id":"`+fpga.String()+`"},
 	}
 }
 
+// TestEventsGoOnAfterLostOnes: if the records have lost the last event that was
+// printed, a sentence says so, and the lines go on where the API says. A cursor
+// of the caller's own that leads nowhere is an error.
+func TestEventsGoOnAfterLostOnes(t *testing.T) {
+	t.Parallel()
+	event := func(cursor, to string) string {
+		return "id: " + cursor + "\nevent: lifecycle\ndata: " + `{"cursor":"` + cursor + `","subject":{"kind":"accelerator","id":"` + fpga.String() +
+			`"},"axis":"lifecycle","from":"inactive","to":"` + to + `","time":"2026-01-31T12:00:00Z"}` + "\n\n"
+	}
+
+	api := newAPI(t)
+	api.handles("GET /v1/events", func(w http.ResponseWriter, r *http.Request) {
+		switch r.Header.Get("Last-Event-ID") {
+		case "":
+			w.Header().Set("Content-Type", "text/event-stream")
+			answerText(w, event("7-1", "error"))
+		case "7-1":
+			problem(w, http.StatusGone, cyborg.Errorf(cyborg.ErrGone, "event 7-1 is not in the records").WithAfter(cyborg.Cursor{Transaction: 6, Event: 9}))
+		case "6-9":
+			w.Header().Set("Content-Type", "text/event-stream")
+			answerText(w, event("9-1", "ready"))
+		default:
+			problem(w, http.StatusForbidden, cyborg.Errorf(cyborg.ErrForbidden, "that is enough"))
+		}
+	})
+
+	got := api.cyborg("events")
+	require.Equal(t, 1, got.code)
+	line := "2026-01-31T12:00:00Z accelerator " + fpga.String() + " lifecycle: inactive -> "
+	require.Equal(t, line+"error\n"+line+"ready\n", got.out)
+	require.Equal(t, "Changes are missing here: event 7-1 is not in the records. Going on after 6-9.\nError: that is enough\n", got.err)
+
+	got = api.cyborg("events", "--after", "7-1")
+	require.Equal(t, 1, got.code)
+	require.Equal(t, "Error: event 7-1 is not in the records\n", got.err)
+}
+
 // answerText writes text as the body of an answer.
 func answerText(w http.ResponseWriter, text string) {
 	_, _ = w.Write([]byte(text)) // a client that has gone makes the test fail elsewhere

@@ -32,7 +32,8 @@ func (s *shell) eventsCommand() *cobra.Command {
 	return verb{
 		use: "events", short: "Follow all changes, until Ctrl-C",
 		long: "Prints a line for each change, from now on or from --after on, until Ctrl-C. It survives restarts of the API without\n" +
-			"losing or repeating a change. With -f json, each line is a JSON object.",
+			"losing or repeating a change, and says so if the records have lost or deleted some meanwhile. With -f json, each line is\n" +
+			"a JSON object.",
 		examples: []string{
 			"cyborg events --host compute-1",
 			"cyborg events --after 0-0 -f json    # all that are kept, and on",
@@ -73,18 +74,37 @@ func (s *shell) events(cmd *cobra.Command) {
 			}
 		}
 
-		reporter := &plain{shell: s}
-		for event, err := range c.client.Events(ctx, filter, after, reporter.trouble) {
-			if err != nil {
+		// The first cursor is the caller's, who must know if it leads nowhere. Later
+		// ones are ours, and we go on where the records do.
+		ours := after == ""
+		for {
+			err := p.follow(ctx, c, filter, after, &ours)
+			if cyborg.ErrorKindOf(err) != cyborg.ErrGone || !ours {
 				return err
 			}
-			if err := p.event(event); err != nil {
-				return err
-			}
+
+			after = cyborg.AsError(err).After.String()
+			s.sayf("Changes are missing here: %s. Going on after %s.", err, after)
+		}
+	})
+}
+
+// follow prints the events after a cursor, until an error, and sets begun with
+// the first one.
+func (p *printer) follow(ctx context.Context, c call, filter apiclient.EventFilter, after string, begun *bool) error {
+	reporter := &plain{shell: p.shell}
+	for event, err := range c.client.Events(ctx, filter, after, reporter.trouble) {
+		if err != nil {
+			return err
 		}
 
-		return nil
-	})
+		*begun = true
+		if err := p.event(event); err != nil {
+			return err
+		}
+	}
+
+	return nil
 }
 
 // event prints one event of the feed as a line.

@@ -170,14 +170,18 @@ func sleepUntil(ctx context.Context, changed <-chan struct{}, every, least time.
 // feed, the watch continues by the clock, and meets the cause itself with its
 // next request.
 func notifyChanges(ctx context.Context, client *apiclient.Client, feed apiclient.EventFilter, changed chan<- struct{}) {
-	for _, err := range client.Events(ctx, feed, "", nil) {
-		if err != nil {
-			return
-		}
+	for gone := true; gone; {
+		for _, err := range client.Events(ctx, feed, "", nil) {
+			// Events that the records have lost are a change as well.
+			gone = cyborg.ErrorKindOf(err) == cyborg.ErrGone
+			if err != nil && !gone {
+				return
+			}
 
-		select {
-		case changed <- struct{}{}:
-		default: // a notification is pending already
+			select {
+			case changed <- struct{}{}:
+			default: // a notification is pending already
+			}
 		}
 	}
 }

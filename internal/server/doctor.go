@@ -106,8 +106,8 @@ func examinePlacement(ctx context.Context, f *doctor.Findings, client *placement
 	f.OKf("placement", "answers our own user, in version %s", version)
 }
 
-// examineDatabase examines the database, its schema, the rights of the role,
-// and duplicate agents. The result says whether the process whose worker has
+// examineDatabase examines the database, what it loses in a crash or a
+// failover, its schema, the rights of the role, and duplicate agents. The result says whether the process whose worker has
 // the identity is alive, as the records know; it is nil where the records
 // cannot be read.
 func examineDatabase(ctx context.Context, f *doctor.Findings, c *config.Config) (alive func(identity string) bool) {
@@ -122,6 +122,7 @@ func examineDatabase(ctx context.Context, f *doctor.Findings, c *config.Config) 
 	f.OKf("database", "is PostgreSQL %s", h.Release)
 
 	f.Clock("the database", h.Asked, h.Answered, h.Time)
+	examineDurability(f, h.Durability)
 
 	switch {
 	case h.Schema.Current == 0:

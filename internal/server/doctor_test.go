@@ -101,6 +101,72 @@ func TestDoctorChecksTheDatabase(t *testing.T) {
 	}
 }
 
+// TestDoctorSaysWhatAFailoverLoses: doctor reads what the database promises, and
+// says in a sentence what is lost.
+func TestDoctorSaysWhatAFailoverLoses(t *testing.T) {
+	t.Parallel()
+	url := postgrestest.NewFrom(t, "migrated", migrate)
+	h, err := db.CheckHealth(t.Context(), url)
+	require.NoError(t, err)
+	require.Equal(t, db.Durability{FullPageWrites: h.Durability.FullPageWrites, SynchronousCommit: h.Durability.SynchronousCommit}, h.Durability,
+		"a server of tests, without fsync and without a standby")
+
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	_, err = conn.Exec(t.Context(), "CREATE ROLE reads_tables; GRANT SELECT ON ALL TABLES IN SCHEMA public TO reads_tables")
+	require.NoError(t, err)
+
+	h, err = db.CheckHealth(t.Context(), url+"&synchronous_commit=remote_write&role=reads_tables")
+	require.NoError(t, err)
+	require.Equal(t, "remote_write", h.Durability.SynchronousCommit)
+	require.Equal(t, -1, h.Durability.Synchronous, "that role sees no statistics")
+
+	safe := db.Durability{Fsync: true, FullPageWrites: true, SynchronousCommit: "on"}
+	pair := safe
+	pair.Standbys, pair.Synchronous = "ANY 1 (a, b)", 2
+	const last = "the last moments"
+
+	for name, test := range map[string]struct {
+		change            func(d *db.Durability)
+		from              db.Durability
+		crash, failover   string
+		warns, warnsLater bool
+	}{
+		"one server":              {from: safe, crash: "loses nothing", failover: last},
+		"fsync off":               {from: safe, change: func(d *db.Durability) { d.Fsync = false }, crash: "can destroy", failover: last, warns: true},
+		"full_page_writes off":    {from: safe, change: func(d *db.Durability) { d.FullPageWrites = false }, crash: "can destroy", failover: last, warns: true},
+		"asynchronous commits":    {from: pair, change: func(d *db.Durability) { d.SynchronousCommit = "off" }, crash: last, failover: last, warns: true, warnsLater: true},
+		"local commits":           {from: pair, change: func(d *db.Durability) { d.SynchronousCommit = "local" }, crash: "loses nothing", failover: last, warnsLater: true},
+		"two synchronous":         {from: pair, crash: "loses nothing", failover: "one of 2 synchronous standbys loses nothing"},
+		"written, not synced":     {from: pair, change: func(d *db.Durability) { d.SynchronousCommit = "remote_write" }, crash: "loses nothing", failover: "unless"},
+		"none connected":          {from: pair, change: func(d *db.Durability) { d.Synchronous = 0 }, crash: "loses nothing", failover: "changes wait", warnsLater: true},
+		"the role may not see it": {from: pair, change: func(d *db.Durability) { d.Synchronous = -1 }, crash: "loses nothing", failover: "pg_monitor"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if test.change != nil {
+				test.change(&test.from)
+			}
+
+			var f doctor.Findings
+			examineDurability(&f, test.from)
+			require.Len(t, f.All(), 2)
+
+			for i, want := range []struct {
+				check, found string
+				warns        bool
+			}{{"durability", test.crash, test.warns}, {"failover", test.failover, test.warnsLater}} {
+				found := f.All()[i]
+				require.Equal(t, want.check, found.Check)
+				require.Contains(t, found.Found, want.found)
+				require.Equal(t, want.warns, found.State == doctor.Warning)
+				require.Equal(t, want.warns, found.Do != "")
+			}
+		})
+	}
+}
+
 // migrate gives a database the current schema.
 func migrate(ctx context.Context, url string) error {
 	_, err := db.Migrate(ctx, url)

@@ -5,7 +5,7 @@ import "slices"
 // mutants are the mutants by what they break. One belongs here if somebody
 // relies on what it breaks, and nobody would see it in the code at a glance.
 func mutants() []mutant {
-	return slices.Concat(ofJournal(), ofWorkflows(), ofRecords(), ofFeed(), ofAgents(), ofHeartbeats(), ofTheAPI())
+	return slices.Concat(ofJournal(), ofWorkflows(), ofRecords(), ofFeed(), ofWaker(), ofAgents(), ofHeartbeats(), ofTheAPI())
 }
 
 // ofJournal are about what the journal and the files below it keep.
@@ -500,8 +500,8 @@ func ofRecords() []mutant {
 	}
 }
 
-// ofFeed are about the readers of events.
-func ofFeed() []mutant {
+// ofWaker are about the readers of events, and who wakes them.
+func ofWaker() []mutant {
 	const (
 		waker    = "db/internal/feed/waker.go"
 		notifier = "db/internal/feed/notifier.go"
@@ -534,6 +534,57 @@ func ofFeed() []mutant {
 			breaks: "readers look each second", file: notifier, pkg: pkg, test: "TestReadersFindWhatNobodyTold",
 			old: "pause = idleTick\n\t\tcase fresh",
 			new: "pause = time.Hour\n\t\tcase fresh",
+		},
+	}
+}
+
+// ofFeed are about the order of events, and cursors that lead nowhere.
+func ofFeed() []mutant {
+	const (
+		epochs = "db/migrations/00009_feed_epochs.sql"
+		pkg    = "db"
+	)
+
+	return []mutant{
+		{
+			breaks: "a start of PostgreSQL is noticed by writers", file: epochs, pkg: pkg, test: "TestFeedSurvivesAFailoverThatLosesCommits",
+			old: "(SELECT CASE WHEN server_started = pg_postmaster_start_time() THEN base + own END\n        FROM",
+			new: "(SELECT base + own\n        FROM",
+		},
+		{
+			breaks: "a start of PostgreSQL is noticed by readers", file: epochs, pkg: pkg, test: "TestFeedSurvivesARestoreIntoAnotherServer",
+			old: "CASE WHEN server_started = pg_postmaster_start_time() OR pg_is_in_recovery()",
+			new: "CASE WHEN true",
+		},
+		{
+			breaks: "events wait for the oldest transaction", file: epochs, pkg: pkg, test: "TestFeedWaitsForOlderTransactions",
+			old: "CASE WHEN server_started = pg_postmaster_start_time() OR pg_is_in_recovery()",
+			new: "CASE WHEN false",
+		},
+		{
+			breaks: "one transaction begins an epoch", file: epochs, pkg: pkg, test: "TestTheFirstWritersOfAnEpochAgree",
+			old: "        LOCK TABLE feed_epochs IN EXCLUSIVE MODE;\n",
+			new: "",
+		},
+		{
+			breaks: "numbers of lost events are not given again", file: epochs, pkg: pkg, test: "TestFeedSurvivesAFailoverThatLosesCommits",
+			old: "(extract(epoch FROM clock_timestamp()) * 1000)::bigint << 20",
+			new: "0",
+		},
+		{
+			breaks: "a cursor that leads nowhere is refused", file: "db/internal/feed/events.go", pkg: pkg, test: "TestFeedSurvivesARestoreIntoTheSameServer",
+			old: "if after != (cyborg.Cursor{}) {",
+			new: "if false {",
+		},
+		{
+			breaks: "the newest event is kept", file: "db/prune.go", pkg: pkg, test: "TestCursorOlderThanTheRetention",
+			old: "AND id <> (SELECT id FROM events ORDER BY transaction DESC, id DESC LIMIT 1) ORDER BY at",
+			new: "ORDER BY at",
+		},
+		{
+			breaks: "a heartbeat says how far the stream is", file: "api/v1/stream.go", pkg: "api", test: "TestHeartbeatsSayHowFarTheStreamIs",
+			old: "\t\ts.after = newest\n\t}\n\n\treturn s.write",
+			new: "\t}\n\n\treturn s.write",
 		},
 	}
 }

@@ -24,34 +24,48 @@ type EventFilter struct {
 // readable is the condition that keeps an event query to complete transactions.
 // Every transaction below the oldest running one is over, and later ones get
 // higher numbers, so nothing can appear any more among the events that it lets
-// through.
-const readable = "transaction < pg_snapshot_xmin(pg_current_snapshot())"
+// through. The subquery is evaluated once for the whole query.
+const readable = "transaction < (SELECT unreadable_from())"
 
 // Events lists the events after the given cursor, in the order of the feed, at
 // most limit of them (1–1000; 0 means 1000).
 //
 // The feed is complete: reading on from the last event's cursor misses nothing
 // and repeats nothing. Two changes of one host are in it in the order in which
-// they happened.
+// they happened. If the event of the cursor is not in the records any more, so
+// that something may be missing, the error is of kind ErrGone.
 func (s *Store) Events(ctx context.Context, filter EventFilter, after cyborg.Cursor, limit int) ([]cyborg.Event, error) {
 	c := filter.clause()
 	c.And("(transaction, id) > (?, ?)", after.Transaction, after.Event)
 	c.And(readable)
 
-	rows, err := s.db.Pool.Query(ctx, `
+	var found []cyborg.Event
+	batch := &pgx.Batch{}
+	batch.Queue(`
 		SELECT transaction, id, subject_kind, subject_id, host, axis, from_value, to_value, operation_id, actor, request_id,
-		       data, at FROM events`+c.String()+" ORDER BY transaction, id LIMIT "+strconv.Itoa(records.Limit(limit)), c.Values...)
-	if err != nil {
-		return nil, s.db.Failure(ctx, err)
+		       data, at FROM events`+c.String()+" ORDER BY transaction, id LIMIT "+strconv.Itoa(records.Limit(limit)), c.Values...).
+		Query(func(rows pgx.Rows) (err error) {
+			found, err = pgx.CollectRows(rows, scanEvent)
+			return err
+		})
+
+	// The same connection is asked, so this cannot be about the records of before a
+	// failover, and the events from after it.
+	if after != (cyborg.Cursor{}) {
+		batch.Queue(selectPlace, after.Transaction, after.Event).QueryRow(func(row pgx.Row) error { return checkPlace(row, after) })
 	}
 
-	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e cyborg.Event, err error) {
-		err = row.Scan(&e.Cursor.Transaction, &e.Cursor.Event, &e.Subject.Kind, &e.Subject.ID, &e.Host, &e.Axis, &e.From, &e.To,
-			(*zeronull.UUID)(&e.Operation), &e.Actor, &e.RequestID, &e.Data, &e.Time)
-		return e, err
-	})
+	if err := s.db.Pool.Send(ctx, batch); err != nil {
+		return nil, s.db.Failure(ctx, err)
+	}
+	return found, nil
+}
 
-	return found, s.db.Failure(ctx, err)
+// scanEvent reads a row of Events.
+func scanEvent(row pgx.CollectableRow) (e cyborg.Event, err error) {
+	err = row.Scan(&e.Cursor.Transaction, &e.Cursor.Event, &e.Subject.Kind, &e.Subject.ID, &e.Host, &e.Axis, &e.From, &e.To,
+		(*zeronull.UUID)(&e.Operation), &e.Actor, &e.RequestID, &e.Data, &e.Time)
+	return e, err
 }
 
 // clause returns the conditions of the filter.

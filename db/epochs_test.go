@@ -1,0 +1,414 @@
+package db_test
+
+import (
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/postgres"
+)
+
+// TestFeedSurvivesARestoreIntoAnotherServer: after a dump was restored into a
+// new PostgreSQL, whose transaction ids are far below those that the events
+// have, all events can be read at once, new ones come after them, and a reader
+// goes on at its cursor.
+func TestFeedSurvivesARestoreIntoAnotherServer(t *testing.T) {
+	t.Parallel()
+	old := newRecords(t)
+	old.exec(t, "DO $$ BEGIN FOR i IN 1..3000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$")
+	old.addHost(t, "h1", 2)
+	at := old.endOfFeed(t)
+	dump := old.dump(t)
+
+	// What the dump does not have is lost.
+	lost := old.maintain(t, "h1", "card0")
+
+	server := startServer(t, filepath.Join(serverDir(t), "restored"), postgres.Config{FsyncOff: true})
+	require.NoError(t, server.CreateDatabase(t.Context(), "cyborg"))
+	r := restored(t, server.URL("cyborg"), dump)
+	require.Less(t, scalar[uint64](t, r, "SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint"), at.Transaction, "its ids begin below")
+
+	before := r.events(t, cyborg.Cursor{})
+	require.Len(t, before, scalar[int](t, r, "SELECT count(*) FROM events"), "all events can be read before there is a new one")
+	require.Equal(t, at, r.lastCursor(t))
+
+	r.requireLost(t, lost, at)
+	r.requireNext(t, at, r.maintain(t, "h1", "card1"))
+	r.requireLost(t, lost, at)
+	require.Equal(t, before, r.events(t, cyborg.Cursor{})[:len(before)], "the old events come first")
+}
+
+// TestFeedSurvivesARestoreIntoTheSameServer: after the database was dropped and
+// made again from a dump, the same is true.
+func TestFeedSurvivesARestoreIntoTheSameServer(t *testing.T) {
+	t.Parallel()
+	old := newRecords(t)
+	old.addHost(t, "h1", 2)
+	at := old.endOfFeed(t)
+	dump := old.dump(t)
+	lost := old.maintain(t, "h1", "card0")
+	old.Close()
+	old.sql.Close()
+
+	other := parsed(t, old.url)
+	name := filepath.Base(other.Path)
+	other.Path = "/postgres"
+	command(t, "dropdb", "--maintenance-db="+other.String(), name)
+	command(t, "createdb", "--maintenance-db="+other.String(), name)
+	r := restored(t, old.url, dump)
+
+	require.Equal(t, at, r.endOfFeed(t))
+	r.requireLost(t, lost, at)
+	r.requireNext(t, at, r.maintain(t, "h1", "card1"))
+	r.requireLost(t, lost, at)
+}
+
+// TestFeedSurvivesAFailover: the standby had every commit, and readers go on
+// without a gap.
+func TestFeedSurvivesAFailover(t *testing.T) {
+	t.Parallel()
+	pair := startPair(t, "standby")
+	pair.old.addHost(t, "h1", 2)
+	at := pair.old.endOfFeed(t)
+	second := pair.old.maintain(t, "h1", "card0")
+
+	r := pair.failOver(t)
+	require.Equal(t, second, r.lastCursor(t))
+	r.requireNext(t, at, second)
+	third := r.maintain(t, "h1", "card1")
+	r.requireNext(t, second, third)
+	require.Equal(t, third, r.endOfFeed(t))
+}
+
+// TestFeedSurvivesAFailoverThatLosesCommits: the standby had not received the
+// last commits. A reader that has read them is told where to go on, although the
+// new primary gives their transaction ids once more.
+func TestFeedSurvivesAFailoverThatLosesCommits(t *testing.T) {
+	t.Parallel()
+	pair := startPair(t, "")
+	pair.old.addHost(t, "h1", 2)
+	at := pair.old.endOfFeed(t)
+	pair.waitForStandby(t)
+
+	stopServer(t, pair.standby)
+	var lost []cyborg.Cursor
+	for range 5 {
+		lost = append(lost, pair.old.maintain(t, "h1", "card0"))
+	}
+	pair.standby = startServer(t, pair.standbyDir, pair.standbyConfig("unreachable"))
+
+	r := pair.failOver(t)
+	require.Equal(t, at, r.lastCursor(t))
+	for _, cursor := range lost {
+		r.requireLost(t, cursor, at)
+	}
+
+	first := r.maintain(t, "h1", "card1")
+	for range 10 { // more than were lost, so that their ids are given again
+		r.maintain(t, "h1", "card1")
+	}
+	for _, cursor := range lost {
+		r.requireLost(t, cursor, at)
+	}
+	r.requireNext(t, at, first)
+}
+
+// TestAnOpenStoreFollowsAFailover: a store whose URL names both servers goes on
+// at the new primary, and does not pass over what was lost.
+func TestAnOpenStoreFollowsAFailover(t *testing.T) {
+	t.Parallel()
+	pair := startPair(t, "")
+	pair.old.addHost(t, "h1", 2)
+	at := pair.old.endOfFeed(t)
+	pair.waitForStandby(t)
+	stopServer(t, pair.standby)
+
+	u := parsed(t, pair.old.url)
+	first, second := u.Query(), parsed(t, pair.standby.URL("cyborg")).Query()
+	u.RawQuery = url.Values{
+		"host": {first.Get("host") + "," + second.Get("host")}, "port": {first.Get("port") + "," + second.Get("port")},
+		"target_session_attrs": {"read-write"},
+	}.Encode()
+	r := &records{Store: openStore(t, u.String(), defaults()), url: u.String(), sql: newPool(t, u.String())}
+	lost := r.maintain(t, "h1", "card0")
+	wake := r.Notify(t.Context())
+
+	pair.standby = startServer(t, pair.standbyDir, pair.standbyConfig("unreachable"))
+	promoted := pair.failOver(t)
+	next := promoted.maintain(t, "h1", "card1")
+
+	// The reader of a stream looks whenever it is woken.
+	require.Eventually(t, func() bool {
+		<-wake
+		_, err := r.Events(t.Context(), db.EventFilter{}, lost, 0)
+		return cyborg.ErrorKindOf(err) == cyborg.ErrGone
+	}, 5*time.Minute, time.Millisecond)
+	r.requireLost(t, lost, at)
+	r.requireNext(t, at, next)
+
+	card := (&host{records: promoted, name: "h1"}).accelerator(t, "card0")
+	require.Eventually(t, func() bool { // a broken connection may be noticed only when it is used
+		_, err := r.Maintain(t.Context(), card.UUID, cyborg.Maintenance{Reason: "x"}, alice())
+		return err == nil
+	}, 5*time.Minute, time.Millisecond)
+}
+
+// TestFeedSurvivesAnOlderCopyOfTheServer: a copy of the server's files, which
+// is the same cluster on the same timeline, goes on at an earlier time.
+func TestFeedSurvivesAnOlderCopyOfTheServer(t *testing.T) {
+	t.Parallel()
+	dir := serverDir(t)
+	server := startServer(t, filepath.Join(dir, "first"), postgres.Config{FsyncOff: true})
+	old := recordsOn(t, server)
+	old.addHost(t, "h1", 2)
+	at := old.endOfFeed(t)
+	old.close()
+	stopServer(t, server)
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "copy"), 0o711))
+	command(t, "cp", "-a", filepath.Join(dir, "first", "data"), filepath.Join(dir, "copy"))
+
+	server = startServer(t, filepath.Join(dir, "first"), postgres.Config{FsyncOff: true})
+	old = recordsOn(t, server)
+	lost := old.maintain(t, "h1", "card0")
+	old.close()
+	stopServer(t, server)
+
+	r := recordsOn(t, startServer(t, filepath.Join(dir, "copy"), postgres.Config{FsyncOff: true}))
+	r.requireLost(t, lost, at)
+	r.requireNext(t, at, r.maintain(t, "h1", "card1"))
+	r.requireLost(t, lost, at)
+}
+
+// TestTheFirstWritersOfAnEpochAgree: many transactions write at once after
+// PostgreSQL was started again. All are of one new epoch, and no reader misses
+// an event.
+func TestTheFirstWritersOfAnEpochAgree(t *testing.T) {
+	t.Parallel()
+	const writers = 8
+	r := newRecords(t)
+	var cards []*cyborg.Accelerator
+	for i := range writers {
+		cards = append(cards, r.addHost(t, string(rune('a'+i)), 1).accelerator(t, "card0"))
+	}
+	at := r.endOfFeed(t)
+
+	// To the records, another start of PostgreSQL is another time of its start.
+	r.exec(t, "UPDATE feed_epochs SET server_started = server_started - interval '1 day'")
+	require.Equal(t, at, r.lastCursor(t))
+
+	done := make(chan error, writers)
+	for _, card := range cards {
+		go func() {
+			_, err := r.Maintain(t.Context(), card.UUID, cyborg.Maintenance{Reason: "x"}, alice())
+			done <- err
+		}()
+	}
+
+	var read []cyborg.Event
+	cursor := at
+	for ended := 0; ended < writers; {
+		select {
+		case err := <-done:
+			require.NoError(t, err)
+			ended++
+		default:
+		}
+
+		if events := r.events(t, cursor); len(events) > 0 {
+			read, cursor = append(read, events...), events[len(events)-1].Cursor
+		}
+	}
+
+	r.endOfFeed(t)
+	read = append(read, r.events(t, cursor)...)
+	require.Len(t, read, writers)
+	require.Equal(t, 2, scalar[int](t, r, "SELECT count(*) FROM feed_epochs"))
+	require.Equal(t, r.events(t, at), read)
+}
+
+// TestFeedOfADatabaseThatWasRestoredBeforeTheMigration: the migration finds ids
+// that PostgreSQL has not reached, and begins an epoch above them.
+func TestFeedOfADatabaseThatWasRestoredBeforeTheMigration(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	r.addHost(t, "h1", 2)
+	ids := "(SELECT pg_current_xact_id()::text::bigint + 1000000)"
+	r.exec(t, "UPDATE events SET transaction = (transaction::text::bigint + "+ids+")::text::xid8")
+	r.exec(t, "DELETE FROM goose_db_version WHERE version_id >= 9")
+	r.exec(t, `
+		DROP TRIGGER number_transaction ON events; ALTER TABLE events ALTER transaction SET DEFAULT pg_current_xact_id();
+		DROP FUNCTION number_transaction, begin_feed_epoch, unreadable_from; DROP TABLE feed_epochs`)
+	_, err := db.Migrate(t.Context(), r.url)
+	require.NoError(t, err)
+
+	before := r.events(t, cyborg.Cursor{})
+	require.Len(t, before, scalar[int](t, r, "SELECT count(*) FROM events"))
+	r.requireNext(t, before[len(before)-1].Cursor, r.maintain(t, "h1", "card0"))
+}
+
+// TestCursorOlderThanTheRetention: a reader whose last event was deleted is told
+// so. The newest event is kept, so that a reader who has it all is not.
+func TestCursorOlderThanTheRetention(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	r.addHost(t, "h1", 2)
+	last := r.endOfFeed(t)
+	first := r.events(t, cyborg.Cursor{})[0].Cursor
+
+	r.exec(t, "UPDATE events SET at = at - interval '1 day'")
+	_, err := r.Prune(t.Context(), db.Retention{Events: time.Hour})
+	require.NoError(t, err)
+
+	_, err = r.Events(t.Context(), db.EventFilter{}, first, 0)
+	require.Equal(t, cyborg.ErrGone, cyborg.ErrorKindOf(err))
+	require.Zero(t, cyborg.AsError(err).After)
+	require.Contains(t, err.Error(), "no longer kept")
+
+	require.Empty(t, r.events(t, last))
+	r.requireNext(t, last, r.maintain(t, "h1", "card0"))
+}
+
+// maintain takes an accelerator out of use and returns the place of the event,
+// which it has read.
+func (r *records) maintain(t testing.TB, on, local string) cyborg.Cursor {
+	t.Helper()
+	a := (&host{records: r, name: on}).accelerator(t, local)
+	_, err := r.Maintain(t.Context(), a.UUID, cyborg.Maintenance{Reason: time.Now().String()}, alice())
+	require.NoError(t, err)
+	return r.endOfFeed(t)
+}
+
+// events reads the feed after a place, which must be there.
+func (r *records) events(t testing.TB, after cyborg.Cursor) []cyborg.Event {
+	t.Helper()
+	events, err := r.Events(t.Context(), db.EventFilter{}, after, 0)
+	require.NoError(t, err)
+	return events
+}
+
+// requireNext: a reader at the first place reads the event at the second one
+// next.
+func (r *records) requireNext(t testing.TB, at, next cyborg.Cursor) {
+	t.Helper()
+	events := r.events(t, at)
+	require.NotEmpty(t, events)
+	require.Equal(t, next, events[0].Cursor)
+}
+
+// requireLost: a reader that has read a lost event is told so, and to go on
+// after the last event that it has read and that is there.
+func (r *records) requireLost(t testing.TB, lost, last cyborg.Cursor) {
+	t.Helper()
+	_, err := r.Events(t.Context(), db.EventFilter{}, lost, 0)
+	require.Equal(t, cyborg.ErrGone, cyborg.ErrorKindOf(err))
+	require.Contains(t, err.Error(), "it was lost")
+	require.Equal(t, last, cyborg.AsError(err).After)
+}
+
+// close closes the store and the pool.
+func (r *records) close() {
+	r.Close()
+	r.sql.Close()
+}
+
+// dump makes a backup of the database with pg_dump.
+func (r *records) dump(t testing.TB) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "dump")
+	command(t, "pg_dump", "--format=custom", "--file="+file, "--dbname="+r.url)
+	return file
+}
+
+// restored fills an empty database from a dump, and opens a store on it.
+func restored(t testing.TB, url, dump string) *records {
+	t.Helper()
+	command(t, "pg_restore", "--exit-on-error", "--no-owner", "--dbname="+url, dump)
+	return &records{Store: openStore(t, url, defaults()), url: url, sql: newPool(t, url)}
+}
+
+// parsed is the URL of a database.
+func parsed(t testing.TB, database string) *url.URL {
+	t.Helper()
+	u, err := url.Parse(database)
+	require.NoError(t, err)
+	return u
+}
+
+// command runs a program.
+func command(t testing.TB, name string, args ...string) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
+	require.NoError(t, err, "%s: %s", name, out)
+}
+
+// pair is a primary with a standby.
+type pair struct {
+	old              *records
+	primary, standby *postgres.Server
+	standbyDir, hba  string
+	socketDir        string
+}
+
+// startPair starts a primary with a standby, which is synchronous if it has a
+// name.
+func startPair(t testing.TB, synchronous string) *pair {
+	t.Helper()
+	dir := serverDir(t)
+	p := &pair{standbyDir: filepath.Join(dir, "standby"), hba: filepath.Join(dir, "pg_hba.conf")}
+	require.NoError(t, os.WriteFile(p.hba, []byte("local all,replication all peer map=cyborg\n"), 0o644))
+	primary := filepath.Join(dir, "primary")
+
+	first := startServer(t, primary, postgres.Config{Settings: map[string]string{"hba_file": p.hba}})
+	recordsOn(t, first).close()
+	stopServer(t, first)
+
+	require.NoError(t, os.Mkdir(p.standbyDir, 0o711))
+	command(t, "cp", "-a", filepath.Join(primary, "data"), p.standbyDir)
+	require.NoError(t, os.WriteFile(filepath.Join(p.standbyDir, "data", "standby.signal"), nil, 0o644))
+
+	p.primary = startServer(t, primary, postgres.Config{Settings: map[string]string{"hba_file": p.hba, "synchronous_standby_names": synchronous}})
+	p.socketDir = parsed(t, p.primary.URL("cyborg")).Query().Get("host")
+	p.standby = startServer(t, p.standbyDir, p.standbyConfig(p.socketDir))
+	p.old = recordsOn(t, p.primary)
+	p.waitForStandby(t)
+	return p
+}
+
+// standbyConfig is that of a standby which follows the server of that socket.
+func (p *pair) standbyConfig(socketDir string) postgres.Config {
+	return postgres.Config{Settings: map[string]string{
+		"primary_conninfo": "host=" + socketDir + " user=cyborg application_name=standby",
+		"hba_file":         p.hba, "wal_retrieve_retry_interval": "100ms",
+	}}
+}
+
+// waitForStandby waits until the standby has what the primary has committed.
+func (p *pair) waitForStandby(t testing.TB) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		return scalar[int](t, p.old, "SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= pg_current_wal_lsn()") == 1
+	}, 5*time.Minute, 10*time.Millisecond)
+}
+
+// failOver stops the primary at once, promotes the standby, and opens a store
+// there.
+func (p *pair) failOver(t testing.TB) *records {
+	t.Helper()
+	p.old.close()
+	require.NoError(t, syscall.Kill(p.primary.PID(), syscall.SIGQUIT))
+	<-p.primary.Done()
+
+	url := p.standby.URL("cyborg")
+	promoted := &records{url: url, sql: newPool(t, url)}
+	require.True(t, scalar[bool](t, promoted, "SELECT pg_promote()"))
+	promoted.Store = openStore(t, url, defaults())
+	return promoted
+}

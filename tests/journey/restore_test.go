@@ -1,0 +1,174 @@
+package journey_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/tests/harness"
+)
+
+// TestRestoreOfABackup backs up and restores the records as docs/operations.md
+// says, and works in between: the restored records know nothing of that, and
+// Temporal, the agent's journal and the cards do. Records, journal and cards
+// agree again as the records say, and a reader is told what it has lost.
+func TestRestoreOfABackup(t *testing.T) {
+	t.Parallel()
+	c := harness.StartCluster(t, harness.ClusterOptions{Hosts: []string{"h1"}, Park: "4xfpga", Env: shortWaits()})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+
+	sound := func() { t.Helper(); harness.Until(t, ctx, "sound", func() error { return c.Unsound(ctx) }) }
+	last := func() cyborg.Cursor {
+		t.Helper()
+		store := c.Store(t)
+		defer store.Close()
+		cursor, err := store.LastCursor(ctx)
+		require.NoError(t, err)
+		return cursor
+	}
+
+	cards := c.Accelerators(t)
+	for _, a := range cards {
+		harness.Until(t, ctx, "made ready", func() error { // Temporal may not have its namespace yet
+			_, err := c.API.MakeReady(ctx, a.UUID)
+			if kind := cyborg.ErrorKindOf(err); kind == cyborg.ErrChanged || kind == cyborg.ErrClaimed {
+				return nil // an earlier try is recorded
+			}
+			return err
+		})
+	}
+	sound()
+
+	detached, attached, used, attaching := cards[0], cards[1], cards[2], cards[3]
+	_, err := c.API.Attach(ctx, detached.UUID, cyborg.Holder{})
+	require.NoError(t, err)
+	sound()
+	at, dir := last(), t.TempDir()
+	fromRunbook(t, &c.System, dir, "pg_dump")
+
+	_, err = c.API.Detach(ctx, detached.UUID, cyborg.Holder{})
+	require.NoError(t, err)
+	for _, a := range []apiclient.Accelerator{attached, used} {
+		_, err = c.API.Attach(ctx, a.UUID, cyborg.Holder{})
+		require.NoError(t, err)
+	}
+	usedCard, slowCard := identity(t, &c.System, used), identity(t, &c.System, attaching)
+	use := func(who string) {
+		t.Helper()
+		require.NoError(t, c.Bench("h1").Use(ctx, usedCard, used.Handles[0].Identity, who))
+	}
+	sound()
+	use("qemu")
+
+	// The last operation stays under way until the records are restored.
+	latency := func(latency fake.Duration) {
+		t.Helper()
+		require.NoError(t, c.Bench("h1").Edit(ctx, slowCard, func(card *fake.Card) {
+			card.Latency = map[fake.Step]fake.Duration{fake.StepAttach: latency}
+		}))
+	}
+	latency(slow)
+	unknown, err := c.API.Attach(ctx, attaching.UUID, cyborg.Holder{}, apiclient.Async())
+	require.NoError(t, err)
+	lost := last()
+	require.Positive(t, lost.Compare(at))
+
+	servers := []string{"conductor1", "conductor2", "api1", "api2"}
+	for _, name := range servers {
+		_, err := c.Node(name).Stop()
+		require.NoError(t, err)
+	}
+	fromRunbook(t, &c.System, dir, "psql", "pg_restore", "cyborg migrate")
+	latency(0)
+	for _, name := range servers {
+		c.Node(name).Up()
+	}
+	harness.Until(t, ctx, "ready", func() error { return c.Unready(ctx) })
+
+	// A reader that has read what is lost is told so.
+	for _, err := range c.API.Events(ctx, apiclient.EventFilter{}, lost.String(), nil) {
+		require.Equal(t, cyborg.ErrGone, cyborg.ErrorKindOf(err))
+		require.Equal(t, at, cyborg.AsError(err).After)
+	}
+	_, err = c.API.Operation(ctx, unknown.Operation.ID)
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
+
+	// What is in use is not taken away, and the conductors say so in each round: a
+	// second one begins after the agent has refused in the first.
+	harness.Until(t, ctx, "said", func() error {
+		said := c.Node("conductor1").Said(1<<20) + c.Node("conductor2").Said(1<<20)
+		if strings.Count(said, "disagreements=1") < 2 {
+			return errors.New("no conductor says that one difference is left")
+		}
+		return nil
+	})
+	card, err := c.Bench("h1").Card(ctx, usedCard)
+	require.NoError(t, err)
+	require.True(t, card.Deployables["r0"].Handles[used.Handles[0].Identity].Attached)
+
+	use("")
+	sound()
+	for _, a := range []apiclient.Accelerator{attached, used, attaching} {
+		now, _, err := c.API.Accelerator(ctx, a.UUID)
+		require.NoError(t, err)
+		require.Empty(t, now.Holders, "the records do not know of it")
+	}
+	now, _, err := c.API.Accelerator(ctx, detached.UUID)
+	require.NoError(t, err)
+	require.Len(t, now.Holders, 1)
+
+	// A reader who goes on as told misses nothing of what follows.
+	_, err = c.API.Detach(ctx, detached.UUID, cyborg.Holder{})
+	require.NoError(t, err)
+	for event, err := range c.API.Events(ctx, apiclient.EventFilter{}, at.String(), nil) {
+		require.NoError(t, err)
+		require.Positive(t, event.Cursor.Compare(at))
+		if event.Axis == cyborg.AxisHolder && event.To == "" {
+			require.Equal(t, detached.UUID.String(), event.Subject.ID)
+			break
+		}
+	}
+}
+
+// identity returns the name by which the driver knows the card of an
+// accelerator.
+func identity(t *testing.T, s *harness.System, a apiclient.Accelerator) string {
+	t.Helper()
+	device, err := s.API.Device(t.Context(), a.DeviceUUID)
+	require.NoError(t, err)
+	return device.Identity
+}
+
+// fromRunbook runs the commands of docs/operations.md that begin so, in a
+// directory, on the database of the system.
+func fromRunbook(t *testing.T, s *harness.System, dir string, beginnings ...string) {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/operations.md")
+	require.NoError(t, err)
+	database, err := s.DatabaseURL()
+	require.NoError(t, err)
+
+	for _, beginning := range beginnings {
+		_, text, found := strings.Cut(string(page), "\n$ "+beginning)
+		require.True(t, found, "no command begins with %q", beginning)
+		text, _, _ = strings.Cut(beginning+text, "\n")
+
+		command := exec.CommandContext(t.Context(), "bash", "-c", text)
+		command.Dir = dir
+		command.Env = harness.Environ(dir, "CYBORG_DATABASE_URL="+database,
+			"PATH="+filepath.Dir(harness.Binary(t, "cyborg"))+":"+os.Getenv("PATH"))
+		out, err := command.CombinedOutput()
+		require.NoError(t, err, "%s: %s", text, out)
+	}
+}
