@@ -202,6 +202,16 @@ func ofRecords() []mutant {
 
 	return []mutant{
 		{
+			breaks: "what a step saw under a number out of reach is left out", file: "db/internal/ingest/observe.go",
+			old: "if err != nil || sequence <= furthest {", new: "if true {",
+			pkg: "db", test: "TestObservedNumberOutOfReach",
+		},
+		{
+			breaks: "a report may follow what was observed of its host", file: "db/internal/ingest/reports.go",
+			old: "(SELECT max(observed_seq) FROM devices WHERE host = $1), 0)", new: "0)",
+			pkg: "db", test: "TestObservedNumberOutOfReach",
+		},
+		{
 			breaks: "another run cannot write", file: operation + "owner.go", pkg: pkg, test: "TestOtherRunOfAnOperationIsRefused",
 			old: "if o.state.Ended() || !o.has(run) {\n\t\treturn superseded",
 			new: "if o.state.Ended() {\n\t\treturn superseded",
