@@ -77,7 +77,7 @@ func TestForgottenHostWithHighNumbers(t *testing.T) {
 		body, err := json.Marshal(told)
 		require.NoError(t, err)
 
-		response, err := http.Post(server.URL+agents.ReportsPath, "application/json", bytes.NewReader(body)) //nolint:noctx // a test's
+		response, err := http.Post(server.URL+agents.ReportsPath, "application/json", bytes.NewReader(body))
 		require.NoError(t, err)
 		defer response.Body.Close()
 		text, err := io.ReadAll(response.Body)
@@ -113,7 +113,7 @@ type atOnce struct{ *db.Store }
 
 func (a atOnce) Report(ctx context.Context, report agentapi.Report) (agentapi.ReportReply, error) {
 	replies, err := a.MergeReports(ctx, []agentapi.Report{report})
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // exactly this error, as it was made
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		err = joined.Unwrap()[0]
 	}
 	return replies[0], err

@@ -79,8 +79,13 @@ type Config struct {
 	// arrived; default 256. Further reports wait.
 	MaxReports int
 
+	// MaxHeld is how many bytes of reports, after decompression, may have arrived
+	// and not be recorded yet; default 256 MiB, and at least ReportLimit. Reports
+	// beyond are refused.
+	MaxHeld int64
+
 	// MaxLarge is how many reports may be longer than 1 MiB, those that are still
-	// arriving included; default 4. With MaxBodies it bounds the memory that
+	// arriving included; default 4. With MaxBodies and MaxHeld it bounds the memory that
 	// reports use together.
 	MaxLarge int
 
@@ -112,6 +117,7 @@ type endpoint struct {
 	config  Config
 	deps    Deps
 	bodies  *bodies
+	held    *held
 	reports *places // one place for each report in progress, shared among hosts
 	large   *places // one place for each report that is longer than smallReport, shared among peers
 }
@@ -123,6 +129,7 @@ func New(config Config, deps Deps) (http.Handler, error) {
 	config.MaxBodies = cmp.Or(config.MaxBodies, 512)
 	config.BodyTime = cmp.Or(config.BodyTime, 10*time.Second)
 	config.MaxReports = cmp.Or(config.MaxReports, 256)
+	config.MaxHeld = max(cmp.Or(config.MaxHeld, 256<<20), config.ReportLimit)
 	config.MaxLarge = cmp.Or(config.MaxLarge, 4)
 	config.ReportWait = cmp.Or(config.ReportWait, 5*time.Second)
 	config.ImageWrite = cmp.Or(config.ImageWrite, time.Minute)
@@ -135,6 +142,7 @@ func New(config Config, deps Deps) (http.Handler, error) {
 	e := &endpoint{
 		config: config, deps: deps,
 		bodies:  &bodies{limit: config.MaxBodies, time: config.BodyTime},
+		held:    &held{limit: config.MaxHeld},
 		reports: newPlaces(config.MaxReports, config.ReportWait),
 		large:   newPlaces(config.MaxLarge, config.ReportWait),
 	}

@@ -384,6 +384,31 @@ func TestTooManyReportsOfOneHost(t *testing.T) {
 	require.Equal(t, http.StatusOK, <-statuses)
 }
 
+// What has arrived and waits for the database is bounded, also for agents that
+// have gone meanwhile.
+func TestReportsThatWaitAreBounded(t *testing.T) {
+	t.Parallel()
+	text, err := json.Marshal(report("h1", 1))
+	require.NoError(t, err)
+	limit := int64(len(text))
+	h := setup(t, agents.Config{ReportLimit: limit, MaxHeld: limit}).plain()
+
+	proceed := h.hold()
+	statuses := h.answers(report("h1", 1))
+
+	// A body that is no report is refused for that as long as there is room, and
+	// never waits.
+	require.Eventually(t, func() bool {
+		response, _ := h.send(http.MethodPost, agents.ReportsPath, []byte("{"))
+		return response.StatusCode == http.StatusTooManyRequests
+	}, 5*time.Minute, time.Millisecond)
+	require.Equal(t, http.StatusTooManyRequests, <-h.answers(report("h2", 1)))
+
+	proceed()
+	require.Equal(t, http.StatusOK, <-statuses)
+	require.Equal(t, http.StatusOK, <-h.answers(report("h2", 1)))
+}
+
 // halfSent sends the head of a report and a part of its body, and returns the
 // connection.
 func (h *harness) halfSent() net.Conn {

@@ -34,17 +34,11 @@ func newPlaces(count int, wait time.Duration) *places {
 
 // acquire waits for a place. If none is free in time, the agent is sent away
 // before it gives up by itself: a report that is recorded after the agent has
-// gone would be acknowledged to nobody. The agents are asked to come back at
-// different times. The caller gives the place back with release.
+// gone would be acknowledged to nobody. The caller gives the place back with
+// release.
 func (p *places) acquire(w http.ResponseWriter, r *http.Request, identity string) (release func(), err error) {
-	later := func(err *cyborg.Error) error {
-		const spread = 5
-		w.Header().Set("Retry-After", strconv.Itoa(1+rand.IntN(spread))) //nolint:gosec // it spreads load, it protects nothing
-		return err.WithHint("Send it again in a moment.")
-	}
-
 	if !p.enter(identity) {
-		return nil, later(cyborg.Errorf(cyborg.ErrOverloaded, "%d reports of this agent are being taken already", sharePerIdentity))
+		return nil, later(w, cyborg.Errorf(cyborg.ErrOverloaded, "%d reports of this agent are being taken already", sharePerIdentity))
 	}
 
 	ctx, cancel := context.WithTimeout(r.Context(), p.wait)
@@ -55,7 +49,7 @@ func (p *places) acquire(w http.ResponseWriter, r *http.Request, identity string
 		if r.Context().Err() != nil {
 			return nil, err
 		}
-		return nil, later(cyborg.Errorf(cyborg.ErrOverloaded, "too many hosts report at once"))
+		return nil, later(w, cyborg.Errorf(cyborg.ErrOverloaded, "too many hosts report at once"))
 	}
 
 	return func() {
@@ -85,4 +79,12 @@ func (p *places) leave(identity string) {
 	if p.held[identity]--; p.held[identity] == 0 {
 		delete(p.held, identity)
 	}
+}
+
+// later refuses a request for now. The agents are asked to come back at
+// different times.
+func later(w http.ResponseWriter, err *cyborg.Error) error {
+	const spread = 5
+	w.Header().Set("Retry-After", strconv.Itoa(1+rand.IntN(spread))) //nolint:gosec // it spreads load, it protects nothing
+	return err.WithHint("Send it again in a moment.")
 }

@@ -43,6 +43,13 @@ func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference boo
 		return err
 	}
 
+	// The report counts until it is recorded, and what was decoded with it.
+	recorded, err := e.held.take(w, int64(len(body)))
+	if err != nil {
+		return err
+	}
+	defer recorded()
+
 	var report agentapi.Report
 	if err := decode(body, &report); err != nil {
 		return err

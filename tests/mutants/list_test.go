@@ -202,6 +202,16 @@ func ofRecords() []mutant {
 
 	return []mutant{
 		{
+			breaks: "a report counts as held until nothing keeps it", file: "db/internal/ingest/batch.go",
+			old: "\t\tselect {\n\t\tcase <-one.answer:\n\t\tcase <-g.stopped:\n\t\t}\n\t\treturn none", new: "\t\treturn none",
+			pkg: "db/internal/ingest", test: "TestSubmitReturnsWhenNothingIsKept",
+		},
+		{
+			breaks: "reports that wait are bounded", file: "api/agents/held.go",
+			old: "if h.bytes+bytes > h.limit {", new: "if h.bytes+bytes > h.limit && h.limit < 0 {",
+			pkg: "api/agents", test: "TestReportsThatWaitAreBounded",
+		},
+		{
 			breaks: "what a step saw under a number out of reach is left out", file: "db/internal/ingest/observe.go",
 			old: "if err != nil || sequence <= furthest {", new: "if true {",
 			pkg: "db", test: "TestObservedNumberOutOfReach",
