@@ -68,11 +68,12 @@ type Config struct {
 	// MiB.
 	ReportLimit int64
 
-	// MaxBodies is how many bodies are read at once; default 512. Beyond it, the
-	// slowest is given up.
+	// MaxBodies is how many bodies of reports are read at once, and how many of
+	// heartbeats; default 512. Beyond it, one is given up; see bodies.
 	MaxBodies int
 
-	// BodyTime is how long an agent may take to send a body; default 10 s.
+	// BodyTime is how long an agent may take to send a body, not counting the time
+	// for which the body waits for its place; default 10 s.
 	BodyTime time.Duration
 
 	// MaxReports is how many reports are processed at once, after they have
@@ -116,7 +117,8 @@ type Deps struct {
 type endpoint struct {
 	config  Config
 	deps    Deps
-	bodies  *bodies
+	bodies  *bodies // of reports
+	beats   *bodies // of heartbeats
 	held    *held
 	reports *places // one place for each report in progress, shared among hosts
 	large   *places // one place for each report that is longer than smallReport, shared among peers
@@ -142,10 +144,14 @@ func New(config Config, deps Deps) (http.Handler, error) {
 	e := &endpoint{
 		config: config, deps: deps,
 		bodies:  &bodies{limit: config.MaxBodies, time: config.BodyTime},
+		beats:   &bodies{limit: config.MaxBodies, time: config.BodyTime},
 		held:    &held{limit: config.MaxHeld},
 		reports: newPlaces(config.MaxReports, config.ReportWait),
 		large:   newPlaces(config.MaxLarge, config.ReportWait),
 	}
+
+	// Several agents can be one peer, which one of them must not notice.
+	e.large.beyondShare = true
 
 	router := chi.NewRouter()
 

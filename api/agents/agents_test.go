@@ -14,6 +14,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/big"
@@ -425,9 +426,22 @@ func (h *harness) halfSent() net.Conn {
 // Reports that are sent by halves keep no place from those that arrive.
 func TestHalfSentReportsTakeNoPlace(t *testing.T) {
 	t.Parallel()
-	h := setup(t, agents.Config{MaxReports: 1, MaxBodies: 8, ReportWait: 10 * time.Millisecond}).plain()
-	for range 64 {
-		h.halfSent()
+	h := setup(t, agents.Config{MaxReports: 1, MaxBodies: 8, ReportWait: time.Hour}).plain()
+	const halves, room = 64, 8
+	givenUp := make(chan int, halves)
+	for range halves {
+		conn := h.halfSent()
+		go func() {
+			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				return // the test is over
+			}
+			_ = response.Body.Close() // the status says it
+			givenUp <- response.StatusCode
+		}()
+	}
+	for range halves - room {
+		require.Equal(t, http.StatusTooManyRequests, <-givenUp)
 	}
 
 	for sequence := range int64(10) {
@@ -461,6 +475,85 @@ func TestSlowBodiesAreGivenUp(t *testing.T) {
 	short := setup(t, agents.Config{BodyTime: time.Millisecond}).plain()
 	go status(short.halfSent())
 	require.Equal(t, http.StatusBadRequest, <-statuses)
+}
+
+// own serves the agents of this process.
+func (h *harness) own() *harness {
+	h.server.Config.Handler = agents.InProcess(h.server.Config.Handler)
+	return h.plain()
+}
+
+// halfSentOf is halfSent by an agent of this process.
+func (h *harness) halfSentOf(host string) net.Conn {
+	h.t.Helper()
+	conn, err := net.Dial("tcp", h.server.Listener.Addr().String())
+	require.NoError(h.t, err)
+	h.t.Cleanup(func() { _ = conn.Close() }) // its server may have closed it
+	_, err = io.WriteString(conn, "POST "+agents.ReportsPath+" HTTP/1.1\r\nHost: localhost\r\nCyborg-Host: "+host+
+		"\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+	require.NoError(h.t, err)
+	return conn
+}
+
+// If every agent sends one body, those that came first may arrive, and the
+// heartbeats of others do not suffer. The agents of this process are several,
+// too.
+func TestTheFirstBodiesArrive(t *testing.T) {
+	t.Parallel()
+	h := setup(t, agents.Config{MaxBodies: 2, BodyTime: time.Hour}).own()
+	first := []net.Conn{h.halfSentOf("h1"), h.halfSentOf("h2")}
+
+	text, err := json.Marshal(report("h3", 1))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		response, _ := h.send(http.MethodPost, agents.ReportsPath, text, agentapi.HostHeader, "h3")
+		return response.StatusCode == http.StatusTooManyRequests
+	}, 5*time.Minute, time.Millisecond)
+
+	beat, err := json.Marshal(agentapi.Heartbeat{Host: "h3", BootID: "boot", Instance: "agent", AgentVersion: "test", SentAt: time.Now()})
+	require.NoError(t, err)
+	response, body := h.send(http.MethodPost, agents.HeartbeatsPath, beat, agentapi.HostHeader, "h3")
+	accepted[agentapi.HeartbeatReply](h, response, body)
+
+	for _, conn := range first {
+		_, err := io.WriteString(conn, "}"+strings.Repeat(" ", 998))
+		require.NoError(t, err)
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		require.NoError(t, err)
+		_ = response.Body.Close() // the status says it
+		require.Equal(t, http.StatusBadRequest, response.StatusCode, "it has arrived, and is no report")
+	}
+
+	response, body = h.send(http.MethodPost, agents.ReportsPath, text, agentapi.HostHeader, "h3")
+	accepted[agentapi.ReportReply](h, response, body)
+}
+
+// The large reports of one peer wait for each other, however many they are:
+// several agents can be one peer.
+func TestLargeReportsOfOnePeerWait(t *testing.T) {
+	t.Parallel()
+	h := setup(t, agents.Config{ReportWait: time.Hour}).plain()
+	proceed := h.hold()
+
+	var reports []agentapi.Report
+	for n := range 6 {
+		one := report(fmt.Sprintf("h%d", n), 1)
+		one.Content.Backends[0].Error = strings.Repeat("e", 3<<19)
+		reports = append(reports, one)
+	}
+	statuses := h.answers(reports...)
+
+	require.Eventually(t, func() bool {
+		var waiting int
+		err := h.database.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE NOT granted").Scan(&waiting)
+		return err == nil && waiting > 0
+	}, 5*time.Minute, time.Millisecond)
+	require.Empty(t, statuses)
+
+	proceed()
+	for range reports {
+		require.Equal(t, http.StatusOK, <-statuses)
+	}
 }
 
 // TestTooManyLargeReports: large reports wait for each other, and do not keep

@@ -95,6 +95,11 @@ type ReportReply struct {
 	Exceed int64 `json:"exceed,omitempty"`
 }
 
+// HostHeader is the header of reports and heartbeats that names their host. A
+// server believes it of the agents in its own process only, before it has read
+// a body; the body decides.
+const HostHeader = "Cyborg-Host"
+
 // MaxSequence is the highest possible Report.Sequence: the largest integer that
 // every JSON parser reads exactly. Sequences begin at a clock's milliseconds
 // since 1970, which reach it in the year 287396.

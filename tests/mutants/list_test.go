@@ -444,6 +444,36 @@ func ofTheAPI() []mutant {
 
 	return []mutant{
 		{
+			breaks: "of bodies that are as good as each other, the first arrive", file: "api/agents/bodies.go",
+			old: "if most > 1 {", new: "if most > 0 {",
+			pkg: "api/agents", test: "TestTheFirstBodiesArrive",
+		},
+		{
+			breaks: "agents of this process are several peers", file: "api/agents/bodies.go",
+			old: "return r.Header.Get(agentapi.HostHeader)", new: "return r.Header.Get(agentapi.HostHeader)[:1]",
+			pkg: "api/agents", test: "TestTheFirstBodiesArrive",
+		},
+		{
+			breaks: "heartbeats have room of their own", file: "api/agents/heartbeats.go",
+			old: "return e.beats.read(", new: "return e.bodies.read(",
+			pkg: "api/agents", test: "TestTheFirstBodiesArrive",
+		},
+		{
+			breaks: "large reports of one peer wait", file: "api/agents/agents.go",
+			old: "e.large.beyondShare = true", new: "e.large.beyondShare = false",
+			pkg: "api/agents", test: "TestLargeReportsOfOnePeerWait",
+		},
+		{
+			breaks: "a wait for a place is not the body's time", file: "api/agents/bodies.go",
+			old: "one.until = one.until.Add(time.Since(began))", new: "_ = began",
+			pkg: "api/agents", test: "TestWaitIsNotTheBodysTime",
+		},
+		{
+			breaks: "a body that waits for its place is given up", file: "api/agents/bodies.go",
+			old: "\tsurplus.giveUp()\n", new: "",
+			pkg: "api/agents", test: "TestBodyThatWaitsIsGivenUp",
+		},
+		{
 			breaks: "nothing is recorded while Temporal is away", file: operate + "do.go", pkg: pkg, test: "TestOperationsWhileTemporalIsAway",
 			old: "if err := r.Available(ctx); err != nil {",
 			new: "if err := error(nil); err != nil {",

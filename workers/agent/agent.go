@@ -158,7 +158,7 @@ func (a *Agent) assemble(dir *statedir.Dir, j *journal.Journal) (parts, error) {
 		return parts{}, err
 	}
 
-	conductors := newEndpoint(a.config.Endpoints, a.config.TLS, a.deps.Dial)
+	conductors := newEndpoint(a.config.Host, a.config.Endpoints, a.config.TLS, a.deps.Dial)
 
 	store, err := images.Open(images.Config{
 		Dir: dir.Join("images"), ImageDir: a.config.ImageDir, MaxBytes: a.config.ImageMaxBytes, CacheBytes: a.config.ImageCacheBytes,

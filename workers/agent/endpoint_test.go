@@ -24,7 +24,7 @@ func serveImages(t *testing.T, handler http.HandlerFunc) *endpoint {
 	t.Helper()
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
-	e := newEndpoint([]string{server.URL}, nil, nil)
+	e := newEndpoint("h1", []string{server.URL}, nil, nil)
 	t.Cleanup(e.close)
 	return e
 }
@@ -115,7 +115,7 @@ func TestOneTimeURLs(t *testing.T) {
 	require.Equal(t, "GET "+path, <-asked)
 	require.Equal(t, "DELETE "+path, <-asked)
 
-	nobody := newEndpoint([]string{"http://127.0.0.1:1"}, nil, nil)
+	nobody := newEndpoint("h1", []string{"http://127.0.0.1:1"}, nil, nil)
 	defer nobody.close()
 	_, err = nobody.Image(t.Context(), path, 0)
 	require.ErrorContains(t, err, "127.0.0.1:1")
