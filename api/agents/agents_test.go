@@ -688,8 +688,10 @@ func TestBrowsersCannotReport(t *testing.T) {
 		h.refused(cyborg.ErrForbidden, response, body)
 	}
 
-	response, body := h.send(http.MethodGet, agents.HostsPath+"h1", nil, "Host", "evil.example")
-	h.refused(cyborg.ErrForbidden, response, body)
+	for _, path := range []string{agents.HostsPath + "h1", agents.HealthPath, workflows.ImagesPath + uuid.NewString()} {
+		response, body := h.send(http.MethodGet, path, nil, "Host", "evil.example")
+		h.refused(cyborg.ErrForbidden, response, body)
+	}
 
 	for _, kind := range []string{"", "text/plain", "application/x-www-form-urlencoded", "application/jsonp", "text/plain; x=application/json"} {
 		for _, path := range []string{agents.ReportsPath, agents.DifferencesPath, agents.HeartbeatsPath} {
@@ -700,8 +702,43 @@ func TestBrowsersCannotReport(t *testing.T) {
 	_, err = h.store.Host(t.Context(), "h1")
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 
-	response, body = h.send(http.MethodPost, agents.ReportsPath, text, "Content-Type", "application/json; charset=utf-8", "Host", "localhost:6667")
+	response, body := h.send(http.MethodPost, agents.ReportsPath, text, "Content-Type", "application/json; charset=utf-8", "Host", "localhost:6667")
 	require.True(t, accepted[agentapi.ReportReply](h, response, body).Accepted)
+}
+
+// Whoever may ask the endpoint learns no instance from it: with that it could
+// speak for the host.
+func TestInstanceIsNotTold(t *testing.T) {
+	t.Parallel()
+	h := setup(t, agents.Config{}).plain()
+	first, second := report("h1", 1), report("h1", 2)
+	first.Instance, second.Instance = "the-instance-of-h1", "another-instance"
+	first.BootID, second.BootID = "the-boot-of-h1", "the-boot-of-another"
+
+	response, answer := h.post(agents.ReportsPath, first)
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	told := string(answer)
+	response, answer = h.post(agents.ReportsPath, second)
+	h.refused(cyborg.ErrClaimed, response, answer)
+	told += string(answer)
+
+	for _, instance := range []string{"", first.Instance, second.Instance} {
+		response, answer := h.send(http.MethodGet, agents.HostsPath+"h1", nil, agentapi.InstanceHeader, instance)
+		reply := accepted[agentapi.HostReply](h, response, answer)
+		require.Equal(t, instance == second.Instance, reply.OtherAgent)
+		require.Equal(t, []agentapi.DuplicateAgent{{Address: "127.0.0.1"}}, reply.DuplicateAgents)
+		told += string(answer)
+	}
+
+	response, answer = h.post(agents.HeartbeatsPath, agentapi.Heartbeat{
+		Host: "h1", BootID: "a-third-boot", Instance: "a-third-instance", AgentVersion: "test", SentAt: time.Now(),
+	})
+	h.refused(cyborg.ErrClaimed, response, answer)
+	told += string(answer)
+
+	for _, secret := range []string{first.Instance, first.BootID} {
+		require.NotContains(t, told, secret)
+	}
 }
 
 // An agent speaks only for a host that its certificate names.

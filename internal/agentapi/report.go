@@ -100,6 +100,29 @@ type ReportReply struct {
 // a body; the body decides.
 const HostHeader = "Cyborg-Host"
 
+// InstanceHeader is the header in which the doctor of a host tells its agent's
+// instance, when it asks how the host is recorded.
+const InstanceHeader = "Cyborg-Instance"
+
+// HostReply is how a host is recorded, for its agent's doctor. It does not name
+// the agent's instance: whoever knows that can pass for the agent.
+type HostReply struct {
+	Address  string    `json:"agent_address,omitempty"` // from which its agent was last heard
+	LastSeen time.Time `json:"last_seen,omitzero"`
+	Silent   bool      `json:"silent"`
+	// OtherAgent is set if the host is bound to another agent than the one asked
+	// about.
+	OtherAgent bool `json:"other_agent"`
+	// DuplicateAgents are where other agents run under the host's name.
+	DuplicateAgents []DuplicateAgent `json:"rivals,omitempty"`
+}
+
+// DuplicateAgent is where an agent was heard that runs under the name of a host
+// which has another one.
+type DuplicateAgent struct {
+	Address string `json:"agent_address,omitempty"`
+}
+
 // MaxSequence is the highest possible Report.Sequence: the largest integer that
 // every JSON parser reads exactly. Sequences begin at a clock's milliseconds
 // since 1970, which reach it in the year 287396.
