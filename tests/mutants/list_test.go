@@ -202,6 +202,11 @@ func ofRecords() []mutant {
 
 	return []mutant{
 		{
+			breaks: "creators of requests pass one by one", file: "db/internal/openstack/arqs.go",
+			old: "pg_advisory_xact_lock(hashtextextended('quota of '", new: "pg_advisory_xact_lock_shared(hashtextextended('quota of '",
+			pkg: "db", test: "TestUnboundARQsAreLimitedTogether",
+		},
+		{
 			breaks: "a report counts as held until nothing keeps it", file: "db/internal/ingest/batch.go",
 			old: "\t\tselect {\n\t\tcase <-one.answer:\n\t\tcase <-g.stopped:\n\t\t}\n\t\treturn none", new: "\t\treturn none",
 			pkg: "db/internal/ingest", test: "TestSubmitReturnsWhenNothingIsKept",

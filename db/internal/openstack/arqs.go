@@ -191,12 +191,18 @@ func (s *Store) CreateARQs(ctx context.Context, profile string, actor cyborg.Act
 }
 
 // checkUnbound returns an error of kind ErrForbidden if the project may not have
-// that many more requests that are not bound. Others may create some at the
-// same moment, so the limit can be exceeded by a few.
+// that many more requests that are not bound. The project's creators pass one by
+// one, so that each counts what the others have created.
 func (s *Store) checkUnbound(ctx context.Context, tx pgx.Tx, project string, more int) error {
 	limit := s.db.Options.MaxUnboundARQs
 	if limit == 0 {
 		return nil
+	}
+
+	// The count is a statement of its own: it sees what was committed while the
+	// lock was waited for.
+	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('quota of ' || $1, 0))", project); err != nil {
+		return err
 	}
 
 	var has int
