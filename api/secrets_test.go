@@ -11,9 +11,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api"
 	v1 "github.com/cyborg-project/cyborg/api/v1"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/transcript"
 )
 
@@ -83,6 +85,39 @@ func TestTokensAreNeverDisclosed(t *testing.T) {
 		require.NotContains(t, said.String(), secret)
 		require.NotContains(t, answers.String(), secret)
 	}
+}
+
+// Whatever looks secret in the options of a driver is shown to nobody, neither
+// what a host reports nor what a request has set.
+func TestOptionsAreMasked(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	const canary = "canary-of-an-option"
+	told := report("h1", 1, 1)
+	told.Content.Backends[0].Options = map[string]any{
+		"park": "visible", "bmc_password": canary, "at": []any{map[string]any{"api-token": canary, "url": "https://u:" + canary + "@h/"}},
+	}
+	told.Digest = told.Content.Digest()
+	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{told})
+	require.NoError(t, err)
+
+	answer := h.do("POST", "/v1/hosts/h1/drivers", map[string]any{"name": "other", "driver": "xpu", "options": map[string]any{"sshKey": canary, "park": "visible"}})
+	require.Less(t, answer.status, 400, "%s", answer.body)
+	require.NotContains(t, string(answer.body), canary)
+	h.engine.work.Wait()
+	operation := "/v1/operations/" + answer.header.Get("Cyborg-Operation")
+
+	for _, shown := range []string{
+		"/v1/hosts", "/v1/hosts/h1", "/v1/hosts/h1/drivers", "/v1/hosts/h1/drivers/fake", "/v1/drivers",
+		"/v1/operations", operation, operation + "/history",
+	} {
+		require.NotContains(t, string(h.do("GET", shown, nil).expect(http.StatusOK).body), canary, shown)
+	}
+	require.Contains(t, string(h.do("GET", "/v1/hosts/h1/drivers/fake", nil).body), "visible")
+	require.Contains(t, string(h.do("GET", operation, nil).body), "visible")
+
+	answer = h.do("PUT", "/v1/hosts/h1/drivers/fake", map[string]any{"options": map[string]any{"bmc_password": "******"}})
+	require.Contains(t, answer.problem(cyborg.ErrInvalid).Detail, "write the secret itself")
 }
 
 // The query of an image's URL may be a signature with which everybody can fetch
