@@ -3,6 +3,7 @@ package openstack
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,7 +20,7 @@ import (
 type ARQFilter struct {
 	UUIDs     []uuid.UUID
 	Instances []uuid.UUID
-	Projects  []string
+	Projects  []string // "" is none
 	Hosts     []string
 	Profiles  []string // names
 	States    []cyborg.ARQState
@@ -89,7 +90,11 @@ func (s *Store) ARQs(ctx context.Context, filter ARQFilter, listing records.List
 	var c records.Clause
 	records.AndAny(&c, "a.uuid", filter.UUIDs)
 	records.AndAny(&c, "a.instance_uuid", filter.Instances)
-	records.AndAny(&c, "a.project", filter.Projects)
+	if slices.Contains(filter.Projects, "") { // what was adopted may have no project
+		c.And("(a.project = ANY(?) OR a.project IS NULL)", filter.Projects)
+	} else {
+		records.AndAny(&c, "a.project", filter.Projects)
+	}
 	records.AndAny(&c, "a.host", filter.Hosts)
 	records.AndAny(&c, "a.profile_name", filter.Profiles)
 	records.AndAny(&c, "a.state", records.Texts(filter.States))
