@@ -64,6 +64,10 @@ type Config struct {
 	// so the listener must be on loopback.
 	Certificates bool
 
+	// Hosts are further names by which agents may address the listener without
+	// certificates; the names of loopback are always allowed.
+	Hosts []string
+
 	// ReportLimit is the largest report, in bytes after decompression; default 64
 	// MiB.
 	ReportLimit int64
@@ -182,6 +186,6 @@ func New(config Config, deps Deps) (http.Handler, error) {
 
 	// Without certificates, the browser of somebody on this machine reaches the
 	// endpoint as an agent does.
-	guard := web.GuardBrowsers(!config.Certificates)
+	guard := web.GuardBrowsers(!config.Certificates, config.Hosts...)
 	return web.Observe(deps.Log, metrics, nil)(guard(router)), nil
 }
