@@ -120,6 +120,63 @@ func TestOptionsAreMasked(t *testing.T) {
 	require.Contains(t, answer.problem(cyborg.ErrInvalid).Detail, "write the secret itself")
 }
 
+// No route that only reads shows a secret, whoever asks: not an option of a
+// driver, not the query of an image. What was logged does not, either.
+func TestNoRouteShowsASecret(t *testing.T) {
+	t.Parallel()
+	said := &record{}
+	log := slog.New(slog.NewTextHandler(said, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	h := setupWith(t, func(deps *api.Deps) { deps.Log = log })
+	accelerator := h.ready("alpha")
+	const canary = "canary-of-a-reader"
+
+	told := report("h1", 2, 2)
+	told.Content.Backends[0].Options = map[string]any{"bmc_password": canary, "at": map[string]any{"sshKey": canary}}
+	told.Digest = told.Content.Digest()
+	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{told})
+	require.NoError(t, err)
+
+	var operations []string
+	for _, answer := range []*reply{
+		h.do("POST", "/v1/hosts/h1/drivers", map[string]any{"name": "other", "driver": "xpu", "options": map[string]any{"bmc": map[string]any{"token": canary}}}),
+		h.do("PATCH", path(accelerator, "/program"), map[string]any{"image": map[string]string{
+			"source": "https://images.example/a.bin?X-Signature=" + canary, "sha256": strings.Repeat("ab", 32),
+		}}),
+	} {
+		require.Less(t, answer.status, 400, "%s", answer.body)
+		require.NotContains(t, string(answer.body), canary)
+		operations = append(operations, answer.header.Get("Cyborg-Operation"))
+	}
+	h.engine.work.Wait()
+
+	read := 0
+	for _, route := range routes(t) {
+		// That stream does not end, and the engine of tests knows no usage.
+		if route.Method != http.MethodGet || route.Pattern == "/events" || strings.HasSuffix(route.Pattern, "usage") {
+			continue
+		}
+		for _, operation := range operations {
+			at := "/v1" + fill(strings.ReplaceAll(route.Pattern, "{id}", operation), accelerator)
+			answer := h.do("GET", at, nil)
+			require.NotContains(t, string(answer.body), canary, at)
+			if answer.status == http.StatusOK {
+				read++
+			}
+		}
+	}
+	require.Greater(t, read, 20, "the routes answer")
+
+	for _, route := range routesV2() {
+		if route.Method == http.MethodGet {
+			at := "/v2" + fill(route.Pattern, accelerator)
+			require.NotContains(t, string(h.do("GET", at, nil).body), canary, at)
+		}
+	}
+	require.NotContains(t, string(h.do("GET", "/metrics", nil).body), canary)
+
+	require.NotContains(t, said.String(), canary)
+}
+
 // The query of an image's URL may be a signature with which everybody can fetch
 // it, so nobody is shown it and no log has it.
 func TestQueriesOfImagesAreNeverShown(t *testing.T) {

@@ -449,6 +449,46 @@ func ofTheAPI() []mutant {
 
 	return []mutant{
 		{
+			breaks: "a reader sees no secret of a driver's options", file: "api/v1/view.go",
+			old: "backend.Options = redact.Options(backend.Options)", new: "_ = redact.Options",
+			pkg: "api", test: "TestNoRouteShowsASecret",
+		},
+		{
+			breaks: "a reader sees no secret in the input of an operation", file: "api/v1/view.go",
+			old: "shown[\"options\"] = redact.Options(options)", new: "_ = redact.Options",
+			pkg: "api", test: "TestNoRouteShowsASecret",
+		},
+		{
+			breaks: "an option within another is found", file: "drivers/registry.go",
+			old: "if isOwn(known, name, inside) {", new: "if false {",
+			pkg: "drivers", test: "TestOwnOptions",
+		},
+		{
+			breaks: "no request loads any module", file: "drivers/generic/driver.go",
+			old: "Open: isVFIODriver}", new: "Open: func(any) bool { return true }}",
+			pkg: "drivers/generic", test: "TestRequestsChooseOnlyVFIODrivers",
+		},
+		{
+			breaks: "an admin has a share of the event streams", file: "api/v1/streams.go",
+			old: "case s.byCaller[caller.ID] >= s.forEach:", new: "case !admin && s.byCaller[caller.ID] >= s.forEach:",
+			pkg: "api", test: "TestEventStreamsAreShared",
+		},
+		{
+			breaks: "nobody of Keystone sees requests without a project", file: "api/v2/accelerator_requests.go",
+			old: "caller.UserID == \"\" && caller.Has(\"member\")", new: "caller.Has(\"member\")",
+			pkg: "api", test: "TestRequestsWithoutAProject",
+		},
+		{
+			breaks: "failures of strangers have one line a minute", file: "api/web/observe.go",
+			old: "now.Sub(f.began) < strangersWindow", new: "now.Sub(f.began) < 0",
+			pkg: "api/web", test: "TestStrangersAreNotLogged",
+		},
+		{
+			breaks: "the agent endpoint tells no instance", file: "api/agents/host.go",
+			old: "Address: found.Address, LastSeen", new: "Address: found.Address + found.Instance, LastSeen",
+			pkg: "api/agents", test: "TestInstanceIsNotTold",
+		},
+		{
 			breaks: "of bodies that are as good as each other, the first arrive", file: "api/agents/bodies.go",
 			old: "if most > 1 {", new: "if most > 0 {",
 			pkg: "api/agents", test: "TestTheFirstBodiesArrive",
