@@ -1,6 +1,7 @@
 package cyborg
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -31,18 +32,35 @@ func ShowSource(source string) string {
 		return source
 	}
 
-	rest, _, _ = strings.Cut(rest, "#")
-	rest, _, query := strings.Cut(rest, "?")
-	if query {
-		rest += hiddenQuery
+	// A password may have any of these characters, though it should not: then it
+	// is not where a URL has it. What could be a part of one is not shown.
+	shown, hidden := rest, ""
+	if end := strings.IndexAny(rest, "?#"); end >= 0 {
+		shown, hidden = rest[:end], rest[end:]
 	}
 
-	authority, path, _ := strings.Cut(rest, "/")
-	if at := strings.LastIndex(authority, "@"); at >= 0 {
-		rest = strings.TrimSuffix(authority[at+1:]+"/"+path, "/")
+	authority, path, slash := strings.Cut(shown, "/")
+	port := authority[strings.LastIndex(authority, ":")+1:]
+	_, err := strconv.ParseUint(port, 10, 16)
+	odd := port != authority && err != nil && !strings.HasSuffix(authority, "]")
+
+	switch {
+	case strings.Contains(path, "@"):
+		shown = "…" + shown[strings.LastIndex(shown, "@"):]
+	case strings.Contains(authority, "@"):
+		shown = authority[strings.LastIndex(authority, "@")+1:]
+		if slash && path != "" {
+			shown += "/" + path
+		}
+	case odd && strings.Contains(hidden, "@"):
+		return scheme + "://…"
 	}
 
-	return scheme + schemeEnd + rest
+	if strings.HasPrefix(hidden, "?") {
+		shown += hiddenQuery
+	}
+
+	return scheme + schemeEnd + shown
 }
 
 const (

@@ -72,12 +72,34 @@ func TestShowSource(t *testing.T) {
 	for source, shown := range map[string]string{
 		"": "", "a/b.bin": "a/b.bin", "file:a?b": "file:a?b", "glance:function:x": "glance:function:x",
 		"https://h:1/a": "https://h:1/a", "https://h/a?s=1#x": "https://h/a?…", "https://h?s=1/x@y": "https://h?…", "https://h/a#s": "https://h/a",
-		"https://u:p@h/a@b?s": "https://h/a@b?…", "http://u@h": "http://h", "http://%zz?s": "http://%zz?…",
+		"https://u:p@h/a@b?s": "https://…@b?…", "http://u@h": "http://h", "http://%zz?s": "http://%zz?…",
 	} {
 		require.Equal(t, shown, cyborg.ShowSource(source), source)
 		require.Equal(t, shown, cyborg.ShowSource(shown), "it can be shown again")
 		require.Equal(t, cyborg.Image{Source: shown, ID: "x"}, cyborg.Image{Source: source, ID: "x"}.Shown())
 		require.False(t, cyborg.Image{Source: source}.QueryHidden(), source)
 		require.Equal(t, strings.HasSuffix(shown, "…"), cyborg.Image{Source: shown}.QueryHidden(), shown)
+	}
+}
+
+// A password may have characters that end it for a URL. It is not shown all the
+// same.
+func TestPasswordsOfSourcesAreNotShown(t *testing.T) {
+	t.Parallel()
+	for _, password := range []string{"canary", "/canary", "12/canary", "can@ary", "canary@canary", "?canary", "#canary", "canary?x", "canary#x", "12/@canary/"} {
+		for _, rest := range []string{"images.example/a.bin", "images.example:8443/a.bin?x=1", "images.example"} {
+			require.NotContains(t, cyborg.ShowSource("https://u:"+password+"@"+rest), "canary", password+"@"+rest)
+		}
+	}
+
+	for source, shown := range map[string]string{
+		"https://u:p@images.example/a.bin":      "https://images.example/a.bin",
+		"https://images.example:8443/a?m=a@b":   "https://images.example:8443/a?…",
+		"https://[2001:db8::1]/a?m=a@b":         "https://[2001:db8::1]/a?…",
+		"https://images.example/v@1/a.bin?x#at": "https://…@1/a.bin?…",
+		"glance:some":                           "glance:some",
+		"a/b@c.bin":                             "a/b@c.bin",
+	} {
+		require.Equal(t, shown, cyborg.ShowSource(source))
 	}
 }

@@ -136,7 +136,7 @@ func TestCrossSiteRequestsAreRefused(t *testing.T) {
 
 	// DNS rebinding: the browser takes this machine for evil.example.org.
 	for host, ok := range map[string]bool{
-		"evil.example.org": false, "evil.example.org:6666": false, "127.0.0.1:6666": true, "localhost": true, "LOCALHOST:6666": true, "[::1]:6666": true,
+		"evil.example.org": false, "evil.example.org:6666": false, "127.0.0.1:6666": true, "localhost": true, "LOCALHOST:6666": true, "[::1]:6666": true, "127.0.0.2": true, "127.1.2.3:6666": true, "128.0.0.1": false,
 	} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.server.URL+"/v1/accelerators", nil)
 		require.NoError(t, err)

@@ -11,9 +11,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api"
 	v1 "github.com/cyborg-project/cyborg/api/v1"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/transcript"
 )
 
@@ -83,6 +85,96 @@ func TestTokensAreNeverDisclosed(t *testing.T) {
 		require.NotContains(t, said.String(), secret)
 		require.NotContains(t, answers.String(), secret)
 	}
+}
+
+// Whatever looks secret in the options of a driver is shown to nobody, neither
+// what a host reports nor what a request has set.
+func TestOptionsAreMasked(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	const canary = "canary-of-an-option"
+	told := report("h1", 1, 1)
+	told.Content.Backends[0].Options = map[string]any{
+		"park": "visible", "bmc_password": canary, "at": []any{map[string]any{"api-token": canary, "url": "https://u:" + canary + "@h/"}},
+	}
+	told.Digest = told.Content.Digest()
+	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{told})
+	require.NoError(t, err)
+
+	answer := h.do("POST", "/v1/hosts/h1/drivers", map[string]any{"name": "other", "driver": "xpu", "options": map[string]any{"sshKey": canary, "park": "visible"}})
+	require.Less(t, answer.status, 400, "%s", answer.body)
+	require.NotContains(t, string(answer.body), canary)
+	h.engine.work.Wait()
+	operation := "/v1/operations/" + answer.header.Get("Cyborg-Operation")
+
+	for _, shown := range []string{
+		"/v1/hosts", "/v1/hosts/h1", "/v1/hosts/h1/drivers", "/v1/hosts/h1/drivers/fake", "/v1/drivers",
+		"/v1/operations", operation, operation + "/history",
+	} {
+		require.NotContains(t, string(h.do("GET", shown, nil).expect(http.StatusOK).body), canary, shown)
+	}
+	require.Contains(t, string(h.do("GET", "/v1/hosts/h1/drivers/fake", nil).body), "visible")
+	require.Contains(t, string(h.do("GET", operation, nil).body), "visible")
+
+	answer = h.do("PUT", "/v1/hosts/h1/drivers/fake", map[string]any{"options": map[string]any{"bmc_password": "******"}})
+	require.Contains(t, answer.problem(cyborg.ErrInvalid).Detail, "write the secret itself")
+}
+
+// No route that only reads shows a secret, whoever asks: not an option of a
+// driver, not the query of an image. What was logged does not, either.
+func TestNoRouteShowsASecret(t *testing.T) {
+	t.Parallel()
+	said := &record{}
+	log := slog.New(slog.NewTextHandler(said, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	h := setupWith(t, func(deps *api.Deps) { deps.Log = log })
+	accelerator := h.ready("alpha")
+	const canary = "canary-of-a-reader"
+
+	told := report("h1", 2, 2)
+	told.Content.Backends[0].Options = map[string]any{"bmc_password": canary, "at": map[string]any{"sshKey": canary}}
+	told.Digest = told.Content.Digest()
+	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{told})
+	require.NoError(t, err)
+
+	var operations []string
+	for _, answer := range []*reply{
+		h.do("POST", "/v1/hosts/h1/drivers", map[string]any{"name": "other", "driver": "xpu", "options": map[string]any{"bmc": map[string]any{"token": canary}}}),
+		h.do("PATCH", path(accelerator, "/program"), map[string]any{"image": map[string]string{
+			"source": "https://images.example/a.bin?X-Signature=" + canary, "sha256": strings.Repeat("ab", 32),
+		}}),
+	} {
+		require.Less(t, answer.status, 400, "%s", answer.body)
+		require.NotContains(t, string(answer.body), canary)
+		operations = append(operations, answer.header.Get("Cyborg-Operation"))
+	}
+	h.engine.work.Wait()
+
+	read := 0
+	for _, route := range routes(t) {
+		// That stream does not end, and the engine of tests knows no usage.
+		if route.Method != http.MethodGet || route.Pattern == "/events" || strings.HasSuffix(route.Pattern, "usage") {
+			continue
+		}
+		for _, operation := range operations {
+			at := "/v1" + fill(strings.ReplaceAll(route.Pattern, "{id}", operation), accelerator)
+			answer := h.do("GET", at, nil)
+			require.NotContains(t, string(answer.body), canary, at)
+			if answer.status == http.StatusOK {
+				read++
+			}
+		}
+	}
+	require.Greater(t, read, 20, "the routes answer")
+
+	for _, route := range routesV2() {
+		if route.Method == http.MethodGet {
+			at := "/v2" + fill(route.Pattern, accelerator)
+			require.NotContains(t, string(h.do("GET", at, nil).body), canary, at)
+		}
+	}
+	require.NotContains(t, string(h.do("GET", "/metrics", nil).body), canary)
+
+	require.NotContains(t, said.String(), canary)
 }
 
 // The query of an image's URL may be a signature with which everybody can fetch

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
@@ -781,4 +782,49 @@ func TestL4ARQVisibility(t *testing.T) {
 	c.ask(alice, "DELETE", one, nil).fault(http.StatusForbidden)
 	c.ask(bob, "DELETE", ofInstance(instance), nil, service, nova).expect(http.StatusNoContent)
 	require.Empty(t, c.ask(root, "GET", requestsPath, nil).arqs(http.StatusOK))
+}
+
+// Requests that were created before static members had projects of their own
+// have none. They stay visible and usable to these members, and to nobody of
+// Keystone.
+func TestRequestsWithoutAProject(t *testing.T) {
+	t.Parallel()
+	c := setupCloud(t)
+	_, err := c.store.CreateDeviceProfile(t.Context(), cyborg.DeviceProfile{Name: "one", Groups: []map[string]string{{"resources:FPGA": "1"}}}, cyborg.Actor{})
+	require.NoError(t, err)
+
+	create := func(project string) string {
+		made, err := c.store.CreateARQs(t.Context(), "one", cyborg.Actor{Name: "mia", Project: project})
+		require.NoError(t, err)
+		return made[0].UUID.String()
+	}
+	old, empty, foreign := create(""), create(""), create("p2")
+	conn, err := pgx.Connect(t.Context(), c.url)
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	_, err = conn.Exec(t.Context(), "UPDATE arqs SET project = NULL WHERE uuid = $1", empty)
+	require.NoError(t, err)
+
+	listed := func(token, query string) []string {
+		var ids []string
+		for _, one := range c.ask(token, "GET", requestsPath+query, nil).arqs(http.StatusOK) {
+			ids = append(ids, one.UUID.String())
+		}
+		return ids
+	}
+
+	require.ElementsMatch(t, []string{old, empty}, listed(memberToken, ""))
+	require.ElementsMatch(t, []string{old, empty}, listed(otherToken, ""))
+	require.ElementsMatch(t, []string{old, empty, foreign}, listed(adminToken, ""))
+	require.Empty(t, listed(memberToken, "?project_id=p2"))
+
+	alice := c.user("member", "reader")
+	require.Empty(t, listed(alice, ""))
+	for _, id := range []string{old, empty} {
+		c.ask(alice, "GET", requestsPath+"/"+id, nil).fault(http.StatusNotFound)
+		c.ask(alice, "DELETE", requestsPath+"?arqs="+id, nil).fault(http.StatusNotFound)
+		c.ask(memberToken, "GET", requestsPath+"/"+id, nil).expect(http.StatusOK)
+		c.ask(memberToken, "DELETE", requestsPath+"?arqs="+id, nil).expect(http.StatusNoContent)
+	}
+	c.ask(memberToken, "DELETE", requestsPath+"?arqs="+foreign, nil).fault(http.StatusNotFound)
 }

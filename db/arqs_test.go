@@ -120,9 +120,6 @@ func TestCreateARQs(t *testing.T) {
 	require.Equal(t, made[0].Group, r.arq(t, made[0].UUID).Group, "it keeps its own copy")
 }
 
-// TestBind: a bind gives each request of an instance a handle of its own, in
-// one operation. The same bind again finds nothing to do, and what a request
-// holds cannot be detached or programmed.
 // A project that binds nothing cannot make requests without end. What is bound
 // does not count, nor what others have.
 func TestUnboundARQsAreLimited(t *testing.T) {
@@ -143,6 +140,45 @@ func TestUnboundARQsAreLimited(t *testing.T) {
 	r.request(t, "two")
 }
 
+// Callers that create requests at the same moment do not exceed the quota
+// together.
+func TestUnboundARQsAreLimitedTogether(t *testing.T) {
+	t.Parallel()
+	r := newRecordsWith(t, db.Options{MaxUnboundARQs: 3})
+	r.profile(t, "two", map[string]string{"resources:FPGA": "2"})
+
+	// Whoever has counted waits before its insert.
+	held, err := r.sql.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = held.Exec(t.Context(), "LOCK TABLE arqs IN SHARE ROW EXCLUSIVE MODE")
+	require.NoError(t, err)
+
+	const callers = 3
+	results := make(chan error, callers)
+	for range callers {
+		go func() {
+			_, err := r.CreateARQs(t.Context(), "two", alice())
+			results <- err
+		}()
+	}
+	require.Eventually(t, func() bool {
+		return scalar[int](t, r, "SELECT count(*) FROM pg_locks WHERE NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") == callers
+	}, 5*time.Minute, time.Millisecond)
+	require.NoError(t, held.Rollback(t.Context()))
+
+	var refused int
+	for range callers {
+		if err := <-results; err != nil {
+			requireKind(t, cyborg.ErrForbidden, err, "has 2 accelerator requests that are not bound")
+			refused++
+		}
+	}
+	require.Equal(t, callers-1, refused)
+}
+
+// TestBind: a bind gives each request of an instance a handle of its own, in
+// one operation. The same bind again finds nothing to do, and what a request
+// holds cannot be detached or programmed.
 func TestBind(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)

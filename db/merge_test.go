@@ -3,6 +3,7 @@ package db_test
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -573,7 +574,7 @@ func TestNumberOutOfReach(t *testing.T) {
 
 	for _, sequence := range []int64{agentapi.MaxSequence, agentapi.MaxSequence - 1, 1 << 44, agentapi.MaxClock + agentapi.MaxJump + 1} {
 		reply, err := send(sequence)
-		requireKind(t, cyborg.ErrInvalid, errors.Unwrap(unjoin(err)), "check the clock")
+		requireKind(t, cyborg.ErrInvalid, errors.Unwrap(unjoin(err)), fmt.Sprintf("sequence %d is above", sequence))
 		require.Zero(t, reply)
 	}
 	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM hosts WHERE name <> 'h1'"))
@@ -591,6 +592,50 @@ func TestNumberOutOfReach(t *testing.T) {
 	h.sequence = known
 	require.True(t, h.report(t).Accepted)
 	require.Equal(t, known+1, scalar[int64](t, r, "SELECT report_seq FROM hosts WHERE name = 'h1'"))
+}
+
+// TestObservedNumberOutOfReach: what a step says that it saw does not put the
+// numbers of its host where the host's agent can no longer go on, either. Where
+// such an observation has gone as far as it may, the next report may follow it.
+func TestObservedNumberOutOfReach(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := &host{records: r, name: "h1", boot: "boot-1", content: content(1)}
+	h.report(t)
+	a := h.ready(t, "card0")
+
+	program := func(sequence int64) {
+		t.Helper()
+		work := r.begin(t, toProgram(a.UUID))
+		seen := device("card0")
+		seen.Deployables[0].BitstreamID = "new"
+		require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
+			Operation: work.Operation, State: cyborg.OperationSucceeded, BitstreamID: "new",
+			Observations: []cyborg.Observation{{Sequence: sequence, Backend: "fake", Device: seen}},
+		}))
+	}
+	observed := func() int64 { return scalar[int64](t, r, "SELECT max(observed_seq) FROM devices") }
+
+	const furthest = int64(agentapi.MaxClock + agentapi.MaxJump)
+	for _, sequence := range []int64{math.MaxInt64, agentapi.MaxSequence, furthest + 1} {
+		program(sequence)
+		require.Zero(t, observed())
+		replies, err := r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{h.beat()})
+		require.NoError(t, err)
+		require.True(t, replies[0].Report, "the host is asked how the device is")
+		require.Zero(t, h.report(t).Exceed)
+	}
+
+	program(furthest)
+	require.Equal(t, furthest, observed())
+	require.Equal(t, furthest, h.report(t).Exceed)
+	h.sequence = furthest
+	reply := h.report(t)
+	require.True(t, reply.Accepted)
+	require.Zero(t, reply.Exceed)
+
+	program(furthest + 1 + agentapi.MaxJump)
+	require.Equal(t, furthest+1+agentapi.MaxJump, observed())
 }
 
 // unjoin wraps the only error that was joined.

@@ -58,6 +58,7 @@ CREATE INDEX arqs_by_project ON arqs USING btree (project, id);
 CREATE INDEX arqs_by_state ON arqs USING btree (state, id) WHERE state <> 'Bound'::text;
 CREATE INDEX arqs_claimed ON arqs USING btree (claimed_by) WHERE claimed_by IS NOT NULL;
 CREATE INDEX arqs_lost ON arqs USING btree (host) WHERE lost_at IS NOT NULL;
+CREATE INDEX arqs_unbound ON arqs USING btree (project) WHERE state <> 'Bound'::text;
 CREATE TRIGGER arqs_deleted AFTER DELETE ON arqs REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION arqs_deleted();
 CREATE TRIGGER arqs_inserted AFTER INSERT ON arqs REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION arqs_inserted();
 CREATE TRIGGER arqs_updated AFTER UPDATE ON arqs REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION arqs_updated();

@@ -42,24 +42,41 @@ type Registry struct {
 // registered is a driver of a registry.
 type registered struct {
 	factory Factory
-	// pathOptions are the names of the options that name files or directories.
-	pathOptions []string
+	own     []OwnOption
+}
+
+// OwnOption is an option that only the host's own configuration may set: one
+// that names a file or a directory, one whose value is a secret, or any other
+// with which whoever sets it from elsewhere could act as the agent, which is
+// often root. Own options are in no report, so nobody is shown them.
+type OwnOption struct {
+	Name string
+	// Open says to which values a request may set the option all the same; nil
+	// means none.
+	Open func(value any) bool
+}
+
+// Own returns options of these names, which no request may set.
+func Own(names ...string) []OwnOption {
+	var options []OwnOption
+	for _, name := range names {
+		options = append(options, OwnOption{Name: name})
+	}
+	return options
 }
 
 // NewRegistry returns an empty registry.
 func NewRegistry() *Registry { return &Registry{drivers: map[string]registered{}} }
 
-// Register adds a driver, with the names of those of its options that name
-// files or directories of the host. Only the host's own configuration may set
-// these: whoever could set them from elsewhere would read and write as the
-// agent, which is often root. A second driver of the same name is an error of
-// kind ErrInvalid.
-func (r *Registry) Register(name string, factory Factory, pathOptions ...string) error {
+// Register adds a driver, with those of its options that only the host's own
+// configuration may set. A second driver of the same name is an error of kind
+// ErrInvalid.
+func (r *Registry) Register(name string, factory Factory, own ...OwnOption) error {
 	if _, ok := r.drivers[name]; ok {
 		return cyborg.Errorf(cyborg.ErrInvalid, "driver %q is registered twice", name)
 	}
 
-	r.drivers[name] = registered{factory: factory, pathOptions: pathOptions}
+	r.drivers[name] = registered{factory: factory, own: own}
 	return nil
 }
 
@@ -107,23 +124,45 @@ func (r *Registry) New(name string, env Environment, options map[string]any) (Dr
 	return driver.factory(env, options)
 }
 
-// SplitPaths separates the options that name paths from the rest. A name counts
-// however it is capitalized, because a driver may read it so, too. The given
-// map stays as it is; paths is empty for an unknown driver.
-func (r *Registry) SplitPaths(name string, options map[string]any) (rest, paths map[string]any) {
-	names := r.drivers[name].pathOptions
-	isPath := func(option string) bool {
-		return slices.ContainsFunc(names, func(path string) bool { return strings.EqualFold(path, option) })
-	}
-
-	paths = map[string]any{}
+// SplitOwn separates the options that only the host's own configuration may set
+// from the rest. A name counts however it is capitalized, because a driver may
+// read it so, too; and wherever it is, so that an option counts which has one of
+// them in its value. The given map stays as it is; own is empty for an unknown
+// driver.
+func (r *Registry) SplitOwn(name string, options map[string]any) (rest, own map[string]any) {
+	known := r.drivers[name].own
+	own = map[string]any{}
 	for option, value := range options {
-		if isPath(option) {
-			paths[option] = value
+		if isOwn(known, option, value) {
+			own[option] = value
 		}
 	}
 
 	rest = maps.Clone(options)
-	maps.DeleteFunc(rest, func(option string, _ any) bool { return isPath(option) })
-	return rest, paths
+	maps.DeleteFunc(rest, func(option string, _ any) bool {
+		_, ok := own[option]
+		return ok
+	})
+	return rest, own
+}
+
+// isOwn reports whether an option is one of the known ones, or has one in its
+// value.
+func isOwn(known []OwnOption, option string, value any) bool {
+	i := slices.IndexFunc(known, func(o OwnOption) bool { return strings.EqualFold(o.Name, option) })
+	if i >= 0 && (known[i].Open == nil || !known[i].Open(value)) {
+		return true
+	}
+
+	switch value := value.(type) {
+	case map[string]any:
+		for name, inside := range value {
+			if isOwn(known, name, inside) {
+				return true
+			}
+		}
+	case []any:
+		return slices.ContainsFunc(value, func(inside any) bool { return isOwn(known, "", inside) })
+	}
+	return false
 }

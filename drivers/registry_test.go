@@ -97,28 +97,40 @@ func TestRegistryMakesOnlyAllowedDrivers(t *testing.T) {
 	require.ErrorContains(t, err, `"faek" cannot be allowed, because there is none; this agent has: fake, generic, xpu`)
 }
 
-// The options that name paths are found however they are capitalized.
-func TestRegistrySplitsOffPaths(t *testing.T) {
+// The options that only the host may set are found however they are
+// capitalized, and wherever they are.
+func TestOwnOptions(t *testing.T) {
 	t.Parallel()
 	registry := drivers.NewRegistry()
-	require.NoError(t, registry.Register("xpu", newPlain, "firmware_dir", "id_file"))
+	own := append(drivers.Own("firmware_dir", "bmc_password"), drivers.OwnOption{
+		Name: "module", Open: func(value any) bool { return value == "harmless" },
+	})
+	require.NoError(t, registry.Register("xpu", newPlain, own...))
 	require.NoError(t, registry.Register("plain", newPlain))
 
-	given := map[string]any{"speed": 3, "firmware_dir": "/f", "ID_file": "/i"}
-	rest, paths := registry.SplitPaths("xpu", given)
-	require.Equal(t, map[string]any{"speed": 3}, rest)
-	require.Equal(t, map[string]any{"firmware_dir": "/f", "ID_file": "/i"}, paths)
-	require.Len(t, given, 3, "the given options stay as they are")
+	given := map[string]any{
+		"speed": 3, "firmware_dir": "/f", "BMC_password": "x", "module": "evil",
+		"cards": []any{map[string]any{"at": 1, "bmc_password": "x"}}, "others": []any{map[string]any{"at": 2}},
+	}
+	rest, found := registry.SplitOwn("xpu", given)
+	require.Equal(t, map[string]any{"speed": 3, "others": given["others"]}, rest)
+	require.Len(t, found, 4)
+	require.Len(t, given, 6, "the given options stay as they are")
+
+	harmless := map[string]any{"Module": "harmless"}
+	rest, found = registry.SplitOwn("xpu", harmless)
+	require.Equal(t, harmless, rest)
+	require.Empty(t, found)
 
 	for _, name := range []string{"plain", "nosuch"} {
-		rest, paths = registry.SplitPaths(name, given)
+		rest, found = registry.SplitOwn(name, given)
 		require.Equal(t, given, rest)
-		require.Empty(t, paths)
+		require.Empty(t, found)
 	}
 
-	rest, paths = registry.SplitPaths("xpu", nil)
+	rest, found = registry.SplitOwn("xpu", nil)
 	require.Empty(t, rest)
-	require.Empty(t, paths)
+	require.Empty(t, found)
 }
 
 // capable adds every capability, through embedded interfaces that nobody calls.

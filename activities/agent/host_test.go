@@ -255,7 +255,7 @@ func (h *host) startAs(f *fate) {
 			return nil, err
 		}
 		return shim{full: made.(full), fate: f, host: h}, nil
-	}, fake.PathOptions()...))
+	}, drivers.Own(fake.PathOptions()...)...))
 	require.NoError(h.t, registry.Register("odd", func(drivers.Environment, map[string]any) (drivers.Driver, error) { return odd{}, nil }))
 	require.NoError(h.t, registry.Register("plain", func(drivers.Environment, map[string]any) (drivers.Driver, error) { return plain{}, nil }))
 

@@ -63,23 +63,33 @@ type Config struct {
 	// so the listener must be on loopback.
 	Certificates bool
 
+	// Hosts are further names by which agents may address the listener without
+	// certificates; the names of loopback are always allowed.
+	Hosts []string
+
 	// ReportLimit is the largest report, in bytes after decompression; default 64
 	// MiB.
 	ReportLimit int64
 
-	// MaxBodies is how many bodies are read at once; default 512. Beyond it, the
-	// slowest is given up.
+	// MaxBodies is how many bodies of reports are read at once, and how many of
+	// heartbeats; default 512. Beyond it, one is given up; see bodies.
 	MaxBodies int
 
-	// BodyTime is how long an agent may take to send a body; default 10 s.
+	// BodyTime is how long an agent may take to send a body, not counting the time
+	// for which the body waits for its place; default 10 s.
 	BodyTime time.Duration
 
 	// MaxReports is how many reports are processed at once, after they have
 	// arrived; default 256. Further reports wait.
 	MaxReports int
 
+	// MaxHeld is how many bytes of reports, after decompression, may have arrived
+	// and not be recorded yet; default 256 MiB, and at least ReportLimit. Reports
+	// beyond are refused.
+	MaxHeld int64
+
 	// MaxLarge is how many reports may be longer than 1 MiB, those that are still
-	// arriving included; default 4. With MaxBodies it bounds the memory that
+	// arriving included; default 4. With MaxBodies and MaxHeld it bounds the memory that
 	// reports use together.
 	MaxLarge int
 
@@ -110,7 +120,9 @@ type Deps struct {
 type endpoint struct {
 	config  Config
 	deps    Deps
-	bodies  *bodies
+	bodies  *bodies // of reports
+	beats   *bodies // of heartbeats
+	held    *held
 	reports *places // one place for each report in progress, shared among hosts
 	large   *places // one place for each report that is longer than smallReport, shared among peers
 }
@@ -122,6 +134,7 @@ func New(config Config, deps Deps) (http.Handler, error) {
 	config.MaxBodies = cmp.Or(config.MaxBodies, 512)
 	config.BodyTime = cmp.Or(config.BodyTime, 10*time.Second)
 	config.MaxReports = cmp.Or(config.MaxReports, 256)
+	config.MaxHeld = max(cmp.Or(config.MaxHeld, 256<<20), config.ReportLimit)
 	config.MaxLarge = cmp.Or(config.MaxLarge, 4)
 	config.ReportWait = cmp.Or(config.ReportWait, 5*time.Second)
 	config.ImageWrite = cmp.Or(config.ImageWrite, time.Minute)
@@ -134,9 +147,14 @@ func New(config Config, deps Deps) (http.Handler, error) {
 	e := &endpoint{
 		config: config, deps: deps,
 		bodies:  &bodies{limit: config.MaxBodies, time: config.BodyTime},
+		beats:   &bodies{limit: config.MaxBodies, time: config.BodyTime},
+		held:    &held{limit: config.MaxHeld},
 		reports: newPlaces(config.MaxReports, config.ReportWait),
 		large:   newPlaces(config.MaxLarge, config.ReportWait),
 	}
+
+	// Several agents can be one peer, which one of them must not notice.
+	e.large.beyondShare = true
 
 	router := chi.NewRouter()
 
@@ -167,6 +185,6 @@ func New(config Config, deps Deps) (http.Handler, error) {
 
 	// Without certificates, the browser of somebody on this machine reaches the
 	// endpoint as an agent does.
-	guard := web.GuardBrowsers(!config.Certificates)
+	guard := web.GuardBrowsers(!config.Certificates, config.Hosts...)
 	return web.Observe(deps.Log, metrics, nil)(guard(router)), nil
 }

@@ -14,6 +14,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"io"
 	"log/slog"
 	"math/big"
@@ -384,6 +385,31 @@ func TestTooManyReportsOfOneHost(t *testing.T) {
 	require.Equal(t, http.StatusOK, <-statuses)
 }
 
+// What has arrived and waits for the database is bounded, also for agents that
+// have gone meanwhile.
+func TestReportsThatWaitAreBounded(t *testing.T) {
+	t.Parallel()
+	text, err := json.Marshal(report("h1", 1))
+	require.NoError(t, err)
+	limit := int64(len(text))
+	h := setup(t, agents.Config{ReportLimit: limit, MaxHeld: limit}).plain()
+
+	proceed := h.hold()
+	statuses := h.answers(report("h1", 1))
+
+	// A body that is no report is refused for that as long as there is room, and
+	// never waits.
+	require.Eventually(t, func() bool {
+		response, _ := h.send(http.MethodPost, agents.ReportsPath, []byte("{"))
+		return response.StatusCode == http.StatusTooManyRequests
+	}, 5*time.Minute, time.Millisecond)
+	require.Equal(t, http.StatusTooManyRequests, <-h.answers(report("h2", 1)))
+
+	proceed()
+	require.Equal(t, http.StatusOK, <-statuses)
+	require.Equal(t, http.StatusOK, <-h.answers(report("h2", 1)))
+}
+
 // halfSent sends the head of a report and a part of its body, and returns the
 // connection.
 func (h *harness) halfSent() net.Conn {
@@ -400,9 +426,22 @@ func (h *harness) halfSent() net.Conn {
 // Reports that are sent by halves keep no place from those that arrive.
 func TestHalfSentReportsTakeNoPlace(t *testing.T) {
 	t.Parallel()
-	h := setup(t, agents.Config{MaxReports: 1, MaxBodies: 8, ReportWait: 10 * time.Millisecond}).plain()
-	for range 64 {
-		h.halfSent()
+	h := setup(t, agents.Config{MaxReports: 1, MaxBodies: 8, ReportWait: time.Hour}).plain()
+	const halves, room = 64, 8
+	givenUp := make(chan int, halves)
+	for range halves {
+		conn := h.halfSent()
+		go func() {
+			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				return // the test is over
+			}
+			_ = response.Body.Close() // the status says it
+			givenUp <- response.StatusCode
+		}()
+	}
+	for range halves - room {
+		require.Equal(t, http.StatusTooManyRequests, <-givenUp)
 	}
 
 	for sequence := range int64(10) {
@@ -436,6 +475,85 @@ func TestSlowBodiesAreGivenUp(t *testing.T) {
 	short := setup(t, agents.Config{BodyTime: time.Millisecond}).plain()
 	go status(short.halfSent())
 	require.Equal(t, http.StatusBadRequest, <-statuses)
+}
+
+// own serves the agents of this process.
+func (h *harness) own() *harness {
+	h.server.Config.Handler = agents.InProcess(h.server.Config.Handler)
+	return h.plain()
+}
+
+// halfSentOf is halfSent by an agent of this process.
+func (h *harness) halfSentOf(host string) net.Conn {
+	h.t.Helper()
+	conn, err := net.Dial("tcp", h.server.Listener.Addr().String())
+	require.NoError(h.t, err)
+	h.t.Cleanup(func() { _ = conn.Close() }) // its server may have closed it
+	_, err = io.WriteString(conn, "POST "+agents.ReportsPath+" HTTP/1.1\r\nHost: localhost\r\nCyborg-Host: "+host+
+		"\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+	require.NoError(h.t, err)
+	return conn
+}
+
+// If every agent sends one body, those that came first may arrive, and the
+// heartbeats of others do not suffer. The agents of this process are several,
+// too.
+func TestTheFirstBodiesArrive(t *testing.T) {
+	t.Parallel()
+	h := setup(t, agents.Config{MaxBodies: 2, BodyTime: time.Hour}).own()
+	first := []net.Conn{h.halfSentOf("h1"), h.halfSentOf("h2")}
+
+	text, err := json.Marshal(report("h3", 1))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		response, _ := h.send(http.MethodPost, agents.ReportsPath, text, agentapi.HostHeader, "h3")
+		return response.StatusCode == http.StatusTooManyRequests
+	}, 5*time.Minute, time.Millisecond)
+
+	beat, err := json.Marshal(agentapi.Heartbeat{Host: "h3", BootID: "boot", Instance: "agent", AgentVersion: "test", SentAt: time.Now()})
+	require.NoError(t, err)
+	response, body := h.send(http.MethodPost, agents.HeartbeatsPath, beat, agentapi.HostHeader, "h3")
+	accepted[agentapi.HeartbeatReply](h, response, body)
+
+	for _, conn := range first {
+		_, err := io.WriteString(conn, "}"+strings.Repeat(" ", 998))
+		require.NoError(t, err)
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		require.NoError(t, err)
+		_ = response.Body.Close() // the status says it
+		require.Equal(t, http.StatusBadRequest, response.StatusCode, "it has arrived, and is no report")
+	}
+
+	response, body = h.send(http.MethodPost, agents.ReportsPath, text, agentapi.HostHeader, "h3")
+	accepted[agentapi.ReportReply](h, response, body)
+}
+
+// The large reports of one peer wait for each other, however many they are:
+// several agents can be one peer.
+func TestLargeReportsOfOnePeerWait(t *testing.T) {
+	t.Parallel()
+	h := setup(t, agents.Config{ReportWait: time.Hour}).plain()
+	proceed := h.hold()
+
+	var reports []agentapi.Report
+	for n := range 6 {
+		one := report(fmt.Sprintf("h%d", n), 1)
+		one.Content.Backends[0].Error = strings.Repeat("e", 3<<19)
+		reports = append(reports, one)
+	}
+	statuses := h.answers(reports...)
+
+	require.Eventually(t, func() bool {
+		var waiting int
+		err := h.database.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE NOT granted").Scan(&waiting)
+		return err == nil && waiting > 0
+	}, 5*time.Minute, time.Millisecond)
+	require.Empty(t, statuses)
+
+	proceed()
+	for range reports {
+		require.Equal(t, http.StatusOK, <-statuses)
+	}
 }
 
 // TestTooManyLargeReports: large reports wait for each other, and do not keep
@@ -570,8 +688,10 @@ func TestBrowsersCannotReport(t *testing.T) {
 		h.refused(cyborg.ErrForbidden, response, body)
 	}
 
-	response, body := h.send(http.MethodGet, agents.HostsPath+"h1", nil, "Host", "evil.example")
-	h.refused(cyborg.ErrForbidden, response, body)
+	for _, path := range []string{agents.HostsPath + "h1", agents.HealthPath, workflows.ImagesPath + uuid.NewString()} {
+		response, body := h.send(http.MethodGet, path, nil, "Host", "evil.example")
+		h.refused(cyborg.ErrForbidden, response, body)
+	}
 
 	for _, kind := range []string{"", "text/plain", "application/x-www-form-urlencoded", "application/jsonp", "text/plain; x=application/json"} {
 		for _, path := range []string{agents.ReportsPath, agents.DifferencesPath, agents.HeartbeatsPath} {
@@ -582,8 +702,43 @@ func TestBrowsersCannotReport(t *testing.T) {
 	_, err = h.store.Host(t.Context(), "h1")
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 
-	response, body = h.send(http.MethodPost, agents.ReportsPath, text, "Content-Type", "application/json; charset=utf-8", "Host", "localhost:6667")
+	response, body := h.send(http.MethodPost, agents.ReportsPath, text, "Content-Type", "application/json; charset=utf-8", "Host", "localhost:6667")
 	require.True(t, accepted[agentapi.ReportReply](h, response, body).Accepted)
+}
+
+// Whoever may ask the endpoint learns no instance from it: with that it could
+// speak for the host.
+func TestInstanceIsNotTold(t *testing.T) {
+	t.Parallel()
+	h := setup(t, agents.Config{}).plain()
+	first, second := report("h1", 1), report("h1", 2)
+	first.Instance, second.Instance = "the-instance-of-h1", "another-instance"
+	first.BootID, second.BootID = "the-boot-of-h1", "the-boot-of-another"
+
+	response, answer := h.post(agents.ReportsPath, first)
+	require.Equal(t, http.StatusOK, response.StatusCode)
+	told := string(answer)
+	response, answer = h.post(agents.ReportsPath, second)
+	h.refused(cyborg.ErrClaimed, response, answer)
+	told += string(answer)
+
+	for _, instance := range []string{"", first.Instance, second.Instance} {
+		response, answer := h.send(http.MethodGet, agents.HostsPath+"h1", nil, agentapi.InstanceHeader, instance)
+		reply := accepted[agentapi.HostReply](h, response, answer)
+		require.Equal(t, instance == second.Instance, reply.OtherAgent)
+		require.Equal(t, []agentapi.DuplicateAgent{{Address: "127.0.0.1"}}, reply.DuplicateAgents)
+		told += string(answer)
+	}
+
+	response, answer = h.post(agents.HeartbeatsPath, agentapi.Heartbeat{
+		Host: "h1", BootID: "a-third-boot", Instance: "a-third-instance", AgentVersion: "test", SentAt: time.Now(),
+	})
+	h.refused(cyborg.ErrClaimed, response, answer)
+	told += string(answer)
+
+	for _, secret := range []string{first.Instance, first.BootID} {
+		require.NotContains(t, told, secret)
+	}
 }
 
 // An agent speaks only for a host that its certificate names.

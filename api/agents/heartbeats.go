@@ -1,6 +1,8 @@
 package agents
 
 import (
+	"context"
+	"io"
 	"net/http"
 
 	"github.com/cyborg-project/cyborg"
@@ -14,7 +16,7 @@ const heartbeatLimit = 64 << 10
 
 // heartbeat takes a sign of life, and answers whether a full report is wanted.
 func (e *endpoint) heartbeat(w http.ResponseWriter, r *http.Request) error {
-	body, err := e.readBody(w, r, heartbeatLimit)
+	body, err := e.readHeartbeat(w, r)
 	if err != nil {
 		return err
 	}
@@ -48,4 +50,18 @@ func (e *endpoint) heartbeat(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	return web.WriteJSON(w, http.StatusOK, reply)
+}
+
+// readHeartbeat reads a heartbeat. Heartbeats have room of their own: hosts must
+// not seem silent because others report.
+func (e *endpoint) readHeartbeat(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	return e.beats.read(w, r, func(context.Context, *body) ([]byte, error) {
+		from, err := decompressed(w, r, heartbeatLimit)
+		if err != nil {
+			return nil, err
+		}
+
+		body, err := io.ReadAll(io.LimitReader(from, heartbeatLimit+1))
+		return body, bodyError(r, body, heartbeatLimit, err)
+	})
 }

@@ -3,15 +3,17 @@ package agents
 import (
 	"net"
 	"net/http"
+	"slices"
 
 	"github.com/go-chi/chi/v5"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
-// host answers an agent with the record of its host: which agent the host is
-// bound to, and which duplicate agents are refused.
+// host answers whether the host is bound to the agent of whom the request is,
+// and which duplicate agents are refused. It tells no instance.
 func (e *endpoint) host(w http.ResponseWriter, r *http.Request) error {
 	name := chi.URLParam(r, "host")
 	if err := cyborg.CheckHostName(name); err != nil {
@@ -27,7 +29,16 @@ func (e *endpoint) host(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	return web.WriteJSON(w, http.StatusOK, found)
+	asked := r.Header.Values(agentapi.InstanceHeader)
+	reply := agentapi.HostReply{
+		Address: found.Address, LastSeen: found.LastSeen, Silent: found.Silent,
+		OtherAgent: len(asked) > 0 && found.Instance != "" && !slices.Contains(asked, found.Instance),
+	}
+	for _, duplicate := range found.DuplicateAgents {
+		reply.DuplicateAgents = append(reply.DuplicateAgents, agentapi.DuplicateAgent{Address: duplicate.Address})
+	}
+
+	return web.WriteJSON(w, http.StatusOK, reply)
 }
 
 // address returns the address that a request came from, without the port. An

@@ -14,9 +14,8 @@ import (
 // DNS name or as the common name; a name with a wildcard names no host. Without
 // certificates, every agent is believed, and so are those of this process.
 func (e *endpoint) authorizeHost(r *http.Request, host string) error {
-	web.SetIdentity(r.Context(), web.Identity{Name: host})
-
 	if !e.config.Certificates || inProcess(r) {
+		web.SetIdentity(r.Context(), web.Identity{Name: host})
 		return nil
 	}
 
@@ -25,9 +24,13 @@ func (e *endpoint) authorizeHost(r *http.Request, host string) error {
 			WithHint("Configure agent.tls with a certificate that names the host.")
 	}
 
+	// Only what was proved may be in the log.
 	leaf := r.TLS.VerifiedChains[0][0]
+	web.SetIdentity(r.Context(), web.Identity{Name: leaf.Subject.CommonName, ID: leaf.SerialNumber.String()})
+
 	names := append(slices.Clone(leaf.DNSNames), leaf.Subject.CommonName)
 	if slices.ContainsFunc(names, func(name string) bool { return name != "" && strings.EqualFold(name, host) }) {
+		web.SetIdentity(r.Context(), web.Identity{Name: host})
 		return nil
 	}
 

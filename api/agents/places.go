@@ -22,59 +22,78 @@ const sharePerIdentity = 2
 type places struct {
 	all  *semaphore.Weighted
 	wait time.Duration
+	// beyondShare makes those wait that already have their share; else they are
+	// refused at once.
+	beyondShare bool
 
-	mu   sync.Mutex
-	held map[string]int // by identity; those that wait count as well
+	mu     sync.Mutex
+	shares map[string]*share // by identity
+}
+
+// share is what one identity has of the places.
+type share struct {
+	places *semaphore.Weighted
+	users  int // those that wait count as well
 }
 
 // newPlaces makes places for which reports wait no longer than the given time.
 func newPlaces(count int, wait time.Duration) *places {
-	return &places{all: semaphore.NewWeighted(int64(count)), wait: wait, held: map[string]int{}}
+	return &places{all: semaphore.NewWeighted(int64(count)), wait: wait, shares: map[string]*share{}}
 }
 
 // acquire waits for a place. If none is free in time, the agent is sent away
 // before it gives up by itself: a report that is recorded after the agent has
-// gone would be acknowledged to nobody. The agents are asked to come back at
-// different times. The caller gives the place back with release.
-func (p *places) acquire(w http.ResponseWriter, r *http.Request, identity string) (release func(), err error) {
-	later := func(err *cyborg.Error) error {
-		const spread = 5
-		w.Header().Set("Retry-After", strconv.Itoa(1+rand.IntN(spread))) //nolint:gosec // it spreads load, it protects nothing
-		return err.WithHint("Send it again in a moment.")
+// gone would be acknowledged to nobody. The caller gives the place back with
+// release.
+func (p *places) acquire(ctx context.Context, w http.ResponseWriter, identity string) (release func(), err error) {
+	own := p.enter(identity)
+	if own == nil {
+		return nil, later(w, cyborg.Errorf(cyborg.ErrOverloaded, "%d reports of this agent are being taken already", sharePerIdentity))
 	}
 
-	if !p.enter(identity) {
-		return nil, later(cyborg.Errorf(cyborg.ErrOverloaded, "%d reports of this agent are being taken already", sharePerIdentity))
-	}
-
-	ctx, cancel := context.WithTimeout(r.Context(), p.wait)
+	waiting, cancel := context.WithTimeout(ctx, p.wait)
 	defer cancel()
 
-	if err := p.all.Acquire(ctx, 1); err != nil {
+	err = own.places.Acquire(waiting, 1)
+	if err == nil {
+		if err = p.all.Acquire(waiting, 1); err != nil {
+			own.places.Release(1)
+		}
+	}
+
+	if err != nil {
 		p.leave(identity)
-		if r.Context().Err() != nil {
+		if ctx.Err() != nil {
 			return nil, err
 		}
-		return nil, later(cyborg.Errorf(cyborg.ErrOverloaded, "too many hosts report at once"))
+		return nil, later(w, cyborg.Errorf(cyborg.ErrOverloaded, "too many hosts report at once"))
 	}
 
 	return func() {
 		p.all.Release(1)
+		own.places.Release(1)
 		p.leave(identity)
 	}, nil
 }
 
-// enter reports whether the identity has less than its share, and counts it.
-func (p *places) enter(identity string) bool {
+// enter counts a user of the identity's share, and returns the share; nil if
+// that has all its users.
+func (p *places) enter(identity string) *share {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	if p.held[identity] >= sharePerIdentity {
-		return false
+	own, ok := p.shares[identity]
+	if !ok {
+		own = &share{places: semaphore.NewWeighted(sharePerIdentity)}
+		p.shares[identity] = own
 	}
 
-	p.held[identity]++
-	return true
+	if own.users >= sharePerIdentity && !p.beyondShare {
+		return nil
+	}
+
+	own.users++
+	return own
 }
 
 // leave undoes enter.
@@ -82,7 +101,16 @@ func (p *places) leave(identity string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	if p.held[identity]--; p.held[identity] == 0 {
-		delete(p.held, identity)
+	own := p.shares[identity]
+	if own.users--; own.users == 0 {
+		delete(p.shares, identity)
 	}
+}
+
+// later refuses a request for now. The agents are asked to come back at
+// different times.
+func later(w http.ResponseWriter, err *cyborg.Error) error {
+	const spread = 5
+	w.Header().Set("Retry-After", strconv.Itoa(1+rand.IntN(spread))) //nolint:gosec // it spreads load, it protects nothing
+	return err.WithHint("Send it again in a moment.")
 }

@@ -2,6 +2,7 @@ package agents
 
 import (
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -43,6 +44,13 @@ func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference boo
 		return err
 	}
 
+	// The report counts until it is recorded, and what was decoded with it.
+	recorded, err := e.held.take(w, int64(len(body)))
+	if err != nil {
+		return err
+	}
+	defer recorded()
+
 	var report agentapi.Report
 	if err := decode(body, &report); err != nil {
 		return err
@@ -73,7 +81,7 @@ func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference boo
 
 	// The place is taken only now, when all of the report is there and its host is
 	// known: a report that is sent by halves keeps no place from the others.
-	release, err := e.reports.acquire(w, r, report.Host)
+	release, err := e.reports.acquire(r.Context(), w, report.Host)
 	if err != nil {
 		return err
 	}
@@ -92,10 +100,10 @@ func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference boo
 // place for large reports as well, so the bodies and the places bound the
 // memory of all reports together. The caller must call done, also after an
 // error; it gives that place back.
-func (e *endpoint) readReport(w http.ResponseWriter, r *http.Request) (body []byte, done func(), err error) {
+func (e *endpoint) readReport(w http.ResponseWriter, r *http.Request) (text []byte, done func(), err error) {
 	done = func() {}
 
-	body, err = e.bodies.read(w, r, func() ([]byte, error) {
+	text, err = e.bodies.read(w, r, func(ctx context.Context, one *body) ([]byte, error) {
 		limit := e.config.ReportLimit
 		from, err := decompressed(w, r, limit)
 		if err != nil {
@@ -107,11 +115,16 @@ func (e *endpoint) readReport(w http.ResponseWriter, r *http.Request) (body []by
 		body, err := io.ReadAll(io.LimitReader(from, small+1))
 
 		if err == nil && int64(len(body)) > small && small < limit {
-			release, err := e.large.acquire(w, r, peer(r))
+			err := e.bodies.pause(one, func() error {
+				release, err := e.large.acquire(ctx, w, one.peer)
+				if err == nil {
+					done = release
+				}
+				return err
+			})
 			if err != nil {
 				return nil, err
 			}
-			done = release
 
 			rest, err := io.ReadAll(io.LimitReader(from, limit+1-int64(len(body))))
 			body = append(body, rest...)
@@ -121,7 +134,7 @@ func (e *endpoint) readReport(w http.ResponseWriter, r *http.Request) (body []by
 		return body, bodyError(r, body, limit, err)
 	})
 
-	return body, done, err
+	return text, done, err
 }
 
 // checkAgent refuses a sender that does not say which agent of which host it
@@ -148,19 +161,6 @@ func decode(body []byte, into any) error {
 		return cyborg.Errorf(cyborg.ErrInvalid, "the body is not what was expected: %w", err)
 	}
 	return nil
-}
-
-// readBody reads a body of at most limit bytes after decompression.
-func (e *endpoint) readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	return e.bodies.read(w, r, func() ([]byte, error) {
-		from, err := decompressed(w, r, limit)
-		if err != nil {
-			return nil, err
-		}
-
-		body, err := io.ReadAll(io.LimitReader(from, limit+1))
-		return body, bodyError(r, body, limit, err)
-	})
 }
 
 // decompressed returns a reader of a body, which may be compressed with gzip.

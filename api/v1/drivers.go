@@ -1,14 +1,15 @@
 package v1
 
 import (
-	"maps"
+	"bytes"
+	"encoding/json"
 	"net/http"
 	"slices"
-	"strings"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/redact"
 )
 
 // listDrivers lists the backends of the named hosts, or of all hosts.
@@ -123,26 +124,13 @@ func (a *API) updateDriver(w http.ResponseWriter, r *http.Request) error {
 	return a.configure(w, r, request, o.canonical, http.StatusOK)
 }
 
-// driverOptions reads the options of a driver. None may be a path, nor a list
-// with one: which files an agent reads and writes is decided on its host alone.
-// The agent, which knows its drivers, refuses what names a path in another way.
+// driverOptions reads the options of a driver. Answers mask what looks secret in
+// them: whoever sends an answer back must not make the mask the secret.
 func driverOptions(o *object) cyborg.JSONObject {
 	options := o.tree("options")
-
-	for _, name := range slices.Sorted(maps.Keys(options)) {
-		values, ok := options[name].([]any)
-		if !ok {
-			values = []any{options[name]}
-		}
-
-		for _, value := range values {
-			if text, ok := value.(string); ok && strings.HasPrefix(text, "/") {
-				o.fail("%s is a path, %q, and a request may name none: leave it out, and set it in agent.backends, in the configuration of the host's agent",
-					web.Join("options", web.Shorten(name)), web.Shorten(text))
-			}
-		}
+	if text, err := json.Marshal(options); err == nil && bytes.Contains(text, []byte(redact.Mask)) {
+		o.fail("options contain %s, which stands for a secret in answers: write the secret itself, or set it in agent.backends, in the configuration of the host's agent", redact.Mask)
 	}
-
 	return options
 }
 

@@ -7,9 +7,15 @@ import (
 	"github.com/cyborg-project/cyborg/api/auth"
 )
 
-// streamFraction is the part of all places for event streams that one caller
-// may have, and the part that is kept for admins: a tenth.
-const streamFraction = 10
+const (
+	// streamFraction is the part of all places for event streams that one caller
+	// may have, and the part that is kept for admins: a tenth.
+	streamFraction = 10
+	// fewestStreams is how many one caller may have at least: a caller looks at
+	// several things at once, and reconnects before the server has noticed the end
+	// of a stream.
+	fewestStreams = 4
+)
 
 // streams has the places of event streams. A stream keeps its place for as long
 // as its caller likes, so callers have shares, and only admins may take the
@@ -17,19 +23,19 @@ const streamFraction = 10
 type streams struct {
 	limit   int // of all
 	others  int // of all callers who are not admins
-	forEach int // of each of them
+	forEach int // of each caller
 
 	mu       sync.Mutex
 	open     int
-	byCaller map[string]int // those of callers who are not admins, by the caller's id
-	taken    int            // the sum of byCaller
+	byCaller map[string]int // by the caller's id
+	taken    int            // by callers who are not admins
 }
 
 // newStreams divides the places.
 func newStreams(limit int) *streams {
 	reserve := max(1, limit/streamFraction)
 	return &streams{
-		limit: limit, others: max(1, limit-reserve), forEach: max(1, limit/streamFraction), byCaller: map[string]int{},
+		limit: limit, others: max(1, limit-reserve), forEach: max(fewestStreams, limit/streamFraction), byCaller: map[string]int{},
 	}
 }
 
@@ -43,7 +49,7 @@ func (s *streams) take(caller auth.Caller) (release func(), err error) {
 	admin := caller.Role == auth.Admin
 
 	switch {
-	case !admin && s.byCaller[caller.ID] >= s.forEach:
+	case s.byCaller[caller.ID] >= s.forEach:
 		return nil, cyborg.Errorf(cyborg.ErrOverloaded, "%s has %d event streams open here already, as many as one caller may", caller.Name, s.forEach).
 			WithHint("Close one of them, or try another replica.")
 	case s.open >= s.limit, !admin && s.taken >= s.others:
@@ -52,9 +58,9 @@ func (s *streams) take(caller auth.Caller) (release func(), err error) {
 	}
 
 	s.open++
+	s.byCaller[caller.ID]++
 	if !admin {
 		s.taken++
-		s.byCaller[caller.ID]++
 	}
 
 	return func() { s.release(caller.ID, admin) }, nil
@@ -66,11 +72,9 @@ func (s *streams) release(id string, admin bool) {
 	defer s.mu.Unlock()
 
 	s.open--
-	if admin {
-		return
+	if !admin {
+		s.taken--
 	}
-
-	s.taken--
 	if s.byCaller[id]--; s.byCaller[id] == 0 {
 		delete(s.byCaller, id)
 	}

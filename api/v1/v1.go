@@ -31,7 +31,7 @@ type Config struct {
 	BodyLimit int64
 
 	// MaxStreams is how many event streams may be open at once; default 1000. A
-	// caller who is no admin may have a tenth of them, and a tenth is for admins.
+	// caller may have a tenth of them, but always 4, and a tenth is for admins.
 	MaxStreams int
 
 	// Heartbeat is the interval of the comments that keep an event stream without

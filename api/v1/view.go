@@ -10,6 +10,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/internal/redact"
 )
 
 // The views are what the API shows of the domain's types: what is recorded, and
@@ -60,9 +61,11 @@ func viewOperation(op cyborg.Operation) operationView {
 	return operationView{Operation: op, WorkflowID: op.WorkflowID()}
 }
 
-// viewBackend returns the backend without null lists.
+// viewBackend returns the backend without null lists, and with options as
+// readers may see them.
 func viewBackend(backend cyborg.Backend) cyborg.Backend {
 	backend.Services = notNil(backend.Services)
+	backend.Options = redact.Options(backend.Options)
 	return backend
 }
 
@@ -133,6 +136,10 @@ func driverLocation(host, backend string) string {
 func showInput(input cyborg.JSONObject) cyborg.JSONObject {
 	shown := cyborg.JSONObject{}
 	maps.Copy(shown, input)
+
+	if options, ok := shown["options"].(map[string]any); ok {
+		shown["options"] = redact.Options(options)
+	}
 
 	image, ok := shown["image"].(map[string]any)
 	if !ok {

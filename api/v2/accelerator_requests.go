@@ -98,6 +98,11 @@ func visible(r *http.Request, certain bool) []string {
 		return nil
 	}
 
+	// Members whom Keystone does not know had no projects of their own in earlier
+	// releases. What they created then has none, and stays theirs.
+	if caller.UserID == "" && caller.Has("member") && caller.Project != "" {
+		return []string{caller.Project, ""}
+	}
 	return []string{caller.Project}
 }
 
@@ -133,7 +138,10 @@ func (a *API) listARQs(w http.ResponseWriter, r *http.Request) error {
 	// A caller who may see only one project gets an empty list, not an error, when
 	// it asks for another.
 	if projects := visible(r, len(filter.Instances) > 0); projects != nil {
-		if len(filter.Projects) > 0 && !slices.Contains(filter.Projects, projects[0]) {
+		if len(filter.Projects) > 0 {
+			projects = slices.DeleteFunc(projects, func(project string) bool { return !slices.Contains(filter.Projects, project) })
+		}
+		if len(projects) == 0 {
 			return a.writeARQs(w, r, http.StatusOK, nil)
 		}
 		filter.Projects = projects

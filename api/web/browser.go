@@ -12,19 +12,20 @@ import (
 // through their visitor's browser. It refuses requests that change something
 // and come from a page of another origin. If no credential is needed (open), it
 // also refuses every request that addresses this server by a name that is
-// neither one of loopback nor one of more: a page could have made the name up
+// neither one of loopback nor one of more (the names in its certificate, and
+// those that are configured): a page could have made the name up
 // (DNS rebinding), and the browser of a visitor reaches a loopback listener
 // without any credential.
 func GuardBrowsers(open bool, more ...string) func(http.Handler) http.Handler {
 	crossOrigin := http.NewCrossOriginProtection()
-	names := map[string]bool{"localhost": true, "127.0.0.1": true, "::1": true}
+	names := map[string]bool{"localhost": true}
 	for _, name := range more {
 		names[strings.ToLower(name)] = true
 	}
 
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if open && !names[hostName(r.Host)] {
+			if name := hostName(r.Host); open && !names[name] && !net.ParseIP(name).IsLoopback() {
 				WriteError(w, r, cyborg.Errorf(cyborg.ErrForbidden, "this server is not called %q", r.Host).
 					WithHint("Call it 127.0.0.1 or localhost, or have callers prove who they are."))
 				return

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -63,9 +64,11 @@ type ExchangeRecorder func(ctx context.Context, x Exchange)
 
 // Observe returns the middleware of a listener: it gives each request its ID,
 // turns panics of the handler into answers, logs the request, and counts it. A
-// request that went well is logged at debug if it is a GET, or if its handler
-// called SetRoutine. account gets every exchange; it may be nil.
+// request that went well is logged at debug if it is a GET or HEAD, or if its
+// handler called SetRoutine. account gets every exchange; it may be nil.
 func Observe(log *slog.Logger, metrics *Metrics, account ExchangeRecorder) func(http.Handler) http.Handler {
+	failures := &strangersFailures{}
+
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			x := &exchange{requestID: requestIDOf(r), route: "unmatched"}
@@ -88,7 +91,7 @@ func Observe(log *slog.Logger, metrics *Metrics, account ExchangeRecorder) func(
 					metrics.duration.WithLabelValues(method(r), x.route, strconv.Itoa(rec.answered())).Observe(took.Seconds())
 				}
 
-				logExchange(log, r, x, rec, took)
+				logExchange(log, r, x, rec, took, failures)
 
 				if account != nil {
 					account(ended, Exchange{
@@ -144,10 +147,10 @@ func method(r *http.Request) string {
 
 // logExchange logs the request and its answer. A failure is logged at the level
 // of its kind.
-func logExchange(log *slog.Logger, r *http.Request, x *exchange, rec *recorder, took time.Duration) {
+func logExchange(log *slog.Logger, r *http.Request, x *exchange, rec *recorder, took time.Duration, failures *strangersFailures) {
 	ctx := context.WithoutCancel(r.Context())
 	level := slog.LevelInfo
-	if r.Method == http.MethodGet || x.routine {
+	if r.Method == http.MethodGet || r.Method == http.MethodHead || x.routine {
 		level = slog.LevelDebug
 	}
 
@@ -165,8 +168,13 @@ func logExchange(log *slog.Logger, r *http.Request, x *exchange, rec *recorder, 
 	if x.err != nil {
 		kind := cyborg.ErrorKindOf(x.err)
 		level = kind.LogLevel()
-		if x.refusedStranger(rec.answered()) {
-			level = slog.LevelDebug
+		if x.identity.Name == "" && x.identity.ID == "" {
+			repeated, count := failures.count(rec.answered(), time.Now())
+			if !count {
+				level = slog.LevelDebug
+			} else if repeated > 0 {
+				attrs = append(attrs, slog.Int("repeated", repeated))
+			}
 		}
 		attrs = append(attrs, slog.String("kind", string(kind)), slog.String("error", x.err.Error()))
 	}
@@ -177,19 +185,36 @@ func logExchange(log *slog.Logger, r *http.Request, x *exchange, rec *recorder, 
 // longestPath is how many characters of a path are logged.
 const longestPath = 1000
 
-// refusedStranger reports whether the request came from somebody who proved
-// nothing and was refused for it, or found nothing. Anybody can make as many of
-// these as they like; metrics count them, and the audit trail of the API.
-func (x *exchange) refusedStranger(status int) bool {
-	if x.identity.Name != "" || x.identity.ID != "" {
-		return false
+// strangersWindow is for how long failures of strangers have one line.
+const strangersWindow = time.Minute
+
+// strangersFailures counts what failed in this server for callers who have
+// proved nothing. Anybody can make as many requests as they like, and each would
+// cost a line. What such a caller did wrong is never logged: metrics count it,
+// and the audit trail of the API.
+type strangersFailures struct {
+	mu       sync.Mutex
+	began    time.Time // when the last line was logged
+	repeated int       // since then
+}
+
+// count counts a failure with that status. It reports whether to log it, and how
+// many there were since the last one that was logged.
+func (f *strangersFailures) count(status int, now time.Time) (repeated int, line bool) {
+	if status < http.StatusInternalServerError {
+		return 0, false
 	}
 
-	switch status {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusMethodNotAllowed:
-		return true
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	if !f.began.IsZero() && now.Sub(f.began) < strangersWindow {
+		f.repeated++
+		return 0, false
 	}
-	return false
+
+	repeated, f.repeated, f.began = f.repeated, 0, now
+	return repeated, true
 }
 
 // recorder remembers the status and the size of an answer.

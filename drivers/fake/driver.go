@@ -21,7 +21,7 @@ const Name = "fake"
 
 // Register adds the driver to a registry.
 func Register(registry *drivers.Registry) error {
-	return registry.Register(Name, New, PathOptions()...)
+	return registry.Register(Name, New, drivers.Own(PathOptions()...)...)
 }
 
 // lockTimeout bounds how long New waits for the locks of all cards. A lock is

@@ -23,7 +23,7 @@ const Name = "generic"
 
 // Register adds the driver to a registry.
 func Register(registry *drivers.Registry) error {
-	return registry.Register(Name, New, optionPCIIDs)
+	return registry.Register(Name, New, drivers.OwnOption{Name: optionPCIIDs}, drivers.OwnOption{Name: optionVFIO, Open: isVFIODriver})
 }
 
 // Driver is one backend. It keeps nothing about the hardware between two calls,

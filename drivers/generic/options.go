@@ -54,6 +54,18 @@ type options struct {
 // name becomes part of a path, so it may not have a slash.
 var driverNamePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]*$`)
 
+// vfioDriverPattern matches vfio-pci and its variants for single devices, such
+// as mlx5-vfio-pci and nvgrace-gpu-vfio-pci: the kernel names all of them so.
+var vfioDriverPattern = regexp.MustCompile(`^([a-z0-9]+[-_])*vfio[-_]pci$`)
+
+// isVFIODriver reports whether a request may name that kernel driver. An attach
+// loads the module of that name, and most modules have no business with a
+// request; which others a host needs, its own configuration says.
+func isVFIODriver(value any) bool {
+	name, ok := value.(string)
+	return ok && vfioDriverPattern.MatchString(name)
+}
+
 // parseOptions decodes the options over the defaults. The error is of kind
 // ErrInvalid and names all mistakes at once.
 func parseOptions(backend string, given map[string]any) (options, error) {

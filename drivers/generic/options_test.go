@@ -115,3 +115,19 @@ func TestRegistered(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"discover", "install", "attach", "in_use"}, drivers.Services(driver))
 }
+
+// A request may have an attach load vfio-pci and its variants, and no other
+// module.
+func TestRequestsChooseOnlyVFIODrivers(t *testing.T) {
+	t.Parallel()
+	registry := drivers.NewRegistry()
+	require.NoError(t, generic.Register(registry))
+
+	for name, open := range map[any]bool{
+		"vfio-pci": true, "mlx5-vfio-pci": true, "nvgrace-gpu-vfio-pci": true, "hisi_acc_vfio_pci": true,
+		"nbd": false, "vfio": false, "vfio-pci-evil": false, "evilvfio-pci": false, "": false, 7: false,
+	} {
+		_, own := registry.SplitOwn(generic.Name, map[string]any{"vfio_driver": name})
+		require.Equal(t, open, len(own) == 0, name)
+	}
+}

@@ -111,6 +111,35 @@ type Floor struct {
 	Open   []int64 `json:"open,omitempty"`
 }
 
+// HostHeader is the header of reports and heartbeats that names their host. A
+// server believes it of the agents in its own process only, before it has read
+// a body; the body decides.
+const HostHeader = "Cyborg-Host"
+
+// InstanceHeader is the header in which the doctor of a host tells the instances
+// that its agent may have, each in a line of its own, when it asks how the host
+// is recorded. An empty line is none.
+const InstanceHeader = "Cyborg-Instance"
+
+// HostReply is how a host is recorded, for its agent's doctor. It does not name
+// the agent's instance: whoever knows that can pass for the agent.
+type HostReply struct {
+	Address  string    `json:"agent_address,omitempty"` // from which its agent was last heard
+	LastSeen time.Time `json:"last_seen,omitzero"`
+	Silent   bool      `json:"silent"`
+	// OtherAgent is set if the host is bound to another agent than the ones
+	// asked about.
+	OtherAgent bool `json:"other_agent"`
+	// DuplicateAgents are where other agents run under the host's name.
+	DuplicateAgents []DuplicateAgent `json:"rivals,omitempty"`
+}
+
+// DuplicateAgent is where an agent was heard that runs under the name of a host
+// which has another one.
+type DuplicateAgent struct {
+	Address string `json:"agent_address,omitempty"`
+}
+
 // MaxSequence is the highest possible Report.Sequence: the largest integer that
 // every JSON parser reads exactly. Sequences begin at a clock's milliseconds
 // since 1970, which reach it in the year 287396.

@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +20,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/activities/agent/novaconf"
 	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/doctor"
 	"github.com/cyborg-project/cyborg/internal/temporalclient"
@@ -244,14 +245,14 @@ func examineName(ctx context.Context, f *doctor.Findings, c *config.Config, endp
 		return
 	}
 
-	host, err := servers.host(ctx, endpoint, c.Agent.Host)
+	host, err := servers.host(ctx, endpoint, c.Agent.Host, own)
 	const do = "Give one of the two machines a name of its own (agent.host), or stop its agent."
 	switch {
 	case cyborg.ErrorKindOf(err) == cyborg.ErrNotFound:
 		f.OKf(check, "%s has not reported yet", c.Agent.Host)
 	case err != nil:
 		f.Error(check, err, "Look at the server's log.")
-	case !host.Silent && host.Instance != "" && !slices.Contains(own, host.Instance):
+	case !host.Silent && host.OtherAgent:
 		f.Fail(check, fmt.Sprintf("%s has an agent that is not of this state directory and boot: one at %s, heard at %s",
 			c.Agent.Host, host.Address, host.LastSeen.Format(time.RFC3339)), do)
 	case len(host.DuplicateAgents) > 0:
@@ -266,7 +267,7 @@ type serverClient struct{ trust *tls.Config }
 
 // get requests a URL within endpointLimit and calls read with the answer. It
 // uses no connection twice, so that each check connects anew.
-func (a serverClient) get(ctx context.Context, url string, read func(*http.Response) error) error {
+func (a serverClient) get(ctx context.Context, url string, headers http.Header, read func(*http.Response) error) error {
 	ctx, cancel := context.WithTimeout(ctx, endpointLimit)
 	defer cancel()
 
@@ -274,6 +275,7 @@ func (a serverClient) get(ctx context.Context, url string, read func(*http.Respo
 	if err != nil {
 		return err
 	}
+	maps.Copy(request.Header, headers)
 
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: a.trust, ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
@@ -289,7 +291,7 @@ func (a serverClient) get(ctx context.Context, url string, read func(*http.Respo
 // health returns the time on the server's clock. HTTP sends whole seconds, so
 // half a second is added.
 func (a serverClient) health(ctx context.Context, endpoint string) (then time.Time, err error) {
-	err = a.get(ctx, endpoint+healthPath, func(response *http.Response) error {
+	err = a.get(ctx, endpoint+healthPath, nil, func(response *http.Response) error {
 		if response.StatusCode != http.StatusOK {
 			return cyborg.Errorf(cyborg.ErrUnavailable, "is no agent endpoint of Cyborg: it answers %s", response.Status)
 		}
@@ -300,10 +302,10 @@ func (a serverClient) health(ctx context.Context, endpoint string) (then time.Ti
 	return then, err
 }
 
-// host returns the record of a host. The error is of kind ErrNotFound where
-// there is none.
-func (a serverClient) host(ctx context.Context, endpoint, name string) (host cyborg.Host, err error) {
-	err = a.get(ctx, endpoint+hostsPath+name, func(response *http.Response) error {
+// host returns how a host is recorded, compared with its own agent. The error is
+// of kind ErrNotFound where there is no such host.
+func (a serverClient) host(ctx context.Context, endpoint, name string, own []string) (host agentapi.HostReply, err error) {
+	err = a.get(ctx, endpoint+hostsPath+name, http.Header{agentapi.InstanceHeader: append([]string{""}, own...)}, func(response *http.Response) error {
 		switch response.StatusCode {
 		case http.StatusOK:
 			return json.NewDecoder(response.Body).Decode(&host)

@@ -140,7 +140,7 @@ type API struct {
 	QueueWait      time.Duration `key:"queue_wait" default:"2s" doc:"How long a request waits for its turn: for a place among max_in_flight operations, or for a database connection of its class. If its turn does not come in this time, the server answers 429."`
 	BodyLimit      Size          `key:"body_limit" default:"1MiB" min:"1KiB" max:"64MiB" doc:"The largest request body that the server accepts."`
 	CensusWait     time.Duration `key:"census_wait" default:"5s" max:"5m" doc:"How long a census of usage waits for the hosts it asks."`
-	MaxStreams     int           `key:"max_streams" default:"1000" min:"1" doc:"The most event streams that are served at once. A tenth of them is kept for admins, and a caller who is no admin may have another tenth at most."`
+	MaxStreams     int           `key:"max_streams" default:"1000" min:"1" doc:"The most event streams that are served at once. A tenth of them is kept for admins, and each caller may have a tenth at most, but always 4."`
 	MaxConnections int           `key:"max_connections" default:"10000" min:"10" doc:"The most connections that are open at once. The limit is never more than half of the files that the process may open. At the limit, a new connection replaces the one that has been without a request for longest."`
 }
 

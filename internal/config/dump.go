@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"io"
 	"log/slog"
-	"net/url"
 	"reflect"
 	"strings"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/redact"
 )
 
 // Dump writes the sections that the process uses as YAML, in the format that
@@ -88,58 +88,10 @@ func (c *Config) node(value reflect.Value, key string) *yaml.Node {
 		return list
 	default:
 		if options, ok := reflect.TypeAssert[map[string]any](value); ok {
-			value = reflect.ValueOf(maskOptions(options))
+			value = reflect.ValueOf(redact.Options(options))
 		}
 		return scalar(value)
 	}
-}
-
-// maskOptions returns a copy of a driver's options in which everything that
-// looks secret is masked: by its name, or as the password of a URL. Drivers
-// define their options themselves, so nothing else tells.
-func maskOptions(options any) any {
-	switch v := options.(type) {
-	case map[string]any:
-		masked := make(map[string]any, len(v))
-		for name, option := range v {
-			if looksSecret(name) {
-				masked[name] = mask
-			} else {
-				masked[name] = maskOptions(option)
-			}
-		}
-		return masked
-	case []any:
-		masked := make([]any, len(v))
-		for i := range v {
-			masked[i] = maskOptions(v[i])
-		}
-		return masked
-	case string:
-		if u, err := url.Parse(v); err == nil && u.User != nil {
-			return u.Redacted()
-		}
-	}
-	return options
-}
-
-// looksSecret reports whether an option is probably a secret by its name, such
-// as api-token, sshKey or BMC_PASSWORD.
-func looksSecret(name string) bool {
-	lower := strings.ToLower(name)
-	for _, word := range []string{"password", "passwd", "passphrase", "secret", "token", "credential", "apikey"} {
-		if strings.Contains(lower, word) {
-			return true
-		}
-	}
-
-	// "key" is a word of its own, or the last one: "monkey" is no secret.
-	for _, end := range []string{"_key", "-key", ".key", " key"} {
-		if strings.HasSuffix(lower, end) {
-			return true
-		}
-	}
-	return lower == "key" || strings.HasSuffix(name, "Key")
 }
 
 // scalar converts a single value to YAML. Durations and levels are written in

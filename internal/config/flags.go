@@ -3,11 +3,14 @@ package config
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/cyborg-project/cyborg/internal/redact"
 )
 
 // fileFlag is the name of the flag that names the configuration file.
@@ -159,7 +162,26 @@ func (d *decoder) fromFlags(flags *pflag.FlagSet) map[string]given {
 					", the configuration file, or a file that the parameter passfile names",
 			}))
 		}
+
+		if value.option.field.Type == reflect.TypeFor[[]Backend]() && hasSecretOption(value.node) {
+			d.problems = append(d.problems, g.problem(g.node, Problem{
+				Key:     value.option.key,
+				Message: "has an option that looks secret, which everybody on this machine could read: use " + value.option.env() + " or the configuration file",
+			}))
+		}
 	})
 
 	return values
+}
+
+// hasSecretOption reports whether an option of a backend looks secret.
+func hasSecretOption(backends *yaml.Node) bool {
+	var given []map[string]any
+	if backends == nil || backends.Decode(&given) != nil {
+		return false // what is wrong with it is said elsewhere
+	}
+
+	return slices.ContainsFunc(given, func(backend map[string]any) bool {
+		return !reflect.DeepEqual(redact.Options(backend), backend)
+	})
 }

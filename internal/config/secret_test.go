@@ -172,3 +172,28 @@ func TestNoPasswordOnTheCommandLine(t *testing.T) {
 		require.NotContains(t, err.Error(), canary)
 	}
 }
+
+// TestNoSecretOptionOnTheCommandLine: the options of drivers are arguments like
+// others.
+func TestNoSecretOptionOnTheCommandLine(t *testing.T) {
+	t.Parallel()
+	const canary = "correct-horse-battery"
+	for backends, good := range map[string]bool{
+		"[{driver: generic, options: {device_spec: [{vendor_id: '10de'}]}}]": true,
+		"[{driver: xpu, options: {bmc_password: " + canary + "}}]":           false,
+		"[{driver: xpu, options: {cards: [{api-token: " + canary + "}]}}]":   false,
+		"[{driver: xpu, options: {at: 'https://u:" + canary + "@bmc/'}}]":    false,
+	} {
+		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+		config.AddFlags(flags, config.Flag{Name: "backends", Key: "agent.backends"})
+		require.NoError(t, flags.Parse([]string{"--backends", backends}))
+
+		_, err := config.Load(config.LoadOptions{Process: config.ProcessAgent, Flags: flags, Env: []string{"HOME=/"}})
+		if good {
+			require.NoError(t, err)
+			continue
+		}
+		require.ErrorContains(t, err, "CYBORG_AGENT_BACKENDS")
+		require.NotContains(t, err.Error(), canary)
+	}
+}

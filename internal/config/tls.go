@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,6 +42,25 @@ func (t ServerTLS) Listener(auth tls.ClientAuthType) (*tls.Config, error) {
 	}
 
 	return listener, nil
+}
+
+// Names returns the names and addresses in the listener's certificate, by which
+// callers may address it; none without a certificate that can be read.
+func (t ServerTLS) Names() []string {
+	if t.Cert == "" {
+		return nil
+	}
+
+	loaded, err := (&keyPair{cert: t.Cert, key: t.Key}).load()
+	if err != nil || loaded.Leaf == nil {
+		return nil // Listener says what is wrong with it
+	}
+
+	names := slices.Clone(loaded.Leaf.DNSNames)
+	for _, ip := range loaded.Leaf.IPAddresses {
+		names = append(names, ip.String())
+	}
+	return names
 }
 
 // Client returns the TLS configuration for connections to a Cyborg server. A

@@ -209,3 +209,14 @@ func TestUnusableTLSIsRefused(t *testing.T) {
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), file)
 	}
 }
+
+// A listener may be addressed by the names in its certificate.
+func TestNamesOfTheCertificate(t *testing.T) {
+	t.Parallel()
+	a := newAuthority(t)
+	a.issue(t, "server", "server")
+	given := config.ServerTLS{Cert: a.file("server.crt"), Key: a.file("server.key")}
+	require.Equal(t, []string{"127.0.0.1"}, given.Names())
+	require.Empty(t, config.ServerTLS{}.Names())
+	require.Empty(t, config.ServerTLS{Cert: "/nowhere", Key: "/nowhere"}.Names())
+}

@@ -9,11 +9,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/cyborg-project/cyborg/internal/redact"
 )
 
 // mask replaces a secret wherever it would be shown. Load rejects a secret that
 // contains it.
-const mask = "******"
+const mask = redact.Mask
 
 // Secret is a text that is masked when it is printed, logged or marshalled.
 type Secret string

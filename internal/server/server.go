@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"log/slog"
+	"net/url"
 	"slices"
 	"time"
 
@@ -198,7 +199,9 @@ func (s *server) conductor() ([]Part, error) {
 		deps.Glance = s.images
 	}
 
-	endpoint, err := agents.New(agents.Config{Certificates: s.config.AgentEndpoint.TLS.ClientCA != ""}, deps)
+	endpoint, err := agents.New(agents.Config{
+		Certificates: s.config.AgentEndpoint.TLS.ClientCA != "", Hosts: s.config.AgentEndpoint.TLS.Names(),
+	}, deps)
 	if err != nil {
 		return nil, err
 	}
@@ -281,8 +284,14 @@ func (s *server) api() ([]Part, error) {
 		instances, rescueWithin = s.nova, s.config.Nova.RescueTimeout
 	}
 
+	names := c.TLS.Names()
+	if public, err := url.Parse(c.PublicEndpoint); err == nil && public.Hostname() != "" {
+		names = append(names, public.Hostname())
+	}
+
 	handler, err := api.New(api.Config{
 		Auth:    callers,
+		Hosts:   names,
 		Limits:  limiter.Config{Connections: int(s.config.Database.MaxConns), QueueWait: c.QueueWait},
 		Operate: operate.Config{MaxInFlight: c.MaxInFlight},
 		V1: v1.Config{

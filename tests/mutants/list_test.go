@@ -372,6 +372,31 @@ func ofRecords() []mutant {
 			new: `time + " >= clock_timestamp() - " + interval`,
 		},
 		{
+			breaks: "creators of requests pass one by one", file: "db/internal/openstack/arqs.go",
+			old: "pg_advisory_xact_lock(hashtextextended('quota of '", new: "pg_advisory_xact_lock_shared(hashtextextended('quota of '",
+			pkg: "db", test: "TestUnboundARQsAreLimitedTogether",
+		},
+		{
+			breaks: "a report counts as held until nothing keeps it", file: "db/internal/ingest/batch.go",
+			old: "\t\tselect {\n\t\tcase <-one.answer:\n\t\tcase <-g.stopped:\n\t\t}\n\t\treturn none", new: "\t\treturn none",
+			pkg: "db/internal/ingest", test: "TestSubmitReturnsWhenNothingIsKept",
+		},
+		{
+			breaks: "reports that wait are bounded", file: "api/agents/held.go",
+			old: "if h.bytes+bytes > h.limit {", new: "if h.bytes+bytes > h.limit && h.limit < 0 {",
+			pkg: "api/agents", test: "TestReportsThatWaitAreBounded",
+		},
+		{
+			breaks: "what a step saw under a number out of reach is left out", file: "db/internal/ingest/observe.go",
+			old: "if err != nil || sequence <= furthest {", new: "if true {",
+			pkg: "db", test: "TestObservedNumberOutOfReach",
+		},
+		{
+			breaks: "a report may follow what was observed of its host", file: "db/internal/ingest/reports.go",
+			old: "(SELECT max(observed_seq) FROM devices WHERE host = $1), 0)", new: "0)",
+			pkg: "db", test: "TestObservedNumberOutOfReach",
+		},
+		{
 			breaks: "another run cannot write", file: operation + "owner.go", pkg: pkg, test: "TestOtherRunOfAnOperationIsRefused",
 			old: "if o.state.Ended() || !o.ownedBy(run) {\n\t\treturn superseded",
 			new: "if o.state.Ended() {\n\t\treturn superseded",
@@ -764,6 +789,76 @@ func ofTheAPI() []mutant {
 	)
 
 	return []mutant{
+		{
+			breaks: "a reader sees no secret of a driver's options", file: "api/v1/view.go",
+			old: "backend.Options = redact.Options(backend.Options)", new: "_ = redact.Options",
+			pkg: "api", test: "TestNoRouteShowsASecret",
+		},
+		{
+			breaks: "a reader sees no secret in the input of an operation", file: "api/v1/view.go",
+			old: "shown[\"options\"] = redact.Options(options)", new: "shown[\"options\"] = options",
+			pkg: "api", test: "TestNoRouteShowsASecret",
+		},
+		{
+			breaks: "an option within another is found", file: "drivers/registry.go",
+			old: "if isOwn(known, name, inside) {", new: "if name == \"\" && isOwn(known, name, inside) {",
+			pkg: "drivers", test: "TestOwnOptions",
+		},
+		{
+			breaks: "no request loads any module", file: "drivers/generic/driver.go",
+			old: "Open: isVFIODriver}", new: "Open: func(any) bool { return true }}",
+			pkg: "drivers/generic", test: "TestRequestsChooseOnlyVFIODrivers",
+		},
+		{
+			breaks: "an admin has a share of the event streams", file: "api/v1/streams.go",
+			old: "case s.byCaller[caller.ID] >= s.forEach:", new: "case !admin && s.byCaller[caller.ID] >= s.forEach:",
+			pkg: "api", test: "TestEventStreamsAreShared",
+		},
+		{
+			breaks: "nobody of Keystone sees requests without a project", file: "api/v2/accelerator_requests.go",
+			old: "caller.UserID == \"\" && caller.Has(\"member\")", new: "caller.Has(\"member\")",
+			pkg: "api", test: "TestRequestsWithoutAProject",
+		},
+		{
+			breaks: "failures of strangers have one line a minute", file: "api/web/observe.go",
+			old: "now.Sub(f.began) < strangersWindow", new: "now.Sub(f.began) < 0",
+			pkg: "api/web", test: "TestStrangersAreNotLogged",
+		},
+		{
+			breaks: "the agent endpoint tells no instance", file: "api/agents/host.go",
+			old: "Address: found.Address, LastSeen", new: "Address: found.Address + found.Instance, LastSeen",
+			pkg: "api/agents", test: "TestInstanceIsNotTold",
+		},
+		{
+			breaks: "of bodies that are as good as each other, the first arrive", file: "api/agents/bodies.go",
+			old: "if most > 1 {", new: "if most > 0 {",
+			pkg: "api/agents", test: "TestTheFirstBodiesArrive",
+		},
+		{
+			breaks: "agents of this process are several peers", file: "api/agents/bodies.go",
+			old: "return r.Header.Get(agentapi.HostHeader)", new: "return r.Header.Get(agentapi.HostHeader)[:1]",
+			pkg: "api/agents", test: "TestTheFirstBodiesArrive",
+		},
+		{
+			breaks: "heartbeats have room of their own", file: "api/agents/heartbeats.go",
+			old: "return e.beats.read(", new: "return e.bodies.read(",
+			pkg: "api/agents", test: "TestTheFirstBodiesArrive",
+		},
+		{
+			breaks: "large reports of one peer wait", file: "api/agents/agents.go",
+			old: "e.large.beyondShare = true", new: "e.large.beyondShare = false",
+			pkg: "api/agents", test: "TestLargeReportsOfOnePeerWait",
+		},
+		{
+			breaks: "a wait for a place is not the body's time", file: "api/agents/bodies.go",
+			old: "one.until = one.until.Add(time.Since(began))", new: "_ = began",
+			pkg: "api/agents", test: "TestWaitIsNotTheBodysTime",
+		},
+		{
+			breaks: "a body that waits for its place is given up", file: "api/agents/bodies.go",
+			old: "\tsurplus.giveUp()\n", new: "",
+			pkg: "api/agents", test: "TestBodyThatWaitsIsGivenUp",
+		},
 		{
 			breaks: "nothing is recorded while Temporal is away", file: operate + "do.go", pkg: pkg, test: "TestOperationsWhileTemporalIsAway",
 			old: "if err := r.Available(ctx); err != nil {",

@@ -1,12 +1,18 @@
 package standalone_test
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -27,10 +33,37 @@ func TestOwnAgentsNeedNoPort(t *testing.T) {
 
 	ports := listening(t, s.PID())
 	require.Contains(t, ports, s.Temporal[strings.LastIndex(s.Temporal, ":")+1:])
-	require.NotContains(t, ports, "6667", "the default of agent_endpoint.listen")
+	for _, port := range ports {
+		require.False(t, speaksToAgents(t, port), "port %s is the agent endpoint", port)
+	}
+
+	open := harness.Start(t, harness.Options{})
+	require.True(t, slices.ContainsFunc(listening(t, open.PID()), func(port string) bool { return speaksToAgents(t, port) }),
+		"where the endpoint has a port, it is found")
 }
 
-// listening returns the TCP ports of IPv4 on which a process listens.
+// speaksToAgents reports whether the agent endpoint answers on a port of
+// loopback, of IPv4 or IPv6.
+func speaksToAgents(t *testing.T, port string) bool {
+	t.Helper()
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+net.JoinHostPort(host, port)+"/agent/v1/reports", nil)
+		require.NoError(t, err)
+		client := &http.Client{Timeout: time.Minute}
+		response, err := client.Do(request)
+		client.CloseIdleConnections()
+		if err != nil {
+			continue // nothing there, or another protocol
+		}
+		_ = response.Body.Close() // the status says it
+		if response.StatusCode == http.StatusMethodNotAllowed {
+			return true
+		}
+	}
+	return false
+}
+
+// listening returns the TCP ports on which a process listens.
 func listening(t *testing.T, pid int) (ports []string) {
 	t.Helper()
 	open := map[string]bool{} // inodes of sockets
@@ -42,15 +75,21 @@ func listening(t *testing.T, pid int) (ports []string) {
 		}
 	}
 
-	// proc_net_tcp: number, local and remote address, state (0A is listening), ….
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/tcp", pid))
-	require.NoError(t, err)
-	for _, line := range regexp.MustCompile(`:([0-9A-F]{4}) \S+ 0A (?:\S+\s+){5}(\d+) `).FindAllStringSubmatch(string(text), -1) {
-		var port int
-		_, err := fmt.Sscanf(line[1], "%X", &port)
+	for _, table := range []string{"tcp", "tcp6"} {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, table))
+		if errors.Is(err, fs.ErrNotExist) && table == "tcp6" {
+			continue // a machine without IPv6
+		}
 		require.NoError(t, err)
-		if open[line[2]] {
-			ports = append(ports, fmt.Sprint(port))
+
+		// proc_net_tcp: number, local and remote address, state (0A is listening), ….
+		for _, line := range regexp.MustCompile(`:([0-9A-F]{4}) \S+ 0A (?:\S+\s+){5}(\d+) `).FindAllStringSubmatch(string(text), -1) {
+			var port int
+			_, err := fmt.Sscanf(line[1], "%X", &port)
+			require.NoError(t, err)
+			if open[line[2]] {
+				ports = append(ports, fmt.Sprint(port))
+			}
 		}
 	}
 	return ports

@@ -161,7 +161,7 @@ func (a *Agent) assemble(dir *statedir.Dir, j *journal.Journal) (parts, error) {
 		return parts{}, err
 	}
 
-	conductors := newEndpoint(a.config.Endpoints, a.config.TLS, a.deps.Dial)
+	conductors := newEndpoint(a.config.Host, a.config.Endpoints, a.config.TLS, a.deps.Dial)
 	conductors.proof = own.proof
 
 	store, err := images.Open(images.Config{

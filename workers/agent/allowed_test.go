@@ -37,10 +37,12 @@ func TestAStepFromNobodyDoesOnlyWhatTheHostAllows(t *testing.T) {
 		{"park": "1xgpu", "park_dir": cards, "boot_id_file": secret}, {"park": "1xgpu", "Park_Dir": cards},
 	} {
 		failure := h.temporal.run(workflows.ConfigureActivity, configure("fake", options), nil)
-		require.Contains(t, failure.GetMessage(), "no request may name a path on host node-1")
+		require.Contains(t, failure.GetMessage(), "on host node-1, no request may set these options")
 	}
 	failure := h.temporal.run(workflows.ConfigureActivity, configure("generic", cyborg.JSONObject{"pci_ids": secret}), nil)
-	require.Contains(t, failure.GetMessage(), "no request may name a path on host node-1")
+	require.Contains(t, failure.GetMessage(), "on host node-1, no request may set these options")
+	failure = h.temporal.run(workflows.ConfigureActivity, configure("generic", cyborg.JSONObject{"vfio_driver": "nbd"}), nil)
+	require.Contains(t, failure.GetMessage(), "no request may set these options of driver generic so: vfio_driver")
 	stop()
 
 	// A host with another driver does not even make this one.

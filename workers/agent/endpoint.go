@@ -45,6 +45,7 @@ const (
 // does not answer, it asks the next one, and from then on asks that one first.
 type endpoint struct {
 	urls []string
+	host string // for which this agent speaks
 	// first is the index in urls of the conductor to ask first.
 	first  atomic.Int64
 	client *http.Client
@@ -55,7 +56,7 @@ type endpoint struct {
 // newEndpoint makes the client. It follows no redirects, so that only a
 // configured conductor ever answers. dial makes the connections; nil means over
 // the network.
-func newEndpoint(urls []string, config *tls.Config, dial DialFunc) *endpoint {
+func newEndpoint(host string, urls []string, config *tls.Config, dial DialFunc) *endpoint {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext
 	}
@@ -65,7 +66,7 @@ func newEndpoint(urls []string, config *tls.Config, dial DialFunc) *endpoint {
 		trimmed[n] = strings.TrimRight(one, "/")
 	}
 
-	return &endpoint{urls: trimmed, client: &http.Client{
+	return &endpoint{urls: trimmed, host: host, client: &http.Client{
 		Transport: &http.Transport{
 			Proxy:                 http.ProxyFromEnvironment,
 			DialContext:           dial,
@@ -96,6 +97,7 @@ func (e *endpoint) post(ctx context.Context, path string, message, answer any) e
 		request, err := http.NewRequestWithContext(ctx, http.MethodPost, base+path, bytes.NewReader(text))
 		if err == nil {
 			request.Header.Set("Content-Type", "application/json")
+			request.Header.Set(agentapi.HostHeader, e.host)
 			// A message may be repeated. An empty Idempotency-Key, which is not sent, tells
 			// net/http so: it then sends the message again if the server closes the
 			// connection at that moment.

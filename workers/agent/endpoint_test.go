@@ -24,7 +24,7 @@ func serveImages(t *testing.T, handler http.HandlerFunc) *endpoint {
 	t.Helper()
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
-	e := newEndpoint([]string{server.URL}, nil, nil)
+	e := newEndpoint("h1", []string{server.URL}, nil, nil)
 	t.Cleanup(e.close)
 	return e
 }
@@ -117,7 +117,7 @@ func TestOneTimeURLs(t *testing.T) {
 	require.Equal(t, "GET "+path+" the-proof", <-asked)
 	require.Equal(t, "DELETE "+path+" the-proof", <-asked)
 
-	nobody := newEndpoint([]string{"http://127.0.0.1:1"}, nil, nil)
+	nobody := newEndpoint("h1", []string{"http://127.0.0.1:1"}, nil, nil)
 	defer nobody.close()
 	nobody.proof = "the-proof"
 	_, err = nobody.Image(t.Context(), path, 0)

@@ -108,7 +108,7 @@ func (i *Inventory) plan(request cyborg.ConfigureRequest) (Setting, error) {
 		}
 	}
 
-	if err := i.refusePaths(want.Driver, request.Options); err != nil {
+	if err := i.refuseOwn(want.Driver, request.Options); err != nil {
 		return Setting{}, err
 	}
 	if request.Options != nil {
@@ -132,17 +132,17 @@ func (i *Inventory) plan(request cyborg.ConfigureRequest) (Setting, error) {
 	return want, nil
 }
 
-// refusePaths returns an error of kind ErrInvalid where an option names a path.
-// A request comes through the API and through Temporal, and who has reached one
-// of them must not choose what the agent reads and writes.
-func (i *Inventory) refusePaths(driver string, options map[string]any) error {
-	_, paths := i.registry.SplitPaths(driver, options)
-	if len(paths) == 0 {
+// refuseOwn returns an error of kind ErrInvalid where only the host may set an
+// option. A request comes through the API and through Temporal, and who has
+// reached one of them must not choose what the agent reads, writes and loads.
+func (i *Inventory) refuseOwn(driver string, options map[string]any) error {
+	_, own := i.registry.SplitOwn(driver, options)
+	if len(own) == 0 {
 		return nil
 	}
 
-	return cyborg.Errorf(cyborg.ErrInvalid, "no request may name a path on host %s, as these options of driver %s do: %s",
-		i.config.Host, driver, strings.Join(slices.Sorted(maps.Keys(paths)), ", ")).
+	return cyborg.Errorf(cyborg.ErrInvalid, "on host %s, no request may set these options of driver %s so: %s",
+		i.config.Host, driver, strings.Join(slices.Sorted(maps.Keys(own)), ", ")).
 		WithHint("Leave it out, and set it in the configuration of the host's agent: agent.backends.")
 }
 

@@ -55,9 +55,9 @@ type Config struct {
 	Whitelist func() cyborg.WhitelistFile
 }
 
-// Setting is the configuration of one backend. Those of an Inventory have no
-// options that name paths: these come from Config alone, and a driver gets them
-// when it is made.
+// Setting is the configuration of one backend. Those of an Inventory have none
+// of the options that only the host may set (drivers.OwnOption): these come from
+// Config alone, and a driver gets them when it is made.
 type Setting struct {
 	Name    string         `json:"name"`
 	Driver  string         `json:"driver"`
@@ -73,9 +73,9 @@ type Inventory struct {
 	journal  Journal
 	log      *slog.Logger
 	locks    deviceLocks
-	// paths are the options that name paths, by backend, as Config has them. They
-	// never change.
-	paths map[string]Setting
+	// own are the options that only the host may set, by backend, as Config has
+	// them. They never change.
+	own map[string]Setting
 
 	observations observations
 	// configuring holds an item while the backends are changed, so that one change
@@ -156,7 +156,7 @@ func newSeen(sequence int64, report cyborg.DeviceReport) seen {
 func Open(config Config, registry *drivers.Registry, j Journal, log *slog.Logger) (*Inventory, error) {
 	i := &Inventory{
 		config: config, registry: registry, journal: j, log: log,
-		configuring: make(chan struct{}, 1), backends: map[string]*backend{}, paths: map[string]Setting{},
+		configuring: make(chan struct{}, 1), backends: map[string]*backend{}, own: map[string]Setting{},
 		changed: make(chan struct{}, 1), backendsChanged: make(chan struct{}, 1), scanRequests: make(chan string, 64), ready: make(chan struct{}),
 	}
 
@@ -167,18 +167,18 @@ func Open(config Config, registry *drivers.Registry, j Journal, log *slog.Logger
 	i.overrides = overrides
 
 	for _, setting := range config.Backends {
-		rest, paths := registry.SplitPaths(setting.Driver, setting.Options)
-		i.paths[setting.Name] = Setting{Driver: setting.Driver, Options: paths}
+		rest, own := registry.SplitOwn(setting.Driver, setting.Options)
+		i.own[setting.Name] = Setting{Driver: setting.Driver, Options: own}
 		setting.Options = rest
 		i.backends[setting.Name] = &backend{setting: setting, making: &watchdog{}}
 	}
 
-	// Earlier releases took paths from the API, too.
+	// Earlier releases took all options from the API.
 	for name, setting := range overrides {
-		rest, paths := registry.SplitPaths(setting.Driver, setting.Options)
-		if len(paths) > 0 && !sameSetting(i.paths[name], Setting{Driver: setting.Driver, Options: paths}) {
-			log.Warn("paths that were set through the API are not used; set them in agent.backends", "backend", name,
-				"options", slices.Sorted(maps.Keys(paths)))
+		rest, own := registry.SplitOwn(setting.Driver, setting.Options)
+		if len(own) > 0 && !sameSetting(i.own[name], Setting{Driver: setting.Driver, Options: own}) {
+			log.Warn("options that only the host may set were set through the API, and are not used; set them in agent.backends", "backend", name,
+				"options", slices.Sorted(maps.Keys(own)))
 		}
 		setting.Options = rest
 		overrides[name] = setting
@@ -231,12 +231,12 @@ func (i *Inventory) make(ctx context.Context, w *watchdog, setting Setting) (*in
 }
 
 // optionsOf returns the options to make a backend's driver with: those of the
-// setting, and the paths that the host's own configuration has for a backend of
+// setting, and those that only the host's own configuration has for a backend of
 // that name and driver.
 func (i *Inventory) optionsOf(setting Setting) map[string]any {
 	options := map[string]any{}
 	maps.Copy(options, setting.Options)
-	if own := i.paths[setting.Name]; own.Driver == setting.Driver {
+	if own := i.own[setting.Name]; own.Driver == setting.Driver {
 		maps.Copy(options, own.Options)
 	}
 	return options

@@ -172,8 +172,9 @@ func newBatcher[In, Out any](
 	}
 }
 
-// submit queues a message and waits for the answer, for ctx, or for the end of
-// run.
+// submit queues a message and waits for the answer or for the end of run. If
+// ctx ends first, it waits until nothing keeps the message any more: its caller
+// counts what waits.
 func (g *batcher[In, Out]) submit(ctx context.Context, in In) (Out, error) {
 	// The answer's channel has room for one, so that run never waits for a caller
 	// that has given up.
@@ -191,6 +192,10 @@ func (g *batcher[In, Out]) submit(ctx context.Context, in In) (Out, error) {
 	case a := <-one.answer:
 		return a.out, a.err
 	case <-ctx.Done():
+		select {
+		case <-one.answer:
+		case <-g.stopped:
+		}
 		return none, records.Explain(ctx.Err())
 	case <-g.stopped:
 		// The last batch may have been answered just before run returned.
@@ -286,6 +291,7 @@ func (g *batcher[In, Out]) write(ctx context.Context, batch []message[In, Out]) 
 	for _, one := range batch {
 		select {
 		case <-one.gone:
+			one.answer <- answer[Out]{}
 		default:
 			in, waiting = append(in, one.in), append(waiting, one)
 		}

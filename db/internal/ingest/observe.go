@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -15,8 +16,8 @@ import (
 
 // Observe merges what an agent observed of devices after an operation had
 // changed them, in the order of the sequence numbers. An observation that is
-// not newer than the recorded report is left out; superseded tells whether the
-// last one was.
+// not newer than the recorded report is left out, and so is one whose number is
+// out of reach; superseded tells whether the last one was not newer.
 func Observe(ctx context.Context, d *records.DB, tx pgx.Tx, host string, observations []cyborg.Observation) (superseded bool, err error) {
 	if len(observations) == 0 {
 		return false, nil
@@ -28,10 +29,18 @@ func Observe(ctx context.Context, d *records.DB, tx pgx.Tx, host string, observa
 	}
 
 	// A later observation of a device replaces an earlier one.
-	slices.SortStableFunc(observations, func(a, b cyborg.Observation) int { return int(a.Sequence - b.Sequence) })
+	slices.SortStableFunc(observations, func(a, b cyborg.Observation) int { return cmp.Compare(a.Sequence, b.Sequence) })
 	for _, o := range observations {
 		superseded = o.Sequence <= known[host].ReportSeq
 		if superseded {
+			continue
+		}
+
+		beyond, err := leaveOutJump(ctx, d, tx, host, o.Sequence)
+		if err != nil {
+			return false, err
+		}
+		if beyond {
 			continue
 		}
 
@@ -64,14 +73,38 @@ func Observe(ctx context.Context, d *records.DB, tx pgx.Tx, host string, observa
 		if err := markObservedUnconfirmed(ctx, tx, host, diff.Handles.Inserts); err != nil {
 			return false, err
 		}
-		// The records now differ from the last report: the same report would change
-		// something. An empty digest makes the host send it again.
-		if _, err := tx.Exec(ctx, "UPDATE hosts SET digest = '', generation = generation + 1 WHERE name = $1", host); err != nil {
+		if err := wantReport(ctx, tx, host); err != nil {
 			return false, err
 		}
 	}
 
 	return superseded, nil
+}
+
+// leaveOutJump reports whether an observation's number is so far above the
+// recorded ones that it would leave too few for the host's reports; see
+// refuseJumps. The next report then says how the device is.
+func leaveOutJump(ctx context.Context, d *records.DB, tx pgx.Tx, host string, sequence int64) (bool, error) {
+	if sequence <= agentapi.MaxClock {
+		return false, nil // nearly always, so nothing is read
+	}
+
+	furthest, err := furthestSequence(ctx, tx, host)
+	if err != nil || sequence <= furthest {
+		return false, err
+	}
+
+	d.Log.WarnContext(ctx, "an observation was left out, because its sequence is out of reach; check the clock of that machine",
+		slog.String("host", host), slog.Int64("sequence", sequence), slog.Int64("furthest", furthest))
+	return true, wantReport(ctx, tx, host)
+}
+
+// wantReport makes the host send its report again, also one that it has sent
+// before: the records now differ from the last one, so it would change
+// something.
+func wantReport(ctx context.Context, tx pgx.Tx, host string) error {
+	_, err := tx.Exec(ctx, "UPDATE hosts SET digest = '', generation = generation + 1 WHERE name = $1", host)
+	return err
 }
 
 // observed is the Base of the reports that Observe makes of observations. It

@@ -195,19 +195,29 @@ func refuseJumps(ctx context.Context, tx pgx.Tx, reports []agentapi.Report, refu
 			continue // nearly always, so nothing is read
 		}
 
-		var known int64
-		err := tx.QueryRow(ctx, "SELECT coalesce(max(report_seq), 0) FROM hosts WHERE name = $1", r.Host).Scan(&known)
+		furthest, err := furthestSequence(ctx, tx, r.Host)
 		if err != nil {
 			return err
 		}
 
-		if furthest := max(known, agentapi.MaxClock) + agentapi.MaxJump; r.Sequence > furthest {
-			refusals[i] = cyborg.Errorf(cyborg.ErrInvalid, "the report of host %q cannot be recorded: sequence %d is above %d; check the clock of that machine",
-				r.Host, r.Sequence, furthest)
+		if r.Sequence > furthest {
+			refusals[i] = cyborg.Errorf(cyborg.ErrInvalid, "the report of host %q cannot be recorded: sequence %d is above %d", r.Host, r.Sequence, furthest).
+				WithHint("Stop its cyborg-agent, check the clock of that machine, remove the file journal from agent.state_dir, and start the agent again: " +
+					"it then counts from its clock.")
 		}
 	}
 
 	return nil
+}
+
+// furthestSequence returns the highest number that the host's next report or
+// observation may have. An agent follows what was observed of its host, too.
+func furthestSequence(ctx context.Context, tx pgx.Tx, host string) (int64, error) {
+	var known int64
+	err := tx.QueryRow(ctx, `
+		SELECT greatest((SELECT max(report_seq) FROM hosts WHERE name = $1), (SELECT max(observed_seq) FROM devices WHERE host = $1), 0)`,
+		host).Scan(&known)
+	return max(known, agentapi.MaxClock) + agentapi.MaxJump, err
 }
 
 // lockReported locks the hosts of the reports, finds the duplicate agents among

@@ -3,6 +3,7 @@ package openstack
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -19,7 +20,7 @@ import (
 type ARQFilter struct {
 	UUIDs     []uuid.UUID
 	Instances []uuid.UUID
-	Projects  []string
+	Projects  []string // "" is none
 	Hosts     []string
 	Profiles  []string // names
 	States    []cyborg.ARQState
@@ -89,7 +90,11 @@ func (s *Store) ARQs(ctx context.Context, filter ARQFilter, listing records.List
 	var c records.Clause
 	records.AndAny(&c, "a.uuid", filter.UUIDs)
 	records.AndAny(&c, "a.instance_uuid", filter.Instances)
-	records.AndAny(&c, "a.project", filter.Projects)
+	if slices.Contains(filter.Projects, "") { // what was adopted may have no project
+		c.And("(a.project = ANY(?) OR a.project IS NULL)", filter.Projects)
+	} else {
+		records.AndAny(&c, "a.project", filter.Projects)
+	}
 	records.AndAny(&c, "a.host", filter.Hosts)
 	records.AndAny(&c, "a.profile_name", filter.Profiles)
 	records.AndAny(&c, "a.state", records.Texts(filter.States))
@@ -191,12 +196,18 @@ func (s *Store) CreateARQs(ctx context.Context, profile string, actor cyborg.Act
 }
 
 // checkUnbound returns an error of kind ErrForbidden if the project may not have
-// that many more requests that are not bound. Others may create some at the
-// same moment, so the limit can be exceeded by a few.
+// that many more requests that are not bound. The project's creators pass one by
+// one, so that each counts what the others have created.
 func (s *Store) checkUnbound(ctx context.Context, tx pgx.Tx, project string, more int) error {
 	limit := s.db.Options.MaxUnboundARQs
 	if limit == 0 {
 		return nil
+	}
+
+	// The count is a statement of its own: it sees what was committed while the
+	// lock was waited for.
+	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtextextended('quota of ' || $1, 0))", project); err != nil {
+		return err
 	}
 
 	var has int
