@@ -55,19 +55,26 @@ func tellFloors(ctx context.Context, tx pgx.Tx, reports []agentapi.Report, repli
 	return err
 }
 
-// exceedAssignments makes all further assignment numbers greater than the one
-// that a host has seen. Hosts are ahead of the records only where the database
+// exceedAssignments makes all further assignment numbers greater than those
+// that hosts have seen. Hosts are ahead of the records only where the database
 // has lost transactions: it was restored from a backup, or failed over to a
 // standby that was behind. Without this, the hosts would refuse every new step
 // as too late. A failure is only logged: the next heartbeat comes soon.
-func (s *Store) exceedAssignments(ctx context.Context, host string, seen, last int64) {
-	if seen <= last {
+func (s *Store) exceedAssignments(ctx context.Context, seen map[string]int64, last int64) {
+	highest, ahead := last, ""
+	for host, number := range seen {
+		if number > highest {
+			highest, ahead = number, host
+		}
+	}
+
+	if ahead == "" {
 		return
 	}
 
 	var exceeded bool
-	err := s.db.Pool.QueryRow(ctx, "SELECT exceed_assignment($1)", seen).Scan(&exceeded)
-	attrs := []any{slog.String("host", host), slog.Int64("number", seen), slog.Int64("known", last)}
+	err := s.db.Pool.QueryRow(ctx, "SELECT exceed_assignment($1)", highest).Scan(&exceeded)
+	attrs := []any{slog.String("host", ahead), slog.Int64("number", highest), slog.Int64("known", last)}
 
 	switch {
 	case err != nil:

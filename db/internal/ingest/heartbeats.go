@@ -131,12 +131,12 @@ func (s *Store) recordHeartbeats(
 	known = map[agentKey]heardHost{}
 
 	var (
-		h          heardHost
-		n          int
-		last, seen int64  // assignment numbers: drawn, and seen by a host
-		ahead      string // that host
-		duplicate  bool
-		refused    []agentIdentity
+		h         heardHost
+		n         int
+		last      int64                // the last assignment number that was drawn
+		seen      = map[string]int64{} // those that the hosts have seen
+		duplicate bool
+		refused   []agentIdentity
 	)
 
 	_, err = pgx.ForEachRow(rows, []any{&n, &h.BootID, &h.Digest, &h.Generation, &duplicate, &h.duplicates, &last}, func() error {
@@ -145,10 +145,7 @@ func (s *Store) recordHeartbeats(
 			refused = append(refused, sender)
 		} else {
 			key := agentKey{sender.host, sender.boot, sender.instance}
-			known[key] = h
-			if number := latest[key].Assignment; number > seen {
-				seen, ahead = number, sender.host
-			}
+			known[key], seen[sender.host] = h, latest[key].Assignment
 		}
 
 		h.duplicates = nil // known has the slice now, so the next row needs a new one
@@ -156,7 +153,7 @@ func (s *Store) recordHeartbeats(
 	})
 
 	if err == nil {
-		s.exceedAssignments(ctx, ahead, seen, last)
+		s.exceedAssignments(ctx, seen, last)
 	}
 
 	if err == nil && len(refused) > 0 {

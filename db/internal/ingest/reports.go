@@ -103,8 +103,8 @@ type hostRow struct {
 func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies []agentapi.ReportReply, refusals []error, err error) {
 	var (
 		fresh, successors []duplicateAgent
-		last, seen        int64  // assignment numbers: drawn, and seen by a host
-		ahead             string // that host
+		last              int64                // the last assignment number that was drawn
+		seen              = map[string]int64{} // those that the hosts have seen
 	)
 	err = s.db.Change(ctx, cyborg.Actor{Name: inventory.AgentRole}, uuid.Nil, func(tx pgx.Tx) error {
 		var (
@@ -141,9 +141,7 @@ func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies [
 		for i := range reports {
 			if refusals[i] == nil {
 				part, which = append(part, reports[i]), append(which, i)
-				if reports[i].Assignment > seen {
-					seen, ahead = reports[i].Assignment, reports[i].Host
-				}
+				seen[reports[i].Host] = reports[i].Assignment
 			}
 		}
 
@@ -165,10 +163,6 @@ func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies [
 			return err
 		}
 
-		if err := tellFloors(ctx, tx, part, merged); err != nil {
-			return err
-		}
-
 		for n, i := range which {
 			replies[i] = merged[n]
 		}
@@ -176,14 +170,13 @@ func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies [
 		successors, err = s.replaceSilentAgents(ctx, tx, duplicates, replies)
 		return err
 	})
-
 	if err != nil {
 		return replies, refusals, err
 	}
 
 	s.logDuplicateAgents(ctx, fresh)
 	s.logSuccessors(ctx, successors)
-	s.exceedAssignments(ctx, ahead, seen, last)
+	s.exceedAssignments(ctx, seen, last)
 	return replies, refusals, nil
 }
 
@@ -312,7 +305,10 @@ func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []agentapi.R
 		}
 	}
 
-	return replies, exceedObserved(ctx, tx, reports, replies, refused)
+	if err := exceedObserved(ctx, tx, reports, replies, refused); err != nil {
+		return nil, err
+	}
+	return replies, tellFloors(ctx, tx, reports, replies)
 }
 
 // exceedObserved raises Exceed in the replies to the refused reports to what
