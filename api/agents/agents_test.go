@@ -722,10 +722,10 @@ func TestInstanceIsNotTold(t *testing.T) {
 	h.refused(cyborg.ErrClaimed, response, answer)
 	told += string(answer)
 
-	for _, instance := range []string{"", first.Instance, second.Instance} {
+	for _, instance := range []string{"", first.Instance, second.Instance} { // "" is that of an agent which never ran
 		response, answer := h.send(http.MethodGet, agents.HostsPath+"h1", nil, agentapi.InstanceHeader, instance)
 		reply := accepted[agentapi.HostReply](h, response, answer)
-		require.Equal(t, instance == second.Instance, reply.OtherAgent)
+		require.Equal(t, instance != first.Instance, reply.OtherAgent)
 		require.Equal(t, []agentapi.DuplicateAgent{{Address: "127.0.0.1"}}, reply.DuplicateAgents)
 		told += string(answer)
 	}
