@@ -190,7 +190,8 @@ type LastSeenResult struct {
 // Addressee is a part of the input of every step: the agent that the step is
 // for, the run that sent it, and its assignment number. Another agent that has
 // the host's name, or that was replaced, must not take the step; no agent may
-// take it for another run; and none may take it after a later one.
+// take it for another run; and none may take a step on an accelerator after a
+// later one.
 type Addressee struct {
 	// Instance is the agent that the records had accepted for the host when the
 	// step was sent; empty in a step of a release that did not say so.
@@ -210,6 +211,9 @@ func (a *Addressee) AgentInstance() string { return a.Instance }
 
 // SentBy returns the run that sent the step; empty for any.
 func (a *Addressee) SentBy() string { return a.Run }
+
+// Number returns the assignment number; 0 for none.
+func (a *Addressee) Number() int64 { return a.Assignment }
 
 // address sets all of it.
 func (a *Addressee) address(to Addressee) { *a = to }
@@ -380,6 +384,10 @@ type AttachmentGoal string
 const (
 	GoalAttached AttachmentGoal = "attached"
 	GoalDetached AttachmentGoal = "detached"
+	// GoalGivenUp is detached for a handle that the records give to an instance or a
+	// service: what the hardware shows may be theirs. Agents of release 0.1 refuse
+	// it.
+	GoalGivenUp AttachmentGoal = "given_up"
 )
 
 // SettleEntry is one attachment that the host has to bring into the state Want.
@@ -389,9 +397,6 @@ type SettleEntry struct {
 	Handle     cyborg.WorkHandle `json:"handle"`
 	Operation  uuid.UUID         `json:"operation"`
 	Want       AttachmentGoal    `json:"want"`
-	// Given says that the records give the handle to an instance or a service, and
-	// that the host's journal has it attached to the host.
-	Given bool `json:"given,omitempty"`
 }
 
 // SettleInput lists the attachments of one host to settle.

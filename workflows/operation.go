@@ -67,7 +67,7 @@ func newOperation(in OperationInput) *operation {
 // records the outcome.
 func (o *operation) run(ctx workflow.Context, s steps) (OperationResult, error) {
 	in := o.in
-	if in.Abandoned && uncancelled(ctx) {
+	if in.Abandoned && uncancelled(ctx, in) {
 		// A cancel changes nothing of what such a run does: it undoes, or completes
 		// what cannot be undone. Where a cancel kept it from that, the operation would
 		// end with the hardware as the run before has left it.
@@ -135,9 +135,10 @@ func (o *operation) run(ctx workflow.Context, s steps) (OperationResult, error) 
 }
 
 // uncancelled says that no cancel reaches a run that takes an operation over. It
-// did in release 0.1, and ended such a run's step.
-func uncancelled(ctx workflow.Context) bool {
-	return workflow.GetVersion(ctx, "takeover-uncancelled", workflow.DefaultVersion, 1) != workflow.DefaultVersion
+// did in release 0.1, which did not say whose place a run took, and ended such a
+// run's step.
+func uncancelled(ctx workflow.Context, in OperationInput) bool {
+	return in.Replaces != "" || workflow.GetVersion(ctx, "takeover-uncancelled", workflow.DefaultVersion, 1) != workflow.DefaultVersion
 }
 
 // end records the outcome and releases the claims. Its context is detached from

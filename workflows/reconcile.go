@@ -285,6 +285,13 @@ func settle(ctx workflow.Context, in ReconcileInput, out *ReconcileResult) {
 	ends := workflow.Now(ctx).Add(in.AgentWait + in.Limits.Step)
 	places := workflow.NewSemaphore(ctx, settlingHosts)
 
+	// Another host is the first in each round, so that slow ones do not take all
+	// places in every round.
+	if len(hosts) > settlingHosts {
+		first := int(workflow.Now(ctx).Unix()) % len(hosts)
+		hosts = append(hosts[first:], hosts[:first]...)
+	}
+
 	for _, host := range hosts {
 		workflow.Go(ctx, func(ctx workflow.Context) {
 			defer func() { done++ }()
@@ -294,9 +301,9 @@ func settle(ctx workflow.Context, in ReconcileInput, out *ReconcileResult) {
 			defer places.Release(1)
 
 			for n, d := range byHost[host] {
-				// The next round goes on with what this one has no time for: a host that is
-				// slow must not keep the others waiting for their next round.
-				if n > 0 && !workflow.Now(ctx).Before(ends) {
+				// The next rounds go on with what this one has no time for: hosts that are slow
+				// must not keep all other work waiting for its next round.
+				if !workflow.Now(ctx).Before(ends) {
 					out.Unsettled = append(out.Unsettled, fmt.Sprintf("host %s: %d attachments are left to the next rounds", host, len(byHost[host])-n))
 					return
 				}

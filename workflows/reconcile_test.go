@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
 	"go.temporal.io/sdk/workflow"
@@ -189,6 +190,42 @@ func TestReconcileLeavesAnAbsentHost(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"decide x"}, r.order)
 	require.Len(t, out.Unsettled, 1)
+}
+
+// TestReconcileSettlesManyHosts: there are more hosts than places.
+func TestReconcileSettlesManyHosts(t *testing.T) {
+	t.Parallel()
+	r := &records{}
+	for i := range 70 {
+		r.found.Disagreements = append(r.found.Disagreements, disagreement(fmt.Sprint("h", i), "x"))
+	}
+
+	out, err := reconcile(t, r, asIs)
+	require.NoError(t, err)
+	require.Equal(t, 70, out.Settled)
+	require.Empty(t, out.Unsettled)
+}
+
+// TestReconcileHasATimeForSlowHosts: hosts that hang keep the round for no
+// longer than one of them.
+func TestReconcileHasATimeForSlowHosts(t *testing.T) {
+	t.Parallel()
+	r := &records{}
+	for i := range 70 {
+		r.found.Disagreements = append(r.found.Disagreements, disagreement(fmt.Sprint("h", i), "x"))
+	}
+
+	var took time.Duration
+	out, err := reconcile(t, r, func(env *testsuite.TestWorkflowEnvironment) {
+		begin := env.Now()
+		env.OnActivity(workflows.SettleActivity, mock.Anything, mock.Anything).After(limits().Step).Return(
+			workflows.SettleResult{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_START_TO_CLOSE, nil))
+		env.SetOnActivityCompletedListener(func(*activity.Info, converter.EncodedValue, error) { took = env.Now().Sub(begin) })
+	})
+	require.NoError(t, err)
+	require.Zero(t, out.Settled)
+	require.Len(t, out.Unsettled, 70, "each host is told about")
+	require.LessOrEqual(t, took, 3*limits().Step)
 }
 
 // TestReconcileStopsInTime: a host on which each entry takes long is left to the

@@ -185,8 +185,10 @@ func serve[In, Out any](
 				return err
 			})
 		}
-		if keepErr := a.Journal.KeepRaised(); err == nil { // of a step that had nothing to write
-			err = keepErr
+		if step, ok := any(&in).(addressed); ok && step.Number() != 0 {
+			if keepErr := a.Journal.KeepRaised(); err == nil { // of a step that had nothing to write
+				err = keepErr
+			}
 		}
 
 		err = explain(work, name, a.Inventory.Host(), err)
@@ -210,16 +212,20 @@ func serve[In, Out any](
 	}
 }
 
+// addressed is the input of a step; see workflows.Addressee.
+type addressed interface {
+	AgentInstance() string
+	SentBy() string
+	Number() int64
+}
+
 // requireMine refuses a step that the conductor has sent to another agent of
 // this host: this one was replaced, or speaks for a host that is not its own,
 // and may still reach Temporal where it no longer reaches a conductor. It also
 // refuses a step that another run had sent: Temporal gives the steps of a run
 // that is reset to the agent once more, for the run that follows.
 func (a *Activities) requireMine(in any, run string) error {
-	step, ok := in.(interface {
-		AgentInstance() string
-		SentBy() string
-	})
+	step, ok := in.(addressed)
 
 	switch {
 	case !ok:

@@ -156,8 +156,7 @@ func TestSettleWhatWasGivenToAnother(t *testing.T) {
 	h.ready()
 	op := uuid.New()
 	h.must(workflows.AttachActivity, attach(op, handle), nil)
-	given := entry(op, handle, workflows.GoalDetached)
-	given.Given = true
+	given := entry(op, handle, workflows.GoalGivenUp)
 
 	require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
 	require.Contains(t, h.settle(given).Errors[handle], "in use by qemu")

@@ -106,9 +106,6 @@ func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramIn
 		subjects = append(subjects, journal.Subject{Backend: found.Backend, Deployable: one.Name})
 	}
 	if err := a.Journal.Raise(in.Assignment, subjects...); err != nil {
-		if s.begun {
-			err = uncertain(err)
-		}
 		return result, err
 	}
 

@@ -55,7 +55,7 @@ func (a *Activities) settleOne(ctx context.Context, t *try, to workflows.Address
 	if device == "" {
 		// Neither the hardware nor the journal knows the handle, and the backend works:
 		// it is detached.
-		if entry.Want == workflows.GoalDetached && cyborg.ErrorKindOf(err) == cyborg.ErrNotFound && a.Inventory.Enabled(entry.Backend) {
+		if entry.Want != workflows.GoalAttached && cyborg.ErrorKindOf(err) == cyborg.ErrNotFound && a.Inventory.Enabled(entry.Backend) {
 			return a.Journal.Raise(to.Assignment, subject)
 		}
 		return err
@@ -71,14 +71,14 @@ func (a *Activities) settleOne(ctx context.Context, t *try, to workflows.Address
 	// Read again under the lock: an operation may have changed the entry while this
 	// waited.
 	known, isKnown := a.Journal.Attachment(key)
-	if isKnown && known.Operation != entry.Operation && entry.Want == workflows.GoalDetached {
+	if isKnown && known.Operation != entry.Operation && entry.Want != workflows.GoalAttached {
 		return cyborg.Errorf(cyborg.ErrChanged, "operation %s has attached it since", known.Operation)
 	}
 
 	switch entry.Want {
 	case workflows.GoalAttached:
 		return a.settleAttached(ctx, t, entry, target)
-	case workflows.GoalDetached:
+	case workflows.GoalDetached, workflows.GoalGivenUp:
 		return a.settleDetached(ctx, t, entry, target, known, isKnown)
 	default:
 		return cyborg.Errorf(cyborg.ErrInvalid, "an attachment cannot be %q", entry.Want)
@@ -149,7 +149,7 @@ func (a *Activities) settleDetached(
 		return a.Journal.Write(drop)
 	}
 
-	if entry.Given {
+	if entry.Want == workflows.GoalGivenUp {
 		if !isKnown {
 			return nil // this host has given it up since, and what the hardware shows is the instance's
 		}

@@ -261,15 +261,18 @@ func (a *Activities) RecordSettled(ctx context.Context, in workflows.RecordSettl
 // fromRecord converts a disagreement of the store into that of the workflow.
 func fromRecord(d db.Disagreement) workflows.Disagreement {
 	want := workflows.GoalDetached
-	if d.Attach {
+	switch {
+	case d.Attach:
 		want = workflows.GoalAttached
+	case d.Given():
+		want = workflows.GoalGivenUp
 	}
 
 	return workflows.Disagreement{
 		Host: d.Host, Accelerator: d.Accelerator, Journal: d.Journal, Recorded: d.Recorded, Unconfirmed: d.Unconfirmed, Instance: d.Instance,
 		Assignment: d.Assignment,
 		Entry: workflows.SettleEntry{
-			Backend: d.Backend, Deployable: d.Deployable, Handle: d.Handle, Operation: d.Operation, Want: want, Given: d.Given(),
+			Backend: d.Backend, Deployable: d.Deployable, Handle: d.Handle, Operation: d.Operation, Want: want,
 		},
 	}
 }

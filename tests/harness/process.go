@@ -101,8 +101,9 @@ func (p *process) SetClock(t testing.TB, offset time.Duration) {
 }
 
 // shiftFamily makes the clock of a process jump, and then those of its children,
-// which are copies: a child that it forks meanwhile has the new offset, or is
-// listed. Any of them may have ended.
+// which are copies. A child that it forks meanwhile may be a copy of before and
+// appear only after the list was made, so the list is made again until nobody
+// is new. Any of them may have ended.
 func shiftFamily(pid int, offset time.Duration) error {
 	shift := func(pid int) error {
 		err := clock.Shift(pid, offset)
@@ -113,8 +114,15 @@ func shiftFamily(pid int, offset time.Duration) error {
 	}
 
 	err := shift(pid)
-	for _, child := range family(pid) {
-		err = errors.Join(err, shift(child))
+	shifted := map[int]bool{}
+	for quiet := 0; quiet < 3; quiet++ {
+		for _, child := range family(pid) {
+			if !shifted[child] {
+				shifted[child], quiet = true, 0
+				err = errors.Join(err, shift(child))
+			}
+		}
+		time.Sleep(10 * time.Millisecond) // for a fork that is under way
 	}
 	return err
 }

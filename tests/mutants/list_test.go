@@ -151,6 +151,16 @@ func ofWorkflows() []mutant {
 
 	return []mutant{
 		{
+			breaks: "a host that was settled leaves its place", file: "workflows/reconcile.go", pkg: pkg, test: "TestReconcileSettlesManyHosts",
+			old: "defer places.Release(1)\n",
+			new: "\n",
+		},
+		{
+			breaks: "slow hosts do not hold the rounds up", file: "workflows/reconcile.go", pkg: pkg, test: "TestReconcileHasATimeForSlowHosts",
+			old: "if !workflow.Now(ctx).Before(ends) {",
+			new: "if n > 0 && !workflow.Now(ctx).Before(ends) {",
+		},
+		{
 			breaks: "what was done last is undone first", file: "workflows/undo.go", pkg: pkg, test: "TestUndosRunInReverse",
 			old: "slices.Backward(o.undos)",
 			new: "slices.All(o.undos)",
@@ -264,12 +274,12 @@ func ofWorkflows() []mutant {
 		},
 		{
 			breaks: "no cancel reaches a run that takes over", file: "workflows/operation.go", pkg: pkg, test: "TestAbandoned",
-			old: "if in.Abandoned && uncancelled(ctx) {",
+			old: "if in.Abandoned && uncancelled(ctx, in) {",
 			new: "if false {",
 		},
 		{
 			breaks: "a cancelled takeover of v0.1 replays", file: "workflows/operation.go", pkg: pkg, test: "TestCancelledTakeoverOfV01Replays",
-			old: "if in.Abandoned && uncancelled(ctx) {",
+			old: "if in.Abandoned && uncancelled(ctx, in) {",
 			new: "if in.Abandoned {",
 		},
 		{
