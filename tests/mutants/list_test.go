@@ -471,7 +471,7 @@ func ofRecords() []mutant {
 		{
 			breaks: "a number is drawn for the operation's own run only", file: operation + "owner.go", pkg: pkg, test: "TestRenumber",
 			old: "\t\tif err := o.requireOwner(ctx, tx, run); err != nil {\n\t\t\treturn err\n\t\t}\n\n\t\treturn tx.QueryRow",
-			new: "\t\treturn tx.QueryRow",
+			new: "\t\t_ = o\n\n\t\treturn tx.QueryRow",
 		},
 		{
 			breaks: "a settlement waits for the host", file: operation + "disagreements.go", pkg: pkg, test: "TestSettlingRespectsClaims",
