@@ -295,7 +295,7 @@ func TestIngesterIsBounded(t *testing.T) {
 	stopped, stop := context.WithCancel(t.Context())
 	stop()
 	require.NoError(t, idle.Run(stopped))
-	<-errs
+	require.ErrorContains(t, <-errs, "stops")
 	_, err := idle.Report(t.Context(), h.next())
 	requireKind(t, cyborg.ErrUnavailable, err, "stops")
 }

@@ -122,7 +122,7 @@ func shiftFamily(pid int, offset time.Duration) error {
 				err = errors.Join(err, shift(child))
 			}
 		}
-		time.Sleep(10 * time.Millisecond) // for a fork that is under way
+		time.Sleep(10 * time.Millisecond) //nolint:forbidigo // nothing tells that a fork is under way
 	}
 	return err
 }
