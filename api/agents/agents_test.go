@@ -246,6 +246,9 @@ func accepted[T any](h *harness, response *http.Response, body []byte) T {
 }
 
 // report is a valid report of a host with one FPGA.
+// firstAgent is an instance as those of release 0.1 are, which prove nothing.
+var firstAgent = agentapi.FirstInstance("agent")
+
 func report(host string, sequence int64) agentapi.Report {
 	content := agentapi.Content{
 		Backends: []agentapi.BackendReport{{
@@ -266,7 +269,7 @@ func report(host string, sequence int64) agentapi.Report {
 	}
 
 	return agentapi.Report{
-		Host: host, BootID: "boot", Instance: "agent", AgentVersion: "test", Sequence: sequence, Digest: content.Digest(), Content: content,
+		Host: host, BootID: "boot", Instance: firstAgent, AgentVersion: "test", Sequence: sequence, Digest: content.Digest(), Content: content,
 	}
 }
 
@@ -281,7 +284,7 @@ func TestReportAndHeartbeat(t *testing.T) {
 	require.Equal(t, "no-store", response.Header.Get("Cache-Control"))
 
 	beat := agentapi.Heartbeat{
-		Host: "h1", BootID: "boot", Instance: "agent", AgentVersion: "test", StartedAt: time.Now(), Digest: first.Digest, Generation: reply.Generation,
+		Host: "h1", BootID: "boot", Instance: firstAgent, AgentVersion: "test", StartedAt: time.Now(), Digest: first.Digest, Generation: reply.Generation,
 		SentAt: time.Now(),
 	}
 
@@ -510,7 +513,7 @@ func TestTheFirstBodiesArrive(t *testing.T) {
 		return response.StatusCode == http.StatusTooManyRequests
 	}, 5*time.Minute, time.Millisecond)
 
-	beat, err := json.Marshal(agentapi.Heartbeat{Host: "h3", BootID: "boot", Instance: "agent", AgentVersion: "test", SentAt: time.Now()})
+	beat, err := json.Marshal(agentapi.Heartbeat{Host: "h3", BootID: "boot", Instance: firstAgent, AgentVersion: "test", SentAt: time.Now()})
 	require.NoError(t, err)
 	response, body := h.send(http.MethodPost, agents.HeartbeatsPath, beat, agentapi.HostHeader, "h3")
 	accepted[agentapi.HeartbeatReply](h, response, body)
@@ -634,7 +637,7 @@ func TestInvalidReports(t *testing.T) {
 		"wrong types": `{"host": 7}`,
 		"no host":     strings.Replace(text, `"host":"h1"`, `"host":""`, 1),
 		"no boot id":  strings.Replace(text, `"boot_id":"boot"`, `"boot_id":""`, 1),
-		"no instance": strings.Replace(text, `"instance":"agent"`, `"instance":""`, 1),
+		"no instance": strings.Replace(text, `"instance":"`+firstAgent+`"`, `"instance":""`, 1),
 		"no sequence": strings.Replace(text, `"sequence":1`, `"sequence":0`, 1),
 		"no digest":   `{"host":"h1","boot_id":"b","instance":"agent","sequence":1}`,
 		"NUL":         strings.Replace(text, `"Card"`, `"Ca\u0000rd"`, 1),
@@ -762,7 +765,7 @@ func TestCertificates(t *testing.T) {
 		agent := h.as(test.certificate)
 		for path, message := range map[string]any{
 			agents.ReportsPath:    report("h1", 1),
-			agents.HeartbeatsPath: agentapi.Heartbeat{Host: "h1", BootID: "boot", Instance: "agent", AgentVersion: "test", SentAt: time.Now()},
+			agents.HeartbeatsPath: agentapi.Heartbeat{Host: "h1", BootID: "boot", Instance: firstAgent, AgentVersion: "test", SentAt: time.Now()},
 		} {
 			response, body := agent.post(path, message)
 			if test.ok {

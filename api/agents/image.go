@@ -208,16 +208,17 @@ func (e *endpoint) authorizeImage(r *http.Request) (cyborg.Operation, error) {
 }
 
 // checkProof returns an error unless the request comes from the host's agent,
-// where no certificate says so. An agent of release 0.1 has no proof: as from a
-// server of that release, it gets the images for which it names the operation,
-// or a secret that a server of that release made.
+// where no certificate says so. An agent in a server's process never comes
+// through a port. An agent of release 0.1 has no proof: as from a server of that
+// release, it gets the images for which it names the operation, or a secret that
+// a server of that release made.
 func checkProof(r *http.Request, host cyborg.Host) error {
 	if agentapi.ProvenInstance(r.Header.Get(agentapi.ProofHeader)) == host.Instance {
 		return nil
 	}
 
 	_, err := uuid.Parse(r.URL.Query().Get(workflows.ImageKey))
-	if named := err == nil; !named && !agentapi.NeedsProof(host.Instance) {
+	if named := err == nil; !named && agentapi.HasNoProof(host.Instance) {
 		return nil
 	}
 

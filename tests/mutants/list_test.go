@@ -741,6 +741,18 @@ func ofAgents() []mutant {
 			new:  "named := err == nil && false; !named &&",
 		},
 		{
+			breaks: "nobody gets the images of an agent in a server's process", file: "api/agents/image.go", pkg: "api/agents",
+			test: "TestImagesAreServedToTheHostsAgentOnly",
+			old:  "!named && agentapi.HasNoProof(host.Instance)",
+			new:  "!named && len(host.Instance) != 32",
+		},
+		{
+			breaks: "an agent with a certificate has a proof, too", file: "workers/agent/identity.go", pkg: "workers/agent",
+			test: "TestAgentsProveTheirInstance",
+			old:  "if a.deps.Dial != nil {\n\t\treturn identity",
+			new:  "if a.deps.Dial != nil || a.config.TLS != nil {\n\t\treturn identity",
+		},
+		{
 			breaks: "only the host's agent gives an image back", file: "api/agents/image.go", pkg: "api/agents",
 			test: "TestImagesAreServedToTheHostsAgentOnly",
 			old:  "\top, err := e.authorizeImage(r)\n\tif err != nil {\n\t\treturn err",
