@@ -352,8 +352,8 @@ func ofWorkflows() []mutant {
 		},
 		{
 			breaks: "no step repeats the query of an image's URL", file: "workflows/load.go", pkg: pkg, test: "TestQueriesOfImagesAreInNoStep",
-			old: "l.image = l.image.Shown()",
-			new: "_ = l.image.Shown()",
+			old: "l.image = l.image.WithoutQuery()",
+			new: "_ = l.image.WithoutQuery()",
 		},
 	}
 }
@@ -513,7 +513,7 @@ func ofRecords() []mutant {
 		{
 			breaks: "a run does not get the query of an image's URL", file: operation + "program.go", pkg: pkg,
 			test: "TestQueryOfAnImageIsKeptWhileItsOperationRuns",
-			old:  "\trequest.Image = request.Image.Shown()\n",
+			old:  "\trequest.Image = request.Image.WithoutQuery()\n",
 			new:  "",
 		},
 		{
