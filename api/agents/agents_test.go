@@ -37,6 +37,7 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
+	"github.com/cyborg-project/cyborg/internal/transcript"
 	"github.com/cyborg-project/cyborg/internal/imagesource"
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
 	"github.com/cyborg-project/cyborg/workflows"
@@ -51,6 +52,7 @@ type harness struct {
 	database *pgxpool.Pool
 	server   *httptest.Server
 	client   *http.Client
+	said     *transcript.Text // what the endpoint has logged, but for its debugging
 }
 
 // setup builds the endpoint, which fetches images from the allowed addresses
@@ -89,8 +91,10 @@ func setupWith(t testing.TB, config agents.Config, images agents.GlanceSource, a
 	require.NoError(t, err)
 	t.Cleanup(web.Close)
 
+	said := &transcript.Text{}
 	handler, err := agents.New(config, agents.Deps{
-		Ingester: intake, Records: store, Images: web, Glance: images, Registry: prometheus.NewRegistry(), Log: log,
+		Ingester: intake, Records: store, Images: web, Glance: images, Registry: prometheus.NewRegistry(),
+		Log: slog.New(slog.NewTextHandler(said, nil)),
 	})
 	require.NoError(t, err)
 
@@ -98,7 +102,7 @@ func setupWith(t testing.TB, config agents.Config, images agents.GlanceSource, a
 	require.NoError(t, err)
 	t.Cleanup(pool.Close)
 
-	h := &harness{t: t, store: store, database: pool, server: httptest.NewUnstartedServer(noDefects(t, handler))}
+	h := &harness{t: t, store: store, database: pool, server: httptest.NewUnstartedServer(noDefects(t, handler)), said: said}
 	h.server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError) // some handshakes are meant to fail
 	t.Cleanup(h.server.Close)
 	return h

@@ -185,6 +185,9 @@ func TestImagesAreServedToTheHostsAgentOnly(t *testing.T) {
 	served(g.harness, named, proof...)
 	served(web, byOperation, proof...)
 
+	// Whoever is refused fills no log.
+	require.NotContains(t, g.said.String()+web.said.String(), "does not prove")
+
 	// An agent in the server's own process needs none, and nobody else gets its
 	// images.
 	become(agentapi.InProcessInstance(proof[1]))

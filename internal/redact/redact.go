@@ -55,18 +55,17 @@ func withoutUser(text string) string {
 	return scheme + "://" + Mask + rest[end:]
 }
 
-// endings are what a word of a secret's name ends in, such as apikey.
-var endings = []string{
-	"password", "passwd", "passphrase", "passcode", "pwd", "secret", "secrets", "token", "credential", "credentials", "bearer", "signature",
-	"auth", "authorization", "apikey", "accesskey", "privatekey", "secretkey", "sshkey",
-}
-
 // looksSecret reports whether an option is probably a secret by its name, such
 // as api-token, sshKey or BMC_PASSWORD.
 func looksSecret(name string) bool {
 	parts := words(name)
 	if len(parts) == 0 {
 		return false
+	}
+
+	endings := []string{
+		"password", "passwd", "passphrase", "passcode", "pwd", "secret", "secrets", "token", "credential", "credentials", "bearer", "signature",
+		"auth", "authorization", "apikey", "accesskey", "privatekey", "secretkey", "sshkey",
 	}
 
 	for _, word := range append(parts, strings.Join(parts, "")) {
