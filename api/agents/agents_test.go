@@ -37,9 +37,9 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
-	"github.com/cyborg-project/cyborg/internal/transcript"
 	"github.com/cyborg-project/cyborg/internal/imagesource"
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
+	"github.com/cyborg-project/cyborg/internal/transcript"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -490,16 +490,28 @@ func (h *harness) own() *harness {
 	return h.plain()
 }
 
-// halfSentOf is halfSent by an agent of this process.
-func (h *harness) halfSentOf(host string) net.Conn {
+// halfSentOf is halfSent by an agent of this process, whose body is being read
+// when it returns.
+func (h *harness) halfSentOf(host string) (net.Conn, *bufio.Reader) {
 	h.t.Helper()
 	conn, err := net.Dial("tcp", h.server.Listener.Addr().String())
 	require.NoError(h.t, err)
 	h.t.Cleanup(func() { _ = conn.Close() }) // its server may have closed it
 	_, err = io.WriteString(conn, "POST "+agents.ReportsPath+" HTTP/1.1\r\nHost: localhost\r\nCyborg-Host: "+host+
-		"\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
+		"\r\nContent-Type: application/json\r\nContent-Length: 1000\r\nExpect: 100-continue\r\n\r\n")
 	require.NoError(h.t, err)
-	return conn
+
+	// The server asks for the body when it reads it.
+	answers := bufio.NewReader(conn)
+	for _, expected := range []string{"HTTP/1.1 100 Continue\r\n", "\r\n"} {
+		line, err := answers.ReadString('\n')
+		require.NoError(h.t, err)
+		require.Equal(h.t, expected, line)
+	}
+
+	_, err = io.WriteString(conn, "{")
+	require.NoError(h.t, err)
+	return conn, answers
 }
 
 // If every agent sends one body, those that came first may arrive, and the
@@ -508,24 +520,26 @@ func (h *harness) halfSentOf(host string) net.Conn {
 func TestTheFirstBodiesArrive(t *testing.T) {
 	t.Parallel()
 	h := setup(t, agents.Config{MaxBodies: 2, BodyTime: time.Hour}).own()
-	first := []net.Conn{h.halfSentOf("h1"), h.halfSentOf("h2")}
+	first := map[net.Conn]*bufio.Reader{}
+	for _, host := range []string{"h1", "h2"} {
+		conn, answers := h.halfSentOf(host)
+		first[conn] = answers
+	}
 
 	text, err := json.Marshal(report("h3", 1))
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
-		response, _ := h.send(http.MethodPost, agents.ReportsPath, text, agentapi.HostHeader, "h3")
-		return response.StatusCode == http.StatusTooManyRequests
-	}, 5*time.Minute, time.Millisecond)
+	response, _ := h.send(http.MethodPost, agents.ReportsPath, text, agentapi.HostHeader, "h3")
+	require.Equal(t, http.StatusTooManyRequests, response.StatusCode)
 
 	beat, err := json.Marshal(agentapi.Heartbeat{Host: "h3", BootID: "boot", Instance: firstAgent, AgentVersion: "test", SentAt: time.Now()})
 	require.NoError(t, err)
 	response, body := h.send(http.MethodPost, agents.HeartbeatsPath, beat, agentapi.HostHeader, "h3")
 	accepted[agentapi.HeartbeatReply](h, response, body)
 
-	for _, conn := range first {
+	for conn, answers := range first {
 		_, err := io.WriteString(conn, "}"+strings.Repeat(" ", 998))
 		require.NoError(t, err)
-		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		response, err := http.ReadResponse(answers, nil)
 		require.NoError(t, err)
 		_ = response.Body.Close() // the status says it
 		require.Equal(t, http.StatusBadRequest, response.StatusCode, "it has arrived, and is no report")
