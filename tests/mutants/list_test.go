@@ -753,6 +753,12 @@ func ofAgents() []mutant {
 			new:  "if a.deps.Dial != nil || a.config.TLS != nil {\n\t\treturn identity",
 		},
 		{
+			breaks: "no request sets what the host has set", file: "activities/agent/inventory/configure.go", pkg: "activities/agent/inventory",
+			test: "TestNoRequestSetsWhatTheHostHasSet",
+			old:  "if strings.EqualFold(option, set) {",
+			new:  "if false {",
+		},
+		{
 			breaks: "only the host's agent gives an image back", file: "api/agents/image.go", pkg: "api/agents",
 			test: "TestImagesAreServedToTheHostsAgentOnly",
 			old:  "\top, err := e.authorizeImage(r)\n\tif err != nil {\n\t\treturn err",
