@@ -45,7 +45,7 @@ func ShowSource(source string) string {
 	odd := port != authority && err != nil && !strings.HasSuffix(authority, "]")
 
 	switch {
-	case strings.Contains(path, "@"):
+	case strings.Contains(path, "@"), strings.HasPrefix(authority, "…@"): // the latter is shown already
 		shown = "…" + shown[strings.LastIndex(shown, "@"):]
 	case strings.Contains(authority, "@"):
 		shown = authority[strings.LastIndex(authority, "@")+1:]
@@ -69,14 +69,23 @@ const (
 	hiddenQuery = "?…"
 )
 
-// Shown returns the image with its source as it may be shown.
-func (i Image) Shown() Image {
-	i.Source = ShowSource(i.Source)
+// WithoutQuery returns the image without the query of its URL, as it may be
+// stored and sent to a host. Nothing else of the source is lost, unlike where it
+// is shown: a request with a user or password was refused.
+func (i Image) WithoutQuery() Image {
+	if strings.Contains(i.Source, schemeEnd) {
+		source, _, _ := strings.Cut(i.Source, "#")
+		source, _, query := strings.Cut(source, "?")
+		if query {
+			source += hiddenQuery
+		}
+		i.Source = source
+	}
 	return i
 }
 
-// QueryHidden says that the source is a URL as it is shown, and that its query
-// is not known any more. The image can only be loaded where a host still has
+// QueryHidden says that the source is a URL without its query, and that its
+// query is not known any more. The image can only be loaded where a host still has
 // it.
 func (i Image) QueryHidden() bool {
 	return strings.Contains(i.Source, schemeEnd) && strings.HasSuffix(i.Source, hiddenQuery)

@@ -76,9 +76,24 @@ func TestShowSource(t *testing.T) {
 	} {
 		require.Equal(t, shown, cyborg.ShowSource(source), source)
 		require.Equal(t, shown, cyborg.ShowSource(shown), "it can be shown again")
-		require.Equal(t, cyborg.Image{Source: shown, ID: "x"}, cyborg.Image{Source: source, ID: "x"}.Shown())
 		require.False(t, cyborg.Image{Source: source}.QueryHidden(), source)
-		require.Equal(t, strings.HasSuffix(shown, "…"), cyborg.Image{Source: shown}.QueryHidden(), shown)
+	}
+}
+
+// An image is stored without the query of its URL, and with all the rest.
+func TestImagesWithoutQueries(t *testing.T) {
+	t.Parallel()
+	for source, stored := range map[string]string{
+		"": "", "a/b.bin": "a/b.bin", "file:a?b": "file:a?b", "glance:function:x": "glance:function:x",
+		"https://h:1/a": "https://h:1/a", "https://h/a?s=1#x": "https://h/a?…", "https://h?s=1/x@y": "https://h?…", "https://h/a#s?x": "https://h/a",
+		"https://registry.example/aes@1.2/a.bin":     "https://registry.example/aes@1.2/a.bin",
+		"https://registry.example/aes@1.2/a.bin?s=1": "https://registry.example/aes@1.2/a.bin?…",
+	} {
+		image := cyborg.Image{Source: source, ID: "x"}.WithoutQuery()
+		require.Equal(t, cyborg.Image{Source: stored, ID: "x"}, image)
+		require.Equal(t, image, image.WithoutQuery())
+		require.False(t, cyborg.Image{Source: source}.QueryHidden(), source)
+		require.Equal(t, strings.HasSuffix(stored, "…"), image.QueryHidden(), stored)
 	}
 }
 

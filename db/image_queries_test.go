@@ -14,7 +14,7 @@ import (
 // signed is an image whose URL has a signature, and shown is how it may be
 // shown.
 func signed() (image cyborg.Image, shown string) {
-	return cyborg.Image{Source: "https://images.example/aes?signature=canary#part", SHA256: "5f", ID: "aes"}, "https://images.example/aes?…"
+	return cyborg.Image{Source: "https://images.example/aes@1.2/a.bin?signature=canary#part", SHA256: "5f", ID: "aes"}, "https://images.example/aes@1.2/a.bin?…"
 }
 
 // TestQueryOfAnImageIsKeptWhileItsOperationRuns: the agent endpoint needs the

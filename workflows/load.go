@@ -51,7 +51,7 @@ func (l *load) undo() func(ctx workflow.Context) error {
 // and checksum there; any other stays as it was asked for.
 func (l *load) find(ctx workflow.Context) error {
 	// A run of release 0.1 has the whole source in its history.
-	l.image = l.image.Shown()
+	l.image = l.image.WithoutQuery()
 	l.found.Image = l.image
 	if !l.image.InGlance() {
 		return nil

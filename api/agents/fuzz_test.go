@@ -49,7 +49,7 @@ func FuzzReport(f *testing.F) {
 // FuzzHeartbeat is FuzzReport for heartbeats.
 func FuzzHeartbeat(f *testing.F) {
 	beat := agentapi.Heartbeat{
-		Host: "h1", BootID: "boot", Instance: "agent", AgentVersion: "test", StartedAt: time.Unix(1, 0), Digest: "d", Generation: 1,
+		Host: "h1", BootID: "boot", Instance: firstAgent, AgentVersion: "test", StartedAt: time.Unix(1, 0), Digest: "d", Generation: 1,
 		SentAt: time.Unix(2, 0),
 	}
 

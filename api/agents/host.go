@@ -29,7 +29,7 @@ func (e *endpoint) host(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	asked := r.Header.Values(agentapi.InstanceHeader)
+	asked := slices.DeleteFunc(r.Header.Values(agentapi.InstanceHeader), func(instance string) bool { return instance == "" })
 	reply := agentapi.HostReply{
 		Address: found.Address, LastSeen: found.LastSeen, Silent: found.Silent,
 		OtherAgent: len(asked) > 0 && found.Instance != "" && !slices.Contains(asked, found.Instance),

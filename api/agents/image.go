@@ -192,32 +192,37 @@ func (e *endpoint) authorizeImage(r *http.Request) (cyborg.Operation, error) {
 	}
 
 	op, err := e.deps.Records.Operation(r.Context(), id)
-	if err == nil {
-		err = e.authorizeHost(r, op.Host)
-	}
-	if err != nil || e.config.Certificates || inProcess(r) {
-		return op, err
-	}
-
-	host, err := e.deps.Records.Host(r.Context(), op.Host)
 	if err != nil {
 		return op, err
 	}
 
-	return op, checkProof(r, host)
+	// The proof is checked first: authorizeHost then believes what the log says.
+	if !e.config.Certificates && !inProcess(r) {
+		if err := e.checkProof(r, op.Host); err != nil {
+			return op, err
+		}
+	}
+
+	return op, e.authorizeHost(r, op.Host)
 }
 
 // checkProof returns an error unless the request comes from the host's agent,
-// where no certificate says so. An agent of release 0.1 has no proof: as from a
-// server of that release, it gets the images for which it names the operation,
-// or a secret that a server of that release made.
-func checkProof(r *http.Request, host cyborg.Host) error {
+// where no certificate says so. An agent in a server's process never comes
+// through a port. An agent of release 0.1 has no proof: as from a server of that
+// release, it gets the images for which it names the operation, or a secret that
+// a server of that release made.
+func (e *endpoint) checkProof(r *http.Request, name string) error {
+	host, err := e.deps.Records.Host(r.Context(), name)
+	if err != nil {
+		return err
+	}
+
 	if agentapi.ProvenInstance(r.Header.Get(agentapi.ProofHeader)) == host.Instance {
 		return nil
 	}
 
-	_, err := uuid.Parse(r.URL.Query().Get(workflows.ImageKey))
-	if named := err == nil; !named && !agentapi.NeedsProof(host.Instance) {
+	_, err = uuid.Parse(r.URL.Query().Get(workflows.ImageKey))
+	if named := err == nil; !named && agentapi.HasNoProof(host.Instance) {
 		return nil
 	}
 

@@ -168,10 +168,14 @@ func TestImagesAreServedToTheHostsAgentOnly(t *testing.T) {
 
 	// This release's agent has one, and needs it.
 	proof := []string{agentapi.ProofHeader, "what only the agent has"}
-	for _, h := range []*harness{g.harness, web} {
-		_, err := h.database.Exec(t.Context(), "UPDATE hosts SET instance = $1", agentapi.ProvenInstance(proof[1]))
-		require.NoError(t, err)
+	become := func(instance string) {
+		t.Helper()
+		for _, h := range []*harness{g.harness, web} {
+			_, err := h.database.Exec(t.Context(), "UPDATE hosts SET instance = $1", instance)
+			require.NoError(t, err)
+		}
 	}
+	become(agentapi.ProvenInstance(proof[1]))
 	for _, wrong := range [][]string{nil, {proof[0], ""}, {proof[0], "a guess"}, {proof[0], agentapi.ProvenInstance(proof[1])}} {
 		refused(g.harness, http.MethodGet, named, wrong...)
 		refused(g.harness, http.MethodGet, workflows.ImageFetch(g.operation, "any-secret"), wrong...)
@@ -181,7 +185,17 @@ func TestImagesAreServedToTheHostsAgentOnly(t *testing.T) {
 	served(g.harness, named, proof...)
 	served(web, byOperation, proof...)
 
-	// An agent in the server's own process needs none.
+	// Whoever is refused fills no log.
+	require.NotContains(t, g.said.String()+web.said.String(), "does not prove")
+
+	// An agent in the server's own process needs none, and nobody else gets its
+	// images.
+	become(agentapi.InProcessInstance(proof[1]))
+	for _, wrong := range [][]string{nil, proof} {
+		refused(g.harness, http.MethodGet, named, wrong...)
+		refused(g.harness, http.MethodGet, workflows.ImageFetch(g.operation, "any-secret"), wrong...)
+		refused(web, http.MethodGet, byOperation, wrong...)
+	}
 	inside := httptest.NewServer(agents.InProcess(g.server.Config.Handler))
 	t.Cleanup(inside.Close)
 	g.server = inside

@@ -3,16 +3,17 @@
 package redact
 
 import (
-	"net/url"
+	"slices"
 	"strings"
+	"unicode"
 )
 
 // Mask takes the place of a secret.
 const Mask = "******"
 
 // Options returns a copy of a driver's options in which everything that looks
-// secret is masked: by its name, or as the password of a URL. Most users of
-// options do not have the driver, which alone knows.
+// secret is masked: by its name, or as the user and password of a URL. Most
+// users of options do not have the driver, which alone knows.
 func Options(options map[string]any) map[string]any {
 	masked := make(map[string]any, len(options))
 	for name, option := range options {
@@ -37,28 +38,67 @@ func value(option any) any {
 		}
 		return masked
 	case string:
-		if u, err := url.Parse(v); err == nil && u.User != nil {
-			return u.Redacted()
-		}
+		return withoutUser(v)
 	}
 	return option
+}
+
+// withoutUser masks the user and password of a URL. The text need not be a URL:
+// a password may have characters that no URL has, and may have an @ or a slash.
+// A user alone may be a token.
+func withoutUser(text string) string {
+	scheme, rest, ok := strings.Cut(text, "://")
+	end := strings.LastIndex(rest, "@")
+	if !ok || end < 0 {
+		return text
+	}
+	return scheme + "://" + Mask + rest[end:]
 }
 
 // looksSecret reports whether an option is probably a secret by its name, such
 // as api-token, sshKey or BMC_PASSWORD.
 func looksSecret(name string) bool {
-	lower := strings.ToLower(name)
-	for _, word := range []string{"password", "passwd", "passphrase", "passcode", "pwd", "secret", "token", "credential", "apikey", "auth", "bearer", "signature", "private"} {
-		if strings.Contains(lower, word) {
+	parts := words(name)
+	if len(parts) == 0 {
+		return false
+	}
+
+	endings := []string{
+		"password", "passwd", "passphrase", "passcode", "pwd", "secret", "secrets", "token", "credential", "credentials", "bearer", "signature",
+		"auth", "authorization", "apikey", "accesskey", "privatekey", "secretkey", "sshkey",
+	}
+
+	for _, word := range append(parts, strings.Join(parts, "")) {
+		if slices.ContainsFunc(endings, func(end string) bool { return strings.HasSuffix(word, end) }) {
 			return true
 		}
 	}
 
-	// "key" is a word of its own, or the last one: "monkey" is no secret.
-	for _, end := range []string{"_key", "-key", ".key", " key", "_pass", "-pass", ".pass", " pass"} {
-		if strings.HasSuffix(lower, end) {
-			return true
+	// These often begin the name of something else: private_network, key_count.
+	switch parts[len(parts)-1] {
+	case "key", "keys", "pass", "private":
+		return true
+	case "tokens":
+		return parts[0] != "max" // which is a number
+	}
+	return false
+}
+
+// words returns the words of a name in lower case, without numbers at their
+// ends. A word begins after a sign, and with a capital letter.
+func words(name string) []string {
+	var parts []string
+	for part := range strings.FieldsFuncSeq(name, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) }) {
+		runes, start := []rune(part), 0
+		for i := 1; i <= len(runes); i++ {
+			if i == len(runes) || unicode.IsUpper(runes[i]) && (!unicode.IsUpper(runes[i-1]) || i+1 < len(runes) && unicode.IsLower(runes[i+1])) {
+				word := strings.TrimRight(strings.ToLower(string(runes[start:i])), "0123456789")
+				if word != "" {
+					parts = append(parts, word)
+				}
+				start = i
+			}
 		}
 	}
-	return lower == "key" || lower == "pass" || strings.HasSuffix(name, "Key")
+	return parts
 }

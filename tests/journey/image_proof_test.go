@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,8 +29,11 @@ func TestImagesGoToTheHostsAgentOnly(t *testing.T) {
 	bitstream := fake.MakeImage("FPGA", "aes", []byte("payload"))
 	sum := sha256.Sum256(bitstream)
 	fetching, looked := make(chan struct{}), make(chan struct{})
+	var once sync.Once // a step may be tried again
 	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		close(fetching)
+		w.WriteHeader(http.StatusOK) // the head has a time limit
+		_ = http.NewResponseController(w).Flush()
+		once.Do(func() { close(fetching) })
 		<-looked
 		_, _ = w.Write(bitstream) // the agent sees whether all of it arrived
 	}))

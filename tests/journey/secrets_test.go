@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -181,12 +182,15 @@ func TestCanaries(t *testing.T) {
 	bitstream := fake.MakeImage("FPGA", "aes", []byte("payload"))
 	sum := sha256.Sum256(bitstream)
 	fetching, looked := make(chan struct{}), make(chan struct{})
+	var once sync.Once // a step may be tried again
 	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("X-Signature") != signature {
 			w.WriteHeader(http.StatusForbidden)
 			return
 		}
-		close(fetching) // a second time would be a defect: the host keeps the image
+		w.WriteHeader(http.StatusOK) // the head has a time limit
+		_ = http.NewResponseController(w).Flush()
+		once.Do(func() { close(fetching) })
 		<-looked
 		_, _ = w.Write(bitstream) // the agent sees whether all of it arrived
 	}))

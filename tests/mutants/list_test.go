@@ -362,8 +362,8 @@ func ofWorkflows() []mutant {
 		},
 		{
 			breaks: "no step repeats the query of an image's URL", file: "workflows/load.go", pkg: pkg, test: "TestQueriesOfImagesAreInNoStep",
-			old: "l.image = l.image.Shown()",
-			new: "_ = l.image.Shown()",
+			old: "l.image = l.image.WithoutQuery()",
+			new: "_ = l.image.WithoutQuery()",
 		},
 	}
 }
@@ -523,7 +523,7 @@ func ofRecords() []mutant {
 		{
 			breaks: "a run does not get the query of an image's URL", file: operation + "program.go", pkg: pkg,
 			test: "TestQueryOfAnImageIsKeptWhileItsOperationRuns",
-			old:  "\trequest.Image = request.Image.Shown()\n",
+			old:  "\trequest.Image = request.Image.WithoutQuery()\n",
 			new:  "",
 		},
 		{
@@ -741,14 +741,32 @@ func ofAgents() []mutant {
 		{
 			breaks: "only the host's agent gets an image", file: "api/agents/image.go", pkg: "api/agents",
 			test: "TestImagesAreServedToTheHostsAgentOnly",
-			old:  "return op, checkProof(r, host)",
-			new:  "_ = checkProof(r, host)\n\treturn op, nil",
+			old:  "err := e.checkProof(r, op.Host); err != nil",
+			new:  "err := e.checkProof(r, op.Host); false && err != nil",
 		},
 		{
 			breaks: "an agent of release 0.1 gets no image by its name", file: "api/agents/image.go", pkg: "api/agents",
 			test: "TestImagesAreServedToTheHostsAgentOnly",
 			old:  "named := err == nil; !named &&",
 			new:  "named := err == nil && false; !named &&",
+		},
+		{
+			breaks: "nobody gets the images of an agent in a server's process", file: "api/agents/image.go", pkg: "api/agents",
+			test: "TestImagesAreServedToTheHostsAgentOnly",
+			old:  "!named && agentapi.HasNoProof(host.Instance)",
+			new:  "!named && len(host.Instance) != 32",
+		},
+		{
+			breaks: "an agent with a certificate has a proof, too", file: "workers/agent/identity.go", pkg: "workers/agent",
+			test: "TestAgentsProveTheirInstance",
+			old:  "if a.deps.Dial != nil {\n\t\treturn identity",
+			new:  "if a.deps.Dial != nil || a.config.TLS != nil {\n\t\treturn identity",
+		},
+		{
+			breaks: "no request sets what the host has set", file: "activities/agent/inventory/configure.go", pkg: "activities/agent/inventory",
+			test: "TestNoRequestSetsWhatTheHostHasSet",
+			old:  "if strings.EqualFold(option, set) {",
+			new:  "if false {",
 		},
 		{
 			breaks: "only the host's agent gives an image back", file: "api/agents/image.go", pkg: "api/agents",

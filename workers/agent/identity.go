@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
@@ -22,18 +21,20 @@ const keyName = "agent-key"
 // identity is what the conductors know the agent by.
 type identity struct {
 	instance string
-	// proof is what only the agent with this instance has; empty where a
-	// certificate, or being in the server's process, proves who the agent is.
+	// proof is what only the agent with this instance has; empty for an agent in
+	// the server's process, which needs none.
 	proof string
 }
 
 // identify returns the identity of the agent with this boot id and state
 // directory.
 func (a *Agent) identify(bootID string, dir *statedir.Dir) (identity, error) {
-	if !a.provesItself() {
-		return identity{instance: instanceOf(bootID, dir.ID())}, nil
+	if a.deps.Dial != nil {
+		return identity{instance: agentapi.InProcessInstance(agentOf(bootID, dir.ID()))}, nil
 	}
 
+	// An agent with a certificate has a key, too: a conductor without client_ca does
+	// not ask for the certificate.
 	key, err := readKey(dir.Path())
 	if errors.Is(err, fs.ErrNotExist) || err == nil && key == "" {
 		key = rand.Text()
@@ -47,26 +48,10 @@ func (a *Agent) identify(bootID string, dir *statedir.Dir) (identity, error) {
 	return identity{instance: agentapi.ProvenInstance(proof), proof: proof}, nil
 }
 
-// provesItself says that nothing but a key of its own can prove to a conductor
-// who the agent is: it reaches the conductor through a port, and shows it no
-// certificate.
-func (a *Agent) provesItself() bool {
-	if a.deps.Dial != nil {
-		return false
-	}
-
-	tls := a.config.TLS
-	certified := tls != nil && (len(tls.Certificates) > 0 || tls.GetClientCertificate != nil)
-	for _, url := range a.config.Endpoints {
-		certified = certified && !strings.HasPrefix(url, "http://")
-	}
-
-	return !certified
-}
-
 // Instances returns the instances that the agent with these directories may
-// have in the machine's present boot, with a certificate or without; none if no
-// agent has ever used the state directory. See Config for root and stateDir.
+// have in the machine's present boot: in the server's process, of release 0.1,
+// or in a process of its own; none if no agent has ever used the state
+// directory. See Config for root and stateDir.
 func Instances(root, stateDir string) ([]string, error) {
 	id := statedir.ID(stateDir)
 	if id == "" {
@@ -77,7 +62,8 @@ func Instances(root, stateDir string) ([]string, error) {
 		return nil, err
 	}
 
-	instances := []string{instanceOf(bootID, id)}
+	agent := agentOf(bootID, id)
+	instances := []string{agentapi.InProcessInstance(agent), agentapi.FirstInstance(agent)}
 	key, err := readKey(stateDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return instances, nil
@@ -91,17 +77,14 @@ func readKey(stateDir string) (string, error) {
 	return string(key), err
 }
 
-// instanceOf identifies an agent among all that run at the same time. A copy of
-// a machine has a boot id of its own, and on one machine no two processes share
-// a state directory; a restarted process keeps both.
-func instanceOf(bootID, stateDir string) string {
-	sum := sha256.Sum256([]byte(bootID + " " + stateDir))
-	return hex.EncodeToString(sum[:8])
-}
+// agentOf identifies an agent among all that run at the same time. A copy of a
+// machine has a boot id of its own, and on one machine no two processes share a
+// state directory; a restarted process keeps both.
+func agentOf(bootID, stateDir string) string { return bootID + " " + stateDir }
 
-// proofOf returns the proof of an agent. It identifies the agent as instanceOf
+// proofOf returns the proof of an agent. It identifies the agent as agentOf
 // does, and only who has the key can make it.
 func proofOf(key, bootID, stateDir string) string {
-	sum := sha256.Sum256([]byte(key + " " + bootID + " " + stateDir))
+	sum := sha256.Sum256([]byte(key + " " + agentOf(bootID, stateDir)))
 	return hex.EncodeToString(sum[:])
 }

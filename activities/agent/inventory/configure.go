@@ -108,7 +108,7 @@ func (i *Inventory) plan(request cyborg.ConfigureRequest) (Setting, error) {
 		}
 	}
 
-	if err := i.refuseOwn(want.Driver, request.Options); err != nil {
+	if err := i.refuseOwn(want, request.Options); err != nil {
 		return Setting{}, err
 	}
 	if request.Options != nil {
@@ -134,15 +134,26 @@ func (i *Inventory) plan(request cyborg.ConfigureRequest) (Setting, error) {
 
 // refuseOwn returns an error of kind ErrInvalid where only the host may set an
 // option. A request comes through the API and through Temporal, and who has
-// reached one of them must not choose what the agent reads, writes and loads.
-func (i *Inventory) refuseOwn(driver string, options map[string]any) error {
-	_, own := i.registry.SplitOwn(driver, options)
-	if len(own) == 0 {
+// reached one of them must not choose what the agent reads, writes and loads. An
+// option that the host has set so for the backend wins in any case.
+func (i *Inventory) refuseOwn(want Setting, options map[string]any) error {
+	_, refused := i.registry.SplitOwn(want.Driver, options)
+	if own := i.own[want.Name]; own.Driver == want.Driver {
+		for set := range own.Options {
+			for option, value := range options {
+				if strings.EqualFold(option, set) {
+					refused[option] = value
+				}
+			}
+		}
+	}
+
+	if len(refused) == 0 {
 		return nil
 	}
 
 	return cyborg.Errorf(cyborg.ErrInvalid, "on host %s, no request may set these options of driver %s so: %s",
-		i.config.Host, driver, strings.Join(slices.Sorted(maps.Keys(own)), ", ")).
+		i.config.Host, want.Driver, strings.Join(slices.Sorted(maps.Keys(refused)), ", ")).
 		WithHint("Leave it out, and set it in the configuration of the host's agent: agent.backends.")
 }
 

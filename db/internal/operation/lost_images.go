@@ -41,7 +41,7 @@ func recordImages(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 			UPDATE deployables d SET image_lost_at = NULL, image = CASE WHEN d.bitstream_id <> '' AND $3 THEN $2::jsonb END,
 			    image_bitstream = CASE WHEN $3 THEN nullif(d.bitstream_id, '') END,
 			    image_boot = CASE WHEN d.bitstream_id <> '' AND $3 THEN h.boot_id END
-			FROM hosts h WHERE d.uuid = ANY($1) AND h.name = d.host`, changed, image.Shown(), !o.replaced[loaded])
+			FROM hosts h WHERE d.uuid = ANY($1) AND h.name = d.host`, changed, image.WithoutQuery(), !o.replaced[loaded])
 	}
 
 	return tx.SendBatch(ctx, batch).Close()

@@ -118,12 +118,12 @@ func fenceTargets(ctx context.Context, tx pgx.Tx, o *running, reason string) err
 	return err
 }
 
-// withoutSecrets returns the request with its image as it may be shown. The host
-// needs no more of the source: it asks the agent endpoint for the image, which
+// withoutSecrets returns the request without the query of its image's URL. The
+// host needs no more of the source: it asks the agent endpoint for the image, which
 // has the whole source from the records.
 func (p program) withoutSecrets() cyborg.ProgramRequest {
 	request := p.request
-	request.Image = request.Image.Shown()
+	request.Image = request.Image.WithoutQuery()
 	return request
 }
 
