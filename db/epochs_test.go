@@ -234,6 +234,35 @@ func TestTheFirstWritersOfAnEpochAgree(t *testing.T) {
 	require.Equal(t, r.events(t, at), read)
 }
 
+// TestAnEpochIsAboveAllThatIsStored: the stored numbers are above the clock,
+// because it was set back. The events of a new epoch come after them even if
+// their transaction is older than the one that begins the epoch.
+func TestAnEpochIsAboveAllThatIsStored(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	card := r.addHost(t, "h1", 1).accelerator(t, "card0")
+	r.exec(t, "UPDATE events SET transaction = (transaction::text::bigint + 3000000000000000000)::text::xid8")
+	r.exec(t, "UPDATE feed_epochs SET server_started = server_started - interval '1 day'")
+	at := r.lastCursor(t)
+	require.Greater(t, at.Transaction, uint64(3000000000000000000))
+
+	older, err := r.sql.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = older.Exec(t.Context(), "SELECT pg_current_xact_id()")
+	require.NoError(t, err)
+
+	_, err = r.Maintain(t.Context(), card.UUID, cyborg.Maintenance{Reason: "x"}, alice())
+	require.NoError(t, err)
+	_, err = older.Exec(t.Context(), "INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value) VALUES ('host', 'h1', 'h1', 'older', '', '')")
+	require.NoError(t, err)
+	require.NoError(t, older.Commit(t.Context()))
+
+	r.endOfFeed(t)
+	after := r.events(t, at)
+	require.Len(t, after, 2)
+	require.Equal(t, "older", string(after[0].Axis))
+}
+
 // TestFeedOfADatabaseThatWasRestoredBeforeTheMigration: the migration finds ids
 // that PostgreSQL has not reached, and begins an epoch above them.
 func TestFeedOfADatabaseThatWasRestoredBeforeTheMigration(t *testing.T) {
@@ -408,7 +437,7 @@ func (p *pair) failOver(t testing.TB) *records {
 
 	url := p.standby.URL("cyborg")
 	promoted := &records{url: url, sql: newPool(t, url)}
-	require.True(t, scalar[bool](t, promoted, "SELECT pg_promote()"))
+	require.True(t, scalar[bool](t, promoted, "SELECT pg_promote(true, 300)"))
 	promoted.Store = openStore(t, url, defaults())
 	return promoted
 }
