@@ -121,6 +121,25 @@ func TestFeedSurvivesAFailoverThatLosesCommits(t *testing.T) {
 	r.requireNext(t, at, first)
 }
 
+// TestAStandbyMayBeBehind: a standby that has not received a reader's last event
+// does not say that it was lost.
+func TestAStandbyMayBeBehind(t *testing.T) {
+	t.Parallel()
+	pair := startPair(t, "")
+	pair.old.addHost(t, "h1", 1)
+	at := pair.old.endOfFeed(t)
+	pair.waitForStandby(t)
+	stopServer(t, pair.standby)
+	next := pair.old.maintain(t, "h1", "card0")
+
+	pair.standby = startServer(t, pair.standbyDir, pair.standbyConfig("unreachable"))
+	r := &records{Store: openStore(t, pair.standby.URL("cyborg"), defaults())}
+	require.Empty(t, r.events(t, at))
+	_, err := r.Events(t.Context(), db.EventFilter{}, next, 0)
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
+	require.Contains(t, err.Error(), "standby")
+}
+
 // TestAnOpenStoreFollowsAFailover: a store whose URL names both servers goes on
 // at the new primary, and does not pass over what was lost.
 func TestAnOpenStoreFollowsAFailover(t *testing.T) {
