@@ -42,6 +42,8 @@ type sse struct {
 	response *http.Response
 	lines    *bufio.Scanner
 	close    context.CancelFunc
+
+	start string // the id that came before all messages
 }
 
 // stream opens an event stream. Headers are name, value, name, value….
@@ -78,10 +80,10 @@ func (s *sse) next() (m message, ok bool) {
 		name, value, _ := strings.Cut(line, ": ")
 
 		switch {
-		case line == "" && (m.id != "" || m.comment != ""):
+		case line == "" && (m.event != "" || m.comment != ""):
 			return m, true
 		case line == "":
-			m = message{} // only the retry line was in it
+			s.start, m = m.id, message{} // the head of the stream
 		case strings.HasPrefix(line, ":"):
 			m.comment = line
 		case name == "id":
@@ -221,7 +223,7 @@ func TestEventStreamWithoutACursorStartsNow(t *testing.T) {
 	h := setup(t)
 	found := h.host("h1", 2)
 	h.host("h2", 1)
-	h.marker(found["gpu-2"])
+	at := h.marker(found["gpu-2"])
 
 	everything := h.stream("/v1/events")
 	one := h.stream("/v1/events?accelerator=" + found["fpga-1"].UUID.String())
@@ -234,6 +236,7 @@ func TestEventStreamWithoutACursorStartsNow(t *testing.T) {
 	m, ok := everything.next()
 	require.True(t, ok)
 	require.Equal(t, "administration", m.event, "nothing of what was before")
+	require.Equal(t, at.String(), everything.start, "a reader whose stream breaks before the first event goes on here")
 	require.Equal(t, found["fpga-0"].UUID.String(), m.data.Subject.ID)
 
 	m, ok = one.next()

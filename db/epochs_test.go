@@ -121,6 +121,25 @@ func TestFeedSurvivesAFailoverThatLosesCommits(t *testing.T) {
 	r.requireNext(t, at, first)
 }
 
+// TestAStandbyMayBeBehind: a standby that has not received a reader's last event
+// does not say that it was lost.
+func TestAStandbyMayBeBehind(t *testing.T) {
+	t.Parallel()
+	pair := startPair(t, "")
+	pair.old.addHost(t, "h1", 1)
+	at := pair.old.endOfFeed(t)
+	pair.waitForStandby(t)
+	stopServer(t, pair.standby)
+	next := pair.old.maintain(t, "h1", "card0")
+
+	pair.standby = startServer(t, pair.standbyDir, pair.standbyConfig("unreachable"))
+	r := &records{Store: openStore(t, pair.standby.URL("cyborg"), defaults())}
+	require.Empty(t, r.events(t, at))
+	_, err := r.Events(t.Context(), db.EventFilter{}, next, 0)
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
+	require.Contains(t, err.Error(), "standby")
+}
+
 // TestAnOpenStoreFollowsAFailover: a store whose URL names both servers goes on
 // at the new primary, and does not pass over what was lost.
 func TestAnOpenStoreFollowsAFailover(t *testing.T) {
@@ -232,6 +251,35 @@ func TestTheFirstWritersOfAnEpochAgree(t *testing.T) {
 	require.Len(t, read, writers)
 	require.Equal(t, 2, scalar[int](t, r, "SELECT count(*) FROM feed_epochs"))
 	require.Equal(t, r.events(t, at), read)
+}
+
+// TestAnEpochIsAboveAllThatIsStored: the stored numbers are above the clock,
+// because it was set back. The events of a new epoch come after them even if
+// their transaction is older than the one that begins the epoch.
+func TestAnEpochIsAboveAllThatIsStored(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	card := r.addHost(t, "h1", 1).accelerator(t, "card0")
+	r.exec(t, "UPDATE events SET transaction = (transaction::text::bigint + 3000000000000000000)::text::xid8")
+	r.exec(t, "UPDATE feed_epochs SET server_started = server_started - interval '1 day'")
+	at := r.lastCursor(t)
+	require.Greater(t, at.Transaction, uint64(3000000000000000000))
+
+	older, err := r.sql.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = older.Exec(t.Context(), "SELECT pg_current_xact_id()")
+	require.NoError(t, err)
+
+	_, err = r.Maintain(t.Context(), card.UUID, cyborg.Maintenance{Reason: "x"}, alice())
+	require.NoError(t, err)
+	_, err = older.Exec(t.Context(), "INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value) VALUES ('host', 'h1', 'h1', 'older', '', '')")
+	require.NoError(t, err)
+	require.NoError(t, older.Commit(t.Context()))
+
+	r.endOfFeed(t)
+	after := r.events(t, at)
+	require.Len(t, after, 2)
+	require.Equal(t, "older", string(after[0].Axis))
 }
 
 // TestFeedOfADatabaseThatWasRestoredBeforeTheMigration: the migration finds ids
@@ -408,7 +456,7 @@ func (p *pair) failOver(t testing.TB) *records {
 
 	url := p.standby.URL("cyborg")
 	promoted := &records{url: url, sql: newPool(t, url)}
-	require.True(t, scalar[bool](t, promoted, "SELECT pg_promote()"))
+	require.True(t, scalar[bool](t, promoted, "SELECT pg_promote(true, 300)"))
 	promoted.Store = openStore(t, url, defaults())
 	return promoted
 }

@@ -48,9 +48,10 @@ type Durability struct {
 	// Standbys is the setting synchronous_standby_names: empty if no commit waits
 	// for a standby.
 	Standbys string
-	// Synchronous is how many connected standbys commits wait for. It is negative
-	// where the role may not see that.
-	Synchronous int
+	// Synchronous is how many connected standbys have every commit, and Quorum how
+	// many there are of which some have it. They are negative where the role may not
+	// see that.
+	Synchronous, Quorum int
 }
 
 // RefusedAgent is an agent whose host has another one.
@@ -99,9 +100,11 @@ func CheckHealth(ctx context.Context, url string) (Health, error) {
 	d := &h.Durability
 	err = conn.QueryRow(ctx, `
 		SELECT current_setting('fsync')::bool, current_setting('full_page_writes')::bool, current_setting('synchronous_commit'),
-			current_setting('synchronous_standby_names'), CASE WHEN pg_has_role('pg_read_all_stats', 'USAGE') THEN
-			(SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync', 'quorum')) ELSE -1 END`).
-		Scan(&d.Fsync, &d.FullPageWrites, &d.SynchronousCommit, &d.Standbys, &d.Synchronous)
+			current_setting('synchronous_standby_names'),
+			CASE WHEN seen THEN (SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync') ELSE -1 END,
+			CASE WHEN seen THEN (SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'quorum') ELSE -1 END
+		FROM pg_has_role('pg_read_all_stats', 'USAGE') seen`).
+		Scan(&d.Fsync, &d.FullPageWrites, &d.SynchronousCommit, &d.Standbys, &d.Synchronous, &d.Quorum)
 	if err != nil {
 		return h, cyborg.Errorf(cyborg.ErrUnavailable, "the database's settings cannot be read: %w", err)
 	}

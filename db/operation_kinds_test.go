@@ -115,8 +115,14 @@ func TestRoleOfTheServerAdmits(t *testing.T) {
 		require.NoError(t, err)
 	})
 	r.exec(t, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO "+role)
+	// The rights were granted before the migration that made this table.
+	r.exec(t, "REVOKE ALL ON feed_epochs FROM "+role)
+	at := r.endOfFeed(t)
 
 	server := records{Store: openStore(t, withParameter(t, r.url, "role", role), defaults())}
 	server.do(t, toAttach(a.UUID, instance("vm1")), cyborg.OperationSucceeded)
+	require.NotEmpty(t, server.events(t, at))
+	r.exec(t, "UPDATE feed_epochs SET server_started = server_started - interval '1 day'")
+	server.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
 	server.Close()
 }

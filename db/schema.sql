@@ -763,14 +763,14 @@ BEGIN
     RETURN NULL;
 END $function$;
 
-CREATE OR REPLACE FUNCTION begin_feed_epoch(at_id bigint)
+CREATE OR REPLACE FUNCTION begin_feed_epoch()
  RETURNS bigint
  LANGUAGE sql
 AS $function$
     INSERT INTO feed_epochs (epoch, base, server_started)
     SELECT coalesce(max(epoch), 0) + 1,
         greatest((extract(epoch FROM clock_timestamp()) * 1000)::bigint << 20,
-            (SELECT transaction::text::bigint + 1 FROM events ORDER BY transaction DESC LIMIT 1)) - at_id,
+            (SELECT transaction::text::bigint + 1 FROM events ORDER BY transaction DESC LIMIT 1)) - pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
         pg_postmaster_start_time()
     FROM feed_epochs RETURNING base
 $function$;
@@ -939,7 +939,7 @@ CREATE OR REPLACE FUNCTION exceed_assignment(number bigint)
 AS $function$
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('assignment_numbers', 1));
-    PERFORM setval('assignment_numbers', number) FROM assignment_numbers 
+    PERFORM setval('assignment_numbers', number + (1 << 20)) FROM assignment_numbers
     WHERE last_value < number AND number < 1::bigint << 62;
     RETURN FOUND;
 END $function$;
@@ -1041,6 +1041,8 @@ END $function$;
 CREATE OR REPLACE FUNCTION number_transaction()
  RETURNS trigger
  LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO '$user', 'public'
 AS $function$
 DECLARE
     own    bigint := pg_current_xact_id()::text::bigint;
@@ -1051,7 +1053,7 @@ BEGIN
         LOCK TABLE feed_epochs IN EXCLUSIVE MODE;
         number := (SELECT CASE WHEN server_started = pg_postmaster_start_time() THEN base + own END
             FROM feed_epochs ORDER BY epoch DESC LIMIT 1);
-        number := coalesce(number, begin_feed_epoch(own) + own);
+        number := coalesce(number, begin_feed_epoch() + own);
     END IF;
 
     number := set_config('cyborg.transaction', number::text, true);
@@ -1214,7 +1216,8 @@ END $function$;
 CREATE OR REPLACE FUNCTION unreadable_from()
  RETURNS xid8
  LANGUAGE sql
- STABLE
+ STABLE SECURITY DEFINER
+ SET search_path TO '$user', 'public'
 AS $function$
     SELECT (CASE WHEN server_started = pg_postmaster_start_time() OR pg_is_in_recovery()
         THEN base + pg_snapshot_xmin(pg_current_snapshot())::text::bigint

@@ -213,8 +213,8 @@ func (s *stream) waitForMore(ctx context.Context, changes <-chan struct{}) (proc
 }
 
 // begin sends the head of the answer, so that the caller knows that it is
-// connected, and how long to wait (in milliseconds) before it reconnects. Later
-// calls do nothing.
+// connected, how long to wait (in milliseconds) before it reconnects, and where
+// the stream is: it may break before the first event. Later calls do nothing.
 func (s *stream) begin() error {
 	if s.began {
 		return nil
@@ -225,7 +225,7 @@ func (s *stream) begin() error {
 	header.Set("X-Accel-Buffering", "no") // nginx would otherwise hold events back
 
 	s.began = true
-	return s.write([]byte("retry: 1000\n\n"))
+	return s.write([]byte("retry: 1000\nid: " + s.after.String() + "\n\n"))
 }
 
 // send writes the events in the format of server-sent events.

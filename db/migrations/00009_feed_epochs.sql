@@ -14,13 +14,14 @@ CREATE TABLE feed_epochs (
 
 -- +goose StatementBegin
 
--- Begins an epoch, and returns its base. A base is the milliseconds since 1970 times 2^20: more than a PostgreSQL that ran
--- until now can have reached. If a clock was set back, it is at least above all that is stored.
-CREATE FUNCTION begin_feed_epoch(at_id bigint) RETURNS bigint LANGUAGE sql AS $$
+-- Begins an epoch, and returns its base. The numbers begin at the milliseconds since 1970 times 2^20: more than a PostgreSQL
+-- that ran until now can have reached. If a clock was set back, they are at least above all that is stored. The first number
+-- is that of the oldest transaction that runs, because it may write later than the one that begins the epoch.
+CREATE FUNCTION begin_feed_epoch() RETURNS bigint LANGUAGE sql AS $$
     INSERT INTO feed_epochs (epoch, base, server_started)
     SELECT coalesce(max(epoch), 0) + 1,
         greatest((extract(epoch FROM clock_timestamp()) * 1000)::bigint << 20,
-            (SELECT transaction::text::bigint + 1 FROM events ORDER BY transaction DESC LIMIT 1)) - at_id,
+            (SELECT transaction::text::bigint + 1 FROM events ORDER BY transaction DESC LIMIT 1)) - pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
         pg_postmaster_start_time()
     FROM feed_epochs RETURNING base
 $$;
@@ -28,7 +29,9 @@ $$;
 -- Numbers the transaction that is about to write events. Where PostgreSQL was started since the last
 -- one, the first transaction begins the epoch, and others wait until it has ended. No transaction of the
 -- epoch before can still run, because it would be of a server that is gone.
-CREATE FUNCTION number_transaction() RETURNS trigger LANGUAGE plpgsql AS $$
+-- The server may have a role of its own, which had its rights on the tables before there was this one. So this function,
+-- and the one that readers call, run with the rights of the role that migrates.
+CREATE FUNCTION number_transaction() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 DECLARE
     own    bigint := pg_current_xact_id()::text::bigint;
     number bigint := (SELECT CASE WHEN server_started = pg_postmaster_start_time() THEN base + own END
@@ -38,7 +41,7 @@ BEGIN
         LOCK TABLE feed_epochs IN EXCLUSIVE MODE;
         number := (SELECT CASE WHEN server_started = pg_postmaster_start_time() THEN base + own END
             FROM feed_epochs ORDER BY epoch DESC LIMIT 1);
-        number := coalesce(number, begin_feed_epoch(own) + own);
+        number := coalesce(number, begin_feed_epoch() + own);
     END IF;
 
     number := set_config('cyborg.transaction', number::text, true);
@@ -48,7 +51,7 @@ END $$;
 -- Events from this number on cannot be read yet: one below it may still appear. Everything can be read
 -- where PostgreSQL was started since the last event, because the transactions of before are gone. A
 -- standby has another start than its primary, and the primary's ids.
-CREATE FUNCTION unreadable_from() RETURNS xid8 LANGUAGE sql STABLE AS $$
+CREATE FUNCTION unreadable_from() RETURNS xid8 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $$
     SELECT (CASE WHEN server_started = pg_postmaster_start_time() OR pg_is_in_recovery()
         THEN base + pg_snapshot_xmin(pg_current_snapshot())::text::bigint
         ELSE 9223372036854775807 END)::text::xid8
@@ -59,7 +62,7 @@ $$;
 -- The ids themselves are the numbers of the first epoch. If there are ids that this PostgreSQL has not
 -- reached yet, the database was restored before this migration.
 INSERT INTO feed_epochs (epoch, base, server_started) VALUES (0, 0, pg_postmaster_start_time());
-SELECT begin_feed_epoch(pg_current_xact_id()::text::bigint)
+SELECT begin_feed_epoch()
 WHERE EXISTS (SELECT FROM events WHERE transaction > pg_current_xact_id());
 
 -- Defaults are evaluated for each event, this trigger once for each statement, and before them.

@@ -92,6 +92,7 @@ func newProblem(resp *http.Response, body []byte) *Problem {
 // kindOfStatus is the kind of an error that has none of its own, such as a
 // proxy's. A person reads it, so failures of a server are told apart; in the
 // kindOfStatus of workers/agent, which tries all of them again, they are one.
+// Only a Cyborg says that an event is gone, because readers go on after that.
 func kindOfStatus(status int) cyborg.ErrorKind {
 	switch status {
 	case http.StatusUnauthorized:
@@ -100,8 +101,6 @@ func kindOfStatus(status int) cyborg.ErrorKind {
 		return cyborg.ErrForbidden
 	case http.StatusNotFound:
 		return cyborg.ErrNotFound
-	case http.StatusGone:
-		return cyborg.ErrGone
 	case http.StatusTooManyRequests:
 		return cyborg.ErrOverloaded
 	case http.StatusBadGateway, http.StatusServiceUnavailable:

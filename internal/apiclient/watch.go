@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
 )
 
 // watchInterval is how often a watched operation is read without a message of
@@ -56,7 +58,11 @@ func (c *Client) notifyChanges(ctx context.Context, id uuid.UUID, changed chan<-
 	f := &feed{client: c, path: operationPath(id) + "/events"}
 	defer f.stop()
 	for {
-		if _, err := f.next(ctx); err != nil {
+		switch _, err := f.next(ctx); {
+		case cyborg.ErrorKindOf(err) == cyborg.ErrGone && f.last != cyborg.AsError(err).After.String():
+			// Events that the records have lost are a change as well.
+			f.last = cyborg.AsError(err).After.String()
+		case err != nil:
 			return
 		}
 

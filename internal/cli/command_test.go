@@ -493,6 +493,25 @@ func TestEventsGoOnAfterLostOnes(t *testing.T) {
 	require.Equal(t, "Error: event 7-1 is not in the records\n", got.err)
 }
 
+// TestEventsEndAtAnAnswerThatIsGoneForGood: a proxy's 410 says nothing about
+// events, and a place that is gone again leads nowhere.
+func TestEventsEndAtAnAnswerThatIsGoneForGood(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]func(w http.ResponseWriter){
+		"a proxy's": func(w http.ResponseWriter) { w.WriteHeader(http.StatusGone) },
+		"the same place": func(w http.ResponseWriter) {
+			problem(w, http.StatusGone, cyborg.Errorf(cyborg.ErrGone, "it is gone").WithAfter(cyborg.Cursor{Transaction: 6, Event: 9}))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			api := newAPI(t)
+			api.handles("GET /v1/events", func(w http.ResponseWriter, _ *http.Request) { answer(w) })
+			require.NotZero(t, api.cyborg("events").code)
+		})
+	}
+}
+
 // answerText writes text as the body of an answer.
 func answerText(w http.ResponseWriter, text string) {
 	_, _ = w.Write([]byte(text)) // a client that has gone makes the test fail elsewhere

@@ -76,29 +76,29 @@ func (s *shell) events(cmd *cobra.Command) {
 
 		// The first cursor is the caller's, who must know if it leads nowhere. Later
 		// ones are ours, and we go on where the records do.
-		ours := after == ""
-		for {
-			err := p.follow(ctx, c, filter, after, &ours)
-			if cyborg.ErrorKindOf(err) != cyborg.ErrGone || !ours {
+		for first := after; ; {
+			err := p.follow(ctx, c, filter, &after)
+			next := cyborg.AsError(err).After.String()
+			if cyborg.ErrorKindOf(err) != cyborg.ErrGone || next == after || first != "" && after == first {
 				return err
 			}
 
-			after = cyborg.AsError(err).After.String()
+			after = next
 			s.sayf("Changes are missing here: %s. Going on after %s.", err, after)
 		}
 	})
 }
 
-// follow prints the events after a cursor, until an error, and sets begun with
-// the first one.
-func (p *printer) follow(ctx context.Context, c call, filter apiclient.EventFilter, after string, begun *bool) error {
+// follow prints the events after a cursor, until an error, and moves the
+// cursor to the last one.
+func (p *printer) follow(ctx context.Context, c call, filter apiclient.EventFilter, after *string) error {
 	reporter := &plain{shell: p.shell}
-	for event, err := range c.client.Events(ctx, filter, after, reporter.trouble) {
+	for event, err := range c.client.Events(ctx, filter, *after, reporter.trouble) {
 		if err != nil {
 			return err
 		}
 
-		*begun = true
+		*after = event.Cursor.String()
 		if err := p.event(event); err != nil {
 			return err
 		}

@@ -170,13 +170,18 @@ func sleepUntil(ctx context.Context, changed <-chan struct{}, every, least time.
 // feed, the watch continues by the clock, and meets the cause itself with its
 // next request.
 func notifyChanges(ctx context.Context, client *apiclient.Client, feed apiclient.EventFilter, changed chan<- struct{}) {
-	for gone := true; gone; {
-		for _, err := range client.Events(ctx, feed, "", nil) {
+	after := ""
+	for {
+		for event, err := range client.Events(ctx, feed, after, nil) {
+			next := event.Cursor.String()
 			// Events that the records have lost are a change as well.
-			gone = cyborg.ErrorKindOf(err) == cyborg.ErrGone
-			if err != nil && !gone {
-				return
+			if err != nil {
+				next = cyborg.AsError(err).After.String()
+				if cyborg.ErrorKindOf(err) != cyborg.ErrGone || next == after {
+					return
+				}
 			}
+			after = next
 
 			select {
 			case changed <- struct{}{}:

@@ -121,10 +121,11 @@ func TestDoctorSaysWhatAFailoverLoses(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "remote_write", h.Durability.SynchronousCommit)
 	require.Equal(t, -1, h.Durability.Synchronous, "that role sees no statistics")
+	require.Equal(t, -1, h.Durability.Quorum)
 
 	safe := db.Durability{Fsync: true, FullPageWrites: true, SynchronousCommit: "on"}
 	pair := safe
-	pair.Standbys, pair.Synchronous = "ANY 1 (a, b)", 2
+	pair.Standbys, pair.Synchronous = "FIRST 2 (a, b)", 2
 	const last = "the last moments"
 
 	for name, test := range map[string]struct {
@@ -139,6 +140,7 @@ func TestDoctorSaysWhatAFailoverLoses(t *testing.T) {
 		"asynchronous commits":    {from: pair, change: func(d *db.Durability) { d.SynchronousCommit = "off" }, crash: last, failover: last, warns: true, warnsLater: true},
 		"local commits":           {from: pair, change: func(d *db.Durability) { d.SynchronousCommit = "local" }, crash: "loses nothing", failover: last, warnsLater: true},
 		"two synchronous":         {from: pair, crash: "loses nothing", failover: "one of 2 synchronous standbys loses nothing"},
+		"a quorum":                {from: pair, change: func(d *db.Durability) { d.Synchronous, d.Quorum = 0, 2 }, crash: "loses nothing", failover: "only if the standby with the most WAL"},
 		"written, not synced":     {from: pair, change: func(d *db.Durability) { d.SynchronousCommit = "remote_write" }, crash: "loses nothing", failover: "unless"},
 		"none connected":          {from: pair, change: func(d *db.Durability) { d.Synchronous = 0 }, crash: "loses nothing", failover: "changes wait", warnsLater: true},
 		"the role may not see it": {from: pair, change: func(d *db.Durability) { d.Synchronous = -1 }, crash: "loses nothing", failover: "pg_monitor"},

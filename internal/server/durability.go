@@ -1,6 +1,8 @@
 package server
 
 import (
+	"fmt"
+
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/doctor"
 )
@@ -29,11 +31,16 @@ func examineDurability(f *doctor.Findings, d db.Durability) {
 			d.SynchronousCommit, "Set synchronous_commit on, for the role or in the database.url.")
 	case d.Synchronous < 0:
 		f.OKf("failover", "a failover to a standby that is synchronous loses nothing; whether one is connected is shown to roles with pg_monitor")
-	case d.Synchronous == 0:
+	case d.Synchronous == 0 && d.Quorum == 0:
 		f.Warn("failover", "no synchronous standby is connected, so changes wait for one", "Start one of "+d.Standbys+", or change synchronous_standby_names.")
-	case d.SynchronousCommit == "remote_write":
-		f.OKf("failover", "a failover to one of %d synchronous standbys loses nothing, unless the standby's machine crashes, too", d.Synchronous)
 	default:
-		f.OKf("failover", "a failover to one of %d synchronous standbys loses nothing", d.Synchronous)
+		safe := fmt.Sprintf("a failover to one of %d synchronous standbys loses nothing", d.Synchronous)
+		if d.Quorum > 0 {
+			safe = fmt.Sprintf("a failover to one of %d standbys of a quorum loses nothing only if the standby with the most WAL is promoted", d.Quorum)
+		}
+		if d.SynchronousCommit == "remote_write" {
+			safe += ", unless the standby's machine crashes, too"
+		}
+		f.OKf("failover", "%s", safe)
 	}
 }

@@ -602,6 +602,16 @@ func ofFeed() []mutant {
 			new: "",
 		},
 		{
+			breaks: "an epoch is above all that is stored, whatever the clock says", file: epochs, pkg: pkg, test: "TestAnEpochIsAboveAllThatIsStored",
+			old: "(SELECT transaction::text::bigint + 1 FROM events ORDER BY transaction DESC LIMIT 1)",
+			new: "0",
+		},
+		{
+			breaks: "an epoch begins with the oldest transaction that runs", file: epochs, pkg: pkg, test: "TestAnEpochIsAboveAllThatIsStored",
+			old: "- pg_snapshot_xmin(pg_current_snapshot())::text::bigint,",
+			new: "- pg_current_xact_id()::text::bigint,",
+		},
+		{
 			breaks: "numbers of lost events are not given again", file: epochs, pkg: pkg, test: "TestFeedSurvivesAFailoverThatLosesCommits",
 			old: "(extract(epoch FROM clock_timestamp()) * 1000)::bigint << 20",
 			new: "0",

@@ -1,31 +1,35 @@
 package feed
 
 import (
-	"errors"
-
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cyborg-project/cyborg"
 )
 
 // selectPlace finds the last event that is not after a cursor: the cursor's own
-// as long as the records have it.
+// as long as the records have it. A standby may not have it yet.
 const selectPlace = `
-	SELECT transaction, id FROM events WHERE (transaction, id) <= ($1, $2) ORDER BY transaction DESC, id DESC LIMIT 1`
+	SELECT coalesce(place.transaction, '0'), coalesce(place.id, 0), pg_is_in_recovery()
+	FROM (VALUES (0)) one LEFT JOIN (
+		SELECT transaction, id FROM events WHERE (transaction, id) <= ($1, $2) ORDER BY transaction DESC, id DESC LIMIT 1) place ON true`
 
 // checkPlace refuses a cursor whose event is not in the records any more, and
 // says where to go on: after the last event that the reader has seen and that
 // is still there. The row is that of selectPlace.
 func checkPlace(row pgx.Row, after cyborg.Cursor) error {
 	var last cyborg.Cursor
-	err := row.Scan(&last.Transaction, &last.Event)
+	var standby bool
+	err := row.Scan(&last.Transaction, &last.Event, &standby)
 
 	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return cyborg.Errorf(cyborg.ErrGone, "event %s is no longer kept, and others after it may be gone, too", after).
-			WithHint("Read anew what you need to know; then go on from now or, with 0-0, from the oldest event that is kept.")
 	case err != nil || last == after:
 		return err
+	case standby:
+		return cyborg.Errorf(cyborg.ErrUnavailable, "event %s is not in this database, which is a standby and may be behind its primary", after).
+			WithHint("Try again soon; or let the database.url lead to the primary, with target_session_attrs=read-write.")
+	case last == (cyborg.Cursor{}):
+		return cyborg.Errorf(cyborg.ErrGone, "event %s is no longer kept, and others after it may be gone, too", after).
+			WithHint("Read anew what you need to know; then go on from now or, with 0-0, from the oldest event that is kept.")
 	}
 
 	return cyborg.Errorf(cyborg.ErrGone, "event %s is not in the records; it was lost, perhaps with others, when the database was restored or failed over", after).
