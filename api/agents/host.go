@@ -29,7 +29,7 @@ func (e *endpoint) host(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	asked := slices.DeleteFunc(r.Header.Values(agentapi.InstanceHeader), func(instance string) bool { return instance == "" })
+	asked := r.Header.Values(agentapi.InstanceHeader)
 	reply := agentapi.HostReply{
 		Address: found.Address, LastSeen: found.LastSeen, Silent: found.Silent,
 		OtherAgent: len(asked) > 0 && found.Instance != "" && !slices.Contains(asked, found.Instance),
