@@ -121,6 +121,7 @@ func TestRoleOfTheServerAdmits(t *testing.T) {
 
 	server := records{Store: openStore(t, withParameter(t, r.url, "role", role), defaults())}
 	server.do(t, toAttach(a.UUID, instance("vm1")), cyborg.OperationSucceeded)
+	r.endOfFeed(t) // waits until all events can be read
 	require.NotEmpty(t, server.events(t, at))
 	r.exec(t, "UPDATE feed_epochs SET server_started = server_started - interval '1 day'")
 	server.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
