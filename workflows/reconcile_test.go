@@ -3,6 +3,7 @@ package workflows_test
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +23,8 @@ import (
 
 // records is what Reconcile's activities find and change.
 type records struct {
+	mu sync.Mutex // activities and local activities run at the same time
+
 	found    workflows.Findings
 	adopted  []workflows.Orphan
 	recorded []workflows.Disagreement
@@ -57,12 +60,16 @@ func reconcile(t *testing.T, r *records, change func(env *testsuite.TestWorkflow
 	})
 	on(workflows.DecideActivity, func(_ context.Context, in workflows.DecideInput) (workflows.DecideResult, error) {
 		d := in.Disagreement
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		r.order = append(r.order, "decide "+d.Entry.Handle.Identity)
 		r.number++
 		d.Assignment = r.number
 		return workflows.DecideResult{Disagreement: d, Settled: r.gone[d.Entry.Handle.Identity]}, nil
 	})
 	on(workflows.RecordSettledActivity, func(_ context.Context, in workflows.RecordSettledInput) error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		for _, d := range in.Disagreements {
 			r.order = append(r.order, "record "+d.Entry.Handle.Identity)
 			d.Assignment = 0
@@ -74,6 +81,8 @@ func reconcile(t *testing.T, r *records, change func(env *testsuite.TestWorkflow
 		if run := activity.GetInfo(ctx).WorkflowExecution.RunID; in.SentBy() != run {
 			return workflows.SettleResult{}, fmt.Errorf("run %q sent it, and not %q", in.SentBy(), run)
 		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
 		if len(in.Entries) != 1 || in.Assignment == 0 || in.Assignment > r.number {
 			return workflows.SettleResult{}, fmt.Errorf("%d entries come with number %d", len(in.Entries), in.Assignment)
 		}
