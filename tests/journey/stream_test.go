@@ -309,7 +309,10 @@ func stream(ctx context.Context, url, last string, more func(received) bool) err
 		return fmt.Errorf("%s answers %s", url, response.Status)
 	}
 
-	var now received
+	var (
+		now     received
+		isEvent bool // a message without data only says where the reader is
+	)
 
 	lines := bufio.NewScanner(response.Body)
 	for lines.Scan() {
@@ -318,19 +321,16 @@ func stream(ctx context.Context, url, last string, more func(received) bool) err
 		case "id":
 			now.id = value
 		case "data":
+			isEvent = true
 			if err := json.Unmarshal([]byte(value), &now.event); err != nil {
 				return err
 			}
 		case "":
-
-			if now.id == "" { // a comment, or the retry time
-				continue
-			}
-			if !more(now) {
+			if isEvent && !more(now) {
 				return nil
 			}
 
-			now = received{}
+			now, isEvent = received{}, false
 		}
 	}
 	return ctx.Err()

@@ -219,6 +219,11 @@ func (g *batcher[In, Out]) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case one := <-g.queue:
+			// The select chooses at random where both are ready.
+			if ctx.Err() != nil {
+				return
+			}
+
 			batch = append(batch, one)
 		}
 
