@@ -119,7 +119,12 @@ func TestRoleOfTheServerAdmits(t *testing.T) {
 	r.exec(t, "REVOKE ALL ON feed_epochs FROM "+role)
 	at := r.endOfFeed(t)
 
-	server := records{Store: openStore(t, withParameter(t, r.url, "role", role), defaults())}
+	url := withParameter(t, r.url, "role", role)
+	health, err := db.CheckHealth(t.Context(), url)
+	require.NoError(t, err)
+	require.Empty(t, health.Denied)
+
+	server := records{Store: openStore(t, url, defaults())}
 	server.do(t, toAttach(a.UUID, instance("vm1")), cyborg.OperationSucceeded)
 	r.endOfFeed(t) // waits until all events can be read
 	require.NotEmpty(t, server.events(t, at))

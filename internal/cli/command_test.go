@@ -472,6 +472,9 @@ func TestEventsGoOnAfterLostOnes(t *testing.T) {
 		case "":
 			w.Header().Set("Content-Type", "text/event-stream")
 			answerText(w, event("7-1", "error"))
+		case "6-8": // a message without data says where the feed is
+			w.Header().Set("Content-Type", "text/event-stream")
+			answerText(w, "id: 7-1\n\n")
 		case "7-1":
 			problem(w, http.StatusGone, cyborg.Errorf(cyborg.ErrGone, "event 7-1 is not in the records").WithAfter(cyborg.Cursor{Transaction: 6, Event: 9}))
 		case "6-9":
@@ -488,9 +491,14 @@ func TestEventsGoOnAfterLostOnes(t *testing.T) {
 	require.Equal(t, line+"error\n"+line+"ready\n", got.out)
 	require.Equal(t, "Changes are missing here: event 7-1 is not in the records. Going on after 6-9.\nError: that is enough\n", got.err)
 
+	// A caller's own cursor may lead nowhere, or be kept where a later one is lost.
 	got = api.cyborg("events", "--after", "7-1")
 	require.Equal(t, 1, got.code)
 	require.Equal(t, "Error: event 7-1 is not in the records\n", got.err)
+
+	got = api.cyborg("events", "--after", "6-8")
+	require.Equal(t, line+"ready\n", got.out)
+	require.Equal(t, "Changes are missing here: event 7-1 is not in the records. Going on after 6-9.\nError: that is enough\n", got.err)
 }
 
 // TestEventsEndAtAnAnswerThatIsGoneForGood: a proxy's 410 says nothing about

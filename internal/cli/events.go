@@ -74,16 +74,22 @@ func (s *shell) events(cmd *cobra.Command) {
 			}
 		}
 
-		// The first cursor is the caller's, who must know if it leads nowhere. Later
-		// ones are ours, and we go on where the records do.
-		for first := after; ; {
+		// The caller must know if the cursor that they gave is gone, which it is where
+		// we would go on before it. Later ones are ours, and we go on where the records
+		// do.
+		first, err := cyborg.ParseCursor(after)
+		if err != nil {
+			return err
+		}
+
+		for {
 			err := p.follow(ctx, c, filter, &after)
-			next := cyborg.AsError(err).After.String()
-			if cyborg.ErrorKindOf(err) != cyborg.ErrGone || next == after || first != "" && after == first {
+			next := cyborg.AsError(err).After
+			if cyborg.ErrorKindOf(err) != cyborg.ErrGone || next.String() == after || next.Compare(first) < 0 {
 				return err
 			}
 
-			after = next
+			after = next.String()
 			s.sayf("Changes are missing here: %s. Going on after %s.", err, after)
 		}
 	})

@@ -3,7 +3,6 @@
 package redact
 
 import (
-	"slices"
 	"strings"
 	"unicode"
 )
@@ -45,14 +44,14 @@ func value(option any) any {
 
 // withoutUser masks the user and password of a URL. The text need not be a URL:
 // a password may have characters that no URL has, and may have an @ or a slash.
-// A user alone may be a token.
+// A user alone may be a token, and the scheme may be left out.
 func withoutUser(text string) string {
-	scheme, rest, ok := strings.Cut(text, "://")
+	scheme, rest, ok := strings.Cut(text, "//")
 	end := strings.LastIndex(rest, "@")
 	if !ok || end < 0 {
 		return text
 	}
-	return scheme + "://" + Mask + rest[end:]
+	return scheme + "//" + Mask + rest[end:]
 }
 
 // looksSecret reports whether an option is probably a secret by its name, such
@@ -63,14 +62,22 @@ func looksSecret(name string) bool {
 		return false
 	}
 
-	endings := []string{
-		"password", "passwd", "passphrase", "passcode", "pwd", "secret", "secrets", "token", "credential", "credentials", "bearer", "signature",
-		"auth", "authorization", "apikey", "accesskey", "privatekey", "secretkey", "sshkey",
+	whole := strings.Join(parts, "")
+	for _, stem := range []string{
+		"password", "passwd", "passphrase", "passcode", "secret", "credential", "bearer", "authorization",
+		"apikey", "accesskey", "privatekey", "privatepem", "authkey", "authpass", "sshkey",
+	} {
+		if strings.Contains(whole, stem) {
+			return true
+		}
 	}
 
-	for _, word := range append(parts, strings.Join(parts, "")) {
-		if slices.ContainsFunc(endings, func(end string) bool { return strings.HasSuffix(word, end) }) {
-			return true
+	// These are also the beginnings of other words, such as author.
+	for _, word := range append(parts, whole) {
+		for _, ending := range []string{"pwd", "signature", "auth"} {
+			if strings.HasSuffix(word, ending) {
+				return true
+			}
 		}
 	}
 
@@ -78,10 +85,10 @@ func looksSecret(name string) bool {
 	switch parts[len(parts)-1] {
 	case "key", "keys", "pass", "private":
 		return true
-	case "tokens":
-		return parts[0] != "max" // which is a number
 	}
-	return false
+
+	// A number of tokens is no secret.
+	return strings.Contains(whole, "token") && parts[0] != "max"
 }
 
 // words returns the words of a name in lower case, without numbers at their

@@ -13,6 +13,8 @@ func TestNamesOfSecrets(t *testing.T) {
 	for _, secret := range []string{
 		"password", "BMC_PASSWORD", "bmcPassword2", "password_file", "api-token", "apitoken", "token", "tokens", "api_tokens", "sshKey", "SSHKey",
 		"APIkey", "tls.key", "private_key", "privatekey", "ssh private", "bmc_pass", "basic_auth", "Authorization", "aws_secret_access_key_id",
+		"passwords", "bmc_passwords", "passphrases", "apikeys", "apitokens", "authkey", "snmp_authkey", "authPass", "private_key_pem", "privateKeyData",
+		"tls_private_pem", "secretid", "tokenValue", "token_v2", "tokenv2",
 	} {
 		require.Equal(t, map[string]any{secret: redact.Mask}, redact.Options(map[string]any{secret: "canary"}))
 	}
@@ -33,6 +35,7 @@ func TestUsersOfURLs(t *testing.T) {
 		"https://admin:se%canary@bmc/":     "https://******@bmc/",
 		"postgres://u:p canary@h/":         "postgres://******@h/",
 		"https://canary@bmc/":              "https://******@bmc/",
+		"//admin:canary@bmc/":              "//******@bmc/",
 		"https://admin:can@ary/?#x@bmc/":   "https://******@bmc/",
 		"https://u:p@a/ and https://v:q@b": "https://******@b",
 	} {

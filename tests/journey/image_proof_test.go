@@ -30,11 +30,15 @@ func TestImagesGoToTheHostsAgentOnly(t *testing.T) {
 	sum := sha256.Sum256(bitstream)
 	fetching, looked := make(chan struct{}), make(chan struct{})
 	var once sync.Once // a step may be tried again
-	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusOK) // the head has a time limit
 		_ = http.NewResponseController(w).Flush()
 		once.Do(func() { close(fetching) })
-		<-looked
+		select {
+		case <-looked:
+		case <-r.Context().Done(): // the test has failed
+			return
+		}
 		_, _ = w.Write(bitstream) // the agent sees whether all of it arrived
 	}))
 	t.Cleanup(origin.Close)
