@@ -362,9 +362,22 @@ func (h *harness) hold() (proceed func()) {
 	h.t.Helper()
 	tx, err := h.database.Begin(h.t.Context())
 	require.NoError(h.t, err)
+	h.t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(h.t.Context())) }) // a test that fails does not proceed
 	_, err = tx.Exec(h.t.Context(), "LOCK TABLE hosts IN ACCESS EXCLUSIVE MODE")
 	require.NoError(h.t, err)
 	return func() { require.NoError(h.t, tx.Rollback(h.t.Context())) }
+}
+
+// awaitHeld waits until hold keeps a report from being recorded.
+func (h *harness) awaitHeld() {
+	h.t.Helper()
+	require.Eventually(h.t, func() bool {
+		var waits bool
+		err := h.database.QueryRow(h.t.Context(), `
+			SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`).Scan(&waits)
+		return err == nil && waits
+	}, 5*time.Minute, time.Millisecond)
 }
 
 // TestTooManyReports: an agent that waits too long for a place is told to come
@@ -404,12 +417,11 @@ func TestReportsThatWaitAreBounded(t *testing.T) {
 	proceed := h.hold()
 	statuses := h.answers(report("h1", 1))
 
-	// A body that is no report is refused for that as long as there is room, and
-	// never waits.
-	require.Eventually(t, func() bool {
-		response, _ := h.send(http.MethodPost, agents.ReportsPath, []byte("{"))
-		return response.StatusCode == http.StatusTooManyRequests
-	}, 5*time.Minute, time.Millisecond)
+	// A body that is no report is refused for that where there is room. It is sent
+	// only now, because it takes room, too.
+	h.awaitHeld()
+	response, _ := h.send(http.MethodPost, agents.ReportsPath, []byte("{"))
+	require.Equal(t, http.StatusTooManyRequests, response.StatusCode)
 	require.Equal(t, http.StatusTooManyRequests, <-h.answers(report("h2", 1)))
 
 	proceed()
@@ -433,7 +445,7 @@ func (h *harness) halfSent() net.Conn {
 // Reports that are sent by halves keep no place from those that arrive.
 func TestHalfSentReportsTakeNoPlace(t *testing.T) {
 	t.Parallel()
-	h := setup(t, agents.Config{MaxReports: 1, MaxBodies: 8, ReportWait: time.Hour}).plain()
+	h := setup(t, agents.Config{MaxReports: 1, MaxBodies: 8, BodyTime: time.Hour, ReportWait: time.Hour}).plain()
 	const halves, room = 64, 8
 	givenUp := make(chan int, halves)
 	for range halves {
@@ -441,7 +453,8 @@ func TestHalfSentReportsTakeNoPlace(t *testing.T) {
 		go func() {
 			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil {
-				return // the test is over
+				givenUp <- 0 // the test is over
+				return
 			}
 			_ = response.Body.Close() // the status says it
 			givenUp <- response.StatusCode
@@ -564,11 +577,7 @@ func TestLargeReportsOfOnePeerWait(t *testing.T) {
 	}
 	statuses := h.answers(reports...)
 
-	require.Eventually(t, func() bool {
-		var waiting int
-		err := h.database.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE NOT granted").Scan(&waiting)
-		return err == nil && waiting > 0
-	}, 5*time.Minute, time.Millisecond)
+	h.awaitHeld()
 	require.Empty(t, statuses)
 
 	proceed()

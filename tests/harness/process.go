@@ -100,10 +100,15 @@ func (p *process) SetClock(t testing.TB, offset time.Duration) {
 	}
 }
 
+// shiftRounds are how many times shiftFamily looks for new children at most: for
+// three seconds or more, and a fork is not under way that long.
+const shiftRounds = 300
+
 // shiftFamily makes the clock of a process jump, and then those of its children,
 // which are copies. A child that it forks meanwhile may be a copy of before and
 // appear only after the list was made, so the list is made again until nobody
-// is new. Any of them may have ended.
+// is new. Any of them may have ended. Where new ones never cease to appear, the
+// latest are copies of after, so shiftRounds lists are enough.
 func shiftFamily(pid int, offset time.Duration) error {
 	shift := func(pid int) error {
 		err := clock.Shift(pid, offset)
@@ -115,7 +120,7 @@ func shiftFamily(pid int, offset time.Duration) error {
 
 	err := shift(pid)
 	shifted := map[int]bool{}
-	for quiet := 0; quiet < 3; quiet++ {
+	for round, quiet := 0, 0; quiet < 3 && round < shiftRounds; round, quiet = round+1, quiet+1 {
 		for _, child := range family(pid) {
 			if !shifted[child] {
 				shifted[child], quiet = true, 0

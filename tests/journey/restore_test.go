@@ -162,7 +162,13 @@ func fromRunbook(t *testing.T, s *harness.System, dir string, beginnings ...stri
 	for _, beginning := range beginnings {
 		_, text, found := strings.Cut(string(page), "\n$ "+beginning)
 		require.True(t, found, "no command begins with %q", beginning)
-		text, _, _ = strings.Cut(beginning+text, "\n")
+		text, rest, _ := strings.Cut(beginning+text, "\n")
+		for strings.HasSuffix(text, `\`) {
+			var more string
+			more, rest, found = strings.Cut(rest, "\n")
+			require.True(t, found, "the page ends in the command %q", text)
+			text += "\n" + more
+		}
 
 		command := exec.CommandContext(t.Context(), "bash", "-c", text)
 		command.Dir = dir

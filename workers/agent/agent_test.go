@@ -516,9 +516,11 @@ func TestStepsWaitForTheFloor(t *testing.T) {
 	require.EqualValues(t, floor, second.Assignment)
 	stop()
 
+	// The card may have vanished in more than one report.
+	before := len(h.conductor.reported())
 	require.NoError(t, os.Remove(filepath.Join(h.config.StateDir, "journal")))
 	_, stop = h.run()
-	require.True(t, h.reports(3)[2].AskFloor)
+	require.True(t, h.reports(before + 1)[before].AskFloor)
 	stop()
 }
 
