@@ -105,6 +105,9 @@ type Disagreement struct {
 	// Assignment is the number of the decision; 0 for a disagreement that was only
 	// found.
 	Assignment int64 `json:"assignment,omitempty"`
+	// Report is the number of the host's report from which Journal was read; 0 where
+	// release 0.1 has read it.
+	Report int64 `json:"report,omitempty"`
 }
 
 // DecideInput names the disagreement to look at again.
