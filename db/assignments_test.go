@@ -1,10 +1,12 @@
 package db_test
 
 import (
+	"math"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
@@ -171,6 +173,7 @@ func TestSettledIsTold(t *testing.T) {
 			if event.Axis == cyborg.AxisSettled {
 				count++
 				delete(event.Data, "assignment")
+				delete(event.Data, "report")
 				told[string(event.Subject.Kind)+" "+event.Subject.ID] = event.Data
 			}
 		}
@@ -181,6 +184,56 @@ func TestSettledIsTold(t *testing.T) {
 		"accelerator " + a.UUID.String(): {"identity": "card0.0", "deployable": "card0", "now": "attached", "journal": "", "recorded": "attached"},
 		"host h1":                        {"identity": "never-heard-of.0", "deployable": "never-heard-of", "now": "detached", "journal": "attached", "recorded": ""},
 	}, told)
+}
+
+// TestSettledIsToldOncePerReport: a round that decides from the report from which
+// the round before decided has the host settle the same again. That is no
+// second correction; one that a later report asks for is, and so is another
+// decision from the same report.
+func TestSettledIsToldOncePerReport(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	a := h.ready(t, "card0")
+	r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationSucceeded)
+	h.journal("card0", cyborg.AttachmentLost)
+	h.journal("never-heard-of", cyborg.AttachmentDone)
+	h.report(t)
+
+	settle := func() {
+		t.Helper()
+		for _, found := range r.disagreements(t) {
+			decided, err := r.Decide(t.Context(), found)
+			require.NoError(t, err)
+			require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{decided}))
+		}
+	}
+	told := func() (out map[string]int) {
+		t.Helper()
+		rows, err := r.sql.Query(t.Context(), "SELECT data->>'identity' || ' ' || (data->>'now') FROM events WHERE axis = 'settled'")
+		require.NoError(t, err)
+		all, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err)
+
+		out = map[string]int{}
+		for _, one := range all {
+			out[one]++
+		}
+		return out
+	}
+
+	settle()
+	settle()
+	require.Equal(t, map[string]int{"card0.0 attached": 1, "never-heard-of.0 detached": 1}, told())
+
+	h.report(t)
+	settle()
+	require.Equal(t, map[string]int{"card0.0 attached": 2, "never-heard-of.0 detached": 2}, told(), "a later report says so again")
+
+	found := r.disagreements(t)["card0"]
+	found.Attach, found.Assignment = false, math.MaxInt32
+	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{found}))
+	require.Equal(t, 1, told()["card0.0 detached"], "the records decided otherwise")
 }
 
 // TestFloorForANewJournal: an agent with a new journal is told which numbers

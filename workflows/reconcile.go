@@ -105,6 +105,9 @@ type Disagreement struct {
 	// Assignment is the number of the decision; 0 for a disagreement that was only
 	// found.
 	Assignment int64 `json:"assignment,omitempty"`
+	// Report is the number of the host's report from which Journal was read; 0 where
+	// release 0.1 has read it.
+	Report int64 `json:"report,omitempty"`
 }
 
 // DecideInput names the disagreement to look at again.
@@ -274,23 +277,21 @@ const settlingHosts = 20
 // one host one after the other. For each it asks the records once more what is to be
 // done, has the host do it, and records that. Whatever is decided so is at most
 // one step old when it reaches the host, and the host refuses it where an
-// operation was faster.
+// operation was faster. Where it has no time for some hosts, Next becomes the
+// place before them, so that slow ones do not keep them waiting in every round.
 func settle(ctx workflow.Context, in ReconcileInput, out *ReconcileResult) {
 	byHost := map[string][]Disagreement{}
+	var hosts []string // in the order of the list, which is that of places
 	for _, d := range out.Found.Disagreements {
+		if _, ok := byHost[d.Host]; !ok {
+			hosts = append(hosts, d.Host)
+		}
 		byHost[d.Host] = append(byHost[d.Host], d)
 	}
 
-	done, hosts := 0, workflow.DeterministicKeys(byHost)
+	done, begun := 0, 0 // hosts
 	ends := workflow.Now(ctx).Add(in.AgentWait + in.Limits.Step)
 	places := workflow.NewSemaphore(ctx, settlingHosts)
-
-	// Another host is the first in each round, so that slow ones do not take all
-	// places in every round.
-	if len(hosts) > settlingHosts {
-		first := int(workflow.Now(ctx).Unix()) % len(hosts)
-		hosts = append(hosts[first:], hosts[:first]...)
-	}
 
 	for _, host := range hosts {
 		workflow.Go(ctx, func(ctx workflow.Context) {
@@ -306,6 +307,10 @@ func settle(ctx workflow.Context, in ReconcileInput, out *ReconcileResult) {
 				if !workflow.Now(ctx).Before(ends) {
 					out.Unsettled = append(out.Unsettled, fmt.Sprintf("host %s: %d attachments are left to the next rounds", host, len(byHost[host])-n))
 					return
+				}
+
+				if n == 0 {
+					begun++ // they begin in their order
 				}
 
 				asked, err := settleOne(ctx, in, d)
@@ -324,6 +329,11 @@ func settle(ctx workflow.Context, in ReconcileInput, out *ReconcileResult) {
 
 	if err := workflow.Await(ctx, func() bool { return done == len(hosts) }); err != nil {
 		out.Unsettled = append(out.Unsettled, FromFailure(err).Message)
+	}
+
+	if begun > 0 && begun < len(hosts) {
+		next := &out.Found.Next
+		next.Host, next.Deployable, next.Handle = hosts[begun-1], "", ""
 	}
 }
 

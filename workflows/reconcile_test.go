@@ -237,6 +237,48 @@ func TestReconcileHasATimeForSlowHosts(t *testing.T) {
 	require.LessOrEqual(t, took, 3*limits().Step)
 }
 
+// TestReconcileGivesEachHostItsTurn: where many hosts hang, the next round goes on
+// with those that this one did not come to, at whatever time it begins.
+func TestReconcileGivesEachHostItsTurn(t *testing.T) {
+	t.Parallel()
+	const hosts, rounds = 120, 120 / 20 // 20 of them settle at the same time
+	var all []workflows.Disagreement
+	for i := range hosts {
+		all = append(all, disagreement(fmt.Sprintf("h%03d", i), "x"), disagreement(fmt.Sprintf("h%03d", i), "y"))
+	}
+
+	r := &records{}
+	asked := map[string]int{}
+	var last workflows.ReconcileResult
+	for range rounds {
+		out, err := reconcile(t, r, func(env *testsuite.TestWorkflowEnvironment) {
+			env.SetStartTime(time.Unix(hosts, 0))
+			env.SetLastCompletionResult(last)
+			env.OnActivity(workflows.InspectActivity, mock.Anything, mock.Anything).Return(
+				func(_ context.Context, in workflows.InspectInput) (found workflows.Findings, _ error) {
+					for _, d := range all {
+						if d.Host > in.From.Host {
+							found.Disagreements = append(found.Disagreements, d)
+						}
+					}
+					return found, nil
+				})
+			env.OnActivity(workflows.SettleActivity, mock.Anything, mock.Anything).After(limits().Step).Return(
+				func(_ context.Context, in workflows.SettleInput) (workflows.SettleResult, error) {
+					r.mu.Lock()
+					defer r.mu.Unlock()
+					asked[in.Host]++
+					return workflows.SettleResult{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_START_TO_CLOSE, nil)
+				})
+		})
+		require.NoError(t, err)
+		last = out
+	}
+
+	require.Len(t, asked, hosts)
+	require.Zero(t, last.Found.Next, "the last round comes to the end of the list, and the next begins anew")
+}
+
 // TestReconcileStopsInTime: a host on which each entry takes long is left to the
 // next rounds after a while.
 func TestReconcileStopsInTime(t *testing.T) {

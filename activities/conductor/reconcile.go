@@ -270,7 +270,7 @@ func fromRecord(d db.Disagreement) workflows.Disagreement {
 
 	return workflows.Disagreement{
 		Host: d.Host, Accelerator: d.Accelerator, Journal: d.Journal, Recorded: d.Recorded, Unconfirmed: d.Unconfirmed, Instance: d.Instance,
-		Assignment: d.Assignment,
+		Assignment: d.Assignment, Report: d.Report,
 		Entry: workflows.SettleEntry{
 			Backend: d.Backend, Deployable: d.Deployable, Handle: d.Handle, Operation: d.Operation, Want: want,
 		},
@@ -282,6 +282,6 @@ func toRecord(d workflows.Disagreement) db.Disagreement {
 	return db.Disagreement{
 		Host: d.Host, Backend: d.Entry.Backend, Deployable: d.Entry.Deployable, Handle: d.Entry.Handle,
 		Operation: d.Entry.Operation, Accelerator: d.Accelerator, Journal: d.Journal, Recorded: d.Recorded,
-		Unconfirmed: d.Unconfirmed, Attach: d.Entry.Want == workflows.GoalAttached, Assignment: d.Assignment,
+		Unconfirmed: d.Unconfirmed, Attach: d.Entry.Want == workflows.GoalAttached, Assignment: d.Assignment, Report: d.Report,
 	}
 }

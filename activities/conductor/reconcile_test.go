@@ -200,6 +200,39 @@ func (doubtful) number(name string) int {
 	return i
 }
 
+// deciding is a store that decides a disagreement, and is told what was settled.
+type deciding struct {
+	conductor.Store
+	decided db.Disagreement
+	settled []db.Disagreement
+}
+
+func (s *deciding) Decide(context.Context, db.Disagreement) (db.Disagreement, error) {
+	return s.decided, nil
+}
+
+func (s *deciding) RecordSettled(_ context.Context, settled []db.Disagreement) error {
+	s.settled = append(s.settled, settled...)
+	return nil
+}
+
+// What was decided comes back to the records once it is settled, with the
+// numbers by which they know what they have told already.
+func TestSettledAsDecided(t *testing.T) {
+	t.Parallel()
+	store := &deciding{decided: db.Disagreement{
+		Host: "h1", Backend: "fake", Deployable: "card0", Handle: cyborg.WorkHandle{UUID: uuid.New(), Identity: "card0.0"},
+		Operation: uuid.New(), Accelerator: uuid.New(), Journal: cyborg.AttachmentLost, Recorded: "attached", Unconfirmed: uuid.New(),
+		Attach: true, Report: 7, Assignment: 8,
+	}}
+	acts := conductor.New(store, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
+
+	result, err := acts.Decide(t.Context(), workflows.DecideInput{})
+	require.NoError(t, err)
+	require.NoError(t, acts.RecordSettled(t.Context(), workflows.RecordSettledInput{Disagreements: []workflows.Disagreement{result.Disagreement}}))
+	require.Equal(t, []db.Disagreement{store.decided}, store.settled)
+}
+
 // However many attachments stay in doubt and however many operations run, each
 // round continues where the last one ended, until everything was inspected.
 // Then the rounds begin anew.

@@ -37,10 +37,16 @@ ALTER TABLE operations ALTER COLUMN assignment SET DEFAULT next_assignment();
 -- tell it. The subject is the host where only the host's journal knew the handle.
 -- +goose StatementBegin
 CREATE FUNCTION attachment_settled(of_host text, accelerator uuid, what jsonb) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    -- The same report asks for the same correction until the host has reported anew. A report without a
+    -- number is that of a decision that release 0.1 has made.
+    correction CONSTANT jsonb := jsonb_build_object('identity', what->'identity', 'deployable', what->'deployable',
+        'now', what->'now', 'report', nullif(what->'report', '0'));
 BEGIN
     IF EXISTS (
         SELECT FROM events WHERE subject_kind = CASE WHEN accelerator IS NULL THEN 'host' ELSE 'accelerator' END
-            AND subject_id = coalesce(accelerator::text, of_host) AND axis = 'settled' AND data->'assignment' = what->'assignment') THEN
+            AND subject_id = coalesce(accelerator::text, of_host) AND axis = 'settled'
+            AND (data->'assignment' = what->'assignment' OR data @> correction)) THEN
         RETURN; -- it was told already
     END IF;
     IF accelerator IS NULL THEN

@@ -33,6 +33,8 @@ type Disagreement struct {
 	Attach bool
 	// Instance is the agent that the host has now.
 	Instance string
+	// Report is the number of the host's report that has this journal.
+	Report int64
 	// Assignment is the number of the decision, for the host; 0 for a disagreement
 	// that was only found.
 	Assignment int64
@@ -97,7 +99,7 @@ func selectDisagreements() string {
 		       r.error_kind, r.observed_seq, r.claimed
 		FROM journal j FULL JOIN held r ON r.host = j.host AND r.deployable = j.deployable AND r.handle = j.handle
 		WHERE r.uuid IS NULL OR j.state IS DISTINCT FROM 'attached' OR r.attached_at IS NULL OR r.lifecycle = 'error')
-	SELECT d.*, (SELECT instance FROM hosts WHERE name = d.host) FROM (
+	SELECT d.*, s.instance, s.report_seq FROM (
 	SELECT p.host, p.backend, p.deployable, p.handle, coalesce(p.uuid, f.uuid) AS handle_uuid, coalesce(p.holder_kind, 'host'),
 	       coalesce(p.holder_id, p.host), coalesce(p.operation_id, p.journal_operation), coalesce(p.accelerator, f.accelerator),
 	       p.journal, CASE WHEN f.holder_kind IS NOT NULL THEN 'given' WHEN p.uuid IS NULL THEN '' WHEN p.attached_at IS NULL THEN 'in_doubt' ELSE 'attached' END,
@@ -114,7 +116,7 @@ func selectDisagreements() string {
 	       h.accelerator, coalesce(j.state, ''), 'left', false, h.unconfirmed_operation
 	FROM handles h JOIN live l ON l.name = h.host
 	LEFT JOIN journal j ON j.host = h.host AND j.backend = h.backend AND j.handle = h.handle
-	WHERE h.unconfirmed_kind IS NOT NULL AND NOT h.claimed) AS d
+	WHERE h.unconfirmed_kind IS NOT NULL AND NOT h.claimed) AS d JOIN hosts s ON s.name = d.host
 	WHERE (host, deployable, handle) > ($1, $6, $7) AND ($8 = '' OR handle = $8)
 	ORDER BY host, deployable, handle, handle_uuid LIMIT $4`
 }
@@ -142,7 +144,7 @@ func (s *Store) findDisagreements(
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Disagreement, err error) {
 		err = row.Scan(&d.Host, &d.Backend, &d.Deployable, &d.Handle.Identity, (*zeronull.UUID)(&d.Handle.UUID),
 			&d.Handle.Holder.Kind, &d.Handle.Holder.ID, (*zeronull.UUID)(&d.Operation), (*zeronull.UUID)(&d.Accelerator),
-			&d.Journal, &d.Recorded, &d.Attach, (*zeronull.UUID)(&d.Unconfirmed), &d.Instance)
+			&d.Journal, &d.Recorded, &d.Attach, (*zeronull.UUID)(&d.Unconfirmed), &d.Instance, &d.Report)
 		return d, err
 	})
 }
@@ -271,7 +273,9 @@ func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagr
 
 // tellSettled writes an event for each attachment that its host has corrected.
 // A correction need not change anything in the records, so no trigger would
-// write it. The number of the decision keeps a repeat from telling it twice.
+// write it. The number of the decision keeps a repeat from telling it twice, and
+// the number of the report keeps a later decision from doing so that was made
+// before the host has reported the correction.
 func tellSettled(ctx context.Context, tx pgx.Tx, host string, settled []Disagreement) error {
 	batch := &pgx.Batch{}
 	for _, d := range settled {
@@ -283,7 +287,7 @@ func tellSettled(ctx context.Context, tx pgx.Tx, host string, settled []Disagree
 		if corrected {
 			batch.Queue("SELECT attachment_settled($1, $2, $3)", host, zeronull.UUID(d.Accelerator), map[string]any{
 				"identity": d.Handle.Identity, "deployable": d.Deployable, "now": now, "journal": d.Journal, "recorded": d.Recorded,
-				"assignment": d.Assignment,
+				"assignment": d.Assignment, "report": d.Report,
 			})
 		}
 	}
