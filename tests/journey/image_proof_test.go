@@ -5,8 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
-	"net/http/httptest"
-	"sync"
 	"testing"
 	"time"
 
@@ -28,20 +26,7 @@ func TestImagesGoToTheHostsAgentOnly(t *testing.T) {
 	t.Parallel()
 	bitstream := fake.MakeImage("FPGA", "aes", []byte("payload"))
 	sum := sha256.Sum256(bitstream)
-	fetching, looked := make(chan struct{}), make(chan struct{})
-	var once sync.Once // a step may be tried again
-	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.WriteHeader(http.StatusOK) // the head has a time limit
-		_ = http.NewResponseController(w).Flush()
-		once.Do(func() { close(fetching) })
-		select {
-		case <-looked:
-		case <-r.Context().Done(): // the test has failed
-			return
-		}
-		_, _ = w.Write(bitstream) // the agent sees whether all of it arrived
-	}))
-	t.Cleanup(origin.Close)
+	origin := startOrigin(t, bitstream, func(*http.Request) bool { return true })
 
 	keystone, g := openstacktest.NewKeystone(t), glancetest.Start(t)
 	keystone.Serve("image", g.URL)
@@ -60,11 +45,7 @@ func TestImagesGoToTheHostsAgentOnly(t *testing.T) {
 		_, err := s.API.Program(ctx, cards[0].UUID, cyborg.Image{Source: origin.URL + "/aes", SHA256: hex.EncodeToString(sum[:])})
 		programmed <- err
 	}()
-	select {
-	case <-fetching:
-	case err := <-programmed:
-		require.NoError(t, err, "the image was not fetched")
-	}
+	origin.awaitFetch(t, programmed)
 
 	operations, err := apiclient.Collect(s.API.Operations(ctx, apiclient.OperationFilter{}, apiclient.Page{}))
 	require.NoError(t, err)
@@ -83,7 +64,7 @@ func TestImagesGoToTheHostsAgentOnly(t *testing.T) {
 			require.Equal(t, http.StatusForbidden, response.StatusCode, "%s with %q", path, proof)
 		}
 	}
-	close(looked)
+	close(origin.goOn)
 	require.NoError(t, <-programmed)
 
 	id := g.Add(fake.MakeImage("FPGA", "sha", []byte("payload")), nil)

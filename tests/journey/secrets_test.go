@@ -10,14 +10,12 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -182,24 +180,9 @@ func TestCanaries(t *testing.T) {
 
 	bitstream := fake.MakeImage("FPGA", "aes", []byte("payload"))
 	sum := sha256.Sum256(bitstream)
-	fetching, looked := make(chan struct{}), make(chan struct{})
-	var once sync.Once // a step may be tried again
-	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Query().Get("X-Signature") != signature {
-			w.WriteHeader(http.StatusForbidden)
-			return
-		}
-		w.WriteHeader(http.StatusOK) // the head has a time limit
-		_ = http.NewResponseController(w).Flush()
-		once.Do(func() { close(fetching) })
-		select {
-		case <-looked:
-		case <-r.Context().Done(): // the test has failed
-			return
-		}
-		_, _ = w.Write(bitstream) // the agent sees whether all of it arrived
-	}))
-	t.Cleanup(origin.Close)
+	origin := startOrigin(t, bitstream, func(r *http.Request) bool {
+		return r.URL.Query().Get("X-Signature") == signature
+	})
 
 	keystone := openstacktest.NewKeystone(t)
 	s := harness.Start(t, harness.Options{
@@ -229,11 +212,7 @@ func TestCanaries(t *testing.T) {
 		_, err := s.API.Program(ctx, cards[0].UUID, image)
 		programmed <- err
 	}()
-	select {
-	case <-fetching:
-	case err := <-programmed:
-		require.NoError(t, err, "the image was not fetched")
-	}
+	origin.awaitFetch(t, programmed)
 	var during string
 	harness.Until(t, ctx, "listed by Temporal", func() error {
 		if during = everyHistory(ctx, t, s.TemporalClient(t)); !strings.Contains(during, "StageImage") {
@@ -241,7 +220,7 @@ func TestCanaries(t *testing.T) {
 		}
 		return nil
 	})
-	close(looked)
+	close(origin.goOn)
 	require.NoError(t, <-programmed)
 	image.Source, image.SHA256 = origin.URL+"/aes?X-Signature=no&also="+signature, strings.Repeat("ab", 32)
 	_, err = s.API.Program(ctx, cards[0].UUID, image)
