@@ -18,8 +18,8 @@ $$;
 
 -- Makes all further numbers greater than this one; false where they are already. The lock keeps two that
 -- do so at the same time from setting the sequence back. Others can draw numbers between the read and the
--- write, and may pass the number meanwhile; far above it, the write does not set the sequence back. Half of all numbers is out of reach, so that
--- nobody who claims to have seen one can use them up.
+-- write, and may pass the number meanwhile; far above it, the write does not set the sequence back. Half of
+-- all numbers is out of reach, so that nobody who claims to have seen one can use them up.
 CREATE FUNCTION exceed_assignment(number bigint) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path FROM CURRENT AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('assignment_numbers', 1));

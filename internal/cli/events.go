@@ -82,14 +82,15 @@ func (s *shell) events(cmd *cobra.Command) {
 			return err
 		}
 
-		for {
+		for sent := ""; ; {
 			err := p.follow(ctx, c, filter, &after)
 			next := cyborg.AsError(err).After
-			if cyborg.ErrorKindOf(err) != cyborg.ErrGone || next.String() == after || next.Compare(first) < 0 {
+			noFurther := after == sent && next.String() == sent
+			if cyborg.ErrorKindOf(err) != cyborg.ErrGone || noFurther || next.Compare(first) < 0 {
 				return err
 			}
 
-			after = next.String()
+			sent, after = next.String(), next.String()
 			s.sayf("Changes are missing here: %s. Going on after %s.", err, after)
 		}
 	})
