@@ -70,9 +70,9 @@ func loadInventories(ctx context.Context, tx pgx.Tx, nameOf func(host, local str
 
 		// What operations have observed since the report is not in a difference's base.
 		each(batch, `
-			SELECT jsonb_build_object('host', v.host, 'identity', v.identity) FROM devices v JOIN hosts h ON h.name = v.host
+			SELECT jsonb_build_object('host', v.host, 'identity', v.identity, 'observed_seq', v.observed_seq) FROM devices v JOIN hosts h ON h.name = v.host
 			WHERE v.host = ANY($1) AND v.observed_seq > h.report_seq`, []any{l.parts}, func(row merge.DeviceRow) {
-			out[row.Host].Observed = append(out[row.Host].Observed, row.Identity)
+			out[row.Host].Observed[row.Identity] = row.ObservedSeq
 		})
 	}
 

@@ -52,7 +52,8 @@ func Observe(ctx context.Context, d *records.DB, tx pgx.Tx, host string, observa
 		}
 
 		v := inventories[host]
-		if err := v.Observation(o); err != nil {
+		changed, err := v.Observation(o)
+		if err != nil {
 			return false, err
 		}
 
@@ -73,8 +74,12 @@ func Observe(ctx context.Context, d *records.DB, tx pgx.Tx, host string, observa
 		if err := markObservedUnconfirmed(ctx, tx, host, diff.Handles.Inserts); err != nil {
 			return false, err
 		}
-		if err := wantReport(ctx, tx, host); err != nil {
-			return false, err
+		// Where the operation changed nothing that a report shows, the last report says
+		// how the host is.
+		if changed {
+			if err := wantReport(ctx, tx, host); err != nil {
+				return false, err
+			}
 		}
 	}
 

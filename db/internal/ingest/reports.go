@@ -448,13 +448,11 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 		// The digest is left empty where the same report has to come again, and the
 		// base where a report was not recorded completely: no difference may build on
 		// it.
-		host.Digest = r.Digest
-		if v.Unsettled {
+		host.Digest, host.Base = r.Digest, r.Digest
+		if v.Unsettled || v.Overtaken {
 			host.Digest = ""
 		}
-
-		host.Base = host.Digest
-		if len(v.Complaints) > 0 {
+		if v.Unsettled || len(v.Complaints) > 0 {
 			host.Base = ""
 		}
 

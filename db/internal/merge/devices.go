@@ -21,7 +21,7 @@ func (v *Inventory) device(backend, driver string, r cyborg.DeviceReport, sequen
 		d = &Tracked[DeviceRow]{row: DeviceRow{UUID: uuid.New(), Host: v.host, Identity: r.Identity}}
 		v.Devices[r.Identity] = d
 	case d.row.ObservedSeq > sequence:
-		v.Unsettled, v.Exceed = true, max(v.Exceed, d.row.ObservedSeq)
+		v.Overtaken, v.Exceed = true, max(v.Exceed, d.row.ObservedSeq)
 		return nil
 	case d.row.Backend != backend && d.row.Backend != AdoptedBackend && v.busy(d.row.UUID):
 		v.Unsettled = true
@@ -103,7 +103,7 @@ func (v *Inventory) observedSince(device uuid.UUID, sequence int64) bool {
 // missing, unless an operation observed the device later.
 func (v *Inventory) deviceMissing(d *Tracked[DeviceRow], sequence int64) {
 	if d.row.ObservedSeq > sequence {
-		v.Unsettled = true
+		v.Overtaken, v.Exceed = true, max(v.Exceed, d.row.ObservedSeq)
 		return
 	}
 

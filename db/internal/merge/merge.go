@@ -35,13 +35,20 @@ type Inventory struct {
 	// it is, but may be later. The host is then asked for its report again.
 	Unsettled bool
 
+	// Overtaken is set where an operation observed a device after the report was
+	// made, so that the records of this device are newer. The host is asked for its
+	// report again, because the device may have changed back since. A difference may
+	// build on the report all the same: it mentions what was observed after it.
+	Overtaken bool
+
 	// Exceed is the highest sequence number of the operations' observations that
 	// are newer than what is merged; 0 for none.
 	Exceed int64
 
-	// Observed are the identities of the devices that operations observed since the
-	// newest report. It is filled only where the inventory is loaded in part.
-	Observed []string
+	// Observed are the devices that operations observed since the newest report, by
+	// identity, with the sequence number of the last observation. It is filled only
+	// where the inventory is loaded in part.
+	Observed map[string]int64
 
 	merged     map[uuid.UUID]bool  // deployables that the report shows, or shows to be missing
 	wanted     []wantedHandle      // handles that the report shows, for finish
@@ -60,7 +67,7 @@ func NewInventory(host string, name func(host, local string) string, taken *Name
 		host: host, name: name, taken: taken,
 		Backends: map[string]*Tracked[BackendRow]{}, Devices: map[string]*Tracked[DeviceRow]{},
 		Deployables: map[string]*Tracked[DeployableRow]{}, Handles: map[HandleKey]*Tracked[HandleRow]{},
-		merged: map[uuid.UUID]bool{}, Complaints: map[string][]string{},
+		merged: map[uuid.UUID]bool{}, Complaints: map[string][]string{}, Observed: map[string]int64{},
 	}
 }
 
@@ -103,9 +110,13 @@ func (v *Inventory) difference(r agentapi.Report) (merged bool, err error) {
 		return false, nil
 	}
 
-	// An operation changed these devices after the report that r is based on.
-	for _, identity := range v.Observed {
-		if !mentioned[identity] {
+	// An operation changed these devices after the report that r is based on. Those
+	// that it changed before r was made must be mentioned; r cannot know the others.
+	for identity, sequence := range v.Observed {
+		switch {
+		case sequence > r.Sequence:
+			v.Overtaken = true
+		case !mentioned[identity]:
 			return false, nil
 		}
 	}
@@ -228,22 +239,28 @@ func Abridge(texts []string) string {
 }
 
 // Observation merges what an agent observed of one device after it had changed
-// it, with the sequence number of that observation.
-func (v *Inventory) Observation(o cyborg.Observation) error {
+// it, with the sequence number of that observation. changed tells whether the
+// records were different in what a report shows.
+func (v *Inventory) Observation(o cyborg.Observation) (changed bool, err error) {
 	b, ok := v.Backends[o.Backend]
 	if !ok { // the first report with this backend also shows the device
-		return nil
+		return false, nil
 	}
 
 	if err := v.device(o.Backend, b.row.Driver, o.Device, o.Sequence); err != nil {
-		return err
+		return false, err
 	}
+	if err := v.finish(); err != nil {
+		return false, err
+	}
+
+	var diff Changes
+	changed = diff.Collect(v) > 0
 
 	if d := v.Devices[o.Device.Identity]; d != nil {
 		d.row.ObservedSeq = max(d.row.ObservedSeq, o.Sequence)
 	}
-
-	return v.finish()
+	return changed, nil
 }
 
 // complain notes that a part of what a backend reported is not recorded. The
