@@ -76,11 +76,18 @@ func (b Bench) Return(ctx context.Context, identity string) error {
 // Use lets somebody use a handle of the card; an empty name ends the use. The
 // error is of kind ErrNotFound where the card has no such handle.
 func (b Bench) Use(ctx context.Context, identity, handle, by string) error {
+	return b.editHandle(ctx, identity, handle, func(h *Handle) { h.InUseBy = by })
+}
+
+// editHandle changes a handle under its card's lock. The error is of kind
+// ErrNotFound where the card has no such handle.
+func (b Bench) editHandle(ctx context.Context, identity, handle string, edit func(h *Handle)) error {
 	var found bool
 	err := b.Edit(ctx, identity, func(card *Card) {
 		for _, state := range card.Deployables {
 			if h := state.Handles[handle]; h != nil {
-				h.InUseBy, found = by, true
+				edit(h)
+				found = true
 			}
 		}
 	})

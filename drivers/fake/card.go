@@ -54,6 +54,10 @@ type Handle struct {
 	// InUseBy names the user of the handle; it is empty where nobody uses it. The
 	// driver never sets it, only scripts and a Bench do.
 	InUseBy string `json:"in_use_by"`
+	// HeldBy names who was told to have the handle, and Guest says that it is a
+	// virtual machine. Only a Bench sets them, for the tripwire.
+	HeldBy string `json:"held_by,omitempty"`
+	Guest  bool   `json:"guest,omitempty"`
 }
 
 // readCard decodes a card's file. The error is of kind ErrInvalid. Broken is

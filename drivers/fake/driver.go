@@ -210,7 +210,8 @@ func (d *driver) currentCard(ctx context.Context, s *slot) (*Card, error) {
 }
 
 // update calls change with the card as it is at this moment, under its lock,
-// and stores the result.
+// and stores the result. What change takes from somebody is noted first; see
+// Trip.
 func (d *driver) update(ctx context.Context, s *slot, change func(card *Card) error) error {
 	if err := interruption(ctx); err != nil {
 		return err
@@ -223,7 +224,9 @@ func (d *driver) update(ctx context.Context, s *slot, change func(card *Card) er
 
 	return d.bench.update(ctx, s.identity(), true, func(card *Card) error {
 		card.settle(s, bootID)
-		return change(card)
+		before := card.clone()
+		err := change(card)
+		return errors.Join(err, d.bench.note(before.trips(s.identity(), card)))
 	})
 }
 

@@ -24,6 +24,7 @@ import (
 	"go.temporal.io/sdk/client"
 	temporallog "go.temporal.io/sdk/log"
 
+	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/temporalclient"
 	"github.com/cyborg-project/cyborg/tests/clock"
 	"github.com/cyborg-project/cyborg/tests/harness"
@@ -120,6 +121,7 @@ type trial struct {
 	checker  *checker
 	reader   *reader
 	baseline map[string]int // goroutines of each process before the first fault
+	wires    int            // how many tripwires the last round had
 }
 
 // newTrial prepares a run of the schedule, and starts the reader of the feed.
@@ -168,8 +170,8 @@ func (r *trial) run() {
 			t.Fatalf("seed %d, round %d of %d:\n%s", r.plan.seed, i+1, len(r.plan.rounds), one)
 		}
 
-		t.Logf("round %d: sound after %s; %d kills in %s", i+1, time.Since(roundBegan).Round(100*time.Millisecond),
-			r.injector.kills.Load(), time.Since(began).Round(time.Second))
+		t.Logf("round %d: sound after %s, with %d tripwires; %d kills in %s", i+1, time.Since(roundBegan).Round(100*time.Millisecond),
+			r.wires, r.injector.kills.Load(), time.Since(began).Round(time.Second))
 	}
 
 	r.end()
@@ -214,6 +216,10 @@ func (r *trial) round(one round) error {
 		}
 	}
 
+	if err := r.driver.layTripwires(ctx, jobs); err != nil {
+		return fmt.Errorf("the tripwires cannot be laid: %w", err)
+	}
+
 	var work, faults sync.WaitGroup
 	for _, j := range jobs {
 		work.Go(func() { r.driver.run(ctx, j) })
@@ -237,7 +243,17 @@ func (r *trial) round(one round) error {
 	}
 	work.Wait()
 
+	r.wires = 0
+	for _, laid := range r.driver.laid {
+		r.wires += len(laid)
+	}
+	if err := r.driver.endUses(ctx); err != nil {
+		return err
+	}
 	if err := r.check(ctx); err != nil {
+		return err
+	}
+	if err := r.driver.liftTripwires(ctx); err != nil {
 		return err
 	}
 
@@ -255,6 +271,9 @@ func (r *trial) round(one round) error {
 // hardware, answers, feed, stream and connections.
 func (r *trial) check(ctx context.Context) error {
 	if err := r.checker.rest(ctx); err != nil {
+		return err
+	}
+	if err := r.checker.tripped(); err != nil {
 		return err
 	}
 	if err := r.checker.addForeign(ctx); err != nil {
@@ -387,6 +406,8 @@ func (r *trial) summary() string {
 		switch {
 		case a.unanswered:
 			counts["unanswered"]++
+		case cyborg.ErrorKindOf(a.err) == cyborg.ErrInUse:
+			counts["refused because it is in use"]++
 		case a.err != nil:
 			counts["refused or failed"]++
 		default:

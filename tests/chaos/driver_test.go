@@ -59,6 +59,7 @@ type driver struct {
 	c      *harness.Cluster
 	cloud  *cloud
 	ledger ledger
+	laid   map[string][]tripwire // of the present round, by host
 
 	mu      sync.Mutex // guards the fields below
 	answers []answer

@@ -204,7 +204,7 @@ func (p *planner) randomRound() round {
 // somebody detaches by force.
 func (p *planner) abandonHost(r *round, used map[string]bool) {
 	w := p.work(stage{cyborg.OperationDetach, fake.StepDetach}, used)
-	w.holder, w.cancel, w.retry, w.force = 0, false, false, true
+	w.holder, w.cancel, w.retry, w.force, w.used = 0, false, false, true, false
 	r.works = append(r.works, w)
 
 	f := p.fault(kill, hostName(w.host), len(r.works)-1)
@@ -270,6 +270,9 @@ func (p *planner) work(s stage, used map[string]bool) work {
 		w.contender = p.random.IntN(holders)
 	}
 	w.cancel, w.retry = p.chance(12), p.chance(50)
+	if s.kind == cyborg.OperationProgram || s.kind == cyborg.OperationDetach && w.holder == 0 {
+		w.used = p.chance(30)
+	}
 
 	if !s.ofRequests() {
 		return w

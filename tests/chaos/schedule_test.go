@@ -89,6 +89,7 @@ type work struct {
 	cancel          bool // it is cancelled while its step is under way
 	retry           bool // it is retried where it failed or was cancelled
 	force           bool // detach: by force, as soon as its host is silent
+	used            bool // detach, program: somebody uses a handle meanwhile, so nothing may be done
 
 	// For work on accelerator requests.
 	requests int  // how many there are
@@ -300,6 +301,9 @@ func (w work) String() string {
 	}
 	if w.force {
 		text += ", by force"
+	}
+	if w.used {
+		text += ", while in use"
 	}
 	if w.async {
 		text += ", async"

@@ -1,0 +1,121 @@
+package chaos_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+)
+
+// layTripwires says on every card who holds it, and who uses it, so that the
+// cards themselves note whatever takes it from them, at any moment of the
+// round. It is called at rest. What the round's own work takes away is left out.
+func (d *driver) layTripwires(ctx context.Context, jobs []*job) error {
+	d.laid = map[string][]tripwire{}
+	for _, host := range d.c.Hosts {
+		all, err := d.accelerators(ctx, host)
+		if err != nil {
+			return err
+		}
+
+		for i := range all {
+			if err := d.layTripwire(ctx, &all[i], jobs); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// layTripwire lays those of one accelerator.
+func (d *driver) layTripwire(ctx context.Context, a *apiclient.Accelerator, jobs []*job) error {
+	device, err := d.c.API.Device(ctx, a.DeviceUUID)
+	if err != nil {
+		return err
+	}
+
+	bench := d.c.Bench(a.Host)
+	for _, handle := range a.Handles {
+		if handle.Holder == nil || slices.ContainsFunc(jobs, func(j *job) bool { return j.takes(a, *handle.Holder) }) {
+			continue
+		}
+
+		holder, guest := string(handle.Holder.Kind)+":"+handle.Holder.ID, handle.Holder.Kind != cyborg.HolderHost
+		if err := bench.Hold(ctx, device.Identity, handle.Identity, holder, guest); err != nil {
+			return err
+		}
+		d.laid[a.Host] = append(d.laid[a.Host], tripwire{device.Identity, handle.Identity})
+	}
+
+	for _, j := range jobs {
+		if !j.used || j.request.accelerator != a.UUID {
+			continue
+		}
+
+		i := slices.IndexFunc(a.Handles, func(h cyborg.AttachHandle) bool {
+			return j.kind == cyborg.OperationProgram || h.Holder != nil && *h.Holder == j.request.holder
+		})
+		if i < 0 {
+			return fmt.Errorf("%s has no handle that somebody could use during %q", a.Name, j.request.what)
+		}
+
+		if err := bench.Use(ctx, device.Identity, a.Handles[i].Identity, "a program on "+a.Host); err != nil {
+			return err
+		}
+		d.laid[a.Host] = append(d.laid[a.Host], tripwire{device.Identity, a.Handles[i].Identity})
+	}
+	return nil
+}
+
+// takes reports whether the work takes the accelerator from this holder.
+func (j *job) takes(a *apiclient.Accelerator, holder cyborg.Holder) bool {
+	if j.binding != nil {
+		return j.binding.at.UUID == a.UUID && holder.ID == j.binding.instance.String()
+	}
+	return j.kind == cyborg.OperationDetach && j.request.accelerator == a.UUID && j.request.holder == holder
+}
+
+// endUses ends the uses of a round, so that what waits for them comes to rest.
+func (d *driver) endUses(ctx context.Context) error {
+	return d.eachTripwire(func(bench fake.Bench, wire tripwire) error { return bench.Use(ctx, wire.card, wire.handle, "") })
+}
+
+// liftTripwires removes the tripwires of a round: what prepares the next one
+// may take any card from anybody.
+func (d *driver) liftTripwires(ctx context.Context) error {
+	return d.eachTripwire(func(bench fake.Bench, wire tripwire) error { return bench.Hold(ctx, wire.card, wire.handle, "", false) })
+}
+
+func (d *driver) eachTripwire(do func(bench fake.Bench, wire tripwire) error) error {
+	for host, laid := range d.laid {
+		for _, wire := range laid {
+			if err := do(d.c.Bench(host), wire); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// tripwire is a handle on whose card it is said that somebody holds or uses it.
+type tripwire struct{ card, handle string }
+
+// tripped returns an error that names what the cards have noted: a card was
+// taken from somebody who held or used it, if only for a moment.
+func (k *checker) tripped() error {
+	var all []error
+	for _, host := range k.c.Hosts {
+		trips, err := k.c.Bench(host).Trips()
+		if err != nil {
+			return err
+		}
+		for _, one := range trips {
+			all = append(all, fmt.Errorf("handle %s on %s was %s, while %q held it and %q used it", one.Handle, host, one.What, one.HeldBy, one.InUseBy))
+		}
+	}
+	return errors.Join(all...)
+}
