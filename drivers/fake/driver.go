@@ -134,7 +134,7 @@ func (d *driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 		}
 	}
 
-	text := textOf(reports)
+	text := textOfAll(reports)
 	d.lastReports.Store(&text)
 	return reports, nil
 }
@@ -156,22 +156,6 @@ func (d *driver) Inspect(ctx context.Context, identity string) (cyborg.DeviceRep
 		}
 	}
 	return cyborg.DeviceReport{}, cyborg.Errorf(cyborg.ErrNotFound, "the fake park shows no card %q", identity)
-}
-
-// reports returns what Discover would return, but takes no scripted latency or
-// failure into account.
-func (d *driver) reports(ctx context.Context) ([]cyborg.DeviceReport, error) {
-	reports := make([]cyborg.DeviceReport, 0, len(d.slots))
-	for _, s := range d.slots {
-		card, err := d.currentCard(ctx, s)
-		if err != nil {
-			return nil, err
-		}
-		if !card.Vanished {
-			reports = append(reports, s.report(card))
-		}
-	}
-	return reports, nil
 }
 
 // bootID returns the boot id of the host. It is empty where the host has no

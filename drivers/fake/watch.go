@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cyborg-project/cyborg"
@@ -27,8 +28,9 @@ func (d *driver) Watch(ctx context.Context, changed func()) error {
 	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()
 
+	var sight sight
 	stamps, boot := d.stamps()
-	view, _ := d.view(ctx)
+	view, _ := sight.of(ctx, d, stamps, boot)
 	var reported *string // the lastReports that were compared last; nil before the first
 
 	changed()
@@ -47,7 +49,7 @@ func (d *driver) Watch(ctx context.Context, changed func()) error {
 		}
 		stamps, boot, reported = newStamps, newBoot, newReported
 
-		now, reports := d.view(ctx)
+		now, reports := sight.of(ctx, d, stamps, boot)
 		if ctx.Err() == nil && (now != view || reported != nil && *reported != reports) {
 			view, reported = now, &reports
 			d.lastReports.Store(reported)
@@ -76,30 +78,83 @@ func sameFile(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
-// view returns all that decides on the answer of Discover at this moment, as
-// text, and reports, which is only the part that Discover reports. Of a
-// scripted failure, view holds only that there is one: that it is used up by
-// one call is no reason for another Discover.
-func (d *driver) view(ctx context.Context) (view, reports string) {
-	list, err := d.reports(ctx)
-	if err != nil {
-		return err.Error(), err.Error()
+// sight is what Watch saw of each card when it looked last. It reads only the
+// cards whose files have changed: a park may have hundreds.
+type sight struct {
+	boot  string
+	cards []sightOfCard
+}
+
+// sightOfCard is what Watch saw of one card.
+type sightOfCard struct {
+	stamp  fs.FileInfo // nil where the card must be read again
+	report string      // what Discover reports of it, as text; empty while it is gone
+	fails  bool        // a scripted failure of Discover is left
+	err    error       // why the card cannot be read
+}
+
+// of returns all that decides on the answer of Discover at this moment, as text,
+// and reports, which is only the part that Discover reports. Of a scripted
+// failure, view holds only that there is one: that it is used up by one call is
+// no reason for another Discover.
+func (v *sight) of(ctx context.Context, d *driver, stamps []fs.FileInfo, boot string) (view, reports string) {
+	if v.boot != boot || len(v.cards) != len(stamps) {
+		v.boot, v.cards = boot, make([]sightOfCard, len(stamps))
 	}
 
-	reports = textOf(list)
-	view = reports
-	for _, s := range d.slots {
-		if card, err := d.currentCard(ctx, s); err == nil && card.Fail[StepDiscover].Times != 0 {
-			view += s.identity()
+	var shown, failing []string
+	for i, s := range d.slots {
+		one := &v.cards[i]
+		if one.stamp == nil || stamps[i] == nil || !sameFile(one.stamp, stamps[i]) {
+			*one = d.look(ctx, s)
+			one.stamp = stamps[i] // from before the look: what is written meanwhile is read again
+		}
+
+		if one.err != nil {
+			one.stamp = nil
+			return one.err.Error(), one.err.Error()
+		}
+		if one.report != "" {
+			shown = append(shown, one.report)
+		}
+		if one.fails {
+			failing = append(failing, s.identity())
 		}
 	}
 
-	return view, reports
+	reports = inList(shown)
+	return reports + strings.Join(failing, ""), reports
 }
 
-// textOf encodes reports as text that can be compared.
-func textOf(reports []cyborg.DeviceReport) string {
-	text, err := json.Marshal(reports)
+// look reads one card.
+func (d *driver) look(ctx context.Context, s *slot) sightOfCard {
+	card, err := d.currentCard(ctx, s)
+	if err != nil {
+		return sightOfCard{err: err}
+	}
+
+	out := sightOfCard{fails: card.Fail[StepDiscover].Times != 0}
+	if !card.Vanished {
+		out.report = textOf(s.report(card))
+	}
+	return out
+}
+
+// textOfAll encodes reports as text that can be compared.
+func textOfAll(reports []cyborg.DeviceReport) string {
+	texts := make([]string, len(reports))
+	for i, report := range reports {
+		texts[i] = textOf(report)
+	}
+	return inList(texts)
+}
+
+// inList joins the texts of reports.
+func inList(texts []string) string { return strings.Join(texts, "\n") }
+
+// textOf encodes a report.
+func textOf(report cyborg.DeviceReport) string {
+	text, err := json.Marshal(report)
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrInternal, "a discovery cannot be written: %w", err).Error()
 	}
