@@ -137,7 +137,7 @@ func newTrial(t *testing.T, c *harness.Cluster, around *cloud, plan schedule) *t
 
 	d := &driver{t: t, c: c, cloud: around}
 	return &trial{
-		t: t, c: c, plan: plan, driver: d, injector: &injector{t: t, c: c, d: d, cloud: around},
+		t: t, c: c, plan: plan, driver: d, injector: &injector{t: t, c: c, d: d, cloud: around, temporal: temporal},
 		checker: &checker{c: c, temporal: temporal, driver: d, cloud: around, foreign: map[uuid.UUID]bool{}}, reader: startReader(c),
 	}
 }
@@ -174,8 +174,11 @@ func (r *trial) run() {
 			r.wires, r.injector.kills.Load(), time.Since(began).Round(time.Second))
 	}
 
+	ends, err := r.checker.ends(t.Context())
+	require.NoError(t, err)
 	r.end()
-	t.Logf("%d kills survived in %s: %s", r.injector.kills.Load(), time.Since(began).Round(time.Second), r.summary())
+	t.Logf("%d kills survived in %s, %d runs were terminated or reset: %s; operations %v",
+		r.injector.kills.Load(), time.Since(began).Round(time.Second), r.injector.struck.Load(), r.summary(), ends)
 }
 
 // more adds rounds for the kills that came after another fault had already
@@ -208,6 +211,7 @@ func (r *trial) round(one round) error {
 			jobs[i].earlier = earlier.ID
 		}
 
+		jobs[i].struck = slices.ContainsFunc(one.faults, func(f fault) bool { return f.work == i && f.target == theRun })
 		held := slices.ContainsFunc(one.faults, func(f fault) bool { return f.work == i && f.when != before })
 		if held || w.cancel {
 			if err := r.driver.hold(ctx, jobs[i]); err != nil {

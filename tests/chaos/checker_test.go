@@ -48,6 +48,7 @@ func (k *checker) rest(ctx context.Context) error {
 	defer cancel()
 
 	var last error
+	told := time.Now()
 	for {
 		err := k.c.Unready(ctx)
 		if err == nil {
@@ -68,6 +69,10 @@ func (k *checker) rest(ctx context.Context) error {
 
 		if last == nil || ctx.Err() == nil {
 			last = err
+		}
+		if time.Since(told) > time.Minute {
+			k.driver.t.Logf("not at rest yet: %v", last)
+			told = time.Now()
 		}
 
 		if clock.Sleep(ctx, 300*time.Millisecond) != nil {
@@ -187,6 +192,26 @@ func (k *checker) feed(ctx context.Context) (events []event, err error) {
 type operation struct {
 	id    uuid.UUID
 	state cyborg.OperationState
+}
+
+// ends counts the operations by how they ended.
+func (k *checker) ends(ctx context.Context) (ends map[string]int, err error) {
+	ends = map[string]int{}
+	return ends, k.records(ctx, func(conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, "SELECT kind || ' ' || state, count(*)::int FROM operations GROUP BY 1")
+		if err != nil {
+			return err
+		}
+		var (
+			what string
+			n    int
+		)
+		_, err = pgx.ForEachRow(rows, []any{&what, &n}, func() error {
+			ends[what] = n
+			return nil
+		})
+		return err
+	})
 }
 
 // answers compares the answers that clients got with the recorded operations.

@@ -7,7 +7,14 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/google/uuid"
+	commonpb "go.temporal.io/api/common/v1"
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/client"
+
 	"github.com/cyborg-project/cyborg/internal/clock"
+	"github.com/cyborg-project/cyborg/internal/temporalclient"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
@@ -17,6 +24,9 @@ type injector struct {
 	c     *harness.Cluster
 	d     *driver
 	cloud *cloud
+
+	temporal client.Client
+	struck   atomic.Int64 // runs that were terminated or reset
 
 	kills atomic.Int64 // processes that were killed so far
 }
@@ -36,6 +46,12 @@ func (s *injector) carryOut(ctx context.Context, f fault, j *job) {
 	}
 
 	_ = clock.Sleep(ctx, f.after) // a round whose ctx has ended fails anyway
+
+	if f.target == theRun {
+		s.strikeRun(ctx, f, j)
+		j.letGo()
+		return
+	}
 
 	heal, err := s.inject(f)
 	if err != nil {
@@ -74,7 +90,7 @@ func (s *injector) inject(f fault) (heal func() error, err error) {
 			s.kills.Add(1)
 		}
 		return func() error { node.Up(); return nil }, err
-	case freeze:
+	case freeze, stall:
 		node := s.c.Node(f.target)
 		node.Freeze()
 		return func() error { node.Thaw(); return nil }, nil
@@ -128,6 +144,51 @@ func (s *injector) restart(f fault) (func() error, error) {
 		node.Up()
 		return err
 	}, nil
+}
+
+// strikeRun terminates or resets the run of a piece of work, as somebody can in
+// Temporal's UI. Where Temporal is away at that moment, nothing happens.
+func (s *injector) strikeRun(ctx context.Context, f fault, j *job) {
+	op, ok := s.d.open(ctx, j)
+	if !ok {
+		return
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, tryLimit)
+	defer cancel()
+
+	var err error
+	if f.faultKind == terminate {
+		err = s.temporal.TerminateWorkflow(ctx, op.WorkflowID, "", "chaos")
+	} else {
+		err = s.reset(ctx, op.WorkflowID)
+	}
+
+	if err != nil {
+		s.t.Logf("%s: %v", f, err)
+		return
+	}
+	s.struck.Add(1)
+}
+
+// reset resets a run to its last workflow task that has ended.
+func (s *injector) reset(ctx context.Context, workflowID string) error {
+	var point int64
+	for history := s.temporal.GetWorkflowHistory(ctx, workflowID, "", false, enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT); history.HasNext(); {
+		event, err := history.Next()
+		if err != nil {
+			return err
+		}
+		if event.GetEventType() == enumspb.EVENT_TYPE_WORKFLOW_TASK_COMPLETED {
+			point = event.GetEventId()
+		}
+	}
+
+	_, err := s.temporal.ResetWorkflowExecution(ctx, &workflowservice.ResetWorkflowExecutionRequest{
+		Namespace: temporalclient.DefaultNamespace, WorkflowExecution: &commonpb.WorkflowExecution{WorkflowId: workflowID},
+		Reason: "chaos", RequestId: uuid.NewString(), WorkflowTaskFinishEventId: point,
+	})
+	return err
 }
 
 // healAll heals the cloud, the links, the processes and the disks.

@@ -22,6 +22,8 @@ type job struct {
 	host      string
 	card      string // identity of the card whose step is held
 
+	struck bool // somebody terminates or resets its run
+
 	earlier uuid.UUID // the newest operation of its kind on its accelerator before it begins
 
 	asked chan struct{} // closed when its request is being sent

@@ -213,10 +213,15 @@ func (p *planner) abandonHost(r *round, used map[string]bool) {
 	r.faults = append(r.faults, f)
 }
 
+// theRun is the target of a fault that strikes the run of its work.
+const theRun = "the run"
+
 // addDisturbance adds a fault that kills nothing.
 func (p *planner) addDisturbance(r *round) {
 	var others []faultKind
-	for _, m := range slices.Concat([]faultKind{freeze, restart, cut, cut, silence, silence, delay, delay, full, jump}, serviceFaults()) {
+	for _, m := range slices.Concat([]faultKind{
+		freeze, restart, cut, cut, silence, silence, delay, delay, full, jump, stall, terminate, terminate, reset, reset,
+	}, serviceFaults()) {
 		if p.wants(m) {
 			others = append(others, m)
 		}
@@ -234,6 +239,18 @@ func (p *planner) addDisturbance(r *round) {
 		target = pick(p, links())
 	case slices.Contains(serviceFaults(), m):
 		target = pick(p, services())
+	case slices.Contains(runFaults(), m):
+		target = theRun
+		var eligible []int
+		for i, w := range r.works {
+			if w.hasRun() {
+				eligible = append(eligible, i)
+			}
+		}
+		if len(eligible) == 0 {
+			return
+		}
+		about = pick(p, eligible)
 	case m == full:
 		target = pick(p, append(nodesOf(harness.NodeAgent), "postgres"))
 	case m == jump:
@@ -300,6 +317,10 @@ func (p *planner) fault(m faultKind, target string, about int) fault {
 		f.lasts = p.between(50*time.Millisecond, 1500*time.Millisecond)
 	case freeze:
 		f.lasts = p.between(300*time.Millisecond, 5*time.Second)
+	case stall:
+		f.lasts = p.between(16*time.Second, 22*time.Second)
+	case terminate, reset:
+		f.when = pick(p, []moment{within, after})
 	case cut:
 		f.lasts = p.between(200*time.Millisecond, 4*time.Second)
 	case silence:

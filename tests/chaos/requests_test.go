@@ -135,7 +135,7 @@ func (d *driver) runRequests(ctx context.Context, j *job) error {
 		// Nova gives up an instance at any refusal. Here no refusal is justified:
 		// nobody else wants these handles, and only a bind with an image may fail in
 		// Glance.
-		if err == nil && b.answered && b.status < http.StatusInternalServerError && b.status != http.StatusAccepted && !j.cancel && !b.programs {
+		if err == nil && b.answered && b.status < http.StatusInternalServerError && b.status != http.StatusAccepted && !j.cancel && !j.struck && !b.programs {
 			err = fmt.Errorf("a bind of %v that must not be refused is answered %d", b.ids, b.status)
 		}
 		return err

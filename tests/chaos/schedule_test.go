@@ -65,6 +65,12 @@ func (s stage) ofRequests() bool {
 	return slices.Contains([]cyborg.OperationKind{cyborg.OperationBind, cyborg.OperationUnbind, kindDelete, cyborg.OperationRescue}, s.kind)
 }
 
+// hasRun reports whether the work has a run that somebody may terminate or
+// reset, and nothing is lost by that. A rescue is not begun again.
+func (s stage) hasRun() bool {
+	return s.step != "" && s.kind != cyborg.OperationRescue
+}
+
 // place names what the work is done on. A round has one piece of work for each
 // place.
 func (s stage) place(host, card int) string {
@@ -122,6 +128,11 @@ const (
 	delay   faultKind = "delay"   // a link is slow
 	full    faultKind = "full"    // a disk has no space left
 	jump    faultKind = "jump"    // the clock of a server or an agent is wrong
+	stall   faultKind = "stall"   // a process is suspended for longer than an undo may take
+
+	// What somebody may do to the run of an operation in Temporal.
+	terminate faultKind = "terminate"
+	reset     faultKind = "reset"
 
 	// The faults of a service of OpenStack.
 	outage   faultKind = "outage"   // it refuses connections
@@ -146,12 +157,13 @@ func services() []string { return []string{keystone, placement, nova, glance} }
 // The faults that any process, any link and any service can have.
 func processFaults() []faultKind { return []faultKind{kill, freeze, restart} }
 func linkFaults() []faultKind    { return []faultKind{cut, silence, delay} }
+func runFaults() []faultKind     { return []faultKind{terminate, reset} }
 func serviceFaults() []faultKind { return []faultKind{outage, slow, conflict, broken, busy, lost} }
 
 // fault is one fault, at a moment of a piece of work, with its duration.
 type fault struct {
 	faultKind faultKind
-	target    string // a node, a node's disk, a service, or FROM>TO
+	target    string // a node, a node's disk, a service, FROM>TO, or the run of the work
 	work      int    // index of the work in its round
 	when      moment
 	after     time.Duration // how long after the moment

@@ -402,7 +402,7 @@ func (c *Cluster) Reboot(host string) (ran bool, err error) {
 // writeBootID gives a machine a new boot id. root is the directory that the
 // programs of the machine take for /.
 func writeBootID(root string) error {
-	return replaceFile(filepath.Join(root, "proc/sys/kernel/random/boot_id"), uuid.NewString()+"\n")
+	return replaceFile(bootFile(root), uuid.NewString()+"\n")
 }
 
 // Unready returns an error that names the first thing that is not ready: a node
@@ -443,10 +443,23 @@ func (c *Cluster) Unready(ctx context.Context) error {
 		if i < 0 || hosts[i].Devices == 0 || now.Sub(hosts[i].LastSeen) > 4*time.Second {
 			return fmt.Errorf("host %s has not been heard", name)
 		}
+
+		// For a while after a boot the servers still hear the agent of before. What is
+		// bound then would count as lost at a boot that came first.
+		boot, err := os.ReadFile(bootFile(c.root(name)))
+		if err != nil {
+			return err
+		}
+		if hosts[i].BootID != strings.TrimSpace(string(boot)) {
+			return fmt.Errorf("host %s has been booted, and the servers do not know it yet", name)
+		}
 	}
 
 	return nil
 }
+
+// bootFile is the file with the boot id of the machine below root.
+func bootFile(root string) string { return filepath.Join(root, "proc/sys/kernel/random/boot_id") }
 
 // now returns the time of the database.
 func (c *Cluster) now(ctx context.Context) (now time.Time, err error) {
