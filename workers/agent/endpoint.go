@@ -49,6 +49,9 @@ type endpoint struct {
 	// first is the index in urls of the conductor to ask first.
 	first  atomic.Int64
 	client *http.Client
+	// patience is how long a conductor may take to begin its answer where another
+	// one is left to ask.
+	patience time.Duration
 	// proof is sent with the requests for images; see identity.
 	proof string
 }
@@ -66,7 +69,7 @@ func newEndpoint(host string, urls []string, config *tls.Config, dial DialFunc) 
 		trimmed[n] = strings.TrimRight(one, "/")
 	}
 
-	return &endpoint{urls: trimmed, host: host, client: &http.Client{
+	return &endpoint{urls: trimmed, host: host, patience: answerTimeout, client: &http.Client{
 		Transport: &http.Transport{
 			Proxy:                 http.ProxyFromEnvironment,
 			DialContext:           dial,
@@ -217,34 +220,56 @@ func checkImagePath(path string) error {
 
 // ask asks one conductor after the other until one answers with success or with
 // a refusal. It asks the next one only if a conductor does not answer, or fails
-// with a status of 500 or above.
+// with a status of 500 or above. The one that has answered with success is asked
+// first the next time. A refusal does not count: its reason may be that
+// conductor's own configuration.
+//
+// A conductor that accepts connections and says nothing, because its process or
+// its machine is frozen, must not use up the time of the others. Each may take
+// an equal share of what is left, and the last one all of it. The one that was
+// given up may still do what it was asked: reports and heartbeats have numbers,
+// and an image may be asked for, or given back, twice.
 func (e *endpoint) ask(ctx context.Context, request func(context.Context, string) (*http.Request, error)) (*http.Response, error) {
 	var failures []error
 
 	first := e.first.Load()
 	for n := range len(e.urls) {
 		at := (int(first) + n) % len(e.urls)
-		made, err := request(ctx, e.urls[at])
+		limited, answered, end := e.limit(ctx, len(e.urls)-n)
+
+		made, err := request(limited, e.urls[at])
 		if err != nil {
+			end()
 			return nil, cyborg.Errorf(cyborg.ErrInternal, "a request to the conductor cannot be made: %w", err)
 		}
 
 		response, err := e.client.Do(made)
-		if err != nil {
-			if ctx.Err() != nil {
-				failures = append(failures, context.Cause(ctx))
-				break
-			}
+		if err == nil && !answered() {
+			err = errors.Join(context.Cause(limited), response.Body.Close())
+		}
+
+		switch {
+		case err != nil && ctx.Err() != nil:
+			end()
+			return nil, noAnswer(append(failures, context.Cause(ctx)))
+		case err != nil && limited.Err() != nil:
+			failures = append(failures, context.Cause(limited))
+			end()
+			continue
+		case err != nil:
 			failures = append(failures, withoutQuery(err))
+			end()
 			continue
 		}
 
 		if response.StatusCode == http.StatusOK || response.StatusCode == http.StatusPartialContent || response.StatusCode == http.StatusNoContent {
 			e.first.CompareAndSwap(first, int64(at))
+			response.Body = &endingBody{response.Body, end}
 			return response, nil
 		}
 
 		failure := withRetryAfter(response, readProblem(response))
+		end()
 		if response.StatusCode == http.StatusRequestedRangeNotSatisfiable {
 			return nil, rangeNotSatisfiable{failure}
 		}
@@ -255,7 +280,45 @@ func (e *endpoint) ask(ctx context.Context, request func(context.Context, string
 		failures = append(failures, failure)
 	}
 
-	return nil, cyborg.Errorf(cyborg.ErrUnavailable, "no conductor could answer: %w", errors.Join(failures...))
+	return nil, noAnswer(failures)
+}
+
+// noAnswer is the error where no conductor could answer.
+func noAnswer(failures []error) error {
+	return cyborg.Errorf(cyborg.ErrUnavailable, "no conductor could answer: %w", errors.Join(failures...))
+}
+
+// limit returns the context for asking one conductor, of so many that are left.
+// It ends when the conductor's share of the time is over. answered ends the
+// limit, and returns false where the time was over before. end releases the
+// context.
+func (e *endpoint) limit(ctx context.Context, left int) (limited context.Context, answered func() bool, end func()) {
+	limited, cancel := context.WithCancelCause(ctx)
+	end = func() { cancel(nil) }
+	if left == 1 {
+		return limited, func() bool { return true }, end
+	}
+
+	share := e.patience
+	if deadline, ok := ctx.Deadline(); ok {
+		share = min(share, time.Until(deadline)/time.Duration(left))
+	}
+	timer := time.AfterFunc(share, func() {
+		cancel(cyborg.Errorf(cyborg.ErrUnavailable, "a conductor has not answered within %s", share.Round(time.Millisecond)))
+	})
+	return limited, timer.Stop, end
+}
+
+// endingBody is the body of an answer, whose context ends when it is closed.
+type endingBody struct {
+	io.ReadCloser
+	end func()
+}
+
+// Close closes the body, and ends its context.
+func (b *endingBody) Close() error {
+	defer b.end()
+	return b.ReadCloser.Close()
 }
 
 // withoutQuery removes the query from the URL in an error: it may hold the

@@ -188,3 +188,58 @@ func TestRetryAfter(t *testing.T) {
 		require.Equal(t, want, asked.after, header)
 	}
 }
+
+// TestSilentConductorIsPassedBy: the first conductor accepts requests and never
+// answers, as one whose process is frozen. The second one is asked, and from
+// then on asked first.
+func TestSilentConductorIsPassedBy(t *testing.T) {
+	t.Parallel()
+	operation := uuid.New()
+	image := workflows.ImagesPath + operation.String()
+
+	for name, ask := range map[string]func(t *testing.T, e *endpoint) error{
+		"a heartbeat": func(t *testing.T, e *endpoint) error {
+			return e.post(t.Context(), heartbeatPath, agentapi.Heartbeat{}, &agentapi.HeartbeatReply{})
+		},
+		"a report": func(t *testing.T, e *endpoint) error {
+			return e.post(t.Context(), reportPath, agentapi.Report{}, &agentapi.ReportReply{})
+		},
+		"an image": func(t *testing.T, e *endpoint) error {
+			download, err := e.Image(t.Context(), image, 0)
+			if err != nil {
+				return err
+			}
+			text, err := io.ReadAll(download)
+			require.Equal(t, "{}", string(text))
+			return errors.Join(err, download.Close())
+		},
+		"an image that is given back": func(t *testing.T, e *endpoint) error { return e.GiveBack(t.Context(), image) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var asked, answers atomic.Int64
+			thawed := make(chan struct{})
+			silent := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+				asked.Add(1)
+				<-thawed
+			}))
+			t.Cleanup(silent.Close)
+			t.Cleanup(func() { close(thawed) })
+
+			lively := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				answers.Add(1)
+				_, _ = io.WriteString(w, "{}")
+			}))
+			t.Cleanup(lively.Close)
+
+			e := newEndpoint("h1", []string{silent.URL, lively.URL}, nil, nil)
+			t.Cleanup(e.close)
+			e.patience = 20 * time.Millisecond
+
+			require.NoError(t, ask(t, e))
+			require.NoError(t, ask(t, e))
+			require.EqualValues(t, 1, asked.Load(), "only the first request goes to the silent one")
+			require.EqualValues(t, 2, answers.Load())
+		})
+	}
+}
