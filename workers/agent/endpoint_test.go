@@ -199,12 +199,15 @@ func TestSilentConductorIsPassedBy(t *testing.T) {
 
 	for name, ask := range map[string]func(t *testing.T, e *endpoint) error{
 		"a heartbeat": func(t *testing.T, e *endpoint) error {
+			t.Helper()
 			return e.post(t.Context(), heartbeatPath, agentapi.Heartbeat{}, &agentapi.HeartbeatReply{})
 		},
 		"a report": func(t *testing.T, e *endpoint) error {
+			t.Helper()
 			return e.post(t.Context(), reportPath, agentapi.Report{}, &agentapi.ReportReply{})
 		},
 		"an image": func(t *testing.T, e *endpoint) error {
+			t.Helper()
 			download, err := e.Image(t.Context(), image, 0)
 			if err != nil {
 				return err
@@ -213,7 +216,10 @@ func TestSilentConductorIsPassedBy(t *testing.T) {
 			require.Equal(t, "{}", string(text))
 			return errors.Join(err, download.Close())
 		},
-		"an image that is given back": func(t *testing.T, e *endpoint) error { return e.GiveBack(t.Context(), image) },
+		"an image that is given back": func(t *testing.T, e *endpoint) error {
+			t.Helper()
+			return e.GiveBack(t.Context(), image)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
