@@ -1,0 +1,89 @@
+package temporalauth
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"go.temporal.io/server/common/authorization"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+var _ authorization.Authorizer = (*Guard)(nil)
+
+// Authorize decides about a call; it implements Temporal's Authorizer. Temporal
+// asks it also about the other namespaces that the commands of a workflow name.
+func (g *Guard) Authorize(ctx context.Context, claims *authorization.Claims, target *authorization.CallTarget) (authorization.Result, error) {
+	who := caller{err: cyborg.Errorf(cyborg.ErrUnauthenticated, "nobody has said who the caller is")}
+	if claims != nil {
+		if named, ok := claims.Extensions.(caller); ok {
+			who = named
+		}
+	}
+
+	if err := g.decide(who, target); err != nil {
+		g.tell(ctx, who, target.APIName, err)
+		return authorization.Result{Decision: authorization.DecisionDeny, Reason: err.Error()}, nil
+	}
+	return authorization.Result{Decision: authorization.DecisionAllow}, nil
+}
+
+// decide returns why a call is refused; nil where it is allowed.
+func (g *Guard) decide(who caller, target *authorization.CallTarget) error {
+	if who.self {
+		return nil
+	}
+	if who.err != nil {
+		return who.err
+	}
+
+	r, listed := g.allowed[target.APIName]
+	switch {
+	case !listed:
+		return cyborg.Errorf(cyborg.ErrForbidden, "%s may not call %s: nobody may", who, short(target.APIName))
+	case !slices.Contains(r.roles, who.Role):
+		return cyborg.Errorf(cyborg.ErrForbidden, "%s may not call %s", who, short(target.APIName))
+	case !r.anywhere && target.Namespace != g.config.Namespace:
+		return cyborg.Errorf(cyborg.ErrForbidden, "%s may not call %s in the namespace %q, only in %q",
+			who, short(target.APIName), cyborg.Sanitize(target.Namespace, longestShown), g.config.Namespace)
+	case r.check == nil:
+		return nil
+	}
+	return r.check(g, who, target.Request)
+}
+
+// longestShown is how many characters of a name from a request a refusal shows.
+const longestShown = 100
+
+const (
+	// tellEvery is how often the same refusal is logged.
+	tellEvery = time.Minute
+	// mostTold is how many different refusals are remembered. Beyond it all are
+	// forgotten, and are logged once more.
+	mostTold = 10_000
+)
+
+// tell logs a refusal, unless the same one was logged a moment ago.
+func (g *Guard) tell(ctx context.Context, who caller, method string, err error) {
+	key := refusal{who.String(), method}
+	if _, listed := g.allowed[method]; !listed && !strings.HasPrefix(method, workflowService) {
+		key.method = "another" // a client can invent as many names as it likes
+	}
+
+	g.mu.Lock()
+	last, told := g.logged[key]
+	now := time.Now()
+	if told && now.Sub(last) < tellEvery {
+		g.mu.Unlock()
+		return
+	}
+	if len(g.logged) >= mostTold {
+		clear(g.logged)
+	}
+	g.logged[key] = now
+	g.mu.Unlock()
+
+	g.log.WarnContext(ctx, "Temporal has refused a call", "caller", who.String(), "method", short(method), "error", err)
+}

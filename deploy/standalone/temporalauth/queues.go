@@ -1,0 +1,97 @@
+package temporalauth
+
+import (
+	"strings"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	taskqueuepb "go.temporal.io/api/taskqueue/v1"
+	workerpb "go.temporal.io/api/worker/v1"
+	"go.temporal.io/api/workflowservice/v1"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/identity"
+)
+
+// agentQueues is how the names of the agents' queues begin: workflows.AgentQueue,
+// which this package does not import.
+const agentQueues = "agent."
+
+// reserved is how the names begin by which Temporal addresses the partitions of
+// queues.
+const reserved = "/_sys/"
+
+// ownQueue refuses a request about a task queue that is not the caller's: a host
+// has the queue with its name, servers have all but those of hosts.
+func ownQueue(_ *Guard, who caller, request any) error {
+	with, ok := request.(interface {
+		GetTaskQueue() *taskqueuepb.TaskQueue
+	})
+	if !ok {
+		return cyborg.Errorf(cyborg.ErrInternal, "a request of type %T names no task queue", request)
+	}
+
+	queue := with.GetTaskQueue()
+	if who.Role == identity.Host && (queue.GetKind() != enumspb.TASK_QUEUE_KIND_NORMAL && queue.GetKind() != enumspb.TASK_QUEUE_KIND_UNSPECIFIED ||
+		queue.GetNormalName() != "") {
+		return cyborg.Errorf(cyborg.ErrForbidden, "%s may poll only normal task queues", who)
+	}
+
+	// The queue of a worker's own has a name that the worker makes up, and the queue
+	// that it belongs to.
+	if queue.GetNormalName() != "" {
+		if err := mayUse(who, queue.GetNormalName()); err != nil {
+			return err
+		}
+	}
+	return mayUse(who, queue.GetName())
+}
+
+// mayUse refuses the use of a task queue with this name.
+func mayUse(who caller, queue string) error {
+	foreign := strings.HasPrefix(queue, agentQueues)
+	if who.Role == identity.Host {
+		foreign = queue != agentQueues+who.Name
+	}
+
+	if foreign || strings.HasPrefix(queue, reserved) {
+		return cyborg.Errorf(cyborg.ErrForbidden, "%s may not use the task queue %q", who, cyborg.Sanitize(queue, longestShown))
+	}
+	return nil
+}
+
+// ownWorker refuses what a caller says of workers that serve other queues than
+// its own. A host has no queue for workflows, so that it has none to unload.
+func ownWorker(_ *Guard, who caller, request any) error {
+	var (
+		queues     []string
+		heartbeats []*workerpb.WorkerHeartbeat
+	)
+
+	switch r := request.(type) {
+	case *workflowservice.ShutdownWorkerRequest:
+		queues, heartbeats = append(queues, r.GetTaskQueue()), append(heartbeats, r.GetWorkerHeartbeat())
+		if sticky := r.GetStickyTaskQueue(); sticky != "" {
+			if who.Role == identity.Host {
+				return cyborg.Errorf(cyborg.ErrForbidden, "%s has no workflows, and may not unload the task queue %q", who, cyborg.Sanitize(sticky, longestShown))
+			}
+			queues = append(queues, sticky)
+		}
+	case *workflowservice.RecordWorkerHeartbeatRequest:
+		heartbeats = r.GetWorkerHeartbeat()
+	default:
+		return cyborg.Errorf(cyborg.ErrInternal, "a request of type %T names no worker", request)
+	}
+
+	for _, one := range heartbeats {
+		queues = append(queues, one.GetTaskQueue())
+	}
+	for _, queue := range queues {
+		if queue == "" {
+			continue // a worker without one is nowhere
+		}
+		if err := mayUse(who, queue); err != nil {
+			return err
+		}
+	}
+	return nil
+}
