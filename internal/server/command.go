@@ -85,7 +85,7 @@ func Commands() []*cobra.Command {
 // Serve runs a server process over an external PostgreSQL and Temporal until
 // ctx ends.
 func Serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
-	listeners, err := Listen(ctx, c)
+	listeners, err := Listen(ctx, c, log)
 	if err != nil {
 		return err
 	}
