@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"log/slog"
@@ -48,13 +49,10 @@ func Server(o ServerOptions) (*tls.Config, error) {
 	}
 
 	config := &tls.Config{
-		MinVersion:             max(o.MinVersion, tls.VersionTLS12),
+		MinVersion:             max(cmp.Or(o.MinVersion, tls.VersionTLS13), tls.VersionTLS12),
 		NextProtos:             []string{"h2", "http/1.1"},
 		SessionTicketsDisabled: true,
 		GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.current() },
-	}
-	if o.MinVersion == 0 {
-		config.MinVersion = tls.VersionTLS13
 	}
 	if pool == nil {
 		return config, nil
@@ -99,8 +97,12 @@ func Server(o ServerOptions) (*tls.Config, error) {
 type ClientOptions struct {
 	Files Files
 
-	// TrustDomain is that of our own servers.
+	// TrustDomain is that of our own servers. Empty for servers that are not ours:
+	// then the URIs in their certificates mean nothing.
 	TrustDomain string
+
+	// MinVersion is the oldest version of TLS; zero means 1.3.
+	MinVersion uint16
 
 	// Log is told of replaced files that cannot be used; nil for nobody.
 	Log *slog.Logger
@@ -111,11 +113,12 @@ type Client struct {
 	pair        *reloaded[*tls.Certificate] // nil for a client without a certificate
 	pool        *reloaded[*x509.CertPool]   // nil for the authorities of the system
 	trustDomain string
+	minVersion  uint16
 }
 
 // NewClient reads the files. The error is of kind ErrInvalid.
 func NewClient(o ClientOptions) (*Client, error) {
-	c := &Client{trustDomain: o.TrustDomain}
+	c := &Client{trustDomain: o.TrustDomain, minVersion: cmp.Or(o.MinVersion, tls.VersionTLS13)}
 	var err error
 	if o.Files.Cert != "" {
 		if c.pair, err = o.Files.pair(o.Log); err != nil {
@@ -135,9 +138,13 @@ func NewClient(o ClientOptions) (*Client, error) {
 // for, as always. If it also names an identity, then it must be that of a server:
 // the certificate of a host or of a person is none, whatever name is in it.
 func (c *Client) Config() *tls.Config {
-	config := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: c.authorities()}
+	config := &tls.Config{MinVersion: max(c.minVersion, tls.VersionTLS12), RootCAs: c.authorities()}
 	if c.pair != nil {
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.pair.current() }
+	}
+
+	if c.trustDomain == "" {
+		return config
 	}
 
 	config.VerifyConnection = func(state tls.ConnectionState) error {
