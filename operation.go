@@ -32,7 +32,7 @@ type Subject struct {
 type Actor struct {
 	Name string `json:"name"` // user, token name, or "cyborg" for automatic repairs
 	// ID identifies the actor where several have the same name: keystone/<user id>,
-	// token/<name>, certificate/<common name> or local. It is empty only where
+	// token/<name>, certificate/<name in its URI> or local. It is empty only where
 	// nobody authenticated, as in automatic repairs.
 	ID        string `json:"id,omitempty"`
 	Project   string `json:"project,omitempty"` // tenant, where there is one

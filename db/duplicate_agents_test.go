@@ -2,6 +2,7 @@ package db_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -134,6 +135,52 @@ func TestDuplicateAgentIsRefused(t *testing.T) {
 	reply, err = first.sendHeartbeat(t)
 	require.NoError(t, err)
 	require.Empty(t, reply.DuplicateAgents)
+}
+
+// TestNamesThatDifferInCaseOnly: a host whose name differs from a recorded one in
+// upper and lower case only is not recorded, alone, in one batch or at the same
+// time. The recorded one goes on.
+func TestNamesThatDifferInCaseOnly(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	lower := r.addHost(t, "h1", 1)
+	upper := unreported(r, "H1")
+
+	_, err := r.MergeReports(t.Context(), []agentapi.Report{upper.next()})
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
+	require.ErrorContains(t, err, `the host "H1" cannot be recorded: there is the host "h1"`)
+	_, err = r.MergeReports(t.Context(), []agentapi.Report{lower.next()})
+	require.NoError(t, err)
+
+	_, err = r.MergeReports(t.Context(), []agentapi.Report{unreported(r, "Rack").next(), unreported(r, "rack").next()})
+	require.ErrorContains(t, err, `the host "rack" cannot be recorded: there is the host "Rack"`)
+
+	errs := make([]error, 8)
+	var all sync.WaitGroup
+	for n := range errs {
+		name := []string{"twin", "Twin", "tWin", "twIn", "twiN", "TWin", "TwIn", "TwiN"}[n]
+		report := unreported(r, name).next()
+		all.Go(func() { _, errs[n] = r.MergeReports(t.Context(), []agentapi.Report{report}) })
+	}
+	all.Wait()
+	recorded := 0
+	for _, err := range errs {
+		if err == nil {
+			recorded++
+			continue
+		}
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%v", err)
+	}
+	require.Equal(t, 1, recorded)
+
+	hosts, err := r.Hosts(t.Context(), db.Page{Limit: 10})
+	require.NoError(t, err)
+	require.Len(t, hosts, 3)
+}
+
+// unreported is a host that has not reported yet.
+func unreported(r *records, name string) *host {
+	return &host{records: r, name: name, boot: "boot-1", content: content(1)}
 }
 
 // TestDuplicateAgentInTheSameBatch: each of two agents gets its own answer

@@ -19,6 +19,7 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
+	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -59,9 +60,13 @@ type Records interface {
 // default.
 type Config struct {
 	// Certificates says that the listener verifies client certificates, and that an
-	// agent's certificate must name its host. Without it, every agent is believed,
+	// agent's certificate must name its host by its URI. Without it, every agent is believed,
 	// so the listener must be on loopback.
 	Certificates bool
+
+	// TrustDomain is that of the agents' certificates; default
+	// identity.DefaultTrustDomain.
+	TrustDomain string
 
 	// Hosts are further names by which agents may address the listener without
 	// certificates; the names of loopback are always allowed.
@@ -130,6 +135,7 @@ type endpoint struct {
 // New returns the endpoint's handler. The error says that its metrics are
 // already registered.
 func New(config Config, deps Deps) (http.Handler, error) {
+	config.TrustDomain = cmp.Or(config.TrustDomain, identity.DefaultTrustDomain)
 	config.ReportLimit = cmp.Or(config.ReportLimit, 64<<20)
 	config.MaxBodies = cmp.Or(config.MaxBodies, 512)
 	config.BodyTime = cmp.Or(config.BodyTime, 10*time.Second)

@@ -21,6 +21,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strconv"
 	"strings"
 	"testing"
@@ -163,14 +164,27 @@ func newAuthority(t *testing.T) *authority {
 	return &authority{t: t, cert: cert, key: key}
 }
 
-// sign makes a client certificate for an agent.
-func (a *authority) sign(commonName string, names ...string) tls.Certificate {
+// sign makes a client certificate with these URIs.
+func (a *authority) sign(uris ...string) tls.Certificate { return a.signNamed("", nil, uris...) }
+
+// host makes the certificate of a host's agent.
+func (a *authority) host(name string) tls.Certificate { return a.sign("spiffe://cyborg/host/" + name) }
+
+// signNamed makes a client certificate with a common name, DNS names and URIs.
+func (a *authority) signNamed(commonName string, names []string, uris ...string) tls.Certificate {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(a.t, err)
 
+	var parsed []*url.URL
+	for _, uri := range uris {
+		one, err := url.Parse(uri)
+		require.NoError(a.t, err)
+		parsed = append(parsed, one)
+	}
+
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: commonName}, DNSNames: names,
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: commonName}, DNSNames: names, URIs: parsed,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}, a.cert, &key.PublicKey, a.key)
@@ -771,7 +785,8 @@ func TestInstanceIsNotTold(t *testing.T) {
 	}
 }
 
-// An agent speaks only for a host that its certificate names.
+// An agent speaks only for the host that the URI of its certificate names,
+// exactly. Nothing else in the certificate counts.
 func TestCertificates(t *testing.T) {
 	t.Parallel()
 	signer := newAuthority(t)
@@ -781,13 +796,23 @@ func TestCertificates(t *testing.T) {
 		certificate tls.Certificate
 		ok          bool
 	}{
-		"common name":      {signer.sign("h1"), true},
-		"DNS name":         {signer.sign("agent", "h0", "H1"), true},
-		"another":          {signer.sign("h2", "h3"), false},
-		"wildcard":         {signer.sign("*", "*.example.org"), false},
-		"no name at all":   {signer.sign(""), false},
-		"part of the name": {signer.sign("h"), false},
-		"longer than it":   {signer.sign("h1.example.org"), false},
+		"the host":               {signer.host("h1"), true},
+		"with other names":       {signer.signNamed("h2", []string{"h2"}, "spiffe://cyborg/host/h1"), true},
+		"another host":           {signer.host("h2"), false},
+		"another with its names": {signer.signNamed("h1", []string{"h1"}, "spiffe://cyborg/host/h2"), false},
+		"upper case":             {signer.host("H1"), false},
+		"common name":            {signer.signNamed("h1", nil), false},
+		"common name with URI":   {signer.signNamed("spiffe://cyborg/host/h1", nil), false},
+		"DNS name":               {signer.signNamed("agent", []string{"h1"}), false},
+		"wildcard":               {signer.signNamed("*", []string{"*"}), false},
+		"no name at all":         {signer.sign(), false},
+		"part of the name":       {signer.host("h"), false},
+		"longer than it":         {signer.host("h1.example.org"), false},
+		"two URIs":               {signer.sign("spiffe://cyborg/host/h1", "spiffe://cyborg/host/h2"), false},
+		"the same URI twice":     {signer.sign("spiffe://cyborg/host/h1", "spiffe://cyborg/host/h1"), false},
+		"another trust domain":   {signer.sign("spiffe://lab/host/h1"), false},
+		"a server":               {signer.sign("spiffe://cyborg/server/h1"), false},
+		"an admin":               {signer.sign("spiffe://cyborg/admin/h1"), false},
 	} {
 		agent := h.as(test.certificate)
 		for path, message := range map[string]any{
@@ -803,7 +828,7 @@ func TestCertificates(t *testing.T) {
 		}
 	}
 
-	stranger := h.as(newAuthority(t).sign("h1"))
+	stranger := h.as(newAuthority(t).host("h1"))
 	_, err := stranger.client.Get(h.server.URL + agents.HealthPath)
 	require.Error(t, err)
 }
@@ -984,8 +1009,8 @@ func TestImageForAnotherHostIsRefused(t *testing.T) {
 	h := setup(t, agents.Config{Certificates: true}, url).mutual(signer, tls.RequireAndVerifyClientCert)
 	path := workflows.ImagesPath + h.programming(url+"/ranged", true).String()
 
-	response, body := h.as(signer.sign("h2")).send(http.MethodGet, path, nil)
+	response, body := h.as(signer.host("h2")).send(http.MethodGet, path, nil)
 	h.refused(cyborg.ErrForbidden, response, body)
-	response, _ = h.as(signer.sign("h1")).send(http.MethodGet, path, nil)
+	response, _ = h.as(signer.host("h1")).send(http.MethodGet, path, nil)
 	require.Equal(t, http.StatusOK, response.StatusCode)
 }

@@ -2,38 +2,41 @@ package agents
 
 import (
 	"net/http"
-	"slices"
-	"strings"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/internal/identity"
 )
 
 // authorizeHost returns an error unless the agent may act for the host. If
-// certificates are configured, the agent's certificate must name the host, as a
-// DNS name or as the common name; a name with a wildcard names no host. Without
-// certificates, every agent is believed, and so are those of this process.
+// certificates are configured, the agent's certificate must name exactly this
+// host by its URI; nothing else in it counts. Without certificates, every agent
+// is believed, and so are those of this process.
 func (e *endpoint) authorizeHost(r *http.Request, host string) error {
 	if !e.config.Certificates || inProcess(r) {
 		web.SetIdentity(r.Context(), web.Identity{Name: host})
 		return nil
 	}
 
-	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+	who, err := identity.OfConnection(r.TLS, e.config.TrustDomain)
+	if cyborg.ErrorKindOf(err) == cyborg.ErrUnauthenticated {
 		return cyborg.Errorf(cyborg.ErrUnauthenticated, "the request has no client certificate").
 			WithHint("Configure agent.tls with a certificate that names the host.")
 	}
-
-	// Only what was proved may be in the log.
-	leaf := r.TLS.VerifiedChains[0][0]
-	web.SetIdentity(r.Context(), web.Identity{Name: leaf.Subject.CommonName, ID: leaf.SerialNumber.String()})
-
-	names := append(slices.Clone(leaf.DNSNames), leaf.Subject.CommonName)
-	if slices.ContainsFunc(names, func(name string) bool { return name != "" && strings.EqualFold(name, host) }) {
-		web.SetIdentity(r.Context(), web.Identity{Name: host})
-		return nil
+	if err != nil {
+		return err
 	}
 
-	return cyborg.Errorf(cyborg.ErrForbidden, "the certificate names %s, and may not speak for host %q", strings.Join(names, ", "), host).
-		WithHint("Make a certificate for that host, or set agent.host to the name in this one.")
+	// Only what was proved may be in the log.
+	if who.Role != identity.Host || who.Name != host {
+		web.SetIdentity(r.Context(), web.Identity{Name: who.Name, ID: who.String()})
+		return cyborg.Errorf(cyborg.ErrForbidden, "the certificate is that of %s, and may not speak for host %q", who, cyborg.Sanitize(host, maxShownHost)).
+			WithHint("Make a certificate for that host, or set agent.host to the name in this one. Upper and lower case differ.")
+	}
+
+	web.SetIdentity(r.Context(), web.Identity{Name: host})
+	return nil
 }
+
+// maxShownHost is how many characters of a wrong host an error shows.
+const maxShownHost = 253

@@ -17,6 +17,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/internal/identity"
 )
 
 // Role is what a caller may do on /v1. Each role includes the roles before it.
@@ -163,9 +164,12 @@ type Config struct {
 	Tokens []Token
 
 	// Certificates accepts client certificates that the listener has verified. The
-	// common name is the caller's name. An organizational unit that names a role
-	// gives that role; without one the caller is a Reader.
+	// URI says the caller's role and name (internal/identity); nothing else in the
+	// certificate counts, and those of hosts and servers are no callers.
 	Certificates bool
+
+	// TrustDomain is that of the certificates; default identity.DefaultTrustDomain.
+	TrustDomain string
 
 	// Keystone says how tokens of Keystone are accepted.
 	Keystone Keystone
@@ -175,6 +179,7 @@ type Config struct {
 type Authenticator struct {
 	tokens       []hashedToken
 	certificates bool
+	trustDomain  string
 	keystone     Keystone
 }
 
@@ -187,7 +192,9 @@ type hashedToken struct {
 // New checks the configuration. The error is of kind ErrInvalid; it names the
 // wrong token, and never its secret.
 func New(config Config) (*Authenticator, error) {
-	a := &Authenticator{certificates: config.Certificates, keystone: config.Keystone}
+	a := &Authenticator{
+		certificates: config.Certificates, trustDomain: cmp.Or(config.TrustDomain, identity.DefaultTrustDomain), keystone: config.Keystone,
+	}
 	names, hashes := map[string]bool{}, map[[sha256.Size]byte]string{}
 
 	for i, token := range config.Tokens {
@@ -244,8 +251,9 @@ func (a *Authenticator) Scheme() string {
 }
 
 // Authenticate finds the caller. The error is of kind ErrUnauthenticated, with
-// the values of WWW-Authenticate (Challenges), or of kind ErrUnavailable if
-// Keystone does not answer.
+// the values of WWW-Authenticate (Challenges), of kind ErrForbidden for a
+// certificate that is nobody's here, or of kind ErrUnavailable if Keystone does
+// not answer.
 func (a *Authenticator) Authenticate(r *http.Request) (Caller, error) {
 	if a.Open() {
 		return Local(), nil
@@ -268,10 +276,7 @@ func (a *Authenticator) authenticate(r *http.Request) (Caller, error) {
 
 	header := r.Header.Get("Authorization")
 	if header == "" {
-		if caller, ok := a.certificateCaller(r); ok {
-			return caller, nil
-		}
-		return Caller{}, cyborg.Errorf(cyborg.ErrUnauthenticated, "the request has no credential").WithHint("%s", a.credentialHint())
+		return a.certificateCaller(r)
 	}
 
 	scheme, secret, _ := strings.Cut(header, " ")
@@ -342,23 +347,31 @@ func (r *challengeError) Unwrap() error { return r.error }
 // Challenges returns the values of the header WWW-Authenticate.
 func (r *challengeError) Challenges() []string { return r.challenges }
 
-// certificateCaller finds the caller of a verified client certificate. Of the
-// roles that its organizational units name, the most powerful one counts.
-func (a *Authenticator) certificateCaller(r *http.Request) (Caller, bool) {
-	if !a.certificates || r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
-		return Caller{}, false
+// certificateCaller finds the caller of a verified client certificate. A
+// certificate that is nobody's is an error of its own, so that its holder learns
+// why.
+func (a *Authenticator) certificateCaller(r *http.Request) (Caller, error) {
+	none := cyborg.Errorf(cyborg.ErrUnauthenticated, "the request has no credential").WithHint("%s", a.credentialHint())
+	if !a.certificates {
+		return Caller{}, none
 	}
 
-	subject := r.TLS.VerifiedChains[0][0].Subject
-
-	role := Reader
-	for _, unit := range subject.OrganizationalUnit {
-		if named := Role(unit); named.Includes(role) {
-			role = named
-		}
+	who, err := identity.OfConnection(r.TLS, a.trustDomain)
+	if cyborg.ErrorKindOf(err) == cyborg.ErrUnauthenticated {
+		return Caller{}, none
+	}
+	if err != nil {
+		return Caller{}, err
 	}
 
-	return callerWithRole("certificate/"+subject.CommonName, subject.CommonName, role), subject.CommonName != ""
+	// The ID has no role in it, so what somebody has stays theirs with another role.
+	switch who.Role {
+	case identity.Admin, identity.Member, identity.Reader:
+		return callerWithRole("certificate/"+who.Name, who.Name, Role(who.Role)), nil
+	case identity.Host, identity.Server:
+	}
+	return Caller{}, cyborg.Errorf(cyborg.ErrForbidden, "the certificate is that of %s, and a %s is no caller of the API", who, who.Role).
+		WithHint("Use a certificate with the role admin, member or reader, or a token.")
 }
 
 type callerKey struct{}

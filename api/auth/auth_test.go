@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -66,52 +67,68 @@ func TestCertificates(t *testing.T) {
 	require.False(t, both.Open())
 	require.Equal(t, "bearer token or client certificate", both.Scheme())
 
-	with := func(subject pkix.Name) *http.Request {
+	with := func(certificate x509.Certificate, uris ...string) *http.Request {
+		for _, uri := range uris {
+			parsed, err := url.Parse(uri)
+			require.NoError(t, err)
+			certificate.URIs = append(certificate.URIs, parsed)
+		}
+
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
-		r.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: subject}}}}
+		r.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{&certificate}}}
 		return r
 	}
 
-	of := func(role auth.Role) auth.Caller {
-		caller := auth.Static("c", role)
-		caller.ID = "certificate/c"
-		return caller
-	}
-
-	for name, test := range map[string]struct {
-		subject pkix.Name
-		caller  auth.Caller
-	}{
-		"no unit":        {pkix.Name{CommonName: "c"}, of(auth.Reader)},
-		"another unit":   {pkix.Name{CommonName: "c", OrganizationalUnit: []string{"sales"}}, of(auth.Reader)},
-		"admin":          {pkix.Name{CommonName: "c", OrganizationalUnit: []string{"member", "admin"}}, of(auth.Admin)},
-		"no common name": {pkix.Name{OrganizationalUnit: []string{"admin"}}, auth.Caller{}},
-	} {
-		caller, err := both.Authenticate(with(test.subject))
-		if test.caller.Name == "" {
-			require.Equal(t, cyborg.ErrUnauthenticated, cyborg.ErrorKindOf(err), name)
-			continue
+	for _, role := range auth.Roles() {
+		want := auth.Static("c", role)
+		want.ID = "certificate/c"
+		if role == auth.Member {
+			want.Project = want.ID
 		}
 
-		require.NoError(t, err, name)
-		require.Equal(t, test.caller, caller, name)
+		caller, err := both.Authenticate(with(x509.Certificate{}, "spiffe://cyborg/"+string(role)+"/c"))
+		require.NoError(t, err)
+		require.Equal(t, want, caller)
 	}
 
-	r := with(pkix.Name{CommonName: "c"})
-	r.Header.Set("Authorization", "Bearer s")
-	caller, err := both.Authenticate(r)
+	posing := x509.Certificate{Subject: pkix.Name{CommonName: "c", OrganizationalUnit: []string{"admin"}}, DNSNames: []string{"c"}}
+	caller, err := both.Authenticate(with(posing, "spiffe://cyborg/reader/r"))
 	require.NoError(t, err)
-	require.Equal(t, "t", caller.Name, "a token says more than a certificate")
+	require.Equal(t, auth.Reader, caller.Role, "a unit gives no role")
+	require.Equal(t, "r", caller.Name, "nor a common name a name")
 
-	unverified := httptest.NewRequest(http.MethodGet, "/", nil)
-	unverified.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{Subject: pkix.Name{CommonName: "c"}}}}
+	for name, r := range map[string]*http.Request{
+		"names without URI":    with(posing),
+		"a host":               with(posing, "spiffe://cyborg/host/h1"),
+		"a server":             with(posing, "spiffe://cyborg/server/s1"),
+		"no role of ours":      with(posing, "spiffe://cyborg/root/c"),
+		"another trust domain": with(posing, "spiffe://lab/admin/c"),
+		"two URIs":             with(posing, "spiffe://cyborg/admin/c", "spiffe://cyborg/reader/c"),
+	} {
+		_, err := both.Authenticate(r)
+		require.Equal(t, cyborg.ErrForbidden, cyborg.ErrorKindOf(err), name)
+
+		r.Header.Set("Authorization", "Bearer s")
+		caller, err := both.Authenticate(r)
+		require.NoError(t, err)
+		require.Equal(t, "t", caller.Name, "a token says more than a certificate")
+	}
+
+	unverified := with(x509.Certificate{}, "spiffe://cyborg/admin/c")
+	unverified.TLS = &tls.ConnectionState{PeerCertificates: unverified.TLS.VerifiedChains[0]}
 	_, err = both.Authenticate(unverified)
 	require.Equal(t, cyborg.ErrUnauthenticated, cyborg.ErrorKindOf(err))
 
 	tokens, err := auth.New(auth.Config{Tokens: []auth.Token{{Name: "t", Secret: "s", Role: auth.Member}}})
 	require.NoError(t, err)
-	_, err = tokens.Authenticate(with(pkix.Name{CommonName: "c"}))
+	_, err = tokens.Authenticate(with(x509.Certificate{}, "spiffe://cyborg/admin/c"))
 	require.Equal(t, cyborg.ErrUnauthenticated, cyborg.ErrorKindOf(err), "certificates are not configured")
+
+	elsewhere, err := auth.New(auth.Config{Certificates: true, TrustDomain: "lab"})
+	require.NoError(t, err)
+	caller, err = elsewhere.Authenticate(with(x509.Certificate{}, "spiffe://lab/admin/c"))
+	require.NoError(t, err)
+	require.Equal(t, auth.Admin, caller.Role)
 }
 
 func TestRequireOutsideOfARequest(t *testing.T) {

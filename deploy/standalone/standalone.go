@@ -88,7 +88,7 @@ func (s *standalone) start(ctx context.Context, stderr io.Writer) ([]server.Part
 		s.config.AgentEndpoint.Listen = "" // it is for agents outside the process
 	}
 
-	listeners, err := server.Listen(ctx, s.config)
+	listeners, err := server.Listen(ctx, s.config, s.log)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -119,7 +120,7 @@ func TestActivitiesThatAHostAllows(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 		c, err := config.Load(config.LoadOptions{Process: config.ProcessAgent, File: file})
 		require.NoError(t, err)
-		settings, err := agentConfig(c.Agent)
+		settings, err := agentConfig(c, slog.New(slog.DiscardHandler))
 		require.NoError(t, err)
 		require.Equal(t, want, settings.Activities, text)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/doctor"
+	"github.com/cyborg-project/cyborg/internal/pki"
 	"github.com/cyborg-project/cyborg/internal/temporalclient"
 	"github.com/cyborg-project/cyborg/workers/agent"
 	"github.com/cyborg-project/cyborg/workflows"
@@ -201,13 +202,13 @@ func (p program) examineBackends(cmd *cobra.Command, f *doctor.Findings, c *conf
 // examineEndpoints checks each server's endpoint. One that answers is enough
 // for the agent to work, so the others are then only a warning.
 func examineEndpoints(ctx context.Context, f *doctor.Findings, c *config.Config) {
-	trust, err := c.Agent.TLS.Client()
+	trust, err := pki.NewClient(pki.ClientOptions{Files: c.Agent.TLS.Files(), TrustDomain: c.Identity.TrustDomain})
 	if err != nil {
 		f.Error("servers", err, "Correct agent.tls.")
 		return
 	}
 
-	answered, failures, servers := false, map[string]error{}, serverClient{trust: trust}
+	answered, failures, servers := false, map[string]error{}, serverClient{trust: trust.Config()}
 	for _, endpoint := range c.Agent.Endpoints {
 		at := strings.TrimSuffix(endpoint, "/")
 		asked := time.Now()

@@ -15,12 +15,15 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/config"
+	"github.com/cyborg-project/cyborg/internal/identity"
+	"github.com/cyborg-project/cyborg/internal/pki"
 )
 
 // listenForMetrics opens the agent's port for metrics; nil where none is
 // configured. Beyond loopback the port speaks TLS with the agent's certificate,
-// and serves only clients whose certificate is from the same authorities.
-func listenForMetrics(ctx context.Context, c config.Agent) (net.Listener, error) {
+// and serves only clients whose certificate is from the same authorities, for
+// whom mayScrape is true.
+func listenForMetrics(ctx context.Context, c config.Agent, trustDomain string, log *slog.Logger) (net.Listener, error) {
 	if c.MetricsListen == "" {
 		return nil, nil //nolint:nilnil // no port is a configuration, too
 	}
@@ -35,12 +38,26 @@ func listenForMetrics(ctx context.Context, c config.Agent) (net.Listener, error)
 		return listener, nil
 	}
 
-	secure, err := config.ServerTLS{Cert: c.TLS.Cert, Key: c.TLS.Key, ClientCA: c.TLS.CA}.Listener(tls.RequireAndVerifyClientCert)
+	secure, err := pki.Server(pki.ServerOptions{
+		Files: c.TLS.Files(), ClientAuth: tls.RequireAndVerifyClientCert, TrustDomain: trustDomain, Allow: mayScrape, Log: log,
+		MinVersion: tls.VersionTLS12, // Prometheus is not ours
+	})
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
 
 	return tls.NewListener(listener, secure), nil
+}
+
+// mayScrape returns an error for those who have no business with the metrics of
+// this host: other hosts, and members.
+func mayScrape(who identity.Identity) error {
+	switch who.Role {
+	case identity.Server, identity.Admin, identity.Reader:
+		return nil
+	case identity.Host, identity.Member:
+	}
+	return cyborg.Errorf(cyborg.ErrForbidden, "%s may not read the agent's metrics: only a server, an admin and a reader may", who)
 }
 
 // serveMetrics serves GET /metrics and GET /healthz until ctx ends. It returns

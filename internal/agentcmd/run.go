@@ -2,6 +2,7 @@ package agentcmd
 
 import (
 	"cmp"
+	"log/slog"
 	"path/filepath"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,6 +13,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/clock"
 	"github.com/cyborg-project/cyborg/internal/config"
+	"github.com/cyborg-project/cyborg/internal/pki"
 	"github.com/cyborg-project/cyborg/internal/temporalclient"
 	"github.com/cyborg-project/cyborg/workers/agent"
 )
@@ -24,7 +26,7 @@ func (p program) run(cmd *cobra.Command, _ []string) error {
 	}
 
 	ctx, log := cmd.Context(), c.Log.Logger(cmd.ErrOrStderr())
-	settings, err := agentConfig(c.Agent)
+	settings, err := agentConfig(c, log)
 	if err != nil {
 		return err
 	}
@@ -34,7 +36,7 @@ func (p program) run(cmd *cobra.Command, _ []string) error {
 		return err
 	}
 
-	listener, err := listenForMetrics(ctx, c.Agent)
+	listener, err := listenForMetrics(ctx, c.Agent, c.Identity.TrustDomain, log)
 	if err != nil {
 		return err
 	}
@@ -72,8 +74,9 @@ func (p program) run(cmd *cobra.Command, _ []string) error {
 }
 
 // agentConfig turns the operator's configuration into that of the agent.
-func agentConfig(c config.Agent) (agent.Config, error) {
-	tlsConfig, err := c.TLS.Client()
+func agentConfig(all *config.Config, log *slog.Logger) (agent.Config, error) {
+	c := all.Agent
+	identified, err := pki.NewClient(pki.ClientOptions{Files: c.TLS.Files(), TrustDomain: all.Identity.TrustDomain, Log: log})
 	if err != nil {
 		return agent.Config{}, err
 	}
@@ -87,7 +90,7 @@ func agentConfig(c config.Agent) (agent.Config, error) {
 		ImageMaxBytes:     int64(c.ImageMax),
 		ImageCacheBytes:   int64(c.ImageCache),
 		Endpoints:         c.Endpoints,
-		TLS:               tlsConfig,
+		TLS:               identified,
 		HeartbeatInterval: c.Heartbeat,
 		FullScanInterval:  c.FullScan,
 		ScanTimeout:       c.ScanTimeout,

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/identity"
 )
 
 // check applies the rule that the tag check names to the target's text. It
@@ -35,6 +36,10 @@ func (d *decoder) check(rule string, target reflect.Value) string {
 	case "hostname":
 		if cyborg.CheckHostName(text) != nil {
 			return "expected a host name: at most 253 letters, digits, dots, hyphens and underscores, beginning and ending with a letter or digit"
+		}
+	case "trust_domain":
+		if identity.CheckTrustDomain(text) != nil {
+			return "expected a trust domain: at most 255 lower-case letters, digits, dots, hyphens and underscores"
 		}
 	case "url":
 		return checkURL(text)

@@ -5,8 +5,8 @@
 // bounds and documentation. docs/configuration.md and
 // deploy/cyborg.example.yaml are generated from them. This is the only package
 // that uses viper; all others are given typed values. Of Cyborg it imports only
-// the root package and internal/statedir, for the default of the state
-// directory.
+// the root package, internal/statedir, for the default of the state directory,
+// and internal/identity and internal/pki, for certificates.
 //
 // The tags of a field:
 //
@@ -38,6 +38,7 @@ type Config struct {
 	Server        Server        `key:"server" doc:"What one server process does."`
 	API           API           `key:"api" doc:"The REST interface."`
 	AgentEndpoint AgentEndpoint `key:"agent_endpoint" doc:"The listener that agents call, with inventory reports, heartbeats and image downloads."`
+	Identity      Identity      `key:"identity" doc:"Who the certificates name that this process believes."`
 	Agent         Agent         `key:"agent" doc:"The agent of one host."`
 	Conductor     Conductor     `key:"conductor" doc:"How the server keeps its records."`
 	Operations    Operations    `key:"operations" doc:"How long the steps of an operation may take. A change applies to operations that start after it."`
@@ -87,6 +88,11 @@ type Temporal struct {
 	TLS         TemporalTLS `key:"tls"`
 }
 
+// Identity configures who certificates name.
+type Identity struct {
+	TrustDomain string `key:"trust_domain" default:"cyborg" check:"trust_domain" doc:"Trust domain of this installation. A certificate counts only if its one URI is spiffe://TRUST_DOMAIN/ROLE/NAME. Set the same one for all servers and agents."`
+}
+
 // TemporalTLS configures TLS for connections to the Temporal cluster.
 type TemporalTLS struct {
 	Enabled    bool   `key:"enabled" default:"false" doc:"Use TLS, even if nothing else in this section is set."`
@@ -127,9 +133,8 @@ type ServerTLS struct {
 type API struct {
 	Listen string `key:"listen" default:"127.0.0.1:6666" check:"listen" doc:"Address and port of the REST API. On an address beyond loopback, the API needs tls.cert and tls.key, and also tokens, tls.client_ca or keystone.enabled."`
 
-	// TLS.ClientCA makes client certificates valid credentials. The common name of
-	// the certificate is the name of the client. An organizational unit that is
-	// reader, member or admin is its role.
+	// TLS.ClientCA makes client certificates valid credentials. The URI of the
+	// certificate says the role and the name of the client (internal/identity).
 	TLS            ServerTLS `key:"tls"`
 	Tokens         []Token   `key:"tokens" doc:"Static bearer tokens. If you set no tokens, no tls.client_ca and no keystone.enabled, everybody on this machine may do everything."`
 	PublicEndpoint string    `key:"public_endpoint" check:"url" example:"https://cloud.example.org" doc:"URL that the links in answers of /v2 begin with; /accelerator/v2 follows it. Set it if callers reach the server through another address, such as a proxy's."`
@@ -166,7 +171,7 @@ type Token struct {
 
 // AgentEndpoint configures the listener that agents call.
 type AgentEndpoint struct {
-	Listen         string    `key:"listen" default:"127.0.0.1:6667" check:"listen" doc:"Address and port of the endpoint that agents call. On an address beyond loopback, the endpoint needs all of tls, and an agent's certificate must name its host. On loopback without tls.client_ca, everybody on the machine can speak for every host. The standalone opens it only if you set this option: its own agents need no port."`
+	Listen         string    `key:"listen" default:"127.0.0.1:6667" check:"listen" doc:"Address and port of the endpoint that agents call. On an address beyond loopback, the endpoint needs all of tls, and an agent's certificate must have the URI spiffe://TRUST_DOMAIN/host/HOST. On loopback without tls.client_ca, everybody on the machine can speak for every host. The standalone opens it only if you set this option: its own agents need no port."`
 	TLS            ServerTLS `key:"tls"`
 	MaxConnections int       `key:"max_connections" default:"50000" min:"10" doc:"The most connections that are open at once. The limit works like that of api.max_connections. An agent keeps one connection open, and a second one while it fetches an image."`
 }
@@ -197,13 +202,13 @@ type Agent struct {
 	ScanTimeout   time.Duration `key:"scan_timeout" default:"30s" min:"1s" doc:"How long one backend may take for one scan of its hardware."`
 	UsageTimeout  time.Duration `key:"usage_timeout" default:"5s" min:"100ms" doc:"How long the agent may take to answer a census. The answer marks each accelerator that did not answer by then."`
 	StopTimeout   time.Duration `key:"stop_timeout" default:"30s" doc:"How long running steps may continue after you stop the agent."`
-	MetricsListen string        `key:"metrics_listen" default:"127.0.0.1:6668" check:"listen" doc:"Address and port of the agent's metrics (GET /metrics) and liveness (GET /healthz). An empty text in the file turns both off. On an address beyond loopback, the listener needs all of tls, and serves every client that shows a certificate of the same authorities."`
+	MetricsListen string        `key:"metrics_listen" default:"127.0.0.1:6668" check:"listen" doc:"Address and port of the agent's metrics (GET /metrics) and liveness (GET /healthz). An empty text in the file turns both off. On an address beyond loopback, the listener needs all of tls, and serves clients that show a certificate of the same authorities for the role server, admin or reader."`
 	Slots         int           `key:"slots" default:"64" min:"1" max:"1024" doc:"The most steps that run on this host at once. Each device still runs only one step at a time. A step waits until it gets a slot."`
 }
 
 // ClientTLS configures TLS for connections to a Cyborg server.
 type ClientTLS struct {
-	Cert string `key:"cert" check:"file" example:"/etc/cyborg/agent.crt" doc:"PEM file of the certificate that the agent shows to the server. The certificate must name the host."`
+	Cert string `key:"cert" check:"file" example:"/etc/cyborg/agent.crt" doc:"PEM file of the certificate that the agent shows to the server. Its URI must be spiffe://TRUST_DOMAIN/host/HOST."`
 	Key  string `key:"key" check:"file" example:"/etc/cyborg/agent.key" doc:"PEM file of the certificate's private key."`
 	CA   string `key:"ca" check:"file" example:"/etc/cyborg/ca.crt" doc:"PEM file of the certificate authorities that the agent trusts for the server's certificate, instead of the system's."`
 }

@@ -49,11 +49,11 @@ func (p Process) uses(section string) bool {
 	case ProcessServer:
 		return section != "agent" && section != "standalone"
 	case ProcessAgent:
-		return section == "log" || section == "temporal" || section == "agent"
+		return slices.Contains([]string{"log", "temporal", "identity", "agent"}, section)
 	case ProcessMigrate:
 		return section == "log" || section == "database"
 	case ProcessTemporal:
-		return slices.Contains([]string{"log", "database", "temporal", "retention", "standalone"}, section)
+		return slices.Contains([]string{"log", "database", "temporal", "identity", "retention", "standalone"}, section)
 	}
 	return false
 }

@@ -214,7 +214,7 @@ database:
 		`cyborg.yaml:11: retention.events = "-1h": expected a duration such as 500ms, 10s or 5m, at least 1h`,
 		`cyborg.yaml:12: retention.operations: has no value; remove the line for the default, or give a duration such as 500ms, 10s or 5m, at least 1h`,
 		`cyborg.yaml:13: listen: there is no such option here; did you mean api.listen?`,
-		`cyborg.yaml:14: foo: there is no such option; there are log, database, temporal, server, api, agent_endpoint, agent, conductor, operations, images, inventory, retention, openstack, keystone, placement, policy, audit, glance, arqs, nova, standalone`,
+		`cyborg.yaml:14: foo: there is no such option; there are log, database, temporal, server, api, agent_endpoint, identity, agent, conductor, operations, images, inventory, retention, openstack, keystone, placement, policy, audit, glance, arqs, nova, standalone`,
 		`cyborg.yaml:16: database.url = "******": expected a URL such as postgres://cyborg@db.example.org/cyborg`,
 		`environment variable CYBORG_API_LISTN: there is no such option; did you mean CYBORG_API_LISTEN?`,
 		`environment variable CYBORG_AGENT_FOO: there is no such option; docs/configuration.md lists them all`,

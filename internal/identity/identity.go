@@ -8,6 +8,7 @@
 package identity
 
 import (
+	"crypto/tls"
 	"crypto/x509"
 	"net/url"
 	"strings"
@@ -149,4 +150,14 @@ func OfCertificate(certificate *x509.Certificate, trustDomain string) (Identity,
 		return Identity{}, cyborg.Errorf(cyborg.ErrForbidden, "the certificate is of the trust domain %s, and only those of %s count here", i.TrustDomain, trustDomain)
 	}
 	return i, nil
+}
+
+// OfConnection returns whom the verified certificate of the other end names. The
+// error is of kind ErrUnauthenticated where the other end has shown none that an
+// authority has signed, else as that of OfCertificate.
+func OfConnection(state *tls.ConnectionState, trustDomain string) (Identity, error) {
+	if state == nil || len(state.VerifiedChains) == 0 || len(state.VerifiedChains[0]) == 0 {
+		return Identity{}, cyborg.Errorf(cyborg.ErrUnauthenticated, "the other end has shown no certificate")
+	}
+	return OfCertificate(state.VerifiedChains[0][0], trustDomain)
 }

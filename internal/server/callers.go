@@ -15,7 +15,7 @@ import (
 // are configured.
 func (s *server) callers() (auth.Config, error) {
 	c := s.config
-	config := auth.Config{Certificates: c.API.TLS.ClientCA != ""}
+	config := auth.Config{Certificates: c.API.TLS.ClientCA != "", TrustDomain: c.Identity.TrustDomain}
 	for _, t := range c.API.Tokens {
 		config.Tokens = append(config.Tokens, auth.Token{Name: t.Name, Secret: t.Token.Reveal(), Role: auth.Role(t.Role), Project: t.Project})
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/cacmd"
 	"github.com/cyborg-project/cyborg/internal/commandline"
 	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/configcmd"
@@ -79,13 +80,13 @@ func Commands() []*cobra.Command {
 
 	config.AddFlags(migrate.Flags(), config.Flag{Name: "database-url", Key: "database.url"})
 
-	return []*cobra.Command{serve, migrate, adoptCommand(), configcmd.For(config.ProcessServer, checkPolicy)}
+	return []*cobra.Command{serve, migrate, adoptCommand(), configcmd.For(config.ProcessServer, checkPolicy), cacmd.Command()}
 }
 
 // Serve runs a server process over an external PostgreSQL and Temporal until
 // ctx ends.
 func Serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
-	listeners, err := Listen(ctx, c)
+	listeners, err := Listen(ctx, c, log)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +19,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/doctor"
 	"github.com/cyborg-project/cyborg/internal/openstack"
 	"github.com/cyborg-project/cyborg/internal/openstack/placement"
+	"github.com/cyborg-project/cyborg/internal/pki"
 	"github.com/cyborg-project/cyborg/internal/temporalclient"
 	"github.com/cyborg-project/cyborg/workflows"
 )
@@ -165,10 +165,12 @@ func examineDatabase(ctx context.Context, f *doctor.Findings, c *config.Config) 
 func examineListeners(ctx context.Context, f *doctor.Findings, c *config.Config) {
 	// examine examines one listener. setting is its section of the configuration.
 	examine := func(setting, address string, given config.ServerTLS) {
-		if _, err := given.Listener(tls.NoClientCert); err != nil {
-			f.Error("certificate of "+setting, err, "Put a certificate and its key there.")
-		} else if given.Cert != "" {
-			f.CertificateFile(setting+".tls.cert", given.Cert, time.Now())
+		if given.Cert != "" {
+			if _, err := pki.Server(pki.ServerOptions{Files: given.Files()}); err != nil {
+				f.Error("certificate of "+setting, err, "Put a certificate and its key there, and authorities that can be read.")
+			} else {
+				f.CertificateFile(setting+".tls.cert", given.Cert, time.Now())
+			}
 		}
 		if given.ClientCA != "" {
 			f.CertificateFile(setting+".tls.client_ca", given.ClientCA, time.Now())

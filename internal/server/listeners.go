@@ -4,16 +4,19 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"log/slog"
 	"net"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api"
 	"github.com/cyborg-project/cyborg/internal/config"
+	"github.com/cyborg-project/cyborg/internal/pki"
 )
 
 // Listeners are the open ports of a server process. They are opened before the
 // process does anything else, so that a port in use leaves everything as it
-// was.
+// was. Certificates and authorities that are replaced on disk are used from the
+// next connection on.
 type Listeners struct {
 	api    net.Listener // nil without the role api
 	agents net.Listener // nil without the role conductor, or an address
@@ -27,12 +30,16 @@ type Listeners struct {
 
 // Listen opens the ports that the roles need. The error is one sentence that
 // names the option, and no port stays open then.
-func Listen(ctx context.Context, c *config.Config) (*Listeners, error) {
+func Listen(ctx context.Context, c *config.Config, log *slog.Logger) (*Listeners, error) {
 	var l Listeners
-	open := func(setting, address string, given config.ServerTLS, auth tls.ClientAuthType, authenticated bool) (net.Listener, error) {
-		t, err := given.Listener(auth)
-		if err != nil {
-			return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s: %w", setting, err)
+	open := func(setting, address string, given pki.ServerOptions, authenticated bool) (net.Listener, error) {
+		var t *tls.Config
+		if given.Files.Cert != "" {
+			var err error
+			given.Log = log
+			if t, err = pki.Server(given); err != nil {
+				return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s: %w", setting, err)
+			}
 		}
 		return api.Endpoint{Setting: setting, Address: address, TLS: t, Authenticated: authenticated}.Listen(ctx)
 	}
@@ -46,7 +53,7 @@ func Listen(ctx context.Context, c *config.Config) (*Listeners, error) {
 		if tokens {
 			auth = tls.VerifyClientCertIfGiven // a caller without a certificate may have a token
 		}
-		l.api, err = open("api.listen", c.API.Listen, c.API.TLS, auth, authenticated)
+		l.api, err = open("api.listen", c.API.Listen, pki.ServerOptions{Files: c.API.TLS.Files(), ClientAuth: auth, MinVersion: tls.VersionTLS12}, authenticated)
 		if err != nil {
 			return nil, err
 		}
@@ -54,8 +61,8 @@ func Listen(ctx context.Context, c *config.Config) (*Listeners, error) {
 
 	if c.Server.Has(config.RoleConductor) && c.AgentEndpoint.Listen != "" {
 		authenticated := c.AgentEndpoint.TLS.ClientCA != ""
-		l.agents, err = open("agent_endpoint.listen", c.AgentEndpoint.Listen, c.AgentEndpoint.TLS,
-			tls.RequireAndVerifyClientCert, authenticated)
+		l.agents, err = open("agent_endpoint.listen", c.AgentEndpoint.Listen,
+			pki.ServerOptions{Files: c.AgentEndpoint.TLS.Files(), ClientAuth: tls.RequireAndVerifyClientCert}, authenticated)
 		if err != nil {
 			return nil, errors.Join(err, l.Close())
 		}

@@ -200,7 +200,8 @@ func (s *server) conductor() ([]Part, error) {
 	}
 
 	endpoint, err := agents.New(agents.Config{
-		Certificates: s.config.AgentEndpoint.TLS.ClientCA != "", Hosts: s.config.AgentEndpoint.TLS.Names(),
+		Certificates: s.config.AgentEndpoint.TLS.ClientCA != "", TrustDomain: s.config.Identity.TrustDomain,
+		Hosts: s.config.AgentEndpoint.TLS.Names(),
 	}, deps)
 	if err != nil {
 		return nil, err

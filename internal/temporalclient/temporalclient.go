@@ -54,6 +54,11 @@ func options(c config.Temporal, log *slog.Logger, identity string, lookup envcon
 			WithHint("Look at temporal.tls in the configuration and at the TEMPORAL_TLS_ variables.")
 	}
 
+	if err := reload(&options.ConnectionOptions, profile.TLS, log); err != nil {
+		return client.Options{}, cyborg.Errorf(cyborg.ErrInvalid, "the connection to Temporal at %s cannot be set up: %w", profile.Address, err).
+			WithHint("Look at temporal.tls in the configuration and at the TEMPORAL_TLS_ variables.")
+	}
+
 	options.Identity = identity
 	options.ConnectionOptions.GrpcCompression = NoCompression()
 	options.Logger = NewLogger(log)

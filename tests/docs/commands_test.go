@@ -51,7 +51,7 @@ var notRunHere = map[string]string{
 
 // requiredTools lists the tools that commands need in addition to Cyborg. A
 // command is left out where its tool is missing; the CI has all of them.
-var requiredTools = map[string]*regexp.Regexp{"curl": regexp.MustCompile(`\bcurl\b`), "jq": regexp.MustCompile(`\bjq\b`)}
+var requiredTools = map[string]*regexp.Regexp{"curl": regexp.MustCompile(`\bcurl\b`), "jq": regexp.MustCompile(`\bjq\b`), "openssl": regexp.MustCompile(`\bopenssl\b`)}
 
 // TestDocumentedCommandsWork runs the commands of each page on a standalone of
 // its own, with the hosts of "make run".

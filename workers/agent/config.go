@@ -6,7 +6,6 @@ package agent
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -24,6 +23,7 @@ import (
 	"github.com/cyborg-project/cyborg/activities/agent/inventory"
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/internal/clock"
+	"github.com/cyborg-project/cyborg/internal/pki"
 )
 
 // Config is the operator's configuration of an agent. The zero value of an
@@ -55,7 +55,7 @@ type Config struct {
 	// answer, the next is tried. Required.
 	Endpoints []string
 	// TLS is used with https endpoints. Its client certificate names this host.
-	TLS *tls.Config
+	TLS *pki.Client
 
 	// HeartbeatInterval is the time between two heartbeats; each is up to a tenth
 	// earlier or later. Default 10 s.

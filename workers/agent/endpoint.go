@@ -3,7 +3,6 @@ package agent
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,6 +22,7 @@ import (
 	"github.com/cyborg-project/cyborg/activities/agent/images"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/contentrange"
+	"github.com/cyborg-project/cyborg/internal/pki"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -57,9 +57,10 @@ type endpoint struct {
 }
 
 // newEndpoint makes the client. It follows no redirects, so that only a
-// configured conductor ever answers. dial makes the connections; nil means over
-// the network.
-func newEndpoint(host string, urls []string, config *tls.Config, dial DialFunc) *endpoint {
+// configured conductor ever answers. identified is who the agent is to an https
+// endpoint, and whom it trusts there; nil for an agent without certificates. dial
+// makes the connections; nil means over the network.
+func newEndpoint(host string, urls []string, identified *pki.Client, dial DialFunc) *endpoint {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext
 	}
@@ -69,16 +70,22 @@ func newEndpoint(host string, urls []string, config *tls.Config, dial DialFunc) 
 		trimmed[n] = strings.TrimRight(one, "/")
 	}
 
+	transport := &http.Transport{
+		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           dial,
+		TLSHandshakeTimeout:   5 * time.Second,
+		ResponseHeaderTimeout: imageStallTimeout,
+		IdleConnTimeout:       90 * time.Second,
+		DisableCompression:    true, // the offsets of an image's parts count its own bytes
+	}
+
+	var trip http.RoundTripper = transport
+	if identified != nil {
+		trip = identified.Transport(transport)
+	}
+
 	return &endpoint{urls: trimmed, host: host, patience: answerTimeout, client: &http.Client{
-		Transport: &http.Transport{
-			Proxy:                 http.ProxyFromEnvironment,
-			DialContext:           dial,
-			TLSClientConfig:       config,
-			TLSHandshakeTimeout:   5 * time.Second,
-			ResponseHeaderTimeout: imageStallTimeout,
-			IdleConnTimeout:       90 * time.Second,
-			DisableCompression:    true, // the offsets of an image's parts count its own bytes
-		},
+		Transport:     trip,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 }

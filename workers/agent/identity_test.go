@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"crypto/tls"
 	"net"
 	"os"
 	"path/filepath"
@@ -11,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg/internal/agentapi"
+	whois "github.com/cyborg-project/cyborg/internal/identity"
+	"github.com/cyborg-project/cyborg/internal/pki"
 	"github.com/cyborg-project/cyborg/internal/statedir"
 )
 
@@ -43,11 +44,18 @@ func TestAgentsProveTheirInstance(t *testing.T) {
 	require.False(t, agentapi.HasNoProof(inside.instance))
 
 	// A conductor does not always ask for the certificate.
-	certificate := &tls.Config{GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return nil, os.ErrNotExist }}
+	authorities, err := pki.Make(filepath.Join(t.TempDir(), "ca"))
+	require.NoError(t, err)
+	held, err := authorities.Hold(filepath.Join(t.TempDir(), "agent.pem"), pki.Leaf{
+		Identity: whois.Identity{TrustDomain: whois.DefaultTrustDomain, Role: whois.Host, Name: "h1"},
+	})
+	require.NoError(t, err)
+	certificate, err := pki.NewClient(pki.ClientOptions{Files: held.Files()})
+	require.NoError(t, err)
 	var first identity
 	for _, agent := range []*Agent{
 		{config: Config{Endpoints: []string{"http://a"}}},
-		{config: Config{TLS: &tls.Config{}, Endpoints: []string{"https://a"}}},
+		{config: Config{TLS: &pki.Client{}, Endpoints: []string{"https://a"}}},
 		{config: Config{TLS: certificate, Endpoints: []string{"https://a"}}},
 	} {
 		own, err := agent.identify(bootID, dir)

@@ -1,9 +1,11 @@
 package ingest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -109,12 +111,13 @@ func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies [
 	err = s.db.Change(ctx, cyborg.Actor{Name: inventory.AgentRole}, uuid.Nil, func(tx pgx.Tx) error {
 		var (
 			duplicates []duplicateAgent
+			strangers  []int // indexes of the reports of hosts that are not recorded yet
 			err        error
 		)
 		// The transaction may be tried several times: each try starts afresh.
 		replies, refusals = make([]agentapi.ReportReply, len(reports)), make([]error, len(reports))
 
-		duplicates, err = s.lockReported(ctx, tx, reports, &last)
+		duplicates, strangers, err = s.lockReported(ctx, tx, reports, &last)
 		if err != nil {
 			return err
 		}
@@ -130,7 +133,7 @@ func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies [
 			}
 		}
 
-		if err := refuseJumps(ctx, tx, reports, refusals); err != nil {
+		if err := refuse(ctx, tx, reports, strangers, refusals); err != nil {
 			return err
 		}
 
@@ -180,6 +183,15 @@ func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies [
 	return replies, refusals, nil
 }
 
+// refuse refuses the reports whose numbers or whose hosts' names cannot be
+// recorded.
+func refuse(ctx context.Context, tx pgx.Tx, reports []agentapi.Report, strangers []int, refusals []error) error {
+	if err := refuseJumps(ctx, tx, reports, refusals); err != nil {
+		return err
+	}
+	return refuseTwins(ctx, tx, reports, strangers, refusals)
+}
+
 // refuseJumps refuses the reports whose numbers are so far above the recorded
 // ones that they would leave too few for the reports that follow.
 func refuseJumps(ctx context.Context, tx pgx.Tx, reports []agentapi.Report, refusals []error) error {
@@ -213,11 +225,72 @@ func furthestSequence(ctx context.Context, tx pgx.Tx, host string) (int64, error
 	return max(known, agentapi.MaxClock) + agentapi.MaxJump, err
 }
 
+// refuseTwins refuses the reports of new hosts whose names differ from that of
+// another host in upper and lower case only. They would be two hosts, with two
+// identities, which people would take for one.
+func refuseTwins(ctx context.Context, tx pgx.Tx, reports []agentapi.Report, strangers []int, refusals []error) error {
+	if len(strangers) == 0 {
+		return nil // nearly always, so nothing is read
+	}
+
+	twins, err := twinsOf(ctx, tx, reports, strangers)
+	if err != nil {
+		return err
+	}
+
+	first := map[string]string{} // the first spelling of each new name in this batch
+	for _, i := range strangers {
+		name := reports[i].Host
+		if refusals[i] != nil {
+			continue
+		}
+
+		twin := twins[name]
+		if other := first[strings.ToLower(name)]; other != name {
+			twin = cmp.Or(twin, other)
+		}
+		if twin != "" {
+			refusals[i] = cyborg.Errorf(cyborg.ErrInvalid, "the host %q cannot be recorded: there is the host %q, whose name differs in upper and lower case only", name, twin).
+				WithHint("Set agent.host to exactly the recorded name, with a certificate for that name, or forget that host first.")
+			continue
+		}
+		first[strings.ToLower(name)] = name
+	}
+
+	return nil
+}
+
+// twinsOf returns, by the names of the new hosts, a recorded host whose name
+// differs in case only.
+func twinsOf(ctx context.Context, tx pgx.Tx, reports []agentapi.Report, strangers []int) (map[string]string, error) {
+	names := make([]string, len(strangers))
+	for n, i := range strangers {
+		names[n] = reports[i].Host
+	}
+
+	rows, err := tx.Query(ctx, `
+		SELECT b.name, min(h.name) FROM unnest($1::text[]) AS b (name)
+		JOIN hosts h ON lower(h.name) = lower(b.name) AND h.name <> b.name GROUP BY b.name`, names)
+	if err != nil {
+		return nil, err
+	}
+
+	twins := map[string]string{}
+	var name, twin string
+	_, err = pgx.ForEachRow(rows, []any{&name, &twin}, func() error {
+		twins[name] = twin
+		return nil
+	})
+	return twins, err
+}
+
 // lockReported locks the hosts of the reports, finds the duplicate agents among
-// the agents that sent them, and reads the last assignment number.
+// the agents that sent them and the reports of hosts that are not recorded yet,
+// and reads the last assignment number. It also locks the names in lower case, so
+// that of two new hosts whose names differ in case one sees the other.
 func (s *Store) lockReported(
 	ctx context.Context, tx pgx.Tx, reports []agentapi.Report, last *int64,
-) (duplicates []duplicateAgent, err error) {
+) (duplicates []duplicateAgent, strangers []int, err error) {
 	names, agents := make([]string, len(reports)), make([]agentIdentity, len(reports))
 	for i := range reports {
 		r := &reports[i]
@@ -226,10 +299,19 @@ func (s *Store) lockReported(
 	}
 
 	batch := &pgx.Batch{}
-	batch.Queue(records.LockHostsSQL, names)
+	locks := slices.Clone(names)
+	for _, name := range names {
+		locks = append(locks, strings.ToLower(name))
+	}
+	batch.Queue(records.LockHostsSQL, locks)
 	s.queueDuplicateAgents(batch, &duplicates, agents)
-	batch.Queue(lastAssignment).QueryRow(func(row pgx.Row) error { return row.Scan(last) })
-	return duplicates, tx.SendBatch(ctx, batch).Close()
+	batch.Queue(`
+		SELECT (`+lastAssignment+`), ARRAY(
+			SELECT n - 1 FROM unnest($1::text[]) WITH ORDINALITY AS b (name, n)
+			WHERE NOT EXISTS (SELECT FROM hosts h WHERE h.name = b.name) ORDER BY n)`, names).
+		QueryRow(func(row pgx.Row) error { return row.Scan(last, &strangers) })
+	err = tx.SendBatch(ctx, batch).Close()
+	return duplicates, strangers, err
 }
 
 // mergeLocked records reports of hosts that the transaction has locked. Of each

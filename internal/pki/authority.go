@@ -1,0 +1,329 @@
+// Package pki makes certificates and uses them: an authority of our own that
+// keeps itself in a directory, leaf certificates that name who holds them by an
+// identity (internal/identity), and TLS configurations that read certificates
+// and authorities again when their files have changed.
+//
+// It knows no option and no listener. Of Cyborg it imports only the root
+// package, internal/identity and internal/atomicfile.
+package pki
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/atomicfile"
+	"github.com/cyborg-project/cyborg/internal/identity"
+)
+
+const (
+	// authorityLife is how long an authority's certificate is valid.
+	authorityLife = 10 * 365 * 24 * time.Hour
+	// DefaultLife is how long a leaf is valid where nobody asks for something else.
+	DefaultLife = 24 * time.Hour
+	// backdate is how long before now a certificate begins to be valid, so that
+	// machines whose clocks are late accept it.
+	backdate = time.Hour
+
+	// The files of an authority in its directory.
+	certificateFile, keyFile = "ca.crt", "ca.key"
+)
+
+// Authority signs certificates. It may be used concurrently.
+type Authority struct {
+	dir         string
+	certificate *x509.Certificate
+	key         crypto.Signer
+}
+
+// Make returns the authority in the directory. Where there is none, it makes the
+// directory and the authority; of two processes that do so at once, both get the
+// same one. What a killed process left half done is completed. The error is of
+// kind ErrInvalid for an authority that cannot be used, which stays as it is.
+func Make(dir string) (*Authority, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the directory of the authority: %w", err)
+	}
+
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the directory of the authority cannot be made: %w", err)
+	}
+
+	unlock, err := lock(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+
+	a, err := Open(dir)
+	if cyborg.ErrorKindOf(err) != cyborg.ErrNotFound {
+		return a, err
+	}
+	return found(dir)
+}
+
+// lock holds the directory for this process until unlock is called. The lock
+// ends with the process, too.
+func lock(dir string) (unlock func(), err error) {
+	open, err := os.Open(dir)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the directory of the authority cannot be opened: %w", err)
+	}
+
+	for {
+		err = syscall.Flock(int(open.Fd()), syscall.LOCK_EX)
+		if !errors.Is(err, syscall.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(cyborg.Errorf(cyborg.ErrInvalid, "the directory %s of the authority cannot be locked: %w", dir, err), open.Close())
+	}
+
+	return func() {
+		_ = syscall.Flock(int(open.Fd()), syscall.LOCK_UN) // closing the directory ends the lock as well
+		_ = open.Close()                                   // nothing was written to it
+	}, nil
+}
+
+// found makes the authority of a directory that has none. The key comes first:
+// without a certificate nobody has used it, and the next call takes it over.
+func found(dir string) (*Authority, error) {
+	key, err := readKey(filepath.Join(dir, keyFile))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if key, err = newKey(filepath.Join(dir, keyFile)); err != nil {
+			return nil, err
+		}
+	case err != nil:
+		return nil, broken(dir, err)
+	}
+
+	now := time.Now()
+	template := &x509.Certificate{
+		Subject:   pkix.Name{Organization: []string{"Cyborg"}, CommonName: "Cyborg authority of " + now.UTC().Format(time.DateOnly)},
+		NotBefore: now.Add(-backdate), NotAfter: now.Add(authorityLife),
+		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+	}
+
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.ErrInternal, "the authority's certificate cannot be made: %w", err)
+	}
+
+	text := pem.EncodeToMemory(&pem.Block{Type: certificateBlock, Bytes: der})
+	if err := atomicfile.Write(filepath.Join(dir, certificateFile), text, 0o644); err != nil {
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the authority's certificate cannot be kept: %w", err)
+	}
+
+	return Open(dir)
+}
+
+// newKey makes a private key and keeps it.
+func newKey(path string) (crypto.Signer, error) {
+	key, text, err := GenerateKey()
+	if err != nil {
+		return nil, err
+	}
+
+	if err := atomicfile.Write(path, text, 0o600); err != nil {
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the authority's key cannot be kept: %w", err)
+	}
+	return key, nil
+}
+
+// Open returns the authority in the directory. The error is of kind ErrNotFound
+// where there is none, and of kind ErrInvalid for one that cannot be used: a file
+// is missing or broken, the two do not belong together, or others may read the
+// key.
+func Open(dir string) (*Authority, error) {
+	cert := filepath.Join(dir, certificateFile)
+	text, err := os.ReadFile(cert)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, cyborg.Errorf(cyborg.ErrNotFound, "the directory %s has no authority: it has no file %s", dir, certificateFile).
+			WithHint("Make one with cyborg ca init.")
+	case err != nil:
+		return nil, broken(dir, err)
+	}
+
+	certificates, err := parseCertificates(text)
+	if err != nil {
+		return nil, broken(dir, err)
+	}
+
+	key, err := readKey(filepath.Join(dir, keyFile))
+	if err != nil {
+		return nil, broken(dir, err)
+	}
+
+	// Further certificates are of authorities that also count, because they are
+	// being replaced by the first one.
+	first := certificates[0]
+	public, ok := key.Public().(*ecdsa.PublicKey)
+	switch {
+	case !ok || !public.Equal(first.PublicKey):
+		return nil, broken(dir, errors.New("the key is not that of the certificate"))
+	case !first.IsCA:
+		return nil, broken(dir, errors.New("the certificate is not that of an authority"))
+	}
+
+	return &Authority{dir: dir, certificate: first, key: key}, nil
+}
+
+// broken says that the directory's authority cannot be used. It is never
+// replaced, because then every certificate that it has signed would be nobody's.
+func broken(dir string, err error) error {
+	return cyborg.Errorf(cyborg.ErrInvalid, "the authority in %s cannot be used, and stays as it is: %w", dir, err).
+		WithHint("Bring back its files %s and %s from a backup, or make a new authority in another directory.", certificateFile, keyFile)
+}
+
+// CertificateFile returns the path of the file with the authority's certificate,
+// which everybody may have.
+func (a *Authority) CertificateFile() string { return filepath.Join(a.dir, certificateFile) }
+
+// Certificate returns the authority's certificate.
+func (a *Authority) Certificate() *x509.Certificate { return a.certificate }
+
+// Leaf says what a certificate is to hold.
+type Leaf struct {
+	Identity identity.Identity
+
+	// DNS and IPs are the names and addresses by which others reach the holder.
+	DNS []string
+	IPs []net.IP
+
+	// Start is when the validity begins to count; zero means now. NotBefore is an
+	// hour earlier.
+	Start time.Time
+	// Valid is how long the certificate is valid from Start on; zero means
+	// DefaultLife. It never outlives its authority.
+	Valid time.Duration
+}
+
+// Issue signs a certificate for the holder of the private key of public. The
+// error is of kind ErrInvalid for a leaf or a key that cannot be in one.
+func (a *Authority) Issue(public crypto.PublicKey, leaf Leaf) (*x509.Certificate, error) {
+	if err := leaf.Identity.Check(); err != nil {
+		return nil, err
+	}
+	if err := checkPublicKey(public); err != nil {
+		return nil, err
+	}
+
+	if leaf.Start.IsZero() {
+		leaf.Start = time.Now()
+	}
+	if leaf.Valid == 0 {
+		leaf.Valid = DefaultLife
+	}
+
+	end := leaf.Start.Add(leaf.Valid)
+	if end.After(a.certificate.NotAfter) {
+		end = a.certificate.NotAfter
+	}
+	if leaf.Valid < 0 || !end.After(leaf.Start) {
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "a certificate from %s to %s is never valid; the authority ends at %s",
+			leaf.Start.UTC().Format(time.RFC3339), end.UTC().Format(time.RFC3339), a.certificate.NotAfter.UTC().Format(time.RFC3339))
+	}
+
+	template := &x509.Certificate{
+		NotBefore: leaf.Start.Add(-backdate), NotAfter: end,
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: usages(leaf.Identity.Role),
+		DNSNames: leaf.DNS, IPAddresses: leaf.IPs,
+	}
+	template.URIs = append(template.URIs, leaf.Identity.URI())
+
+	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, public, a.key)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the certificate of %s cannot be made: %w", leaf.Identity, err)
+	}
+
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.ErrInternal, "the certificate of %s cannot be read again: %w", leaf.Identity, err)
+	}
+	return certificate, nil
+}
+
+// IssueRequest is Issue for the key of a certificate request in DER. Nothing else
+// of the request counts: whom the certificate names is the caller's decision. The
+// signature proves that whoever asks has the private key.
+func (a *Authority) IssueRequest(der []byte, leaf Leaf) (*x509.Certificate, error) {
+	request, err := x509.ParseCertificateRequest(der)
+	if err == nil {
+		err = request.CheckSignature()
+	}
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the certificate request cannot be used: %w", err)
+	}
+	return a.Issue(request.PublicKey, leaf)
+}
+
+// IssuePair makes a key and signs a certificate for it. Both results are in PEM
+// format.
+func (a *Authority) IssuePair(leaf Leaf) (certificate, key []byte, err error) {
+	signer, key, err := GenerateKey()
+	if err != nil {
+		return nil, nil, err
+	}
+
+	issued, err := a.Issue(signer.Public(), leaf)
+	if err != nil {
+		return nil, nil, err
+	}
+	return EncodeCertificate(issued), key, nil
+}
+
+// usages returns what a certificate of the role is good for. An agent serves its
+// metrics, and a server is Temporal's client, so both are good for both; a person
+// serves nothing.
+func usages(role identity.Role) []x509.ExtKeyUsage {
+	if role == identity.Host || role == identity.Server {
+		return []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
+	}
+	return []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+}
+
+// minRSA is how many bits an RSA key must have (NIST SP 800-131A).
+const minRSA = 2048
+
+// checkPublicKey refuses keys that are too weak.
+func checkPublicKey(public crypto.PublicKey) error {
+	switch key := public.(type) {
+	case *ecdsa.PublicKey:
+		if key.Curve == elliptic.P256() || key.Curve == elliptic.P384() || key.Curve == elliptic.P521() {
+			return nil
+		}
+	case ed25519.PublicKey:
+		return nil
+	case *rsa.PublicKey:
+		if key.N.BitLen() >= minRSA {
+			return nil
+		}
+	}
+	return cyborg.Errorf(cyborg.ErrInvalid, "the key of the certificate must be ECDSA P-256, P-384 or P-521, Ed25519, or RSA with %d bits or more", minRSA)
+}
+
+// RenewAt returns when the holder of a certificate of ours should replace it: at
+// two thirds of its life.
+func RenewAt(certificate *x509.Certificate) time.Time {
+	start := certificate.NotBefore.Add(backdate)
+	return start.Add(certificate.NotAfter.Sub(start) * 2 / 3) //nolint:mnd // two thirds
+}

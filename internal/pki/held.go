@@ -1,0 +1,116 @@
+package pki
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/atomicfile"
+)
+
+// lookAgain is how often the holder of a certificate looks whether it is time to
+// renew it. It looks at the clock each time, because a machine may sleep.
+const lookAgain = 5 * time.Minute
+
+// Held is a certificate that a process which has the authority holds for itself,
+// with its key in one file.
+type Held struct {
+	authority *Authority
+	path      string
+	leaf      Leaf
+
+	mu sync.Mutex // guards the file
+}
+
+// Hold returns the certificate in the file. It makes a new one, with a new key,
+// where there is none, or one that the authority has not signed, that holds
+// something else than the leaf or that must be renewed. Run keeps it valid.
+func (a *Authority) Hold(path string, leaf Leaf) (*Held, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the file of a certificate: %w", err)
+	}
+
+	h := &Held{authority: a, path: path, leaf: leaf}
+	return h, h.Renew(time.Now())
+}
+
+// Files returns where the certificate, its key and its authority are, for Server
+// and NewClient.
+func (h *Held) Files() Files {
+	return Files{Cert: h.path, Key: h.path, CA: h.authority.CertificateFile()}
+}
+
+// Renew replaces the certificate unless it will do for now.
+func (h *Held) Renew(now time.Time) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.good(now) {
+		return nil
+	}
+
+	leaf := h.leaf
+	leaf.Start = now
+	certificate, key, err := h.authority.IssuePair(leaf)
+	if err != nil {
+		return err
+	}
+
+	// One file is replaced at once, so that nobody ever reads the certificate with
+	// another key.
+	if err := atomicfile.Write(h.path, slices.Concat(certificate, key), 0o600); err != nil {
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the certificate of %s cannot be kept: %w", leaf.Identity, err)
+	}
+	return nil
+}
+
+// good says whether the certificate in the file is the one that is wanted, and
+// not to be renewed yet.
+func (h *Held) good(now time.Time) bool {
+	pair, err := tls.LoadX509KeyPair(h.path, h.path)
+	if err != nil || pair.Leaf == nil {
+		return false
+	}
+
+	certificate := pair.Leaf
+	if certificate.CheckSignatureFrom(h.authority.certificate) != nil {
+		return false
+	}
+	if now.Before(certificate.NotBefore) || !now.Before(RenewAt(certificate)) {
+		return false
+	}
+	return h.asked(certificate)
+}
+
+// asked says whether the certificate holds what the leaf asks for.
+func (h *Held) asked(certificate *x509.Certificate) bool {
+	sameIP := func(a, b net.IP) bool { return a.Equal(b) }
+	return len(certificate.URIs) == 1 && certificate.URIs[0].String() == h.leaf.Identity.String() &&
+		bytes.Equal(certificate.AuthorityKeyId, h.authority.certificate.SubjectKeyId) &&
+		slices.Equal(certificate.DNSNames, h.leaf.DNS) && slices.EqualFunc(certificate.IPAddresses, h.leaf.IPs, sameIP)
+}
+
+// Run renews the certificate until ctx ends. What goes wrong is in the log, and
+// tried again.
+func (h *Held) Run(ctx context.Context, log *slog.Logger) {
+	ticker := time.NewTicker(lookAgain)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			if err := h.Renew(time.Now()); err != nil {
+				log.ErrorContext(ctx, "a certificate cannot be renewed", "identity", h.leaf.Identity.String(), "error", err)
+			}
+		}
+	}
+}

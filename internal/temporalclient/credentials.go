@@ -1,0 +1,67 @@
+package temporalclient
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net"
+
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/contrib/envconfig"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/cyborg-project/cyborg/internal/pki"
+)
+
+// reload has the client read certificates and authorities again when their files
+// have changed: each new connection uses those of its moment. The SDK would read
+// them once. The error is of kind ErrInvalid.
+func reload(options *client.ConnectionOptions, from *envconfig.ClientConfigTLS, log *slog.Logger) error {
+	if options.TLS == nil || from == nil || from.ClientCertPath == "" && from.ServerCACertPath == "" {
+		return nil
+	}
+
+	files, err := pki.NewClient(pki.ClientOptions{
+		Files:      pki.Files{Cert: from.ClientCertPath, Key: from.ClientKeyPath, CA: from.ServerCACertPath},
+		MinVersion: tls.VersionTLS12, // a Temporal need not be ours
+		Log:        log,
+	})
+	if err != nil {
+		return err
+	}
+
+	creds := &reloading{
+		TransportCredentials: credentials.NewTLS(options.TLS.Clone()),
+		base:                 options.TLS, files: files, hasCert: from.ClientCertPath != "", hasCA: from.ServerCACertPath != "",
+	}
+	options.DialOptions = append(options.DialOptions, grpc.WithTransportCredentials(creds))
+	return nil
+}
+
+// reloading are the credentials of a client whose certificates are in files. All
+// but the handshake is that of the configuration at the start.
+type reloading struct {
+	credentials.TransportCredentials
+
+	base           *tls.Config
+	files          *pki.Client
+	hasCert, hasCA bool // what the files have; the rest is in base
+}
+
+// ClientHandshake makes a connection with the certificates of now.
+func (r *reloading) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	config, current := r.base.Clone(), r.files.Config()
+	config.MinVersion = max(config.MinVersion, current.MinVersion)
+	if r.hasCert {
+		config.Certificates, config.GetClientCertificate = nil, current.GetClientCertificate
+	}
+	if r.hasCA {
+		config.RootCAs = current.RootCAs
+	}
+
+	return credentials.NewTLS(config).ClientHandshake(ctx, authority, raw)
+}
+
+// Clone returns the same credentials: nothing in them changes.
+func (r *reloading) Clone() credentials.TransportCredentials { return r }
