@@ -192,7 +192,8 @@ func engineConfig(c *config.Config, urls func(string) string) engine.Config {
 	return engine.Config{
 		PostgresURL: urls,
 		Listen:      c.Standalone.TemporalListen, UIListen: c.Standalone.TemporalUIListen,
-		TLS:       engine.TLS{CertFile: tls.Cert, KeyFile: tls.Key, ClientCAFile: tls.ClientCA},
+		TLS:         engine.TLS{CertFile: tls.Cert, KeyFile: tls.Key, ClientCAFile: tls.ClientCA},
+		TrustDomain: c.Identity.TrustDomain, UIWrites: c.Standalone.TemporalUIWrites,
 		Namespace: c.Temporal.Namespace, Retention: c.Retention.Histories,
 		SearchAttributes: workflows.SearchAttributes(),
 	}

@@ -290,4 +290,5 @@ type Standalone struct {
 	// TemporalTLS.ClientCA may do everything in it.
 	TemporalTLS      ServerTLS `key:"temporal_tls"`
 	TemporalUIListen string    `key:"temporal_ui_listen" default:"127.0.0.1:8233" check:"loopback" doc:"Address and port of Temporal's Web UI, which must be on loopback, because the UI has no authentication."`
+	TemporalUIWrites bool      `key:"temporal_ui_writes" default:"false" doc:"Let Temporal's Web UI start, signal, cancel, reset and terminate runs. Otherwise it only shows them. Everybody who reaches it can do what it can."`
 }

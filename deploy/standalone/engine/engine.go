@@ -5,8 +5,9 @@
 //
 // It is in a Go module of its own, because Temporal's server is large: no
 // package that the agent, the server or the CLI link may import it. It knows
-// nothing about accelerators, and of Cyborg it imports only the root package,
-// for the kinds of errors, and internal/clock.
+// nothing about accelerators. Of Cyborg it imports only the root package, for
+// the kinds of errors, internal/clock, internal/identity, and temporalauth, which
+// decides what a client may do.
 package engine
 
 import (
@@ -25,6 +26,7 @@ import (
 	"go.temporal.io/server/temporal"
 
 	"github.com/cyborg-project/cyborg"
+	trust "github.com/cyborg-project/cyborg/internal/identity"
 )
 
 // The values that replace zero values in Config.
@@ -63,9 +65,15 @@ type Config struct {
 	// Missing ones are added to the namespace.
 	SearchAttributes map[string]enumspb.IndexedValueType
 
-	// TLS makes the frontend require a certificate of every client. The zero value
-	// means no TLS, for loopback.
+	// TLS makes the frontend require a certificate of every client. What a client may
+	// do depends on the identity in it; see temporalauth. The zero value means no
+	// TLS, for loopback, where every client may do everything.
 	TLS TLS
+	// TrustDomain is that of the identities in those certificates.
+	TrustDomain string
+	// UIWrites lets the Web UI change something: start, signal, cancel, reset and
+	// terminate runs. Otherwise it only reads.
+	UIWrites bool
 }
 
 // withDefaults returns the configuration with the zero values replaced.
@@ -76,6 +84,7 @@ func (c Config) withDefaults() Config {
 	c.UIListenFlag = cmp.Or(c.UIListenFlag, "--temporal-ui-listen")
 	c.Namespace = cmp.Or(c.Namespace, DefaultNamespace)
 	c.Retention = cmp.Or(c.Retention, DefaultRetention)
+	c.TrustDomain = cmp.Or(c.TrustDomain, trust.DefaultTrustDomain)
 	return c
 }
 
@@ -116,7 +125,7 @@ func Check(cfg Config) error {
 	}
 	ports.release()
 
-	_, err = cfg.TLS.load()
+	_, err = cfg.TLS.load(cfg)
 	return err
 }
 
@@ -136,7 +145,7 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Engine, error) {
 		return nil, err
 	}
 
-	id, err := cfg.TLS.load()
+	id, err := cfg.TLS.load(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +205,7 @@ func (e *Engine) start(ctx context.Context, cfg Config, addrs addresses) error {
 	// From now on they need not.
 	e.tuning.open.Store(true)
 
-	ui, err := startUI(ctx, addrs.ui, e.frontend, cfg.Namespace, e.identity)
+	ui, err := startUI(ctx, addrs.ui, e.frontend, cfg, e.identity)
 	e.ui = ui
 	return err
 }
@@ -211,7 +220,10 @@ func (e *Engine) startServer(cfg Config, addrs addresses) error {
 
 	go func() {
 		defer close(ended)
-		server, err = temporal.NewServer(serverOptions(cfg, addrs, e.identity, e.tuning, e.log)...)
+		var options []temporal.ServerOption
+		if options, err = serverOptions(cfg, addrs, e.identity, e.tuning, e.log); err == nil {
+			server, err = temporal.NewServer(options...)
+		}
 		if err == nil {
 			err = server.Start()
 		}

@@ -3,13 +3,16 @@ package engine
 import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
+	"crypto/hkdf"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/pem"
 	"math/big"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -18,15 +21,16 @@ import (
 	"go.temporal.io/server/common/rpc/encryption"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/deploy/standalone/temporalauth"
+	trust "github.com/cyborg-project/cyborg/internal/identity"
 )
 
 // TLS configures mutual TLS on the frontend. All three files are PEM, and all
-// are needed.
+// are needed. The identity in a client's certificate says what it may do.
 type TLS struct {
 	CertFile string // the server's certificate, followed by its intermediates
 	KeyFile  string // the private key of the certificate
-	// ClientCAFile holds the authorities that sign the certificates of clients. A
-	// client with such a certificate may do everything in Temporal.
+	// ClientCAFile holds the authorities that sign the certificates of clients.
 	ClientCAFile string
 }
 
@@ -34,21 +38,24 @@ type TLS struct {
 func (t TLS) on() bool { return t != TLS{} }
 
 // identity holds the TLS configurations of everything in the engine. Temporal's
-// own services, the Web UI and the clients in this process show a certificate
-// that is made at each start and whose key never leaves the process. So
-// operators do not have to provide a client certificate.
+// own services and the clients in this process show a certificate that is made
+// at each start and whose key never leaves the process, and the Web UI another
+// one. So operators do not have to provide a client certificate.
 type identity struct {
 	server    *tls.Config // for the frontend
 	internode *tls.Config // for Temporal's other services, which accept only this process
 	client    *tls.Config // for clients in this process
-	ui        config.TLS  // for the Web UI, which is a client too
+	ui        config.TLS  // for the Web UI, which is a client that only reads
+
+	self    [sha256.Size]byte // checksum of the certificate of clients in this process
+	sealKey []byte            // see temporalauth
 }
 
 var _ encryption.TLSConfigProvider = (*identity)(nil)
 
 // load reads the files. It returns nil if TLS is not configured. The error is
 // of kind ErrInvalid if a file is missing or cannot be used.
-func (t TLS) load() (*identity, error) {
+func (t TLS) load(cfg Config) (*identity, error) {
 	if !t.on() {
 		return nil, nil //nolint:nilnil // no TLS is a configuration, too
 	}
@@ -75,11 +82,27 @@ func (t TLS) load() (*identity, error) {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "Temporal's client CA %s holds no certificate", t.ClientCAFile)
 	}
 
-	inside, keyPEM, err := ephemeral()
+	sealKey, err := sealKeyOf(server)
+	if err != nil {
+		return nil, err
+	}
+
+	inside, _, err := ephemeral(nil)
 	if err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrInternal, "cannot make a certificate: %w", err)
 	}
 	mayConnect.AddCert(inside.Leaf)
+
+	// Whatever the UI sends, Temporal refuses what its role may not do.
+	who := trust.Identity{TrustDomain: cfg.TrustDomain, Role: trust.Reader, Name: "temporal-ui"}
+	if cfg.UIWrites {
+		who.Role = trust.Admin
+	}
+	ui, keyPEM, err := ephemeral(who.URI())
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.ErrInternal, "cannot make a certificate: %w", err)
+	}
+	mayConnect.AddCert(ui.Leaf)
 
 	onlyUs := x509.NewCertPool()
 	onlyUs.AddCert(inside.Leaf)
@@ -94,10 +117,23 @@ func (t TLS) load() (*identity, error) {
 			MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{inside}, RootCAs: onlyServer, ServerName: name,
 		},
 		ui: config.TLS{
-			CertData: encode(certificatePEM(inside.Leaf)), KeyData: encode(keyPEM), CaData: encode(certificatePEM(server.Leaf)),
+			CertData: encode(certificatePEM(ui.Leaf)), KeyData: encode(keyPEM), CaData: encode(certificatePEM(server.Leaf)),
 			ServerName: name, EnableHostVerification: true,
 		},
+		self: sha256.Sum256(inside.Leaf.Raw), sealKey: sealKey,
 	}, nil
+}
+
+// sealKeyOf derives the key that seals the tokens of steps from the server's
+// private key. So it is the same after a restart, and nobody has to keep another
+// secret. Where the server gets a new key, steps that were polled before are
+// given out once more.
+func sealKeyOf(server tls.Certificate) ([]byte, error) {
+	private, err := x509.MarshalPKCS8PrivateKey(server.PrivateKey)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the key of Temporal's certificate cannot be used: %w", err)
+	}
+	return hkdf.Key(sha256.New, private, nil, "cyborg: seal of task tokens", temporalauth.SealKeyLength)
 }
 
 // serverConfigTLS returns the configuration of a listener that requires a
@@ -122,17 +158,23 @@ func nameOf(cert *x509.Certificate) (string, error) {
 	}
 }
 
-// ephemeral makes the certificate for clients in this process, and also returns
-// its key in PEM. The certificate is valid for 20 years, which is longer than
+// ephemeral makes a certificate for clients in this process, with the URI if it
+// is not nil, and also returns its key in PEM. The certificate is valid for 20 years, which is longer than
 // the process runs.
-func ephemeral() (tls.Certificate, []byte, error) {
+func ephemeral(uri *url.URL) (tls.Certificate, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, nil, err
 	}
 
+	var uris []*url.URL
+	if uri != nil {
+		uris = append(uris, uri)
+	}
+
 	now := time.Now()
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		URIs:         uris,
 		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: "cyborg-standalone"},
 		NotBefore: now.Add(-time.Hour), NotAfter: now.AddDate(20, 0, 0),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},

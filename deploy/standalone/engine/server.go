@@ -11,6 +11,8 @@ import (
 	"go.temporal.io/server/common/membership/static"
 	"go.temporal.io/server/common/primitives"
 	"go.temporal.io/server/temporal"
+
+	"github.com/cyborg-project/cyborg/deploy/standalone/temporalauth"
 )
 
 const (
@@ -27,7 +29,7 @@ const (
 )
 
 // serverOptions returns the options that Temporal is started with.
-func serverOptions(cfg Config, addrs addresses, id *identity, tuned *tuning, log *logger) []temporal.ServerOption {
+func serverOptions(cfg Config, addrs addresses, id *identity, tuned *tuning, log *logger) ([]temporal.ServerOption, error) {
 	options := []temporal.ServerOption{
 		temporal.WithConfig(serverConfig(cfg, addrs)),
 		temporal.ForServices(temporal.DefaultServices),
@@ -40,17 +42,24 @@ func serverOptions(cfg Config, addrs addresses, id *identity, tuned *tuning, log
 		temporal.WithLogger(log),
 		temporal.WithNamespaceLogger(log),
 		temporal.WithDynamicConfigClient(tuned),
-		// Every client that can connect may do everything. On loopback those are the
-		// users of this machine, elsewhere those with a certificate.
-		temporal.WithAuthorizer(authorization.NewNoopAuthorizer()),
-		temporal.WithClaimMapper(func(*config.Config) authorization.ClaimMapper { return authorization.NewNoopClaimMapper() }),
 	}
 
-	if id != nil {
-		options = append(options, temporal.WithTLSConfigFactory(id))
+	// Without certificates, on loopback, every user of this machine may do
+	// everything.
+	if id == nil {
+		return append(options,
+			temporal.WithAuthorizer(authorization.NewNoopAuthorizer()),
+			temporal.WithClaimMapper(func(*config.Config) authorization.ClaimMapper { return authorization.NewNoopClaimMapper() }),
+		), nil
 	}
 
-	return options
+	guard, err := temporalauth.New(temporalauth.Config{
+		TrustDomain: cfg.TrustDomain, Namespace: cfg.Namespace, SealKey: id.sealKey, Self: id.self, Log: log.out,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return append(append(options, temporal.WithTLSConfigFactory(id)), guard.Options()...), nil
 }
 
 // serverConfig returns Temporal's static configuration: one cluster with all

@@ -27,16 +27,17 @@ type webUI struct {
 // startUI starts the Web UI and returns when it answers. The UI ends the whole
 // process if it cannot listen, so startUI tests the port once more immediately
 // before.
-func startUI(ctx context.Context, addr address, frontend, namespace string, id *identity) (*webUI, error) {
+func startUI(ctx context.Context, addr address, frontend string, settings Config, id *identity) (*webUI, error) {
 	if _, err := addr.tryListen(); err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "Temporal's Web UI cannot listen on %s any more: %w", addr, err)
 	}
 
 	cfg := &config.Config{
-		Host: addr.ip.String(), Port: addr.port, TemporalGRPCAddress: frontend, DefaultNamespace: namespace,
+		Host: addr.ip.String(), Port: addr.port, TemporalGRPCAddress: frontend, DefaultNamespace: settings.Namespace,
 		EnableUI: true, HideLogs: true,
-		DisableNewsFetch: true,                              // it would send requests to Temporal's maker
-		CORS:             config.CORS{CookieInsecure: true}, // it speaks plain HTTP on loopback
+		DisableWriteActions: !settings.UIWrites,
+		DisableNewsFetch:    true,                              // it would send requests to Temporal's maker
+		CORS:                config.CORS{CookieInsecure: true}, // it speaks plain HTTP on loopback
 	}
 
 	if id != nil {

@@ -1,0 +1,279 @@
+package engine_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	commonpb "go.temporal.io/api/common/v1"
+	"go.temporal.io/api/serviceerror"
+	taskqueuepb "go.temporal.io/api/taskqueue/v1"
+	"go.temporal.io/api/workflowservice/v1"
+	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/converter"
+	sdklog "go.temporal.io/sdk/log"
+	"go.temporal.io/sdk/worker"
+	"go.temporal.io/sdk/workflow"
+
+	"github.com/cyborg-project/cyborg/deploy/standalone/engine"
+	"github.com/cyborg-project/cyborg/internal/identity"
+	"github.com/cyborg-project/cyborg/internal/pki"
+)
+
+// conductorQueue is the queue of the servers' workflows.
+const conductorQueue = "conductor"
+
+// oneStep is a workflow of one step on a host.
+func oneStep(ctx workflow.Context, host string) (string, error) {
+	ctx = workflow.WithActivityOptions(ctx, workflow.ActivityOptions{TaskQueue: "agent." + host, StartToCloseTimeout: 10 * time.Minute})
+	var answer string
+	err := workflow.ExecuteActivity(ctx, "Step").Get(ctx, &answer)
+	return answer, err
+}
+
+// step is what a host does.
+func step(ctx context.Context) (string, error) {
+	activity.RecordHeartbeat(ctx, "half")
+	return "done by " + activity.GetInfo(ctx).TaskQueue, nil
+}
+
+// guarded is an engine behind mutual TLS, with the authority that its clients
+// are from.
+type guarded struct {
+	*engine.Engine
+
+	authority *pki.Authority
+	config    engine.Config
+}
+
+// startGuarded starts an engine with certificates on loopback.
+func startGuarded(t *testing.T) *guarded {
+	t.Helper()
+	_, server := database(t)
+	authority, err := pki.Make(filepath.Join(t.TempDir(), "ca"))
+	require.NoError(t, err)
+
+	cert, key, err := authority.IssuePair(pki.Leaf{
+		Identity: identity.Identity{TrustDomain: "lab", Role: identity.Server, Name: "temporal"}, DNS: []string{"temporal.test"},
+	})
+	require.NoError(t, err)
+
+	cfg := config(server)
+	cfg.TrustDomain = "lab"
+	cfg.TLS = files(t, cert, key, pki.EncodeCertificate(authority.Certificate()))
+	return &guarded{start(t, cfg, t.Output()), authority, cfg}
+}
+
+// as connects a client with this identity.
+func (g *guarded) as(t *testing.T, role identity.Role, name string) client.Client {
+	t.Helper()
+	cert, key, err := g.authority.IssuePair(pki.Leaf{Identity: identity.Identity{TrustDomain: "lab", Role: role, Name: name}})
+	require.NoError(t, err)
+	pair, err := tls.X509KeyPair(cert, key)
+	require.NoError(t, err)
+
+	trusted := x509.NewCertPool()
+	trusted.AddCert(g.authority.Certificate())
+	c, err := client.NewLazyClient(client.Options{
+		HostPort: g.FrontendAddress(), Namespace: g.Namespace(), Logger: sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
+		ConnectionOptions: client.ConnectionOptions{
+			TLS: &tls.Config{RootCAs: trusted, ServerName: "temporal.test", Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13},
+		},
+	})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// begin starts a workflow of one step.
+func begin(t *testing.T, server client.Client, id, host string) client.WorkflowRun {
+	t.Helper()
+	run, err := server.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{ID: id, TaskQueue: conductorQueue}, oneStep, host)
+	require.NoError(t, err)
+	return run
+}
+
+// serve runs a server's worker until the test ends.
+func serve(t *testing.T, server client.Client) (stop func()) {
+	t.Helper()
+	w := worker.New(server, conductorQueue, worker.Options{})
+	w.RegisterWorkflow(oneStep)
+	require.NoError(t, w.Start())
+	return w.Stop
+}
+
+// poll waits for the next step of a host.
+func poll(t *testing.T, c client.Client, host string) (*workflowservice.PollActivityTaskQueueResponse, error) {
+	t.Helper()
+	for { // Temporal wants a limit for each poll
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		task, err := c.WorkflowService().PollActivityTaskQueue(ctx, &workflowservice.PollActivityTaskQueueRequest{
+			Namespace: "cyborg", TaskQueue: &taskqueuepb.TaskQueue{Name: "agent." + host}, Identity: "by hand",
+		})
+		cancel()
+		if err != nil || len(task.GetTaskToken()) > 0 {
+			return task, err
+		}
+	}
+}
+
+// complete answers a step.
+func complete(t *testing.T, c client.Client, token []byte, answer string) error {
+	t.Helper()
+	result, err := converter.GetDefaultDataConverter().ToPayloads(answer)
+	require.NoError(t, err)
+	_, err = c.WorkflowService().RespondActivityTaskCompleted(t.Context(), &workflowservice.RespondActivityTaskCompletedRequest{
+		Namespace: "cyborg", TaskToken: token, Result: result,
+	})
+	return err
+}
+
+// requireDenied requires that Temporal has refused a call, and not failed.
+func requireDenied(t *testing.T, err error, what string) {
+	t.Helper()
+	var denied *serviceerror.PermissionDenied
+	require.ErrorAs(t, err, &denied, what)
+}
+
+// TestGuardedEngine: with certificates, Temporal does for each client what its
+// identity may do, and nothing more.
+func TestGuardedEngine(t *testing.T) {
+	t.Parallel()
+	g := startGuarded(t)
+	h1, h2, server := g.as(t, identity.Host, "h1"), g.as(t, identity.Host, "h2"), g.as(t, identity.Server, "s1")
+	admin, reader, member := g.as(t, identity.Admin, "ann"), g.as(t, identity.Reader, "rob"), g.as(t, identity.Member, "mel")
+	stopServer := serve(t, server)
+
+	// A whole operation, with the SDK's workers on both sides.
+	w := worker.New(h1, "agent.h1", worker.Options{DisableWorkflowWorker: true})
+	w.RegisterActivityWithOptions(step, activity.RegisterOptions{Name: "Step"})
+	require.NoError(t, w.Start())
+	var answer string
+	require.NoError(t, begin(t, server, "first", "h1").Get(t.Context(), &answer))
+	require.Equal(t, "done by agent.h1", answer)
+	w.Stop()
+
+	// A stolen certificate of h1, against h2 and against everybody.
+	stolen := begin(t, server, "second", "h2")
+	task, err := poll(t, h2, "h2")
+	require.NoError(t, err)
+	requireDenied(t, complete(t, h1, task.GetTaskToken(), "lie"), "another host's step")
+	requireDenied(t, complete(t, server, task.GetTaskToken(), "lie"), "a server answers no step")
+	requireDenied(t, complete(t, admin, task.GetTaskToken(), "lie"), "nor does an operator")
+	requireDenied(t, complete(t, h2, task.GetTaskToken()[:len(task.GetTaskToken())-40], "lie"), "a token without its seal")
+	_, err = poll(t, h1, "h2")
+	requireDenied(t, err, "another host's queue")
+
+	for name, call := range map[string]func(c client.Client) error{
+		"list": func(c client.Client) error {
+			_, err := c.ListWorkflow(t.Context(), &workflowservice.ListWorkflowExecutionsRequest{})
+			return err
+		},
+		"history": func(c client.Client) error {
+			_, err := c.GetWorkflowHistory(t.Context(), "second", "", false, 1).Next()
+			return err
+		},
+		"start": func(c client.Client) error {
+			_, err := c.ExecuteWorkflow(t.Context(), client.StartWorkflowOptions{TaskQueue: conductorQueue}, oneStep, "h2")
+			return err
+		},
+		"answer by id": func(c client.Client) error {
+			return c.CompleteActivityByID(t.Context(), "cyborg", "second", stolen.GetRunID(), task.GetActivityId(), "lie", nil)
+		},
+		"an activity without a workflow": func(c client.Client) error {
+			_, err := c.WorkflowService().StartActivityExecution(t.Context(), &workflowservice.StartActivityExecutionRequest{
+				Namespace: "cyborg", ActivityId: "a", ActivityType: &commonpb.ActivityType{Name: "Step"}, TaskQueue: &taskqueuepb.TaskQueue{Name: "agent.h2"},
+			})
+			return err
+		},
+		"workflows of servers": func(c client.Client) error {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			_, err := c.WorkflowService().PollWorkflowTaskQueue(ctx, &workflowservice.PollWorkflowTaskQueueRequest{
+				Namespace: "cyborg", TaskQueue: &taskqueuepb.TaskQueue{Name: conductorQueue},
+			})
+			return err
+		},
+		"another namespace": func(c client.Client) error {
+			_, err := c.WorkflowService().ListWorkflowExecutions(t.Context(), &workflowservice.ListWorkflowExecutionsRequest{Namespace: "temporal-system"})
+			return err
+		},
+		"a new namespace": func(c client.Client) error {
+			_, err := c.WorkflowService().RegisterNamespace(t.Context(), &workflowservice.RegisterNamespaceRequest{Namespace: "mine"})
+			return err
+		},
+	} {
+		requireDenied(t, call(h1), name)
+		requireDenied(t, call(member), name)
+		if name != "list" && name != "history" {
+			requireDenied(t, call(reader), name)
+			requireDenied(t, call(admin), name)
+		} else {
+			require.NoError(t, call(reader), name)
+			require.NoError(t, call(admin), name)
+		}
+	}
+	requireDenied(t, reader.TerminateWorkflow(t.Context(), "second", "", ""), "a reader ends nothing")
+	requireDenied(t, h1.TerminateWorkflow(t.Context(), "second", "", ""), "a host ends nothing")
+
+	// The Web UI reads, and its own requests change nothing.
+	requireUI(t, g.Engine)
+	status, body := get(t, g.UIURL()+"/api/v1/namespaces/cyborg/workflows")
+	require.Equal(t, http.StatusOK, status, body)
+	require.Contains(t, body, "second")
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.UIURL()+"/api/v1/namespaces/cyborg/workflows/second/terminate", strings.NewReader("{}"))
+	require.NoError(t, err)
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.GreaterOrEqual(t, response.StatusCode, http.StatusBadRequest)
+
+	// A step that was polled before a restart is answered after it.
+	stopServer()
+	stop(t, g.Engine)
+	g.config.Listen = g.FrontendAddress()
+	g.Engine = start(t, g.config, t.Output())
+	h2, server, admin = g.as(t, identity.Host, "h2"), g.as(t, identity.Server, "s2"), g.as(t, identity.Admin, "ann") // the others wait before they connect again
+	defer serve(t, server)()
+
+	require.NoError(t, complete(t, h2, task.GetTaskToken(), "true"))
+	require.NoError(t, server.GetWorkflow(t.Context(), "second", "").Get(t.Context(), &answer))
+	require.Equal(t, "true", answer)
+
+	begin(t, server, "third", "h2")
+	require.NoError(t, admin.TerminateWorkflow(t.Context(), "third", "", "by an operator"))
+}
+
+// TestGuardedEngineNeedsACertificate: without a certificate nobody gets an
+// answer, neither in plain text nor with TLS.
+func TestGuardedEngineNeedsACertificate(t *testing.T) {
+	t.Parallel()
+	g := startGuarded(t)
+	trusted := x509.NewCertPool()
+	trusted.AddCert(g.authority.Certificate())
+
+	for name, config := range map[string]*tls.Config{
+		"plain":          nil,
+		"no certificate": {RootCAs: trusted, ServerName: "temporal.test", MinVersion: tls.VersionTLS13},
+	} {
+		c, err := client.NewLazyClient(client.Options{
+			HostPort: g.FrontendAddress(), Logger: sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
+			ConnectionOptions: client.ConnectionOptions{TLS: config, TLSDisabled: config == nil},
+		})
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		_, err = c.WorkflowService().GetSystemInfo(ctx, &workflowservice.GetSystemInfoRequest{})
+		cancel()
+		require.Error(t, err, name)
+		c.Close()
+	}
+}
