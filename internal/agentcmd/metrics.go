@@ -21,8 +21,8 @@ import (
 
 // listenForMetrics opens the agent's port for metrics; nil where none is
 // configured. Beyond loopback the port speaks TLS with the agent's certificate,
-// and serves only clients whose certificate is from the same authorities, for
-// whom mayScrape is true.
+// and serves only clients whose certificate is from the same authorities, and
+// whom mayScrape lets in.
 func listenForMetrics(ctx context.Context, c config.Agent, trustDomain string, log *slog.Logger) (net.Listener, error) {
 	if c.MetricsListen == "" {
 		return nil, nil //nolint:nilnil // no port is a configuration, too
