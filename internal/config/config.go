@@ -286,8 +286,8 @@ type Standalone struct {
 	Hosts          []string `key:"hosts" default:"sysfs:/" sep:" " doc:"The hosts to run agents for: fake:8xfpga,2xgpu (fake devices), sysfs:/ (this machine), sysfs:DIR or sysfs:FILE.tar.gz (the recorded sysfs of a machine). To give a host a name, put NAME= before it."`
 	TemporalListen string   `key:"temporal_listen" default:"127.0.0.1:7233" check:"listen" doc:"Address and port of the embedded Temporal. On an address beyond loopback, Temporal needs all of temporal_tls."`
 
-	// TemporalTLS protects the embedded Temporal. A client with a certificate of
-	// TemporalTLS.ClientCA may do everything in it.
+	// TemporalTLS protects the embedded Temporal. What a client may do there depends
+	// on the identity in its certificate.
 	TemporalTLS      ServerTLS `key:"temporal_tls"`
 	TemporalUIListen string    `key:"temporal_ui_listen" default:"127.0.0.1:8233" check:"loopback" doc:"Address and port of Temporal's Web UI, which must be on loopback, because the UI has no authentication."`
 	TemporalUIWrites bool      `key:"temporal_ui_writes" default:"false" doc:"Let Temporal's Web UI start, signal, cancel, reset and terminate runs. Otherwise it only shows them. Everybody who reaches it can do what it can."`

@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"log/slog"
 	"math/big"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,7 +55,10 @@ func (a authority) sign(t *testing.T, usage x509.ExtKeyUsage, names ...string) (
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 
+	who, err := url.Parse("spiffe://cyborg/server/test")
+	require.NoError(t, err)
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		URIs:         []*url.URL{who},
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "test"}, DNSNames: names, NotAfter: time.Now().Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{usage},
 	}, a.cert, private.Public(), a.key)
