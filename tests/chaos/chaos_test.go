@@ -25,6 +25,7 @@ import (
 	temporallog "go.temporal.io/sdk/log"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/temporalclient"
 	"github.com/cyborg-project/cyborg/tests/clock"
 	"github.com/cyborg-project/cyborg/tests/harness"
@@ -90,7 +91,7 @@ func TestChaos(t *testing.T) {
 		names = append(names, hostName(i))
 	}
 
-	options := harness.ClusterOptions{Hosts: names, Park: park, Spare: spareBackend, Env: shortWaits(), Token: token}
+	options := harness.ClusterOptions{Hosts: names, Park: park, Spare: spareBackend, Env: shortWaits(), Token: token, Certificates: true}
 	refused := clock.Refused()
 	if refused == nil {
 		options.Clocks = map[string]time.Duration{} // all are right at first
@@ -130,7 +131,8 @@ func newTrial(t *testing.T, c *harness.Cluster, around *cloud, plan schedule) *t
 	// Lazy: the cluster is ready for requests before Temporal answers.
 	temporal, err := client.NewLazyClient(client.Options{
 		HostPort: c.Temporal(), Namespace: temporalclient.DefaultNamespace,
-		Logger: temporallog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
+		Logger:            temporallog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
+		ConnectionOptions: client.ConnectionOptions{TLS: c.TemporalTLS(t, identity.Admin, "chaos")},
 	})
 	require.NoError(t, err)
 	t.Cleanup(temporal.Close)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/porttest"
 	"github.com/cyborg-project/cyborg/internal/postgres"
 )
@@ -43,6 +44,9 @@ type ClusterOptions struct {
 	// change. It has the offsets at the start, by the name of the node; 0 for those
 	// that it does not name. See clock.Need.
 	Clocks map[string]time.Duration
+	// Certificates has servers, agents and Temporal prove who they are by
+	// certificates, and accept nobody without one. The API stays as it is.
+	Certificates bool
 	// Token is a static token of an admin. Where it is empty and Env configures no
 	// other credentials, everybody is admin.
 	Token string
@@ -75,6 +79,10 @@ type Cluster struct {
 	Disks []*Disk
 	// Hosts are the names of the hosts.
 	Hosts []string
+	// Certificates are those of the processes; nil where they have none.
+	Certificates *Certificates
+
+	health *http.Client // asks for the health of conductors
 
 	dir      string   // everything lies below it
 	env      []string // of every process
@@ -92,7 +100,7 @@ func StartCluster(t testing.TB, options ClusterOptions) *Cluster {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Cluster{
-		Hosts: options.Hosts, options: options, dir: Place(t), cancel: cancel, metrics: map[string]string{},
+		Hosts: options.Hosts, options: options, dir: Place(t), cancel: cancel, metrics: map[string]string{}, health: http.DefaultClient,
 	}
 	c.env = Environ(c.dir, options.Env...)
 	c.StateDir, c.parks = filepath.Join(c.dir, "state"), filepath.Join(c.dir, "parks")
@@ -102,6 +110,10 @@ func StartCluster(t testing.TB, options ClusterOptions) *Cluster {
 	c.sweepDisks(t)
 	for _, dir := range []string{c.logs(), c.StateDir, c.parks} {
 		require.NoError(t, os.MkdirAll(dir, 0o755))
+	}
+
+	if options.Certificates {
+		c.useCertificates(t)
 	}
 
 	c.startPostgres(ctx, t)
@@ -283,8 +295,12 @@ func (c *Cluster) startTemporal(ctx context.Context, t testing.TB) {
 	ports := porttest.Ports(t, 2)
 	c.temporal = fmt.Sprintf("127.0.0.1:%d", ports[0])
 
-	c.add(ctx, c.program(t, "temporal", NodeTemporal, "cyborg-standalone",
-		[]string{"CYBORG_DATABASE_URL=" + c.databaseFor(t, "temporal")}, "temporal",
+	env := []string{"CYBORG_DATABASE_URL=" + c.databaseFor(t, "temporal")}
+	if c.Certificates != nil {
+		env = append(env, settings("CYBORG_STANDALONE_TEMPORAL_TLS", "CLIENT_CA", c.Certificates.Of(t, identity.Server, "temporal"))...)
+	}
+
+	c.add(ctx, c.program(t, "temporal", NodeTemporal, "cyborg-standalone", env, "temporal",
 		"--temporal-listen", c.temporal, "--temporal-ui-listen", fmt.Sprintf("127.0.0.1:%d", ports[1])))
 }
 
@@ -302,7 +318,11 @@ func (c *Cluster) startServers(ctx context.Context, t testing.TB) {
 
 	for i, port := range porttest.Ports(t, 2) {
 		name, address := fmt.Sprintf("conductor%d", i+1), fmt.Sprintf("127.0.0.1:%d", port)
-		c.add(ctx, c.program(t, name, NodeConductor, "cyborg", c.serverEnv(t, name),
+		env := c.serverEnv(t, name)
+		if c.Certificates != nil {
+			env = append(env, settings("CYBORG_AGENT_ENDPOINT_TLS", "CLIENT_CA", c.Certificates.Of(t, identity.Server, name))...)
+		}
+		c.add(ctx, c.program(t, name, NodeConductor, "cyborg", env,
 			"server", "--roles", "conductor", "--agent-listen", address, "--temporal-address", c.link(t, name, "temporal", c.temporal)))
 		c.metrics[name] = address
 	}
@@ -330,7 +350,7 @@ func (c *Cluster) startServers(ctx context.Context, t testing.TB) {
 // the credentials, and the services outside the cluster.
 func (c *Cluster) serverEnv(t testing.TB, name string) []string {
 	t.Helper()
-	env := []string{"CYBORG_DATABASE_URL=" + c.databaseFor(t, name)}
+	env := append([]string{"CYBORG_DATABASE_URL=" + c.databaseFor(t, name)}, c.certified(t, identity.Server, name)...)
 
 	if c.options.Token != "" {
 		env = append(env, fmt.Sprintf("CYBORG_API_TOKENS=[{name: tests, role: admin, token: %q}]", c.options.Token))
@@ -355,7 +375,7 @@ func (c *Cluster) startAgent(ctx context.Context, t testing.TB, host string) {
 
 	var endpoints []string
 	for _, conductor := range []string{"conductor1", "conductor2"} {
-		endpoints = append(endpoints, "http://"+c.link(t, host, conductor, c.metrics[conductor]))
+		endpoints = append(endpoints, c.agentScheme()+c.link(t, host, conductor, c.metrics[conductor]))
 	}
 	if len(c.Links)%2 == 0 {
 		slices.Reverse(endpoints) // so that not all agents begin with the same conductor
@@ -368,8 +388,13 @@ func (c *Cluster) startAgent(ctx context.Context, t testing.TB, host string) {
 		backends += fmt.Sprintf(", {name: %s, driver: fake, enabled: false, options: {park_dir: %q}}", c.options.Spare, park)
 	}
 
+	env := append([]string{allowFake, "CYBORG_AGENT_NOVA_CONF_DIR=" + c.NovaConfDir(host)}, c.certified(t, identity.Host, host)...)
+	if c.Certificates != nil {
+		env = append(env, settings("CYBORG_AGENT_TLS", "CA", c.Certificates.Of(t, identity.Host, host))...)
+	}
+
 	c.metrics[host] = porttest.Address(t)
-	c.add(ctx, c.program(t, host, NodeAgent, testAgent, []string{allowFake, "CYBORG_AGENT_NOVA_CONF_DIR=" + c.NovaConfDir(host)},
+	c.add(ctx, c.program(t, host, NodeAgent, testAgent, env,
 		"--host", host, "--root", c.root(host), "--image-dir", images, "--state-dir", filepath.Join(state, "agent"),
 		"--backends", "["+backends+"]",
 		"--endpoints", strings.Join(endpoints, ","),
@@ -423,12 +448,15 @@ func (c *Cluster) Unready(ctx context.Context) error {
 	}
 
 	for name, address := range c.metrics {
-		path := "/readyz?verbose"
+		scheme, path := "http://", "/readyz?verbose"
 		if !strings.HasPrefix(name, "api") {
 			path = "/healthz"
 		}
+		if strings.HasPrefix(name, "conductor") {
+			scheme = c.agentScheme()
+		}
 
-		if err := answers(ctx, "http://"+address+path); err != nil {
+		if err := answers(ctx, c.health, scheme+address+path); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
@@ -474,7 +502,7 @@ func (c *Cluster) now(ctx context.Context) (now time.Time, err error) {
 
 // answers returns an error unless the URL answers with status 200 within 5
 // seconds.
-func answers(ctx context.Context, url string) error {
+func answers(ctx context.Context, through *http.Client, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 
@@ -483,7 +511,7 @@ func answers(ctx context.Context, url string) error {
 		return err
 	}
 
-	response, err := http.DefaultClient.Do(request)
+	response, err := through.Do(request)
 	if err != nil {
 		return err
 	}
@@ -493,6 +521,14 @@ func answers(ctx context.Context, url string) error {
 		return fmt.Errorf("it answers %s", response.Status)
 	}
 	return nil
+}
+
+// agentScheme is how the URLs of the agents' endpoints begin.
+func (c *Cluster) agentScheme() string {
+	if c.Certificates != nil {
+		return "https://"
+	}
+	return "http://"
 }
 
 // Temporal returns the address of Temporal's frontend, past the links.

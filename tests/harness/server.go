@@ -3,6 +3,7 @@ package harness
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -62,7 +63,7 @@ func (s *Standalone) StartServer(t testing.TB, roles ...string) *Server {
 		if !server.Running() {
 			t.Fatalf("the server ended instead of getting ready:\n%s", server.output)
 		}
-		return answers(ctx, server.URL+"/readyz")
+		return answers(ctx, http.DefaultClient, server.URL+"/readyz")
 	})
 
 	return server

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
@@ -223,7 +224,7 @@ func (s *Standalone) WaitReady(t testing.TB) {
 		default:
 		}
 
-		if err := answers(ctx, s.URL+"/readyz"); err != nil {
+		if err := answers(ctx, http.DefaultClient, s.URL+"/readyz"); err != nil {
 			return err
 		}
 

@@ -63,7 +63,7 @@ func TestRestoreOfABackup(t *testing.T) {
 		_, err = c.API.Attach(ctx, a.UUID, cyborg.Holder{})
 		require.NoError(t, err)
 	}
-	usedCard, slowCard := identity(t, &c.System, used), identity(t, &c.System, attaching)
+	usedCard, slowCard := identityOf(t, &c.System, used), identityOf(t, &c.System, attaching)
 	use := func(who string) {
 		t.Helper()
 		require.NoError(t, c.Bench("h1").Use(ctx, usedCard, used.Handles[0].Identity, who))
@@ -141,9 +141,9 @@ func TestRestoreOfABackup(t *testing.T) {
 	}
 }
 
-// identity returns the name by which the driver knows the card of an
+// identityOf returns the name by which the driver knows the card of an
 // accelerator.
-func identity(t *testing.T, s *harness.System, a apiclient.Accelerator) string {
+func identityOf(t *testing.T, s *harness.System, a apiclient.Accelerator) string {
 	t.Helper()
 	device, err := s.API.Device(t.Context(), a.DeviceUUID)
 	require.NoError(t, err)

@@ -98,7 +98,7 @@ func rules() map[string]rule {
 		"ScanWorkflowExecutions":             all(server, admin, reader),
 		"QueryWorkflow":                      all(server, admin, reader),
 		"GetSearchAttributes":                anywhere(server, admin, reader),
-		"DescribeTaskQueue":                  all(server, admin, reader),
+		"DescribeTaskQueue":                  checked(ownQueueOfHost, host, server, admin, reader), // a host's doctor asks
 		"ListTaskQueuePartitions":            all(server, admin, reader),
 		"DescribeBatchOperation":             all(admin, reader),
 		"ListBatchOperations":                all(admin, reader),

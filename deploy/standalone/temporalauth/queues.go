@@ -46,6 +46,14 @@ func ownQueue(_ *Guard, who caller, request any) error {
 	return mayUse(who, queue.GetName())
 }
 
+// ownQueueOfHost refuses a host's request about another queue than its own.
+func ownQueueOfHost(g *Guard, who caller, request any) error {
+	if who.Role != identity.Host {
+		return nil
+	}
+	return ownQueue(g, who, request)
+}
+
 // mayUse refuses the use of a task queue with this name.
 func mayUse(who caller, queue string) error {
 	foreign := strings.HasPrefix(queue, agentQueues)
