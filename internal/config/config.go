@@ -179,7 +179,7 @@ type AgentEndpoint struct {
 // Agent configures the agent of one host.
 type Agent struct {
 	Host      string    `key:"host" auto:"the name that the kernel has for this machine" check:"hostname" example:"compute-7.example.org" doc:"Name of the host. It is the hypervisor_hostname that Nova and Placement know, and the host's only identity."`
-	StateDir  string    `key:"state_dir" auto:"/var/lib/cyborg-agent for root, else cyborg-agent in the XDG state directory" check:"path" example:"/var/lib/cyborg-agent" doc:"Directory of the agent's journal, its last inventory and its fetched images."`
+	StateDir  string    `key:"state_dir" auto:"/var/lib/cyborg-agent for root, else cyborg-agent in the XDG state directory" check:"path" example:"/var/lib/cyborg-agent" doc:"Directory of the agent's journal, its last inventory, its fetched images and the key by which it proves that it is this host's agent."`
 	Root      string    `key:"root" default:"/" check:"path" doc:"Directory that the agent takes as the root of the host's file system. It looks for sysfs below this directory."`
 	Endpoints []string  `key:"endpoints" default:"http://127.0.0.1:6667" check:"url" doc:"URLs of the servers' agent endpoints; the agent uses the first that answers."`
 	TLS       ClientTLS `key:"tls"`

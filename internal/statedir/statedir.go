@@ -269,6 +269,13 @@ func flock(f *os.File) error {
 // written; nothing else was written then, so it counts as a new directory.
 func checkMarker(path string) error {
 	marker := filepath.Join(path, markerName)
+
+	// A link would lead to somebody else's file, and to read a pipe would never end.
+	if info, err := os.Lstat(marker); err == nil && !info.Mode().IsRegular() {
+		return cyborg.Errorf(cyborg.ErrInvalid,
+			"%s is no plain file (%v), and Cyborg writes one: remove it, or name an empty or a new directory with --state-dir", marker, info.Mode())
+	}
+
 	content, err := os.ReadFile(marker)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return unusable(path, err)

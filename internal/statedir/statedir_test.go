@@ -317,3 +317,20 @@ func TestMarkerIsReplacedAsAWhole(t *testing.T) {
 	require.NoError(t, dir.Close())
 	require.FileExists(t, marker)
 }
+
+// TestMarkerIsAPlainFile: a marker that somebody has made a link or a pipe is
+// neither followed nor read, which would never end.
+func TestMarkerIsAPlainFile(t *testing.T) {
+	t.Parallel()
+	for name, plant := range map[string]func(marker string) error{
+		"a link":      func(marker string) error { return os.Symlink("/etc/hostname", marker) },
+		"a pipe":      func(marker string) error { return syscall.Mkfifo(marker, 0o600) },
+		"a directory": func(marker string) error { return os.Mkdir(marker, 0o700) },
+	} {
+		path := t.TempDir()
+		require.NoError(t, plant(filepath.Join(path, "cyborg-state")))
+		_, err := statedir.Open(path)
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), name)
+		require.ErrorContains(t, err, "is no plain file", name)
+	}
+}
