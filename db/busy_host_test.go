@@ -23,11 +23,14 @@ type busyHost struct {
 
 	base     agentapi.Report  // the last acknowledged report, whole
 	observed map[string]int64 // the last observation of each card
-	flight   []agentapi.Report
+	flight   []told
 	ending   []func()
 	busy     map[string]bool // cards with an operation
 	wholes   int             // how many whole reports the conductor has wanted
 }
+
+// told is a report on its way, and what the agent sends of it.
+type told struct{ whole, difference agentapi.Report }
 
 // newBusyHost returns a host with this many cards that are ready.
 func newBusyHost(t *testing.T, r *records, name string, cards int) *busyHost {
@@ -55,14 +58,7 @@ func (b *busyHost) whole(t *testing.T) {
 }
 
 // tellNext makes the next report, which is delivered later.
-func (b *busyHost) tellNext() { b.flight = append(b.flight, b.next()) }
-
-// deliver has the conductor take the report that was made first.
-func (b *busyHost) deliver(t *testing.T) {
-	t.Helper()
-	now := b.flight[0]
-	b.flight = b.flight[1:]
-
+func (b *busyHost) tellNext() {
 	var always []string
 	for card, sequence := range b.observed {
 		if sequence > b.base.Sequence {
@@ -70,12 +66,22 @@ func (b *busyHost) deliver(t *testing.T) {
 		}
 	}
 
-	if b.tell(t, since(b.base, now, always...)).Whole {
+	now := b.next()
+	b.flight = append(b.flight, told{now, since(b.base, now, always...)})
+}
+
+// deliver has the conductor take the report that was made first.
+func (b *busyHost) deliver(t *testing.T) {
+	t.Helper()
+	one := b.flight[0]
+	b.flight = b.flight[1:]
+
+	if b.tell(t, one.difference).Whole {
 		b.whole(t)
 		return
 	}
 	require.True(t, b.reply.Accepted)
-	b.base = now
+	b.base = one.whole
 }
 
 // load changes the image of a card by an operation. The operation is recorded

@@ -23,6 +23,9 @@ var run = flag.Bool("mutants", false, "run the tests against each mutant, which 
 // root is the directory of the module.
 const root = "../.."
 
+// standalone is the directory of the other module.
+const standalone = "deploy/standalone/"
+
 // limit is when a test that a mutant makes hang is ended.
 const limit = "10m"
 
@@ -169,8 +172,14 @@ func test(t *testing.T, pkg string, names []string, overlay string) (string, err
 		args = append(args, "-failfast", "-overlay="+overlay)
 	}
 
+	// The standalone is a module of its own.
+	dir := root
+	if inside, ok := strings.CutPrefix(pkg, standalone); ok {
+		dir, pkg = filepath.Join(root, standalone), inside
+	}
+
 	command := exec.CommandContext(t.Context(), "go", append(args, "./"+pkg)...)
-	command.Dir = root
+	command.Dir = dir
 	output, err := command.CombinedOutput()
 	return string(output), err
 }

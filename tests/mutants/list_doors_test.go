@@ -1,0 +1,92 @@
+package mutants_test
+
+// ofReports are about the reports of hosts where operations work meanwhile, and
+// about the way to the conductors.
+func ofReports() []mutant {
+	const reports = "db/internal/ingest/reports.go"
+
+	return []mutant{
+		{
+			breaks: "a report that an operation has overtaken is asked for again", file: reports, pkg: "db", test: "TestChangeThatIsTakenBackByHand",
+			old: "if v.Unsettled || v.Overtaken {",
+			new: "if v.Unsettled {",
+		},
+		{
+			breaks: "a report that an operation has overtaken stays a base", file: reports, pkg: "db", test: "TestReportsOfABusyHost",
+			old: "if v.Unsettled || len(v.Complaints) > 0 {",
+			new: "if v.Unsettled || v.Overtaken || len(v.Complaints) > 0 {",
+		},
+		{
+			breaks: "a difference need not mention what was observed after it", file: "db/internal/merge/merge.go", pkg: "db", test: "TestReportsOfABusyHost",
+			old: "case sequence > r.Sequence:",
+			new: "case sequence > r.Sequence+1<<40:",
+		},
+		{
+			breaks: "a conductor that says nothing does not use up the time of the others", file: "workers/agent/endpoint.go", pkg: "workers/agent",
+			test: "TestSilentConductorIsPassedBy",
+			old:  "\tif left == 1 {",
+			new:  "\tif left >= 1 {",
+		},
+	}
+}
+
+// ofDoors are about who may come in.
+func ofDoors() []mutant {
+	const (
+		guard = standalone + "temporalauth/"
+		pkg   = standalone + "temporalauth"
+	)
+
+	return []mutant{
+		{
+			breaks: "an agent speaks only for the host of its certificate", file: "api/agents/identity.go", pkg: "api/agents", test: "TestCertificates",
+			old: "who.Role != identity.Host || who.Name != host",
+			new: "who.Role != identity.Host",
+		},
+		{
+			breaks: "only a host's certificate speaks for a host", file: "api/agents/identity.go", pkg: "api/agents", test: "TestCertificates",
+			old: "who.Role != identity.Host || who.Name != host",
+			new: "who.Name != host",
+		},
+		{
+			breaks: "a certificate has exactly one identity", file: "internal/identity/identity.go", pkg: "internal/identity", test: "TestOfCertificate",
+			old: "if len(certificate.URIs) != 1 {",
+			new: "if len(certificate.URIs) == 0 {",
+		},
+		{
+			breaks: "a certificate of another trust domain is nobody's", file: "internal/identity/identity.go", pkg: "internal/identity", test: "TestOfCertificate",
+			old: "if i.TrustDomain != trustDomain {",
+			new: "if i.TrustDomain == \"\" {",
+		},
+		{
+			breaks: "Temporal refuses another namespace", file: guard + "authorize.go", pkg: pkg, test: "TestNobodyCallsAnythingElse",
+			old: "case !r.anywhere && target.Namespace != g.config.Namespace:",
+			new: "case false:",
+		},
+		{
+			breaks: "a host polls its own queue only", file: guard + "queues.go", pkg: pkg, test: "TestQueues",
+			old: "foreign = queue != agentQueues+who.Name",
+			new: "foreign = queue == \"\"",
+		},
+		{
+			breaks: "nobody polls a partition by its name", file: guard + "queues.go", pkg: pkg, test: "TestQueues",
+			old: "if foreign || strings.HasPrefix(queue, reserved) {",
+			new: "if foreign {",
+		},
+		{
+			breaks: "a host answers only what it has polled", file: guard + "seal.go", pkg: pkg, test: "TestHostsAnswerWhatTheyPolled",
+			old: "case !sealed || !hmac.Equal(seal, g.mac(inner, who.Identity)):",
+			new: "case !sealed || len(inner)+len(seal) == 0:",
+		},
+		{
+			breaks: "the seal is the host's own", file: guard + "seal.go", pkg: pkg, test: "TestHostsAnswerWhatTheyPolled",
+			old: "[]byte(who.String()), token}",
+			new: "[]byte(who.Role), token}",
+		},
+		{
+			breaks: "nobody else answers the step of a host", file: guard + "seal.go", pkg: pkg, test: "TestHostsAnswerWhatTheyPolled",
+			old: "case who.Role != identity.Host && sealed:",
+			new: "case false:",
+		},
+	}
+}
