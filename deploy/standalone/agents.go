@@ -7,16 +7,17 @@ import (
 	"os"
 	"path/filepath"
 
-	"go.temporal.io/sdk/client"
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/deploy/standalone/engine"
 	"github.com/cyborg-project/cyborg/deploy/standalone/hosts"
 	"github.com/cyborg-project/cyborg/drivers/builtin"
 	"github.com/cyborg-project/cyborg/drivers/fake"
 	"github.com/cyborg-project/cyborg/drivers/generic"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/simulator"
 	"github.com/cyborg-project/cyborg/internal/capture"
+	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/server"
 	"github.com/cyborg-project/cyborg/workers/agent"
 )
@@ -129,12 +130,12 @@ func (s *standalone) machineOf(h hosts.Host) (machine, error) {
 	return m, nil
 }
 
-// agentParts makes an agent for each host. All of them share the process's
-// connection to Temporal, and reach the conductor inside the process: on a
-// port, any user of the machine could speak for their hosts. Each host allows
-// only the driver that --hosts gives it, so that nobody can have the agent of
-// this machine serve fake cards.
-func (s *standalone) agentParts(temporal client.Client, conductor *bufconn.Listener) ([]server.Part, error) {
+// agentParts makes an agent for each host. Each connects to Temporal as its host,
+// and may take only that host's steps. It reaches the conductor inside the
+// process: on a port, any user of the machine could speak for its host. Each host
+// allows only the driver that --hosts gives it, so that nobody can have the agent
+// of this machine serve fake cards.
+func (s *standalone) agentParts(temporal *engine.Engine, conductor *bufconn.Listener) ([]server.Part, error) {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return conductor.DialContext(ctx) }
 
 	compiled, err := builtin.Registry()
@@ -157,8 +158,13 @@ func (s *standalone) agentParts(temporal client.Client, conductor *bufconn.Liste
 			return nil, err
 		}
 
+		connected, err := s.connect(temporal, identity.Host, m.Host)
+		if err != nil {
+			return nil, err
+		}
+
 		a, err := agent.New(m.Config, agent.Deps{
-			Temporal: temporal, Drivers: allowed, Log: s.log, Version: cyborg.Version,
+			Temporal: connected, Drivers: allowed, Log: s.log, Version: cyborg.Version,
 			BootID: m.bootID, Metrics: s.registry, Dial: dial,
 		})
 		if err != nil {

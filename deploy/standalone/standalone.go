@@ -18,6 +18,7 @@ import (
 	"github.com/cyborg-project/cyborg/deploy/standalone/engine"
 	"github.com/cyborg-project/cyborg/deploy/standalone/hosts"
 	"github.com/cyborg-project/cyborg/internal/config"
+	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/server"
 	"github.com/cyborg-project/cyborg/internal/statedir"
 	"github.com/cyborg-project/cyborg/internal/temporalclient"
@@ -97,7 +98,11 @@ func (s *standalone) start(ctx context.Context, stderr io.Writer) ([]server.Part
 	conductor := bufconn.Listen(connectionBuffer)
 	listeners.ConnectAgents(conductor)
 
-	if err := engine.Check(engineConfig(s.config, nil)); err != nil {
+	embedded, err := s.engineConfig()
+	if err != nil {
+		return nil, err
+	}
+	if err := engine.Check(embedded); err != nil {
 		return nil, err
 	}
 
@@ -114,12 +119,13 @@ func (s *standalone) start(ctx context.Context, stderr io.Writer) ([]server.Part
 		return nil, err
 	}
 
-	temporal, err := s.engine(ctx, records.url)
+	embedded.PostgresURL = records.url
+	temporal, err := s.engine(ctx, embedded)
 	if err != nil {
 		return nil, err
 	}
 
-	connected, err := s.connect(ctx, temporal)
+	connected, err := s.connect(temporal, identity.Server, "standalone")
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +141,7 @@ func (s *standalone) start(ctx context.Context, stderr io.Writer) ([]server.Part
 		}},
 	}
 
-	running, err := s.agentParts(connected, conductor)
+	running, err := s.agentParts(temporal, conductor)
 	if err != nil {
 		return nil, err
 	}
@@ -184,25 +190,42 @@ func (s *standalone) migrate(ctx context.Context, databaseURL string) error {
 	return err
 }
 
-// engineConfig returns the configuration of the embedded Temporal. The function
-// urls returns the URL of a database by its name; it may be nil for
-// engine.Check.
-func engineConfig(c *config.Config, urls func(string) string) engine.Config {
-	tls := c.Standalone.TemporalTLS
+// engineConfig returns the configuration of the embedded Temporal, without its
+// database.
+func (s *standalone) engineConfig() (engine.Config, error) {
+	made, err := engineConfig(s.config, s.state)
+	if err != nil {
+		return engine.Config{}, err
+	}
+
+	made.UIGuard, err = uiGuard(s.config)
+	return made, err
+}
+
+// engineConfig returns the configuration of an embedded Temporal, without its
+// database. Unless certificates are configured, it makes some in the state
+// directory.
+func engineConfig(c *config.Config, state *statedir.Dir) (engine.Config, error) {
+	files := c.Standalone.TemporalTLS.Files()
+	if files.Cert == "" {
+		var err error
+		if files, err = makeCertificates(c, state); err != nil {
+			return engine.Config{}, err
+		}
+	}
+
 	return engine.Config{
-		PostgresURL: urls,
-		Listen:      c.Standalone.TemporalListen, UIListen: c.Standalone.TemporalUIListen,
-		TLS:         engine.TLS{CertFile: tls.Cert, KeyFile: tls.Key, ClientCAFile: tls.ClientCA},
-		TrustDomain: c.Identity.TrustDomain, UIWrites: c.Standalone.TemporalUIWrites,
+		Listen: c.Standalone.TemporalListen, UIListen: c.Standalone.TemporalUIListen,
+		TLS: files, TrustDomain: c.Identity.TrustDomain, UIWrites: c.Standalone.TemporalUIWrites,
 		Namespace: c.Temporal.Namespace, Retention: c.Retention.Histories,
 		SearchAttributes: workflows.SearchAttributes(),
-	}
+	}, nil
 }
 
 // engine starts the embedded Temporal, and has it stopped at the end.
-func (s *standalone) engine(ctx context.Context, urls func(string) string) (*engine.Engine, error) {
+func (s *standalone) engine(ctx context.Context, c engine.Config) (*engine.Engine, error) {
 	began := time.Now()
-	e, err := engine.Start(ctx, engineConfig(s.config, urls), s.log)
+	e, err := engine.Start(ctx, c, s.log)
 	if err != nil {
 		return nil, err
 	}
@@ -212,17 +235,22 @@ func (s *standalone) engine(ctx context.Context, urls func(string) string) (*eng
 	return e, nil
 }
 
-// connect opens the connection to the embedded Temporal that all parts of the
-// process share.
-func (s *standalone) connect(ctx context.Context, temporal *engine.Engine) (client.Client, error) {
-	connected, err := client.DialContext(ctx, client.Options{
+// connect returns a connection to the embedded Temporal for a part of this
+// process, which may do there what its role may.
+func (s *standalone) connect(temporal *engine.Engine, role identity.Role, name string) (client.Client, error) {
+	tls, err := temporal.ClientTLS(identity.Identity{TrustDomain: s.config.Identity.TrustDomain, Role: role, Name: name})
+	if err != nil {
+		return nil, err
+	}
+
+	connected, err := client.NewLazyClient(client.Options{
 		HostPort: temporal.FrontendAddress(), Namespace: temporal.Namespace(),
-		Identity:          fmt.Sprintf("standalone@%s/%s", s.machine, cyborg.Version),
+		Identity:          fmt.Sprintf("%s@%s/%s", name, s.machine, cyborg.Version),
 		Logger:            temporalclient.NewLogger(s.log),
-		ConnectionOptions: client.ConnectionOptions{TLS: temporal.ClientTLS(), GrpcCompression: temporalclient.NoCompression()},
+		ConnectionOptions: client.ConnectionOptions{TLS: tls, GrpcCompression: temporalclient.NoCompression()},
 	})
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the embedded Temporal does not answer: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the connection of %s to the embedded Temporal cannot be set up: %w", name, err)
 	}
 
 	s.later(func(context.Context) error { connected.Close(); return nil })

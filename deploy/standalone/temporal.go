@@ -7,9 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/deploy/standalone/engine"
 	"github.com/cyborg-project/cyborg/internal/commandline"
 	"github.com/cyborg-project/cyborg/internal/config"
+	"github.com/cyborg-project/cyborg/internal/statedir"
 )
 
 // temporalCommand runs only the embedded Temporal. It is for servers and agents
@@ -19,7 +21,8 @@ func temporalCommand() *cobra.Command {
 		Use:   "temporal",
 		Short: "Run the embedded Temporal and its Web UI alone, over a PostgreSQL that is there",
 		Long: "Runs the embedded Temporal and its Web UI alone, over the PostgreSQL that database.url names, in which it makes\n" +
-			"databases of its own. One runs at a time: a second one is refused while the first lives.",
+			"databases of its own. One runs at a time: a second one is refused while the first lives. Without\n" +
+			"standalone.temporal_tls it makes an authority and its certificate in the state directory, in certificates/.",
 		Args: commandline.Takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := config.Load(config.LoadOptions{Process: config.ProcessTemporal, Flags: cmd.Flags()})
@@ -39,7 +42,22 @@ func runTemporal(ctx context.Context, c *config.Config, out, stderr io.Writer) e
 		return err
 	}
 
-	e, err := engine.Start(ctx, engineConfig(c, urls), c.Log.Logger(stderr))
+	// The directory is only for the certificates.
+	var state *statedir.Dir
+	if c.Standalone.TemporalTLS.Cert == "" {
+		if state, err = statedir.Open(c.Standalone.StateDir); err != nil {
+			return err
+		}
+		defer state.Close() //nolint:errcheck // the process ends, which unlocks it as well
+	}
+
+	embedded, err := engineConfig(c, state)
+	if err != nil {
+		return err
+	}
+	embedded.PostgresURL, embedded.UIGuard = urls, web.GuardBrowsers(true)
+
+	e, err := engine.Start(ctx, embedded, c.Log.Logger(stderr))
 	if ctx.Err() != nil && e == nil {
 		return nil // the process was told to stop during the start
 	}

@@ -260,7 +260,8 @@ func (d *decoder) complete(c *Config, process Process) {
 			c.Agent.StateDir = state + "-agent"
 		}
 	} else {
-		if c.Standalone.StateDir == "" && process == ProcessStandalone {
+		needed := process == ProcessStandalone || process == ProcessTemporal && c.Standalone.TemporalTLS.Cert == ""
+		if c.Standalone.StateDir == "" && needed {
 			d.missingf("standalone.state_dir", "neither XDG_STATE_HOME nor HOME is set; set")
 		}
 		if c.Agent.StateDir == "" && process == ProcessAgent {

@@ -31,8 +31,8 @@ import (
 )
 
 const (
-	// authorityLife is how long an authority's certificate is valid.
-	authorityLife = 10 * 365 * 24 * time.Hour
+	// AuthorityLife is how long an authority's certificate is valid.
+	AuthorityLife = 10 * 365 * 24 * time.Hour
 	// DefaultLife is how long a leaf is valid where nobody asks for something else.
 	DefaultLife = 24 * time.Hour
 	// backdate is how long before now a certificate begins to be valid, so that
@@ -45,7 +45,7 @@ const (
 
 // Authority signs certificates. It may be used concurrently.
 type Authority struct {
-	dir         string
+	dir         string // empty for a temporary one
 	certificate *x509.Certificate
 	key         crypto.Signer
 }
@@ -114,17 +114,9 @@ func found(dir string) (*Authority, error) {
 		return nil, broken(dir, err)
 	}
 
-	now := time.Now()
-	template := &x509.Certificate{
-		Subject:   pkix.Name{Organization: []string{"Cyborg"}, CommonName: "Cyborg authority of " + now.UTC().Format(time.DateOnly)},
-		NotBefore: now.Add(-backdate), NotAfter: now.Add(authorityLife),
-		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
-		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
-	}
-
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	der, err := signItself(key)
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.ErrInternal, "the authority's certificate cannot be made: %w", err)
+		return nil, err
 	}
 
 	text := pem.EncodeToMemory(&pem.Block{Type: certificateBlock, Bytes: der})
@@ -133,6 +125,43 @@ func found(dir string) (*Authority, error) {
 	}
 
 	return Open(dir)
+}
+
+// signItself returns the certificate of an authority with this key, in DER.
+func signItself(key crypto.Signer) ([]byte, error) {
+	now := time.Now()
+	template := &x509.Certificate{
+		Subject:   pkix.Name{Organization: []string{"Cyborg"}, CommonName: "Cyborg authority of " + now.UTC().Format(time.DateOnly)},
+		NotBefore: now.Add(-backdate), NotAfter: now.Add(AuthorityLife),
+		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+	}
+
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.ErrInternal, "the authority's certificate cannot be made: %w", err)
+	}
+	return der, nil
+}
+
+// Temporary returns a new authority that is in no directory and ends with the
+// process. It is for what a process shows to itself.
+func Temporary() (*Authority, error) {
+	key, _, err := GenerateKey()
+	if err != nil {
+		return nil, err
+	}
+
+	der, err := signItself(key)
+	if err != nil {
+		return nil, err
+	}
+
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.ErrInternal, "the authority's certificate cannot be read again: %w", err)
+	}
+	return &Authority{certificate: certificate, key: key}, nil
 }
 
 // newKey makes a private key and keeps it.
@@ -195,7 +224,7 @@ func broken(dir string, err error) error {
 }
 
 // CertificateFile returns the path of the file with the authority's certificate,
-// which everybody may have.
+// which everybody may have. A temporary authority has none.
 func (a *Authority) CertificateFile() string { return filepath.Join(a.dir, certificateFile) }
 
 // Certificate returns the authority's certificate.

@@ -7,6 +7,7 @@ import (
 	"github.com/cyborg-project/cyborg/api/audit"
 	"github.com/cyborg-project/cyborg/api/auth"
 	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/openstack/keystone"
 )
 
@@ -15,24 +16,30 @@ import (
 // are configured.
 func (s *server) callers() (auth.Config, error) {
 	c := s.config
-	config := auth.Config{Certificates: c.API.TLS.ClientCA != "", TrustDomain: c.Identity.TrustDomain}
-	for _, t := range c.API.Tokens {
-		config.Tokens = append(config.Tokens, auth.Token{Name: t.Name, Secret: t.Token.Reveal(), Role: auth.Role(t.Role), Project: t.Project})
-	}
+	accepted := auth.Config{Certificates: c.API.TLS.ClientCA != "", TrustDomain: c.Identity.TrustDomain, Tokens: Tokens(c.API)}
 
 	if !c.Keystone.Enabled {
-		return config, nil
+		return accepted, nil
 	}
 
 	validator, err := keystone.New(s.cloud, keystone.Options{
 		Revocation: c.Keystone.Revocation, Tokens: c.Keystone.CacheTokens, Registry: s.Registry, Log: s.Log,
 	})
 
-	config.Keystone = auth.Keystone{
+	accepted.Keystone = auth.Keystone{
 		Validator: validator, URI: cmp.Or(c.Keystone.AuthenticateURI, s.cloud.AuthURL()), ServiceRoles: c.Keystone.ServiceRoles,
 		Admins: c.Keystone.AdminRoles, Members: c.Keystone.MemberRoles, Readers: c.Keystone.ReaderRoles,
 	}
-	return config, err
+	return accepted, err
+}
+
+// Tokens returns the static tokens of the API.
+func Tokens(c config.API) []auth.Token {
+	var tokens []auth.Token
+	for _, t := range c.Tokens {
+		tokens = append(tokens, auth.Token{Name: t.Name, Secret: t.Token.Reveal(), Role: auth.Role(t.Role), Project: t.Project})
+	}
+	return tokens
 }
 
 // auditTrail is where the lines of the audit go.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 	"github.com/cyborg-project/cyborg/internal/capture"
+	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
@@ -106,7 +107,7 @@ func BenchmarkAgent(b *testing.B) {
 			"--backends", everything, "--endpoints", s.AgentEndpoint(), "--temporal-address", s.Temporal,
 			"--metrics-listen", "127.0.0.1:0")
 
-		cmd.Env = []string{}
+		cmd.Env = s.Certificates(b).Environ(b, identity.Host, host)
 		require.NoError(b, cmd.Start())
 
 		ctx, cancel := context.WithTimeout(b.Context(), heardWithin)

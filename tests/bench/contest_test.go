@@ -85,7 +85,7 @@ func contest(b *testing.B, clients, onHosts, cardsEach int) {
 			Env: []string{"CYBORG_API_MAX_IN_FLIGHT=64", "CYBORG_SERVER_PPROF_LISTEN=" + *profiled},
 		})
 
-		bare := newBareEngine(b, s.Temporal)
+		bare := newBareEngine(b, s.Temporal, s.Certificates(b))
 
 		doing := []func(context.Context, uuid.UUID) error{
 			func(ctx context.Context, _ uuid.UUID) error { return bare.run(ctx) },

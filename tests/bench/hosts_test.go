@@ -41,9 +41,9 @@ func BenchmarkHosts(b *testing.B) {
 		Hosts: []string{"fake:8xfpga"}, Env: []string{"CYBORG_SERVER_PPROF_LISTEN=" + *profiled},
 	})
 
-	args := []string{"-shared", fmt.Sprint(*perClient)}
+	var args []string
 	if *polling {
-		args = append(args, "-temporal", s.Temporal)
+		args = append(args, "-temporal", s.Temporal, "-authority", s.Certificates(b).Authority())
 	}
 
 	agents := simulate(b, s, *manyHosts, args...)

@@ -281,7 +281,7 @@ func bindContest(b *testing.B, others, clients int) {
 	b.StopTimer()
 
 	c := startBindCloud(b)
-	bare := newBareEngine(b, c.Temporal)
+	bare := newBareEngine(b, c.Temporal, c.Certificates(b))
 	defer bare.close()
 
 	const mostAsked = 1000 // binding more would take too long; they are written into the records

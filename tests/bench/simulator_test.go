@@ -21,7 +21,6 @@ import (
 var (
 	manyHosts = flag.Int("hosts", 1000, "number of simulated hosts")
 	polling   = flag.Bool("polling", true, "whether those hosts poll their task queues in Temporal, as real agents do")
-	perClient = flag.Int("hosts-per-client", 1, "how many of those hosts share a connection to Temporal; with more than 8,000 hosts, a process does not have enough files for one each")
 )
 
 // simulator is tests/bench/agents in a process of its own, so that its cost

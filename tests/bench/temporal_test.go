@@ -13,6 +13,7 @@ import (
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
+	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
@@ -51,11 +52,13 @@ type bareEngine struct {
 }
 
 // newBareEngine starts the workers.
-func newBareEngine(b *testing.B, address string) *bareEngine {
+func newBareEngine(b *testing.B, address string, certificates *harness.Certificates) *bareEngine {
 	b.Helper()
 	c, err := client.Dial(client.Options{
 		HostPort: address, Namespace: "cyborg", Logger: quiet{},
-		ConnectionOptions: client.ConnectionOptions{GrpcCompression: &client.GrpcCompressionNone{}}, // as our own client
+		ConnectionOptions: client.ConnectionOptions{ // as our own client
+			TLS: certificates.Client(b, identity.Server, "bench"), GrpcCompression: &client.GrpcCompressionNone{},
+		},
 	})
 	require.NoError(b, err)
 
@@ -96,7 +99,7 @@ func (e *bareEngine) run(ctx context.Context) error {
 // measures the cost of Temporal alone.
 func BenchmarkBareWorkflow(b *testing.B) {
 	s := harness.Start(b, harness.Options{})
-	engine := newBareEngine(b, s.Temporal)
+	engine := newBareEngine(b, s.Temporal, s.Certificates(b))
 	defer engine.close()
 
 	concurrency(b, func(b *testing.B, clients int) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
@@ -117,7 +118,8 @@ func (a *Agent) LoseState(t testing.TB) {
 func (a *Agent) Launch(t testing.TB) {
 	t.Helper()
 	a.launched = time.Now()
-	a.start(t, append(slices.Clone(a.of.env), allowFake), a.args...)
+	env := append(slices.Clone(a.of.env), allowFake)
+	a.start(t, append(env, a.of.Certificates(t).Environ(t, identity.Host, a.Host)...), a.args...)
 }
 
 // Restart starts the agent on the same state, and waits until the standalone

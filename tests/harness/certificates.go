@@ -3,7 +3,6 @@ package harness
 import (
 	"crypto/tls"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
@@ -14,19 +13,30 @@ import (
 	"github.com/cyborg-project/cyborg/internal/pki"
 )
 
-// Certificates are what the processes of a cluster prove by who they are. An
-// authority of the test's own signs them.
+// Certificates are what processes prove by who they are.
 type Certificates struct {
 	dir       string
 	authority *pki.Authority
 }
 
-// newCertificates makes an authority below the directory.
-func newCertificates(t testing.TB, dir string) *Certificates {
+// certificates returns the authority in a directory, which it makes if it is
+// missing. The certificates that it signs go into the directory dir.
+func certificates(t testing.TB, authority, dir string) *Certificates {
 	t.Helper()
-	authority, err := pki.Make(filepath.Join(dir, "authority"))
+	made, err := pki.Make(authority)
 	require.NoError(t, err)
-	return &Certificates{dir: dir, authority: authority}
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	return &Certificates{dir: dir, authority: made}
+}
+
+// Authority returns the directory of the authority.
+func (c *Certificates) Authority() string { return filepath.Dir(c.authority.CertificateFile()) }
+
+// Environ returns what a process needs in its environment to show the certificate
+// of an identity to Temporal.
+func (c *Certificates) Environ(t testing.TB, role identity.Role, name string) []string {
+	t.Helper()
+	return settings("CYBORG_TEMPORAL_TLS", "CA", c.Of(t, role, name))
 }
 
 // Of makes a certificate of the identity, for this machine's loopback address,
@@ -60,31 +70,15 @@ func settings(section, ca string, files pki.Files) []string {
 }
 
 // TemporalTLS returns the TLS configuration with which a client of this identity
-// connects to the cluster's Temporal; nil where the cluster has no certificates.
+// connects to the cluster's Temporal.
 func (c *Cluster) TemporalTLS(t testing.TB, role identity.Role, name string) *tls.Config {
 	t.Helper()
-	if c.Certificates == nil {
-		return nil
-	}
 	return c.Certificates.Client(t, role, name)
 }
 
-// certified returns what a process needs in its environment to show the
-// certificate of its identity to Temporal.
-func (c *Cluster) certified(t testing.TB, role identity.Role, name string) []string {
+// Certificates returns those of the authority that the standalone has made at its
+// first start.
+func (s *Standalone) Certificates(t testing.TB) *Certificates {
 	t.Helper()
-	if c.Certificates == nil {
-		return nil
-	}
-	return settings("CYBORG_TEMPORAL_TLS", "CA", c.Certificates.Of(t, role, name))
-}
-
-// useCertificates makes the authority of the cluster, and a client for the
-// health of its conductors.
-func (c *Cluster) useCertificates(t testing.TB) {
-	t.Helper()
-	dir := filepath.Join(c.dir, "certificates")
-	require.NoError(t, os.MkdirAll(dir, 0o700))
-	c.Certificates = newCertificates(t, dir)
-	c.health = &http.Client{Transport: &http.Transport{TLSClientConfig: c.Certificates.Client(t, identity.Reader, "health")}}
+	return certificates(t, filepath.Join(s.StateDir, "certificates"), filepath.Join(filepath.Dir(s.StateDir), "certificates"))
 }

@@ -44,8 +44,8 @@ type ClusterOptions struct {
 	// change. It has the offsets at the start, by the name of the node; 0 for those
 	// that it does not name. See clock.Need.
 	Clocks map[string]time.Duration
-	// Certificates has servers, agents and Temporal prove who they are by
-	// certificates, and accept nobody without one. The API stays as it is.
+	// Certificates has conductors and agents prove who they are by certificates also
+	// to each other, as they always do to Temporal. The API stays as it is.
 	Certificates bool
 	// Token is a static token of an admin. Where it is empty and Env configures no
 	// other credentials, everybody is admin.
@@ -79,7 +79,7 @@ type Cluster struct {
 	Disks []*Disk
 	// Hosts are the names of the hosts.
 	Hosts []string
-	// Certificates are those of the processes; nil where they have none.
+	// Certificates are those of the processes.
 	Certificates *Certificates
 
 	health *http.Client // asks for the health of conductors
@@ -112,8 +112,9 @@ func StartCluster(t testing.TB, options ClusterOptions) *Cluster {
 		require.NoError(t, os.MkdirAll(dir, 0o755))
 	}
 
+	c.Certificates = certificates(t, filepath.Join(c.dir, "authority"), filepath.Join(c.dir, "certificates"))
 	if options.Certificates {
-		c.useCertificates(t)
+		c.health = &http.Client{Transport: &http.Transport{TLSClientConfig: c.Certificates.Client(t, identity.Reader, "health")}}
 	}
 
 	c.startPostgres(ctx, t)
@@ -295,11 +296,8 @@ func (c *Cluster) startTemporal(ctx context.Context, t testing.TB) {
 	ports := porttest.Ports(t, 2)
 	c.temporal = fmt.Sprintf("127.0.0.1:%d", ports[0])
 
-	env := []string{"CYBORG_DATABASE_URL=" + c.databaseFor(t, "temporal")}
-	if c.Certificates != nil {
-		env = append(env, settings("CYBORG_STANDALONE_TEMPORAL_TLS", "CLIENT_CA", c.Certificates.Of(t, identity.Server, "temporal"))...)
-	}
-
+	env := settings("CYBORG_STANDALONE_TEMPORAL_TLS", "CLIENT_CA", c.Certificates.Of(t, identity.Server, "temporal"))
+	env = append(env, "CYBORG_DATABASE_URL="+c.databaseFor(t, "temporal"))
 	c.add(ctx, c.program(t, "temporal", NodeTemporal, "cyborg-standalone", env, "temporal",
 		"--temporal-listen", c.temporal, "--temporal-ui-listen", fmt.Sprintf("127.0.0.1:%d", ports[1])))
 }
@@ -319,7 +317,7 @@ func (c *Cluster) startServers(ctx context.Context, t testing.TB) {
 	for i, port := range porttest.Ports(t, 2) {
 		name, address := fmt.Sprintf("conductor%d", i+1), fmt.Sprintf("127.0.0.1:%d", port)
 		env := c.serverEnv(t, name)
-		if c.Certificates != nil {
+		if c.options.Certificates {
 			env = append(env, settings("CYBORG_AGENT_ENDPOINT_TLS", "CLIENT_CA", c.Certificates.Of(t, identity.Server, name))...)
 		}
 		c.add(ctx, c.program(t, name, NodeConductor, "cyborg", env,
@@ -350,7 +348,7 @@ func (c *Cluster) startServers(ctx context.Context, t testing.TB) {
 // the credentials, and the services outside the cluster.
 func (c *Cluster) serverEnv(t testing.TB, name string) []string {
 	t.Helper()
-	env := append([]string{"CYBORG_DATABASE_URL=" + c.databaseFor(t, name)}, c.certified(t, identity.Server, name)...)
+	env := append([]string{"CYBORG_DATABASE_URL=" + c.databaseFor(t, name)}, c.Certificates.Environ(t, identity.Server, name)...)
 
 	if c.options.Token != "" {
 		env = append(env, fmt.Sprintf("CYBORG_API_TOKENS=[{name: tests, role: admin, token: %q}]", c.options.Token))
@@ -388,8 +386,8 @@ func (c *Cluster) startAgent(ctx context.Context, t testing.TB, host string) {
 		backends += fmt.Sprintf(", {name: %s, driver: fake, enabled: false, options: {park_dir: %q}}", c.options.Spare, park)
 	}
 
-	env := append([]string{allowFake, "CYBORG_AGENT_NOVA_CONF_DIR=" + c.NovaConfDir(host)}, c.certified(t, identity.Host, host)...)
-	if c.Certificates != nil {
+	env := append([]string{allowFake, "CYBORG_AGENT_NOVA_CONF_DIR=" + c.NovaConfDir(host)}, c.Certificates.Environ(t, identity.Host, host)...)
+	if c.options.Certificates {
 		env = append(env, settings("CYBORG_AGENT_TLS", "CA", c.Certificates.Of(t, identity.Host, host))...)
 	}
 
@@ -525,7 +523,7 @@ func answers(ctx context.Context, through *http.Client, url string) error {
 
 // agentScheme is how the URLs of the agents' endpoints begin.
 func (c *Cluster) agentScheme() string {
-	if c.Certificates != nil {
+	if c.options.Certificates {
 		return "https://"
 	}
 	return "http://"

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
@@ -53,7 +54,9 @@ func (s *Standalone) StartServer(t testing.TB, roles ...string) *Server {
 		}
 	})
 
-	server.start(t, append(env, "CYBORG_DATABASE_URL="+database), "server",
+	env = append(env, "CYBORG_DATABASE_URL="+database)
+	env = append(env, s.Certificates(t).Environ(t, identity.Server, fmt.Sprintf("server-%d", ports[0]))...)
+	server.start(t, env, "server",
 		"--roles", strings.Join(roles, ","), "--temporal-address", s.Temporal,
 		"--listen", fmt.Sprintf("127.0.0.1:%d", ports[0]), "--agent-listen", fmt.Sprintf("127.0.0.1:%d", ports[1]))
 

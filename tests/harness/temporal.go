@@ -8,6 +8,7 @@ import (
 	"go.temporal.io/sdk/client"
 	temporallog "go.temporal.io/sdk/log"
 
+	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/temporalclient"
 )
 
@@ -18,7 +19,8 @@ func (s *Standalone) TemporalClient(t testing.TB) client.Client {
 	t.Helper()
 	connected, err := client.DialContext(t.Context(), client.Options{
 		HostPort: s.Temporal, Namespace: temporalclient.DefaultNamespace,
-		Logger: temporallog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
+		Logger:            temporallog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
+		ConnectionOptions: client.ConnectionOptions{TLS: s.Certificates(t).Client(t, identity.Admin, "tests")},
 	})
 	require.NoError(t, err)
 	t.Cleanup(connected.Close)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
@@ -20,10 +21,11 @@ func TestDoctorReportsAnUnservedTaskQueue(t *testing.T) {
 	database, err := c.DatabaseURL()
 	require.NoError(t, err)
 
+	env := append(c.Certificates.Environ(t, identity.Server, "doctor"), "CYBORG_DATABASE_URL="+database)
 	look := func() (said string, healthy bool) {
 		doctor := exec.CommandContext(t.Context(), harness.Binary(t, "cyborg"), "server", "doctor",
 			"--temporal-address", c.Temporal(), "--listen", "127.0.0.1:0", "--agent-listen", "127.0.0.1:0")
-		doctor.Env = harness.Environ(t.TempDir(), "CYBORG_DATABASE_URL="+database)
+		doctor.Env = harness.Environ(t.TempDir(), env...)
 		output, err := doctor.CombinedOutput()
 		return string(output), err == nil // a warning does not change the exit code
 	}

@@ -48,7 +48,7 @@ func TestEngineOnAnExistingServer(t *testing.T) {
 	const password = `p@ss w/rd:%+&?'`
 	run(t, server.URL("postgres"), `CREATE ROLE "some user" LOGIN CREATEDB PASSWORD 'p@ss w/rd:%+&?'''`)
 
-	cfg := config(server)
+	cfg := config(t, server)
 	cfg.PostgresURL = func(name string) string {
 		u, err := url.Parse(server.TCPURL(name))
 		require.NoError(t, err)
@@ -78,7 +78,7 @@ func TestEngineOnAnExistingServer(t *testing.T) {
 func TestDatabaseLockIsReacquired(t *testing.T) {
 	t.Parallel()
 	_, server := database(t)
-	e := start(t, config(server), t.Output())
+	e := start(t, config(t, server), t.Output())
 	const holder = "SELECT coalesce((SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND database = " +
 		"(SELECT oid FROM pg_database WHERE datname = 'temporal')), 0)"
 
@@ -103,21 +103,21 @@ func TestSchemaIsCreatedInOneTransaction(t *testing.T) {
 	require.NoError(t, server.CreateDatabase(t.Context(), "temporal"))
 	run(t, server.URL("temporal"), "CREATE TABLE nexus_endpoints ()") // one of the last versions creates it
 
-	_, err := engine.Start(t.Context(), config(server), slog.New(slog.DiscardHandler))
+	_, err := engine.Start(t.Context(), config(t, server), slog.New(slog.DiscardHandler))
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, `relation "nexus_endpoints" already exists`)
 	require.Equal(t, 1, ask[int](t, server.URL("temporal"), "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'"))
 
 	run(t, server.URL("temporal"), "DROP TABLE nexus_endpoints")
-	stop(t, start(t, config(server), t.Output()))
+	stop(t, start(t, config(t, server), t.Output()))
 }
 
 func TestSchemaOfANewerReleaseIsRefused(t *testing.T) {
 	t.Parallel()
 	_, server := database(t)
-	stop(t, start(t, config(server), t.Output()))
+	stop(t, start(t, config(t, server), t.Output()))
 	run(t, server.URL("temporal_visibility"), "UPDATE schema_version SET curr_version = '99.0'")
-	_, err := engine.Start(t.Context(), config(server), slog.New(slog.DiscardHandler))
+	_, err := engine.Start(t.Context(), config(t, server), slog.New(slog.DiscardHandler))
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "PostgreSQL's database temporal_visibility has Temporal's schema 99.0, and this release knows")
 }

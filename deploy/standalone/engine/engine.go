@@ -6,8 +6,8 @@
 // It is in a Go module of its own, because Temporal's server is large: no
 // package that the agent, the server or the CLI link may import it. It knows
 // nothing about accelerators. Of Cyborg it imports only the root package, for
-// the kinds of errors, internal/clock, internal/identity, and temporalauth, which
-// decides what a client may do.
+// the kinds of errors, internal/clock, internal/identity, internal/pki, and
+// temporalauth, which decides what a client may do.
 package engine
 
 import (
@@ -17,6 +17,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/http"
 	"runtime"
 	"strconv"
 	"sync"
@@ -27,6 +28,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	trust "github.com/cyborg-project/cyborg/internal/identity"
+	"github.com/cyborg-project/cyborg/internal/pki"
 )
 
 // The values that replace zero values in Config.
@@ -37,7 +39,7 @@ const (
 	DefaultRetention = 7 * 24 * time.Hour
 )
 
-// Config describes the engine that Start runs. Only PostgresURL is required.
+// Config describes the engine that Start runs. PostgresURL and TLS are required.
 type Config struct {
 	// PostgresURL returns the connection URL of a database by its name. If the
 	// databases temporal and temporal_visibility do not exist, the role must be
@@ -45,13 +47,12 @@ type Config struct {
 	PostgresURL func(database string) string
 
 	// Listen is the IP address and port of Temporal's frontend, which clients and
-	// workers connect to. Port 0 means any free port. An address other than
-	// loopback needs TLS.
+	// workers connect to. Port 0 means any free port.
 	Listen string
 	// ListenFlag is the flag that sets Listen, for error messages.
 	ListenFlag string
 	// UIListen is the IP address and port of the Web UI. It must be on loopback,
-	// because the UI has no authentication.
+	// because the UI speaks plain HTTP.
 	UIListen string
 	// UIListenFlag is the flag that sets UIListen, for error messages.
 	UIListenFlag string
@@ -65,12 +66,15 @@ type Config struct {
 	// Missing ones are added to the namespace.
 	SearchAttributes map[string]enumspb.IndexedValueType
 
-	// TLS makes the frontend require a certificate of every client. What a client may
-	// do depends on the identity in it; see temporalauth. The zero value means no
-	// TLS, for loopback, where every client may do everything.
-	TLS TLS
+	// TLS names the certificate and the key of the frontend, and the authorities
+	// that sign the certificates of its clients; all are required. Files that are
+	// replaced count from the next connection on. What a client may do depends on
+	// the identity in its certificate; see temporalauth.
+	TLS pki.Files
 	// TrustDomain is that of the identities in those certificates.
 	TrustDomain string
+	// UIGuard decides which requests reach the Web UI; nil lets all of them through.
+	UIGuard func(http.Handler) http.Handler
 	// UIWrites lets the Web UI change something: start, signal, cancel, reset and
 	// terminate runs. Otherwise it only reads.
 	UIWrites bool
@@ -92,8 +96,8 @@ func (c Config) withDefaults() Config {
 type Engine struct {
 	frontend  string
 	namespace string
-	ui        *webUI    // nil until Start has started it
-	identity  *identity // nil without TLS
+	ui        *webUI // nil until Start has started it
+	identity  *identity
 	tuning    *tuning
 	server    temporal.Server // nil if Temporal did not start
 	lock      *lock
@@ -125,7 +129,7 @@ func Check(cfg Config) error {
 	}
 	ports.release()
 
-	_, err = cfg.TLS.load(cfg)
+	_, err = load(cfg, slog.New(slog.DiscardHandler))
 	return err
 }
 
@@ -145,7 +149,7 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Engine, error) {
 		return nil, err
 	}
 
-	id, err := cfg.TLS.load(cfg)
+	id, err := load(cfg, log)
 	if err != nil {
 		return nil, err
 	}
@@ -205,7 +209,7 @@ func (e *Engine) start(ctx context.Context, cfg Config, addrs addresses) error {
 	// From now on they need not.
 	e.tuning.open.Store(true)
 
-	ui, err := startUI(ctx, addrs.ui, e.frontend, cfg, e.identity)
+	ui, err := startUI(ctx, addrs.ui, e.frontend, cfg, e.identity, e.log.out)
 	e.ui = ui
 	return err
 }
@@ -249,9 +253,9 @@ func (e *Engine) FrontendAddress() string { return e.frontend }
 // Namespace returns the name of the namespace that was opened.
 func (e *Engine) Namespace() string { return e.namespace }
 
-// ClientTLS returns the TLS configuration for clients in this process, or nil
-// without TLS. Such clients may do everything in Temporal.
-func (e *Engine) ClientTLS() *tls.Config { return e.identity.clientConfig() }
+// ClientTLS returns the TLS configuration for a client in this process with this
+// identity, which decides what the client may do.
+func (e *Engine) ClientTLS(who trust.Identity) (*tls.Config, error) { return e.identity.client(who) }
 
 // UIURL returns the address of the Web UI.
 func (e *Engine) UIURL() string { return e.ui.url() }

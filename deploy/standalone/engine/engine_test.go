@@ -23,6 +23,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/deploy/standalone/engine"
+	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/postgres"
 	"github.com/cyborg-project/cyborg/internal/transcript"
 )
@@ -71,10 +72,12 @@ func startDatabase(t *testing.T, cfg postgres.Config) *postgres.Server {
 	return server
 }
 
-// config returns the configuration of an engine on free ports of loopback.
-func config(server *postgres.Server) engine.Config {
+// config returns the configuration of an engine on free ports of loopback, with
+// certificates of an authority of its own.
+func config(t *testing.T, server *postgres.Server) engine.Config {
+	t.Helper()
 	return engine.Config{
-		PostgresURL: server.URL, Listen: "127.0.0.1:0", UIListen: "127.0.0.1:0",
+		PostgresURL: server.URL, Listen: "127.0.0.1:0", UIListen: "127.0.0.1:0", TLS: files(t, newAuthority(t), t.TempDir()),
 		Retention: 48 * time.Hour, SearchAttributes: attributes(),
 	}
 }
@@ -103,9 +106,12 @@ func stop(t *testing.T, e *engine.Engine) {
 // dial connects a client to the engine.
 func dial(t *testing.T, e *engine.Engine) client.Client {
 	t.Helper()
+	tls, err := e.ClientTLS(identity.Identity{TrustDomain: identity.DefaultTrustDomain, Role: identity.Server, Name: "inside"})
+	require.NoError(t, err)
+
 	c, err := client.DialContext(t.Context(), client.Options{
 		HostPort: e.FrontendAddress(), Namespace: e.Namespace(),
-		ConnectionOptions: client.ConnectionOptions{TLS: e.ClientTLS()},
+		ConnectionOptions: client.ConnectionOptions{TLS: tls},
 		Logger:            sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
 	})
 	require.NoError(t, err)
@@ -181,7 +187,7 @@ func TestEngineRunsWorkflowsAndKeepsThem(t *testing.T) {
 	t.Parallel()
 	place, server := database(t)
 	var log transcript.Text
-	first := start(t, config(server), &log)
+	first := start(t, config(t, server), &log)
 	require.NoError(t, first.Err())
 
 	runGreeting(t, first, "first")
@@ -190,7 +196,7 @@ func TestEngineRunsWorkflowsAndKeepsThem(t *testing.T) {
 	requireUI(t, first)
 
 	// A second engine on the same database would take the work from the first.
-	_, err := engine.Start(t.Context(), config(server), slog.New(slog.DiscardHandler))
+	_, err := engine.Start(t.Context(), config(t, server), slog.New(slog.DiscardHandler))
 	require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "is used by the Temporal of another process")
 	stop(t, first)
@@ -199,7 +205,7 @@ func TestEngineRunsWorkflowsAndKeepsThem(t *testing.T) {
 	require.NoError(t, server.Stop(t.Context()))
 	server = startDatabase(t, place)
 
-	cfg := config(server)
+	cfg := config(t, server)
 	cfg.Retention = 72 * time.Hour
 	cfg.SearchAttributes["TestMore"] = enumspb.INDEXED_VALUE_TYPE_INT
 	second := start(t, cfg, &log)
@@ -210,7 +216,7 @@ func TestEngineRunsWorkflowsAndKeepsThem(t *testing.T) {
 	requireRetention(t, second, 72*time.Hour)
 	stop(t, second)
 
-	wrong := config(server)
+	wrong := config(t, server)
 	wrong.SearchAttributes["TestHost"] = enumspb.INDEXED_VALUE_TYPE_INT
 	_, err = engine.Start(t.Context(), wrong, slog.New(slog.DiscardHandler))
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
@@ -253,17 +259,16 @@ func TestBusyPort(t *testing.T) {
 	}
 }
 
-// TestListenAddressIsRefused: without certificates Temporal listens on loopback
-// only, and an address must be numeric and of this machine.
+// TestListenAddressIsRefused: the Web UI listens on loopback only, and an address
+// must be numeric and of this machine.
 func TestListenAddressIsRefused(t *testing.T) {
 	t.Parallel()
 	for want, cfg := range map[string]engine.Config{
-		"Temporal may not listen on 0.0.0.0:": {Listen: "0.0.0.0:0"},
-		"Web UI may not listen on [::]:":      {Listen: "127.0.0.1:0", UIListen: "[::]:0"},
-		`listen on "7233"`:                    {Listen: "7233"},
-		`listen on "example.org:1"`:           {Listen: "example.org:1"},
-		`listen on "127.0.0.1:http"`:          {Listen: "127.0.0.1:http"},
-		"choose another address":              {Listen: "127.0.0.1:0", UIListen: "192.0.2.1:0"},
+		"Web UI may not listen on [::]:": {Listen: "127.0.0.1:0", UIListen: "[::]:0"},
+		`listen on "7233"`:               {Listen: "7233"},
+		`listen on "example.org:1"`:      {Listen: "example.org:1"},
+		`listen on "127.0.0.1:http"`:     {Listen: "127.0.0.1:http"},
+		"choose another address":         {Listen: "127.0.0.1:0", UIListen: "192.0.2.1:0"},
 	} {
 		_, err := engine.Start(t.Context(), cfg, slog.New(slog.DiscardHandler))
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
@@ -276,7 +281,7 @@ func TestListenAddressIsRefused(t *testing.T) {
 func TestStopWithoutTheDatabase(t *testing.T) {
 	t.Parallel()
 	_, server := database(t)
-	e := start(t, config(server), io.Discard)
+	e := start(t, config(t, server), io.Discard)
 	runGreeting(t, e, "first")
 	require.NoError(t, server.Stop(t.Context()))
 	stop(t, e)

@@ -3,10 +3,8 @@ package engine_test
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"log/slog"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -58,17 +56,9 @@ type guarded struct {
 func startGuarded(t *testing.T) *guarded {
 	t.Helper()
 	_, server := database(t)
-	authority, err := pki.Make(filepath.Join(t.TempDir(), "ca"))
-	require.NoError(t, err)
-
-	cert, key, err := authority.IssuePair(pki.Leaf{
-		Identity: identity.Identity{TrustDomain: "lab", Role: identity.Server, Name: "temporal"}, DNS: []string{"temporal.test"},
-	})
-	require.NoError(t, err)
-
-	cfg := config(server)
-	cfg.TrustDomain = "lab"
-	cfg.TLS = files(t, cert, key, pki.EncodeCertificate(authority.Certificate()))
+	authority := newAuthority(t)
+	cfg := config(t, server)
+	cfg.TrustDomain, cfg.TLS = "lab", files(t, authority, t.TempDir())
 	return &guarded{start(t, cfg, t.Output()), authority, cfg}
 }
 
@@ -80,12 +70,10 @@ func (g *guarded) as(t *testing.T, role identity.Role, name string) client.Clien
 	pair, err := tls.X509KeyPair(cert, key)
 	require.NoError(t, err)
 
-	trusted := x509.NewCertPool()
-	trusted.AddCert(g.authority.Certificate())
 	c, err := client.NewLazyClient(client.Options{
 		HostPort: g.FrontendAddress(), Namespace: g.Namespace(), Logger: sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
 		ConnectionOptions: client.ConnectionOptions{
-			TLS: &tls.Config{RootCAs: trusted, ServerName: "temporal.test", Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13},
+			TLS: &tls.Config{RootCAs: pool(g.authority), ServerName: "temporal.test", Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13},
 		},
 	})
 	require.NoError(t, err)
@@ -258,8 +246,7 @@ func TestGuardedEngine(t *testing.T) {
 func TestGuardedEngineNeedsACertificate(t *testing.T) {
 	t.Parallel()
 	g := startGuarded(t)
-	trusted := x509.NewCertPool()
-	trusted.AddCert(g.authority.Certificate())
+	trusted := pool(g.authority)
 
 	for name, config := range map[string]*tls.Config{
 		"plain":          nil,

@@ -1,20 +1,12 @@
 package engine
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/hkdf"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/base64"
-	"encoding/pem"
-	"math/big"
-	"net/url"
-	"os"
-	"strings"
+	"log/slog"
 	"time"
 
 	"github.com/temporalio/ui-server/v2/server/config"
@@ -23,112 +15,91 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/deploy/standalone/temporalauth"
 	trust "github.com/cyborg-project/cyborg/internal/identity"
+	"github.com/cyborg-project/cyborg/internal/pki"
 )
 
-// TLS configures mutual TLS on the frontend. All three files are PEM, and all
-// are needed. The identity in a client's certificate says what it may do.
-type TLS struct {
-	CertFile string // the server's certificate, followed by its intermediates
-	KeyFile  string // the private key of the certificate
-	// ClientCAFile holds the authorities that sign the certificates of clients.
-	ClientCAFile string
-}
+// insideName is the name by which this process asks the frontend for the
+// certificate that only this process trusts. No client outside has a certificate
+// that is good there. The domain .internal is nobody's.
+const insideName = "temporal.cyborg.internal"
 
-// on reports whether TLS is configured.
-func (t TLS) on() bool { return t != TLS{} }
-
-// identity holds the TLS configurations of everything in the engine. Temporal's
-// own services and the clients in this process show a certificate that is made
-// at each start and whose key never leaves the process, and the Web UI another
-// one. So operators do not have to provide a client certificate.
+// identity holds the certificates of the engine. Those of the frontend for
+// clients outside are in files. All others are made at each start, and their keys
+// never leave the process: Temporal's own parts show one, the Web UI another, and
+// each client in this process one with its identity.
 type identity struct {
-	server    *tls.Config // for the frontend
-	internode *tls.Config // for Temporal's other services, which accept only this process
-	client    *tls.Config // for clients in this process
-	ui        config.TLS  // for the Web UI, which is a client that only reads
+	frontend *tls.Config // of the frontend's listener
+	services *tls.Config // of the listeners of Temporal's other services, which accept only this process
+	self     *tls.Config // of Temporal's own parts as clients
 
-	self    [sha256.Size]byte // checksum of the certificate of clients in this process
-	sealKey []byte            // see temporalauth
+	ui     config.TLS     // of the Web UI, which is a client that only reads
+	inside *pki.Authority // signs for clients in this process
+	server *x509.CertPool // those clients trust it
+
+	checksum [sha256.Size]byte // of the certificate of Temporal's own parts
+	sealKey  []byte            // see temporalauth
 }
 
 var _ encryption.TLSConfigProvider = (*identity)(nil)
 
-// load reads the files. It returns nil if TLS is not configured. The error is
+// load reads the files and makes the certificates of this process. The error is
 // of kind ErrInvalid if a file is missing or cannot be used.
-func (t TLS) load(cfg Config) (*identity, error) {
-	if !t.on() {
-		return nil, nil //nolint:nilnil // no TLS is a configuration, too
-	}
-
-	if t.CertFile == "" || t.KeyFile == "" || t.ClientCAFile == "" {
+func load(cfg Config, log *slog.Logger) (*identity, error) {
+	files := cfg.TLS
+	if files.Cert == "" || files.Key == "" || files.CA == "" {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "TLS for Temporal needs all of a certificate, a key and a client CA")
 	}
 
-	server, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
-	if err != nil {
-		return nil, cyborg.Errorf(cyborg.ErrInvalid, "Temporal's certificate %s and key %s cannot be used: %w", t.CertFile, t.KeyFile, err)
-	}
-	name, err := nameOf(server.Leaf)
+	outside, err := pki.Server(pki.ServerOptions{
+		Files: files, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12, Log: log,
+	})
 	if err != nil {
 		return nil, err
 	}
 
-	authorities, err := os.ReadFile(t.ClientCAFile)
-	if err != nil {
-		return nil, cyborg.Errorf(cyborg.ErrInvalid, "Temporal's client CA cannot be read: %w", err)
-	}
-	mayConnect := x509.NewCertPool()
-	if !mayConnect.AppendCertsFromPEM(authorities) {
-		return nil, cyborg.Errorf(cyborg.ErrInvalid, "Temporal's client CA %s holds no certificate", t.ClientCAFile)
-	}
-
-	sealKey, err := sealKeyOf(server)
-	if err != nil {
+	id := &identity{server: x509.NewCertPool()}
+	if id.sealKey, err = sealKeyOf(files); err != nil {
 		return nil, err
 	}
 
-	inside, _, err := ephemeral(nil)
+	// The authority of Temporal's own parts signs nothing else, so that only they
+	// are clients of its services.
+	own, err := pki.Temporary()
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.ErrInternal, "cannot make a certificate: %w", err)
+		return nil, err
 	}
-	mayConnect.AddCert(inside.Leaf)
+	if id.inside, err = pki.Temporary(); err != nil {
+		return nil, err
+	}
+	id.server.AddCert(own.Certificate())
 
-	// Whatever the UI sends, Temporal refuses what its role may not do.
-	who := trust.Identity{TrustDomain: cfg.TrustDomain, Role: trust.Reader, Name: "temporal-ui"}
-	if cfg.UIWrites {
-		who.Role = trust.Admin
-	}
-	ui, keyPEM, err := ephemeral(who.URI())
+	self, err := pair(own, pki.Leaf{
+		Identity: trust.Identity{TrustDomain: cfg.TrustDomain, Role: trust.Server, Name: "temporal"}, DNS: []string{insideName},
+		Valid: pki.AuthorityLife,
+	})
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.ErrInternal, "cannot make a certificate: %w", err)
+		return nil, err
 	}
-	mayConnect.AddCert(ui.Leaf)
+	id.checksum = sha256.Sum256(self.Leaf.Raw)
+	id.self = id.clientWith(self)
 
-	onlyUs := x509.NewCertPool()
-	onlyUs.AddCert(inside.Leaf)
-	onlyServer := x509.NewCertPool()
-	onlyServer.AddCert(server.Leaf)
+	id.services = listenerTLS(self, own)
+	id.frontend = outside.Clone()
+	id.frontend.GetConfigForClient = chooseByName(listenerTLS(self, own, id.inside), outside)
 
-	encode := base64.StdEncoding.EncodeToString
-	return &identity{
-		server:    serverConfigTLS(server, mayConnect),
-		internode: serverConfigTLS(server, onlyUs),
-		client: &tls.Config{
-			MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{inside}, RootCAs: onlyServer, ServerName: name,
-		},
-		ui: config.TLS{
-			CertData: encode(certificatePEM(ui.Leaf)), KeyData: encode(keyPEM), CaData: encode(certificatePEM(server.Leaf)),
-			ServerName: name, EnableHostVerification: true,
-		},
-		self: sha256.Sum256(inside.Leaf.Raw), sealKey: sealKey,
-	}, nil
+	return id, id.addUI(cfg, own)
 }
 
 // sealKeyOf derives the key that seals the tokens of steps from the server's
 // private key. So it is the same after a restart, and nobody has to keep another
 // secret. Where the server gets a new key, steps that were polled before are
 // given out once more.
-func sealKeyOf(server tls.Certificate) ([]byte, error) {
+func sealKeyOf(files pki.Files) ([]byte, error) {
+	server, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "Temporal's certificate %s and key %s cannot be used: %w", files.Cert, files.Key, err)
+	}
+
 	private, err := x509.MarshalPKCS8PrivateKey(server.PrivateKey)
 	if err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the key of Temporal's certificate cannot be used: %w", err)
@@ -136,100 +107,101 @@ func sealKeyOf(server tls.Certificate) ([]byte, error) {
 	return hkdf.Key(sha256.New, private, nil, "cyborg: seal of task tokens", temporalauth.SealKeyLength)
 }
 
-// serverConfigTLS returns the configuration of a listener that requires a
-// certificate of the authorities in clients.
-func serverConfigTLS(cert tls.Certificate, clients *x509.CertPool) *tls.Config {
+// pair makes a certificate with its key.
+func pair(authority *pki.Authority, leaf pki.Leaf) (tls.Certificate, error) {
+	certificate, key, err := authority.IssuePair(leaf)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+
+	made, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		return tls.Certificate{}, cyborg.Errorf(cyborg.ErrInternal, "a certificate that was just made cannot be used: %w", err)
+	}
+	return made, nil
+}
+
+// listenerTLS returns the configuration of a listener that takes only clients
+// with a certificate of the authorities.
+func listenerTLS(server tls.Certificate, clients ...*pki.Authority) *tls.Config {
+	pool := x509.NewCertPool()
+	for _, authority := range clients {
+		pool.AddCert(authority.Certificate())
+	}
+
 	return &tls.Config{
-		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert},
-		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients,
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{server}, NextProtos: []string{"h2"},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, SessionTicketsDisabled: true,
 	}
 }
 
-// nameOf returns a name that the certificate is valid for. Clients in this
-// process connect to an IP address and need to know which name to expect.
-func nameOf(cert *x509.Certificate) (string, error) {
-	switch {
-	case len(cert.DNSNames) > 0:
-		return strings.Replace(cert.DNSNames[0], "*", "temporal", 1), nil
-	case len(cert.IPAddresses) > 0:
-		return cert.IPAddresses[0].String(), nil
-	default:
-		return "", cyborg.Errorf(cyborg.ErrInvalid, "Temporal's certificate (%s) names neither a host nor an IP address: make one with a subject alternative name", cert.Subject)
+// chooseByName has clients of this process and those outside get a configuration
+// each. Neither's certificates are good for the other's.
+func chooseByName(inside, outside *tls.Config) func(*tls.ClientHelloInfo) (*tls.Config, error) {
+	return func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if hello.ServerName == insideName {
+			return inside, nil
+		}
+		return outside.GetConfigForClient(hello)
 	}
 }
 
-// ephemeral makes a certificate for clients in this process, with the URI if it
-// is not nil, and also returns its key in PEM. The certificate is valid for 20 years, which is longer than
-// the process runs.
-func ephemeral(uri *url.URL) (tls.Certificate, []byte, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return tls.Certificate{}, nil, err
+// clientWith returns the configuration of a client in this process.
+func (id *identity) clientWith(certificate tls.Certificate) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{certificate}, RootCAs: id.server, ServerName: insideName,
 	}
-
-	var uris []*url.URL
-	if uri != nil {
-		uris = append(uris, uri)
-	}
-
-	now := time.Now()
-	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		URIs:         uris,
-		SerialNumber: big.NewInt(now.UnixNano()), Subject: pkix.Name{CommonName: "cyborg-standalone"},
-		NotBefore: now.Add(-time.Hour), NotAfter: now.AddDate(20, 0, 0),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}, &x509.Certificate{Subject: pkix.Name{CommonName: "cyborg-standalone"}}, key.Public(), key)
-	if err != nil {
-		return tls.Certificate{}, nil, err
-	}
-
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		return tls.Certificate{}, nil, err
-	}
-
-	encoded, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return tls.Certificate{}, nil, err
-	}
-
-	cert := tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
-	return cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded}), nil
 }
 
-// certificatePEM returns the certificate in PEM.
-func certificatePEM(cert *x509.Certificate) []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})
+// client returns the configuration of a client in this process with an identity.
+func (id *identity) client(who trust.Identity) (*tls.Config, error) {
+	certificate, err := pair(id.inside, pki.Leaf{Identity: who, Valid: pki.AuthorityLife})
+	if err != nil {
+		return nil, err
+	}
+	return id.clientWith(certificate), nil
 }
 
-// clientConfig returns the configuration for clients in this process, or nil
-// without TLS.
-func (id *identity) clientConfig() *tls.Config {
-	if id == nil {
-		return nil
+// addUI makes the certificate of the Web UI. Whatever the UI sends, Temporal
+// refuses what its role may not do.
+func (id *identity) addUI(cfg Config, own *pki.Authority) error {
+	who := trust.Identity{TrustDomain: cfg.TrustDomain, Role: trust.Reader, Name: "temporal-ui"}
+	if cfg.UIWrites {
+		who.Role = trust.Admin
 	}
-	return id.client.Clone()
+
+	certificate, key, err := id.inside.IssuePair(pki.Leaf{Identity: who, Valid: pki.AuthorityLife})
+	if err != nil {
+		return err
+	}
+
+	encode := base64.StdEncoding.EncodeToString
+	id.ui = config.TLS{
+		CertData: encode(certificate), KeyData: encode(key), CaData: encode(pki.EncodeCertificate(own.Certificate())),
+		ServerName: insideName, EnableHostVerification: true,
+	}
+	return nil
 }
 
 // GetInternodeServerConfig returns the configuration of services that only
 // other services connect to.
-func (id *identity) GetInternodeServerConfig() (*tls.Config, error) { return id.internode, nil }
+func (id *identity) GetInternodeServerConfig() (*tls.Config, error) { return id.services, nil }
 
 // GetInternodeClientConfig returns the configuration that services use to
 // connect to each other.
-func (id *identity) GetInternodeClientConfig() (*tls.Config, error) { return id.client, nil }
+func (id *identity) GetInternodeClientConfig() (*tls.Config, error) { return id.self, nil }
 
 // GetFrontendServerConfig returns the configuration of the frontend.
-func (id *identity) GetFrontendServerConfig() (*tls.Config, error) { return id.server, nil }
+func (id *identity) GetFrontendServerConfig() (*tls.Config, error) { return id.frontend, nil }
 
 // GetFrontendClientConfig returns the configuration that Temporal's own workers
 // use to connect to the frontend.
-func (id *identity) GetFrontendClientConfig() (*tls.Config, error) { return id.client, nil }
+func (id *identity) GetFrontendClientConfig() (*tls.Config, error) { return id.self, nil }
 
 // GetRemoteClusterClientConfig returns the configuration for connections to
 // other clusters. There are none, but Temporal also connects to its own cluster
 // with it.
-func (id *identity) GetRemoteClusterClientConfig(string) (*tls.Config, error) { return id.client, nil }
+func (id *identity) GetRemoteClusterClientConfig(string) (*tls.Config, error) { return id.self, nil }
 
 // GetExpiringCerts returns nothing: it only serves metrics that are not
 // collected here.

@@ -26,18 +26,12 @@ func settleAddresses(cfg Config) (addresses, error) {
 		return a, err
 	}
 
-	if !a.frontend.ip.IsLoopback() && !cfg.TLS.on() {
-		return a, cyborg.Errorf(cyborg.ErrInvalid,
-			"Temporal may not listen on %s without TLS, because it is not loopback: set a certificate, a key and a client CA, or listen on 127.0.0.1 (%s)",
-			a.frontend, cfg.ListenFlag)
-	}
-
 	if a.ui, err = settle(cfg.UIListen, cfg.UIListenFlag, "Temporal's Web UI"); err != nil {
 		return a, err
 	}
 	if !a.ui.ip.IsLoopback() {
 		return a, cyborg.Errorf(cyborg.ErrInvalid,
-			"Temporal's Web UI may not listen on %s, because it asks nobody who they are: choose an address of loopback with %s, and reach it through a proxy that does",
+			"Temporal's Web UI may not listen on %s, because it speaks plain HTTP: choose an address of loopback with %s, and reach it through a proxy",
 			a.ui, cfg.UIListenFlag)
 	}
 

@@ -35,7 +35,7 @@ func (e *Engine) openNamespace(ctx context.Context, cfg Config) error {
 
 	conn, err := client.DialContext(ctx, client.Options{
 		HostPort: e.frontend, Namespace: cfg.Namespace, Logger: sdklog.NewStructuredLogger(e.log.SLog()),
-		ConnectionOptions: client.ConnectionOptions{TLS: e.ClientTLS()},
+		ConnectionOptions: client.ConnectionOptions{TLS: e.identity.self.Clone()},
 	})
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "cannot connect to the embedded Temporal at %s: %w", e.frontend, err)

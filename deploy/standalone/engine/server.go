@@ -4,7 +4,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.temporal.io/server/common/authorization"
 	"go.temporal.io/server/common/cluster"
 	"go.temporal.io/server/common/config"
 	"go.temporal.io/server/common/dynamicconfig"
@@ -44,17 +43,8 @@ func serverOptions(cfg Config, addrs addresses, id *identity, tuned *tuning, log
 		temporal.WithDynamicConfigClient(tuned),
 	}
 
-	// Without certificates, on loopback, every user of this machine may do
-	// everything.
-	if id == nil {
-		return append(options,
-			temporal.WithAuthorizer(authorization.NewNoopAuthorizer()),
-			temporal.WithClaimMapper(func(*config.Config) authorization.ClaimMapper { return authorization.NewNoopClaimMapper() }),
-		), nil
-	}
-
 	guard, err := temporalauth.New(temporalauth.Config{
-		TrustDomain: cfg.TrustDomain, Namespace: cfg.Namespace, SealKey: id.sealKey, Self: id.self, Log: log.out,
+		TrustDomain: cfg.TrustDomain, Namespace: cfg.Namespace, SealKey: id.sealKey, Self: id.checksum, Log: log.out,
 	})
 	if err != nil {
 		return nil, err

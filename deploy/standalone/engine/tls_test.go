@@ -1,18 +1,16 @@
 package engine_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
+	"bufio"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
+	"fmt"
 	"log/slog"
-	"math/big"
-	"net/url"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,115 +18,190 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/client"
 	sdklog "go.temporal.io/sdk/log"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/deploy/standalone/engine"
+	"github.com/cyborg-project/cyborg/internal/identity"
+	"github.com/cyborg-project/cyborg/internal/pki"
 )
 
-// authority is a certificate authority.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+// newAuthority returns a new authority with its files.
+func newAuthority(t *testing.T) *pki.Authority {
+	t.Helper()
+	authority, err := pki.Make(filepath.Join(t.TempDir(), "ca"))
+	require.NoError(t, err)
+	return authority
 }
 
-// newAuthority returns a new authority.
-func newAuthority(t *testing.T) authority {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"}, NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+// pool returns what trusts the authorities.
+func pool(authorities ...*pki.Authority) *x509.CertPool {
+	trusted := x509.NewCertPool()
+	for _, authority := range authorities {
+		trusted.AddCert(authority.Certificate())
 	}
-
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	require.NoError(t, err)
-	cert, err := x509.ParseCertificate(der)
-	require.NoError(t, err)
-	return authority{cert: cert, key: key}
+	return trusted
 }
 
-// sign returns a certificate for the names and its key, both as PEM.
-func (a authority) sign(t *testing.T, usage x509.ExtKeyUsage, names ...string) (cert, key []byte) {
+// files writes a new certificate for temporal.test, its key and the authority
+// into the directory.
+func files(t *testing.T, authority *pki.Authority, dir string) pki.Files {
 	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	cert, key, err := authority.IssuePair(pki.Leaf{
+		Identity: identity.Identity{TrustDomain: "lab", Role: identity.Server, Name: "temporal"}, DNS: []string{"temporal.test"},
+	})
 	require.NoError(t, err)
 
-	who, err := url.Parse("spiffe://cyborg/server/test")
-	require.NoError(t, err)
-	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
-		URIs:         []*url.URL{who},
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "test"}, DNSNames: names, NotAfter: time.Now().Add(time.Hour),
-		ExtKeyUsage: []x509.ExtKeyUsage{usage},
-	}, a.cert, private.Public(), a.key)
-	require.NoError(t, err)
-
-	encoded, err := x509.MarshalPKCS8PrivateKey(private)
-	require.NoError(t, err)
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded})
-}
-
-// pem returns the authority's own certificate.
-func (a authority) pem() []byte {
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
-}
-
-// files writes the PEM of each into a file.
-func files(t *testing.T, cert, key, ca []byte) engine.TLS {
-	t.Helper()
-	dir := t.TempDir()
 	write := func(name string, content []byte) string {
 		path := filepath.Join(dir, name)
-		require.NoError(t, os.WriteFile(path, content, 0o600))
+		require.NoError(t, os.WriteFile(path+".new", content, 0o600))
+		require.NoError(t, os.Rename(path+".new", path))
 		return path
 	}
-	return engine.TLS{CertFile: write("cert", cert), KeyFile: write("key", key), ClientCAFile: write("ca", ca)}
+	return pki.Files{
+		Key: write("key", key), Cert: write("cert", cert), CA: write("ca", pki.EncodeCertificate(authority.Certificate())),
+	}
 }
 
-// TestEngineBeyondLoopbackNeedsCertificates: an engine that other machines can
-// reach takes only clients with a certificate of its authority.
-func TestEngineBeyondLoopbackNeedsCertificates(t *testing.T) {
+// connect asks the frontend something with a certificate of the authority from,
+// if there is one.
+func connect(t *testing.T, e *engine.Engine, server, from *pki.Authority) error {
+	t.Helper()
+	config := &tls.Config{RootCAs: pool(server), ServerName: "temporal.test", MinVersion: tls.VersionTLS12}
+	within := time.Minute
+	if from != server {
+		within = 2 * time.Second // until the client gives up
+	}
+	if from != nil {
+		cert, key, err := from.IssuePair(pki.Leaf{Identity: identity.Identity{TrustDomain: identity.DefaultTrustDomain, Role: identity.Server, Name: "s1"}})
+		require.NoError(t, err)
+		made, err := tls.X509KeyPair(cert, key)
+		require.NoError(t, err)
+		config.Certificates = []tls.Certificate{made}
+	}
+
+	c, err := client.DialContext(t.Context(), client.Options{
+		HostPort: e.FrontendAddress(), Namespace: e.Namespace(), Logger: sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
+		ConnectionOptions: client.ConnectionOptions{TLS: config, GetSystemInfoTimeout: within},
+	})
+	if err == nil {
+		c.Close()
+	}
+	return err
+}
+
+// TestEngineBeyondLoopback: also on an address that other machines can reach, an
+// engine takes only clients with a certificate of its authority. A replaced
+// authority and certificate count without a restart, and no certificate of this
+// process is good for a client outside.
+func TestEngineBeyondLoopback(t *testing.T) {
 	t.Parallel()
 	_, server := database(t)
-
-	ours := newAuthority(t)
-	cert, key := ours.sign(t, x509.ExtKeyUsageServerAuth, "temporal.test")
-	cfg := config(server)
-	cfg.Listen = "0.0.0.0:0"
-	cfg.TLS = files(t, cert, key, ours.pem())
+	ours, foreign, next, dir := newAuthority(t), newAuthority(t), newAuthority(t), t.TempDir()
+	cfg := config(t, server)
+	cfg.Listen, cfg.TLS = "0.0.0.0:0", files(t, ours, dir)
 
 	e := start(t, cfg, t.Output())
 	require.True(t, strings.HasPrefix(e.FrontendAddress(), "127.0.0.1:"))
 	runGreeting(t, e, "inside")
 	requireUI(t, e)
 
-	servers := x509.NewCertPool()
-	servers.AddCert(ours.cert)
+	require.NoError(t, connect(t, e, ours, ours))
+	require.Error(t, connect(t, e, ours, nil))
+	require.Error(t, connect(t, e, ours, foreign))
 
-	connect := func(within time.Duration, certificates ...tls.Certificate) error {
-		c, err := client.DialContext(t.Context(), client.Options{
-			HostPort: e.FrontendAddress(), Namespace: e.Namespace(), Logger: sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
-			ConnectionOptions: client.ConnectionOptions{
-				TLS:                  &tls.Config{RootCAs: servers, ServerName: "temporal.test", Certificates: certificates, MinVersion: tls.VersionTLS12},
-				GetSystemInfoTimeout: within,
-			},
-		})
-		if err == nil {
-			c.Close()
+	files(t, next, dir)
+	require.NoError(t, connect(t, e, next, next))
+	require.Error(t, connect(t, e, next, ours))
+	runGreeting(t, e, "inside again")
+	requireUI(t, e)
+}
+
+// TestNoPortWithoutCertificate: whatever port of this process a user of the
+// machine finds, none answers a call without a certificate, nor with one for the
+// frontend that is shown elsewhere.
+func TestNoPortWithoutCertificate(t *testing.T) {
+	t.Parallel()
+	g := startGuarded(t)
+	cert, key, err := g.authority.IssuePair(pki.Leaf{Identity: identity.Identity{TrustDomain: "lab", Role: identity.Admin, Name: "ann"}})
+	require.NoError(t, err)
+	admin, err := tls.X509KeyPair(cert, key)
+	require.NoError(t, err)
+
+	ports := listening(t)
+	require.GreaterOrEqual(t, len(ports), 4, "Temporal has three services that listen, and a Web UI")
+	for _, port := range ports {
+		address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		for name, creds := range map[string]credentials.TransportCredentials{
+			"plain": insecure.NewCredentials(),
+			"TLS":   credentials.NewTLS(&tls.Config{InsecureSkipVerify: true}),
+			"with the name of this process": credentials.NewTLS(&tls.Config{
+				InsecureSkipVerify: true, ServerName: "temporal.cyborg.internal", Certificates: []tls.Certificate{admin},
+			}),
+		} {
+			require.Contains(t, []codes.Code{codes.Unavailable, codes.DeadlineExceeded}, health(t, address, creds), "%s, %s", address, name)
 		}
-		return err
+
+		// The certificate of an admin is good at the frontend, and nowhere else.
+		if address != g.FrontendAddress() {
+			creds := credentials.NewTLS(&tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{admin}})
+			require.Contains(t, []codes.Code{codes.Unavailable, codes.DeadlineExceeded}, health(t, address, creds), address)
+		}
 	}
 
-	pair := func(from authority) tls.Certificate {
-		certificate, err := tls.X509KeyPair(from.sign(t, x509.ExtKeyUsageClientAuth))
+	creds := credentials.NewTLS(&tls.Config{RootCAs: pool(g.authority), ServerName: "temporal.test", Certificates: []tls.Certificate{admin}})
+	require.Equal(t, codes.OK, health(t, g.FrontendAddress(), creds))
+}
+
+// health returns how a call of the service's health ends.
+func health(t *testing.T, address string, creds credentials.TransportCredentials) codes.Code {
+	t.Helper()
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(creds))
+	require.NoError(t, err)
+	defer conn.Close()
+
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	_, err = grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: "temporal.api.workflowservice.v1.WorkflowService"})
+	return status.Code(err)
+}
+
+// listening returns the TCP ports on which this process listens.
+func listening(t *testing.T) []int {
+	t.Helper()
+	ours := map[string]bool{} // the inodes of this process's sockets
+	open, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	for _, file := range open {
+		target, err := os.Readlink(filepath.Join("/proc/self/fd", file.Name()))
+		if err == nil && strings.HasPrefix(target, "socket:[") {
+			ours[strings.Trim(strings.TrimPrefix(target, "socket:"), "[]")] = true
+		}
+	}
+
+	// proc_net_tcp(5): the local address in hexadecimal digits is the second column,
+	// the state the fourth, where 0A is LISTEN, and the inode the tenth.
+	table, err := os.Open("/proc/self/net/tcp")
+	require.NoError(t, err)
+	defer table.Close()
+
+	var ports []int
+	for lines := bufio.NewScanner(table); lines.Scan(); {
+		columns := strings.Fields(lines.Text())
+		if len(columns) < 10 || columns[3] != "0A" || !ours[columns[9]] {
+			continue
+		}
+		var ip, port int
+		_, err := fmt.Sscanf(columns[1], "%X:%X", &ip, &port)
 		require.NoError(t, err)
-		return certificate
+		ports = append(ports, port)
 	}
-
-	require.NoError(t, connect(time.Minute, pair(ours)))
-	require.Error(t, connect(2*time.Second))
-	require.Error(t, connect(2*time.Second, pair(newAuthority(t))))
+	return ports
 }
 
 // TestCertificatesAreRefused: certificates that cannot work are refused at the
@@ -136,14 +209,13 @@ func TestEngineBeyondLoopbackNeedsCertificates(t *testing.T) {
 func TestCertificatesAreRefused(t *testing.T) {
 	t.Parallel()
 	ours := newAuthority(t)
-	cert, key := ours.sign(t, x509.ExtKeyUsageServerAuth, "temporal.test")
-	nameless, namelessKey := ours.sign(t, x509.ExtKeyUsageServerAuth)
+	good, other := files(t, ours, t.TempDir()), files(t, ours, t.TempDir())
 
-	for want, given := range map[string]engine.TLS{
-		"needs all of a certificate, a key and a client CA": {CertFile: "cert"},
-		"cannot be used":                         files(t, cert, namelessKey, ours.pem()),
-		"names neither a host nor an IP address": files(t, nameless, namelessKey, ours.pem()),
-		"holds no certificate":                   files(t, cert, key, key),
+	for want, given := range map[string]pki.Files{
+		"needs all of a certificate, a key and a client CA": {},
+		"needs all of a certificate":                        {Cert: good.Cert},
+		"cannot be used":                                    {Cert: good.Cert, Key: other.Key, CA: good.CA},
+		"holds no certificate":                              {Cert: good.Cert, Key: good.Key, CA: good.Key},
 	} {
 		_, err := engine.Start(t.Context(), engine.Config{Listen: "127.0.0.1:0", UIListen: "127.0.0.1:0", TLS: given}, slog.New(slog.DiscardHandler))
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))

@@ -2,123 +2,118 @@ package engine
 
 import (
 	"context"
-	"fmt"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net"
 	"net/http"
 	"time"
 
-	uiserver "github.com/temporalio/ui-server/v2/server"
+	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v4/middleware"
 	"github.com/temporalio/ui-server/v2/server/config"
-	"github.com/temporalio/ui-server/v2/server/server_options"
+	"github.com/temporalio/ui-server/v2/server/csrf"
+	"github.com/temporalio/ui-server/v2/server/route"
+	"github.com/temporalio/ui-server/v2/ui"
 
 	"github.com/cyborg-project/cyborg"
-	"github.com/cyborg-project/cyborg/internal/clock"
 )
 
-// uiLimit is how long the Web UI may take to answer after its start.
-const uiLimit = 10 * time.Second
+const (
+	// uiHeadLimit is how long a browser may take to send the head of a request.
+	uiHeadLimit = 10 * time.Second
+	// uiIdleLimit is how long a browser may keep a connection that it does not use.
+	uiIdleLimit = 2 * time.Minute
+)
 
-// webUI is Temporal's Web UI, which runs in this process.
+// webUI is Temporal's Web UI, which runs in this process. The UI has no listener
+// of its own, so that nobody reaches it past Config.UIGuard.
 type webUI struct {
 	addr   address
-	server *uiserver.Server
+	server *http.Server
 	ended  chan struct{} // closed when the server has ended
 }
 
-// startUI starts the Web UI and returns when it answers. The UI ends the whole
-// process if it cannot listen, so startUI tests the port once more immediately
-// before.
-func startUI(ctx context.Context, addr address, frontend string, settings Config, id *identity) (*webUI, error) {
-	if _, err := addr.tryListen(); err != nil {
+// startUI starts the Web UI.
+func startUI(ctx context.Context, addr address, frontend string, settings Config, id *identity, log *slog.Logger) (*webUI, error) {
+	handler, err := uiHandler(frontend, settings, id, log)
+	if err != nil {
+		return nil, cyborg.Errorf(cyborg.ErrInternal, "Temporal's Web UI does not start: %w", err)
+	}
+	if settings.UIGuard != nil {
+		handler = settings.UIGuard(handler)
+	}
+
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr.String())
+	if err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "Temporal's Web UI cannot listen on %s any more: %w", addr, err)
 	}
 
-	cfg := &config.Config{
-		Host: addr.ip.String(), Port: addr.port, TemporalGRPCAddress: frontend, DefaultNamespace: settings.Namespace,
-		EnableUI: true, HideLogs: true,
-		DisableWriteActions: !settings.UIWrites,
-		DisableNewsFetch:    true,                              // it would send requests to Temporal's maker
-		CORS:                config.CORS{CookieInsecure: true}, // it speaks plain HTTP on loopback
-	}
-
-	if id != nil {
-		cfg.TLS = id.ui
-	}
-
-	u := &webUI{
-		addr: addr, ended: make(chan struct{}),
-		server: uiserver.NewServer(server_options.WithConfigProvider(cfg)),
-	}
+	u := &webUI{addr: addr, ended: make(chan struct{}), server: &http.Server{
+		Handler: handler, ReadHeaderTimeout: uiHeadLimit, IdleTimeout: uiIdleLimit,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}}
 
 	go func() {
 		defer close(u.ended)
-		_ = u.server.Start() // it returns only errors of the configuration above
+		if err := u.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("Temporal's Web UI has ended", "error", err)
+		}
 	}()
-
-	if err := u.awaitReady(ctx); err != nil {
-		u.stop()
-		return nil, err
-	}
 
 	return u, nil
 }
 
-// awaitReady waits until the UI answers. It returns an error if the UI ends or
-// uiLimit passes first.
-func (u *webUI) awaitReady(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, uiLimit)
-	defer cancel()
-
-	for {
-		err := u.get(ctx)
-		if err == nil {
-			return nil
-		}
-
-		select {
-		case <-u.ended:
-			return cyborg.Errorf(cyborg.ErrInternal, "Temporal's Web UI ended at its start")
-		default:
-		}
-
-		if wait := clock.Sleep(ctx, 10*time.Millisecond); wait != nil {
-			return cyborg.Errorf(cyborg.ErrUnavailable, "Temporal's Web UI does not answer at %s: %w", u.url(), err)
-		}
-	}
-}
-
-// get requests the UI's health.
-func (u *webUI) get(ctx context.Context) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.url()+"/healthz", nil)
+// uiHandler returns the Web UI as a handler: its pages, and its API, which is a
+// client of the frontend.
+func uiHandler(frontend string, settings Config, id *identity, log *slog.Logger) (http.Handler, error) {
+	configured, err := config.NewConfigProviderWithRefresh(&config.Config{
+		TemporalGRPCAddress: frontend, DefaultNamespace: settings.Namespace, TLS: id.ui,
+		EnableUI:            true,
+		DisableWriteActions: !settings.UIWrites,
+		DisableNewsFetch:    true,                              // it would send requests to Temporal's maker
+		CORS:                config.CORS{CookieInsecure: true}, // it speaks plain HTTP on loopback
+	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 
-	// The default client would keep the connection open and use a proxy of the
-	// environment.
-	transport := &http.Transport{DisableKeepAlives: true}
-	response, err := (&http.Client{Transport: transport}).Do(request)
+	all, err := ui.Assets()
 	if err != nil {
-		return err
+		return nil, err
+	}
+	pages, err := fs.Sub(all, "local") // the other ones are those of Temporal's cloud
+	if err != nil {
+		return nil, err
 	}
 
-	if err := response.Body.Close(); err != nil {
+	// The pages send the token of the cookie with each request that changes
+	// something.
+	const secure = false // the cookie goes over plain HTTP
+	e := echo.New()
+	survive := middleware.RecoverWithConfig(middleware.RecoverConfig{LogErrorFunc: func(c echo.Context, err error, stack []byte) error {
+		log.ErrorContext(c.Request().Context(), "Temporal's Web UI has failed", "error", err, "stack", string(stack))
 		return err
-	}
+	}})
+	e.Use(survive, middleware.Gzip(), middleware.Secure(),
+		csrf.EnsureTokenCookie(secure), middleware.CSRFWithConfig(csrf.MiddlewareConfig(configured, secure)))
 
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("it answers %s", response.Status)
+	route.SetHealthRoute(e)
+	route.SetRenderRoute(e, "/")
+	if err := route.SetAPIRoutes(e, configured, nil); err != nil {
+		return nil, err
 	}
-	return nil
+	return e, route.SetUIRoutes(e, "", pages, configured)
 }
 
 func (u *webUI) url() string { return "http://" + u.addr.String() }
 
 // stop stops the UI and waits for its end. It does nothing for a UI that was
-// never started.
+// never started. Connections end at once: what the UI shows is Temporal's.
 func (u *webUI) stop() {
 	if u == nil {
 		return
 	}
-	u.server.Stop()
+	_ = u.server.Close() // the process ends anyhow
 	<-u.ended
 }

@@ -15,12 +15,12 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"go.temporal.io/sdk/client"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/agents"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/clock"
+	"github.com/cyborg-project/cyborg/internal/pki"
 )
 
 // The times are those of an agent; see workers/agent.
@@ -34,9 +34,9 @@ const (
 
 // settings are the options of the command line.
 type settings struct {
-	endpoint, temporal, prefix string
-	hosts, devices, shared     int
-	interval                   time.Duration
+	endpoint, temporal, authority, prefix string
+	hosts, devices                        int
+	interval                              time.Duration
 }
 
 // Counts are numbers of messages between the agents and the conductor, since
@@ -66,18 +66,21 @@ type cloud struct {
 	options settings
 	hosts   []*host
 	counts  counts
-	// temporal has one client for every options.shared hosts, made at its first
-	// use.
-	temporal []func() (client.Client, error)
-	ends     []func()   // close calls them
-	mu       sync.Mutex // guards ends
+	// authority signs the certificates that the hosts show to Temporal; nil without
+	// Temporal.
+	authority *pki.Authority
+	ends      []func()   // close calls them
+	mu        sync.Mutex // guards ends
 }
 
 // newCloud returns hosts that have not booted yet.
-func newCloud(o settings) *cloud {
+func newCloud(o settings) (*cloud, error) {
 	c := &cloud{options: o}
-	for i := range (o.hosts + o.shared - 1) / o.shared {
-		c.temporal = append(c.temporal, sync.OnceValues(func() (client.Client, error) { return c.dial(i) }))
+	if o.temporal != "" {
+		var err error
+		if c.authority, err = pki.Open(o.authority); err != nil {
+			return nil, err
+		}
 	}
 
 	for i := range o.hosts {
@@ -93,7 +96,7 @@ func newCloud(o settings) *cloud {
 		c.hosts = append(c.hosts, h)
 	}
 
-	return c
+	return c, nil
 }
 
 // later has close call end.

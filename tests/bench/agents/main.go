@@ -57,7 +57,7 @@ func run(ctx context.Context) error {
 	flag.StringVar(&options.temporal, "temporal", "", "address of Temporal; empty for hosts that take no steps")
 	flag.IntVar(&options.hosts, "hosts", 1000, "how many hosts")
 	flag.IntVar(&options.devices, "devices", 8, "devices of each host, with two handles each")
-	flag.IntVar(&options.shared, "shared", 1, "how many hosts share a connection to Temporal; really each has one")
+	flag.StringVar(&options.authority, "authority", "", "directory of the authority that signs the hosts' certificates for Temporal")
 	flag.StringVar(&options.prefix, "prefix", "sim", "what the hosts' names begin with")
 	flag.DurationVar(&options.interval, "heartbeat", 10*time.Second, "time between two heartbeats; 0 for none")
 	flag.Parse()
@@ -65,7 +65,10 @@ func run(ctx context.Context) error {
 		return errors.New("it takes options, and commands on its standard input")
 	}
 
-	c := newCloud(options)
+	c, err := newCloud(options)
+	if err != nil {
+		return err
+	}
 	defer c.close()
 
 	commands := bufio.NewScanner(os.Stdin)

@@ -2,7 +2,8 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"crypto/tls"
+	"crypto/x509"
 	"time"
 
 	"go.temporal.io/api/workflowservice/v1"
@@ -12,6 +13,8 @@ import (
 	"go.temporal.io/sdk/worker"
 
 	"github.com/cyborg-project/cyborg/internal/clock"
+	"github.com/cyborg-project/cyborg/internal/identity"
+	"github.com/cyborg-project/cyborg/internal/pki"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -24,12 +27,28 @@ const (
 	reachAgain = 15 * time.Second
 )
 
-// dial returns the Temporal client that the hosts of one share have in common.
-// It connects at its first use.
-func (c *cloud) dial(share int) (client.Client, error) {
+// dial returns the host's own connection to Temporal, with a certificate of the
+// host, which Temporal asks for. It connects at its first use.
+func (h *host) dial() (client.Client, error) {
+	certificate, key, err := h.cloud.authority.IssuePair(pki.Leaf{
+		Identity: identity.Identity{TrustDomain: identity.DefaultTrustDomain, Role: identity.Host, Name: h.name},
+	})
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		return nil, err
+	}
+
+	trusted := x509.NewCertPool()
+	trusted.AddCert(h.cloud.authority.Certificate())
 	return client.NewLazyClient(client.Options{
-		HostPort: c.options.temporal, Namespace: "cyborg", Identity: fmt.Sprintf("agent@share-%d", share), Logger: quiet{},
-		ConnectionOptions: client.ConnectionOptions{GrpcCompression: &client.GrpcCompressionNone{}},
+		HostPort: h.cloud.options.temporal, Namespace: "cyborg", Identity: "agent@" + h.name, Logger: quiet{},
+		ConnectionOptions: client.ConnectionOptions{
+			TLS:             &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: trusted, Certificates: []tls.Certificate{pair}},
+			GrpcCompression: &client.GrpcCompressionNone{},
+		},
 	})
 }
 
@@ -37,7 +56,7 @@ func (c *cloud) dial(share int) (client.Client, error) {
 // that polls for steps like that of an agent (workers/agent). It returns when
 // the worker polls. No steps ever come, because nobody gives these hosts work.
 func (h *host) serve(ctx context.Context) error {
-	connected, err := h.cloud.temporal[h.number/h.cloud.options.shared]()
+	connected, err := h.dial()
 	if err != nil {
 		return err
 	}

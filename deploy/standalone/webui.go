@@ -1,0 +1,69 @@
+package main
+
+import (
+	"net/http"
+
+	"github.com/cyborg-project/cyborg/api/auth"
+	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/internal/config"
+	"github.com/cyborg-project/cyborg/internal/server"
+)
+
+// uiGuard returns the middleware in front of Temporal's Web UI. Where the API
+// asks who its callers are, the UI does too: a browser sends a static token of the
+// API as the password of HTTP Basic, because it has no other way to send one.
+// Everybody with a token may look; only an admin may change something.
+//
+// The UI listens on loopback, where web pages reach it through their visitor's
+// browser. So requests of foreign pages are refused in any case.
+func uiGuard(c *config.Config) (func(http.Handler) http.Handler, error) {
+	open := len(c.API.Tokens) == 0 && c.API.TLS.ClientCA == "" && !c.Keystone.Enabled
+	browsers := web.GuardBrowsers(open)
+	if open {
+		return browsers, nil
+	}
+
+	callers, err := auth.New(auth.Config{Tokens: server.Tokens(c.API)})
+	if err != nil {
+		return nil, err
+	}
+
+	return func(ui http.Handler) http.Handler {
+		if len(c.API.Tokens) == 0 {
+			return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				http.Error(w, "A browser can show neither a token of Keystone nor a client certificate here.\n"+
+					"To see Temporal's Web UI, add a token with the role reader to api.tokens, and give it as the password.", http.StatusForbidden)
+			})
+		}
+		return browsers(asked(callers, ui))
+	}, nil
+}
+
+// asked returns the UI behind the question for a token.
+func asked(callers *auth.Authenticator, ui http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, token, _ := r.BasicAuth()
+		attempt := r.Clone(r.Context())
+		attempt.Header = http.Header{"X-Auth-Token": {token}}
+
+		caller, err := callers.Authenticate(attempt)
+		if err != nil {
+			w.Header().Set("WWW-Authenticate", `Basic realm="Temporal of Cyborg: a token of the API is the password", charset="UTF-8"`)
+			http.Error(w, "Give one of api.tokens as the password; the user name does not matter.", http.StatusUnauthorized)
+			return
+		}
+
+		needed := auth.Admin
+		if r.Method == http.MethodGet || r.Method == http.MethodHead {
+			needed = auth.Reader
+		}
+		if !caller.Role.Includes(needed) {
+			http.Error(w, "The token "+caller.Name+" has the role "+string(caller.Role)+", and this needs "+string(needed)+".", http.StatusForbidden)
+			return
+		}
+
+		// The UI would send the password on to Temporal.
+		r.Header.Del("Authorization")
+		ui.ServeHTTP(w, r)
+	})
+}
