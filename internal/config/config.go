@@ -284,11 +284,11 @@ type Retention struct {
 type Standalone struct {
 	StateDir       string   `key:"state_dir" auto:"/var/lib/cyborg for root, else cyborg in the XDG state directory" check:"path" example:"/var/lib/cyborg" doc:"Directory for everything that must survive the end of the process."`
 	Hosts          []string `key:"hosts" default:"sysfs:/" sep:" " doc:"The hosts to run agents for: fake:8xfpga,2xgpu (fake devices), sysfs:/ (this machine), sysfs:DIR or sysfs:FILE.tar.gz (the recorded sysfs of a machine). To give a host a name, put NAME= before it."`
-	TemporalListen string   `key:"temporal_listen" default:"127.0.0.1:7233" check:"listen" doc:"Address and port of the embedded Temporal. On an address beyond loopback, Temporal needs all of temporal_tls."`
+	TemporalListen string   `key:"temporal_listen" default:"127.0.0.1:7233" check:"listen" doc:"Address and port of the embedded Temporal, which asks every client for a certificate. On an address beyond loopback, it needs all of temporal_tls."`
 
-	// TemporalTLS protects the embedded Temporal. What a client may do there depends
-	// on the identity in its certificate.
+	// TemporalTLS are the certificates of the embedded Temporal; without them it makes
+	// its own. What a client may do there depends on the identity in its certificate.
 	TemporalTLS      ServerTLS `key:"temporal_tls"`
-	TemporalUIListen string    `key:"temporal_ui_listen" default:"127.0.0.1:8233" check:"loopback" doc:"Address and port of Temporal's Web UI, which must be on loopback, because the UI has no authentication."`
-	TemporalUIWrites bool      `key:"temporal_ui_writes" default:"false" doc:"Let Temporal's Web UI start, signal, cancel, reset and terminate runs. Otherwise it only shows them. Everybody who reaches it can do what it can."`
+	TemporalUIListen string    `key:"temporal_ui_listen" default:"127.0.0.1:8233" check:"loopback" doc:"Address and port of Temporal's Web UI, which must be on loopback, because the UI speaks plain HTTP. Where the API asks for a credential, the UI asks for one of api.tokens, as the password."`
+	TemporalUIWrites bool      `key:"temporal_ui_writes" default:"false" doc:"Let Temporal's Web UI start, signal, cancel, reset and terminate runs. Otherwise it only shows them. Where the API asks for a credential, this needs a token with the role admin."`
 }

@@ -25,6 +25,7 @@ const pageLimit = time.Hour
 // what they need and the test that runs them.
 var notRunHere = map[string]string{
 	"createdb cyborg":             "a database server of the reader's own; tests/chaos runs all processes apart",
+	"temporal workflow":           "Temporal's own command line; tests/journey connects with the same certificates",
 	"temporal operator namespace": "a Temporal cluster of the reader's own; tests/chaos runs all processes apart",
 	"export CYBORG_DATABASE_URL":  "that database; tests/chaos runs all processes apart",
 	"CYBORG_DATABASE_URL=":        "it serves until it is stopped, on that database; tests/chaos runs all processes apart",

@@ -58,8 +58,9 @@ type Standalone struct {
 
 	// URL is the URL of its API.
 	URL string
-	// Temporal is the address of the frontend of the embedded Temporal.
-	Temporal string
+	// Temporal is the address of the frontend of the embedded Temporal, and UI the URL
+	// of its Web UI.
+	Temporal, UI string
 
 	process
 	options Options
@@ -141,6 +142,7 @@ func New(t testing.TB, options Options) *Standalone {
 		System:   System{StateDir: filepath.Join(dir, "state")},
 		URL:      fmt.Sprintf("http://127.0.0.1:%d", ports[0]),
 		Temporal: fmt.Sprintf("127.0.0.1:%d", ports[2]),
+		UI:       fmt.Sprintf("http://127.0.0.1:%d", ports[3]),
 		process:  newProcess("cyborg-standalone"),
 		options:  options,
 		agents:   fmt.Sprintf("127.0.0.1:%d", ports[1]),

@@ -1,6 +1,7 @@
 package standalone_test
 
 import (
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -9,7 +10,8 @@ import (
 )
 
 // TestTemporalCommandRefusals runs "cyborg-standalone temporal" without a
-// database URL, and on a database that another Temporal uses. Both are refused.
+// database URL, in a state directory that is in use, and on a database that
+// another Temporal uses. All are refused.
 func TestTemporalCommandRefusals(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:1xfpga"}})
@@ -20,7 +22,12 @@ func TestTemporalCommandRefusals(t *testing.T) {
 
 	address, err := s.DatabaseURL()
 	require.NoError(t, err)
-	_, stderr, code = s.Refused(t, append(free, "--database-url", address)...)
+	free = append(free, "--database-url", address)
+	_, stderr, code = s.Refused(t, free...)
+	require.NotZero(t, code)
+	require.Contains(t, stderr, "stop that one first, or name another with --state-dir")
+
+	_, stderr, code = s.Refused(t, append(free, "--state-dir", filepath.Join(t.TempDir(), "state"))...)
 	require.NotZero(t, code)
 	require.Contains(t, stderr, "is used by the Temporal of another process")
 	harness.RequireSound(t, s)
