@@ -74,19 +74,34 @@ func ofDoors() []mutant {
 			new: "if foreign {",
 		},
 		{
-			breaks: "a host answers only what it has polled", file: guard + "seal.go", pkg: pkg, test: "TestHostsAnswerWhatTheyPolled",
-			old: "case !sealed || !hmac.Equal(seal, g.mac(inner, who.Identity)):",
-			new: "case !sealed || len(inner)+len(seal) == 0:",
+			breaks: "a host answers only what it has polled", file: guard + "seal.go", pkg: pkg, test: "TestEachAnswersWhatItPolled",
+			old: "if !sealed || !hmac.Equal(seal, g.mac(inner, who.Identity)) {",
+			new: "if !sealed || len(inner)+len(seal) == 0 {",
 		},
 		{
-			breaks: "the seal is the host's own", file: guard + "seal.go", pkg: pkg, test: "TestHostsAnswerWhatTheyPolled",
+			breaks: "the seal is the host's own", file: guard + "seal.go", pkg: pkg, test: "TestEachAnswersWhatItPolled",
 			old: "[]byte(who.String()), token}",
 			new: "[]byte(who.Role), token}",
 		},
 		{
-			breaks: "nobody else answers the step of a host", file: guard + "seal.go", pkg: pkg, test: "TestHostsAnswerWhatTheyPolled",
-			old: "case who.Role != identity.Host && sealed:",
-			new: "case false:",
+			breaks: "nobody makes up the token of a step", file: guard + "seal.go", pkg: pkg, test: "TestEachAnswersWhatItPolled",
+			old: "if !sealed || !hmac.Equal(seal, g.mac(inner, who.Identity)) {",
+			new: "if sealed && !hmac.Equal(seal, g.mac(inner, who.Identity)) {",
+		},
+		{
+			breaks: "a step that comes with the answer to a workflow's task is sealed", file: guard + "seal.go", pkg: pkg, test: "TestEachAnswersWhatItPolled",
+			old: "tasks = answer.GetActivityTasks()",
+			new: "tasks = nil",
+		},
+		{
+			breaks: "Temporal's own services take no client from outside", file: standalone + "engine/identity.go", pkg: standalone + "engine", test: "TestNoPortWithoutCertificate",
+			old: "id.services = listenerTLS(self, own)",
+			new: "id.services = &tls.Config{Certificates: []tls.Certificate{self}}",
+		},
+		{
+			breaks: "only this process is what it says under its own name", file: standalone + "engine/identity.go", pkg: standalone + "engine", test: "TestNoPortWithoutCertificate",
+			old: "if hello.ServerName == insideName {",
+			new: "if false {",
 		},
 	}
 }

@@ -157,6 +157,7 @@ func TestGuardedEngine(t *testing.T) {
 	requireDenied(t, complete(t, server, task.GetTaskToken(), "lie"), "a server answers no step")
 	requireDenied(t, complete(t, admin, task.GetTaskToken(), "lie"), "nor does an operator")
 	requireDenied(t, complete(t, h2, task.GetTaskToken()[:len(task.GetTaskToken())-40], "lie"), "a token without its seal")
+	requireDenied(t, complete(t, server, task.GetTaskToken()[:len(task.GetTaskToken())-40], "lie"), "nor for a server")
 	_, err = poll(t, h1, "h2")
 	requireDenied(t, err, "another host's queue")
 

@@ -226,6 +226,19 @@ func polled(t testing.TB, g *Guard, who caller, token []byte) []byte {
 	return answer.(*workflowservice.PollActivityTaskQueueResponse).GetTaskToken()
 }
 
+// eager is polled for a step that Temporal gives out at once.
+func eager(t testing.TB, g *Guard, who caller, token []byte) []byte {
+	t.Helper()
+	ctx := context.WithValue(t.Context(), authorization.MappedClaims, &authorization.Claims{Extensions: who})
+	answer, err := g.sealPolled(ctx, nil, nil, func(context.Context, any) (any, error) {
+		return &workflowservice.RespondWorkflowTaskCompletedResponse{
+			ActivityTasks: []*workflowservice.PollActivityTaskQueueResponse{{TaskToken: bytes.Clone(token)}},
+		}, nil
+	})
+	require.NoError(t, err)
+	return answer.(*workflowservice.RespondWorkflowTaskCompletedResponse).GetActivityTasks()[0].GetTaskToken()
+}
+
 // answer decides about the answer to a task.
 func answer(g *Guard, who caller, token []byte) error {
 	var all []error
@@ -248,9 +261,9 @@ func answer(g *Guard, who caller, token []byte) error {
 	return all[0]
 }
 
-// TestHostsAnswerWhatTheyPolled: a host answers its own steps only, and Temporal
-// reads a sealed token as the same task.
-func TestHostsAnswerWhatTheyPolled(t *testing.T) {
+// TestEachAnswersWhatItPolled: hosts and servers answer their own steps only, and
+// Temporal reads a sealed token as the same task.
+func TestEachAnswersWhatItPolled(t *testing.T) {
 	t.Parallel()
 	g := newGuard(t)
 	h1, h2 := as(host, "h1"), as(host, "h2")
@@ -293,8 +306,15 @@ func TestHostsAnswerWhatTheyPolled(t *testing.T) {
 	require.Error(t, answer(g, h2, sealed), "another host's step")
 	require.Error(t, answer(g, as(server, "h1"), sealed), "a server answers no step of a host")
 	require.Error(t, answer(g, as(admin, "a"), sealed))
-	require.Equal(t, plain, polled(t, g, as(server, "s"), plain))
-	require.NoError(t, answer(g, as(server, "s"), plain))
+
+	// A server answers what servers have polled, and cannot make up the token of a
+	// host's step, whose parts it knows.
+	s1 := as(server, "s1")
+	require.Error(t, answer(g, s1, plain))
+	require.NoError(t, answer(g, s1, polled(t, g, s1, plain)))
+	require.Error(t, answer(g, as(server, "s2"), polled(t, g, s1, plain)))
+	require.NoError(t, answer(g, s1, eager(t, g, s1, plain)), "a step that came with the answer to a workflow's task")
+	require.Equal(t, plain, polled(t, g, caller{self: true}, plain))
 
 	require.Empty(t, polled(t, g, h1, nil), "no task came")
 }

@@ -19,35 +19,48 @@ import (
 // The token of an activity's task is a protobuf message with the names of the
 // workflow and of the activity. It names no task queue and has no signature
 // (Temporal 1.32, api/token/v1), so whoever knows or guesses one could answer
-// another host's step. A token that a host polls therefore gets a seal: one more
+// another one's step. A token that is given out therefore gets a seal: one more
 // field, which Temporal does not know and ignores, with a MAC over the token and
-// the identity of the host.
+// the identity of who got it.
 
 // sealField is the number of the field with the seal. The messages of tokens
 // have far lower ones.
 const sealField = 536_870_000
 
-// sealPolled seals the token in the answer to a host's poll. It is an
-// interceptor of Temporal's frontend, within the authorization.
+// sealPolled seals the tokens in the answer to a poll, and those of the steps
+// that a server gets with the answer to a workflow's task. It is an interceptor of
+// Temporal's frontend, within the authorization.
 func (g *Guard) sealPolled(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	response, err := handler(ctx, request)
-
-	task, ok := response.(*workflowservice.PollActivityTaskQueueResponse)
-	if err != nil || !ok || len(task.GetTaskToken()) == 0 {
+	if err != nil {
 		return response, err
 	}
 
-	claims, _ := ctx.Value(authorization.MappedClaims).(*authorization.Claims)
-	if claims == nil {
-		return nil, cyborg.Errorf(cyborg.ErrInternal, "a task was polled by nobody")
+	var tasks []*workflowservice.PollActivityTaskQueueResponse
+	switch answer := response.(type) {
+	case *workflowservice.PollActivityTaskQueueResponse:
+		tasks = append(tasks, answer)
+	case *workflowservice.RespondWorkflowTaskCompletedResponse:
+		tasks = answer.GetActivityTasks()
 	}
-	if who, _ := claims.Extensions.(caller); who.Role == identity.Host {
-		task.TaskToken = g.seal(task.GetTaskToken(), who.Identity)
+
+	for _, task := range tasks {
+		if len(task.GetTaskToken()) == 0 {
+			continue // a poll that found nothing
+		}
+
+		claims, _ := ctx.Value(authorization.MappedClaims).(*authorization.Claims)
+		if claims == nil {
+			return nil, cyborg.Errorf(cyborg.ErrInternal, "a task was polled by nobody")
+		}
+		if who, _ := claims.Extensions.(caller); !who.self {
+			task.TaskToken = g.seal(task.GetTaskToken(), who.Identity)
+		}
 	}
-	return task, nil
+	return response, nil
 }
 
-// seal returns the token with the seal of the host.
+// seal returns the token with the seal for its owner.
 func (g *Guard) seal(token []byte, who identity.Identity) []byte {
 	out := protowire.AppendTag(bytes.Clone(token), sealField, protowire.BytesType)
 	return protowire.AppendBytes(out, g.mac(token, who))
@@ -89,8 +102,7 @@ func unseal(token []byte) (inner, seal []byte, sealed bool) {
 }
 
 // ownTask refuses the answer to, and the heartbeat of, a task that the caller
-// has not polled: a host needs its seal on the token, and nobody else may have
-// one there.
+// has not got.
 func ownTask(g *Guard, who caller, request any) error {
 	with, ok := request.(interface{ GetTaskToken() []byte })
 	if !ok {
@@ -98,12 +110,7 @@ func ownTask(g *Guard, who caller, request any) error {
 	}
 
 	inner, seal, sealed := unseal(with.GetTaskToken())
-	switch {
-	case who.Role != identity.Host && sealed:
-		return cyborg.Errorf(cyborg.ErrForbidden, "%s may not answer the step of a host", who)
-	case who.Role != identity.Host:
-		return nil
-	case !sealed || !hmac.Equal(seal, g.mac(inner, who.Identity)):
+	if !sealed || !hmac.Equal(seal, g.mac(inner, who.Identity)) {
 		return cyborg.Errorf(cyborg.ErrForbidden, "%s may answer only what it has polled", who)
 	}
 	return nil
