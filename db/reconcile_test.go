@@ -45,7 +45,7 @@ func TestDisagreementsOfJournalAndRecords(t *testing.T) {
 	add := func(name string) { h.content.Backends[0].Devices = append(h.content.Backends[0].Devices, device(name)) }
 
 	attached := []string{"agreed", "forgotten", "lost", "doubted", "broken", "instance", "gone"}
-	free := []string{"unrecorded", "unrecorded-doubt", "unrecorded-lost", "free", "claimed", "doubt", "doubt-journal"}
+	free := []string{"unrecorded", "unrecorded-doubt", "unrecorded-lost", "detached", "free", "claimed", "doubt", "doubt-journal"}
 	for _, name := range append(attached, free...) {
 		add(name)
 	}
@@ -78,6 +78,12 @@ func TestDisagreementsOfJournalAndRecords(t *testing.T) {
 	h.journal("unrecorded-lost", cyborg.AttachmentLost)
 	h.journal("never-heard-of", cyborg.AttachmentDone)
 
+	// The records have the operation of this one, so they know of its end, too.
+	past := r.do(t, toAttach(h.accelerator(t, "detached").UUID, onHost("h1")), cyborg.OperationSucceeded)
+	r.do(t, toDetach(h.accelerator(t, "detached").UUID, nil), cyborg.OperationSucceeded)
+	h.journal("detached", cyborg.AttachmentDone)
+	h.content.Attachments[len(h.content.Attachments)-1].Operation = past.Operation
+
 	devices := h.content.Backends[0].Devices
 	for i, d := range devices {
 		if d.Identity == "gone" {
@@ -96,9 +102,10 @@ func TestDisagreementsOfJournalAndRecords(t *testing.T) {
 		"lost":             {cyborg.AttachmentLost, "attached", true},
 		"doubted":          {cyborg.AttachmentInDoubt, "attached", true},
 		"broken":           {cyborg.AttachmentDone, "attached", true},
-		"unrecorded":       {cyborg.AttachmentDone, "", false},
-		"unrecorded-doubt": {cyborg.AttachmentInDoubt, "", false},
-		"unrecorded-lost":  {cyborg.AttachmentLost, "", false},
+		"unrecorded":       {cyborg.AttachmentDone, "left", false},
+		"unrecorded-doubt": {cyborg.AttachmentInDoubt, "left", false},
+		"unrecorded-lost":  {cyborg.AttachmentLost, "left", false},
+		"detached":         {cyborg.AttachmentDone, "", false},
 		"never-heard-of":   {cyborg.AttachmentDone, "", false},
 		"doubt":            {"", "in_doubt", false},
 		"doubt-journal":    {cyborg.AttachmentDone, "in_doubt", false},
@@ -119,7 +126,7 @@ func TestDisagreementsOfJournalAndRecords(t *testing.T) {
 			require.Equal(t, h.accelerator(t, name).UUID, d.Accelerator)
 			require.Equal(t, h.accelerator(t, name).Handles[0].UUID, d.Handle.UUID)
 		}
-		if d.Recorded != "" && d.Recorded != "given" { // the journal says which operation had attached what was given
+		if d.Recorded != "" && d.Recorded != "given" && d.Recorded != "left" { // the journal says which operation had attached what was given
 			require.Equal(t, h.accelerator(t, name).Handles[0].Operation, d.Operation)
 		}
 	}

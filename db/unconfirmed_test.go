@@ -232,6 +232,41 @@ func TestForceKeepsOtherHolders(t *testing.T) {
 	require.Equal(t, &cyborg.Fence{Reason: "vanished while in use"}, r.accelerator(t, id).Fence)
 }
 
+// TestLostAttachment: a host has a handle attached that the records call free,
+// by an operation that they do not have, because the database was restored.
+// Nobody gets the handle before the host has settled it. Where they have the
+// operation, the report is only older than the detach.
+func TestLostAttachment(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 3)
+	lost, known := h.ready(t, "card0").UUID, h.ready(t, "card1").UUID
+	attached := r.do(t, toAttach(known, onHost("h1")), cyborg.OperationSucceeded)
+	r.do(t, toDetach(known, nil), cyborg.OperationSucceeded)
+
+	h.journal("card0", cyborg.AttachmentDone)
+	h.journal("card2", cyborg.AttachmentDone)
+	h.content.Attachments = append(h.content.Attachments, agentapi.Attachment{
+		Backend: "fake", Deployable: "card1", Handle: "card1.0", Operation: attached.Operation, State: cyborg.AttachmentDone,
+	})
+	h.report(t)
+
+	r.requireUnsettled(t, lost, uuid.Nil)
+	require.Nil(t, r.accelerator(t, known).Fence)
+	r.do(t, toAttach(known, instance("vm1")), cyborg.OperationSucceeded)
+
+	found := r.disagreements(t)
+	require.Equal(t, "left", found["card0"].Recorded)
+	require.False(t, found["card0"].Attach)
+	require.Equal(t, "left", found["card2"].Recorded, "an accelerator that is not in service, too")
+
+	h.content.Attachments = nil
+	h.report(t)
+	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{found["card0"], found["card2"]}))
+	require.Nil(t, r.accelerator(t, lost).Fence)
+	r.do(t, toAttach(lost, instance("vm2")), cyborg.OperationSucceeded)
+}
+
 // TestForgetUnconfirmed: hardware that has been missing for long is forgotten
 // together with its unconfirmed handles.
 func TestForgetUnconfirmed(t *testing.T) {

@@ -496,6 +496,7 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 		diff  merge.Changes
 		rows  []hostRow
 		boots []boot
+		lost  lostAttachments
 	)
 
 	for _, i := range which {
@@ -538,6 +539,7 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 			host.Base = ""
 		}
 
+		lost.add(&r, v)
 		host.exceed = v.Exceed
 		host.Attachments = r.Content.Attachments
 		if host.Attachments == nil { // the column does not allow null
@@ -561,5 +563,8 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 		return nil, err
 	}
 
-	return written, markNewUnconfirmed(ctx, tx, rows, diff.Handles.Inserts)
+	if err := markNewUnconfirmed(ctx, tx, rows, diff.Handles.Inserts); err != nil {
+		return nil, err
+	}
+	return written, lost.mark(ctx, tx)
 }

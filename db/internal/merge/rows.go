@@ -100,5 +100,11 @@ type Tracked[T any] struct {
 	was *T // nil where the row is new
 }
 
+// Row returns the row as it is to be written.
+func (t *Tracked[T]) Row() *T { return &t.row }
+
+// Known says that the row was in the database before the merge.
+func (t *Tracked[T]) Known() bool { return t.was != nil }
+
 // Recorded returns a tracked row as it was read from the database.
 func Recorded[T any](row T) *Tracked[T] { was := row; return &Tracked[T]{row: row, was: &was} }
