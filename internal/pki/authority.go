@@ -114,7 +114,8 @@ func found(dir string) (*Authority, error) {
 		return nil, broken(dir, err)
 	}
 
-	der, err := signItself(key)
+	now := time.Now()
+	der, err := signItself(key, now.Add(-backdate), now.Add(AuthorityLife))
 	if err != nil {
 		return nil, err
 	}
@@ -128,11 +129,10 @@ func found(dir string) (*Authority, error) {
 }
 
 // signItself returns the certificate of an authority with this key, in DER.
-func signItself(key crypto.Signer) ([]byte, error) {
-	now := time.Now()
+func signItself(key crypto.Signer, from, to time.Time) ([]byte, error) {
 	template := &x509.Certificate{
-		Subject:   pkix.Name{Organization: []string{"Cyborg"}, CommonName: "Cyborg authority of " + now.UTC().Format(time.DateOnly)},
-		NotBefore: now.Add(-backdate), NotAfter: now.Add(AuthorityLife),
+		Subject:   pkix.Name{Organization: []string{"Cyborg"}, CommonName: "Cyborg authority of " + time.Now().UTC().Format(time.DateOnly)},
+		NotBefore: from, NotAfter: to,
 		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
 		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 	}
@@ -145,14 +145,16 @@ func signItself(key crypto.Signer) ([]byte, error) {
 }
 
 // Temporary returns a new authority that is in no directory and ends with the
-// process. It is for what a process shows to itself.
+// process. It is for what a process shows to itself. Its certificates are valid
+// at any time, because the clock of the machine may jump while the process runs.
 func Temporary() (*Authority, error) {
 	key, _, err := GenerateKey()
 	if err != nil {
 		return nil, err
 	}
 
-	der, err := signItself(key)
+	// RFC 5280, section 4.1.2.5, has this end for certificates without one.
+	der, err := signItself(key, time.Unix(0, 0), time.Date(9999, time.December, 31, 23, 59, 59, 0, time.UTC))
 	if err != nil {
 		return nil, err
 	}
@@ -242,7 +244,8 @@ type Leaf struct {
 	// hour earlier.
 	Start time.Time
 	// Valid is how long the certificate is valid from Start on; zero means
-	// DefaultLife. It never outlives its authority.
+	// DefaultLife. It never outlives its authority. Neither counts for a temporary
+	// authority.
 	Valid time.Duration
 }
 
@@ -272,8 +275,13 @@ func (a *Authority) Issue(public crypto.PublicKey, leaf Leaf) (*x509.Certificate
 			leaf.Start.UTC().Format(time.RFC3339), end.UTC().Format(time.RFC3339), a.certificate.NotAfter.UTC().Format(time.RFC3339))
 	}
 
+	begin := leaf.Start.Add(-backdate)
+	if a.dir == "" {
+		begin, end = a.certificate.NotBefore, a.certificate.NotAfter
+	}
+
 	template := &x509.Certificate{
-		NotBefore: leaf.Start.Add(-backdate), NotAfter: end,
+		NotBefore: begin, NotAfter: end,
 		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: usages(leaf.Identity.Role),
 		DNSNames: leaf.DNS, IPAddresses: leaf.IPs,
 	}

@@ -559,3 +559,26 @@ func TestHold(t *testing.T) {
 	_, err = dial(t, address, client(t, issue(t, a, pki.Leaf{Identity: who(identity.Host, "h1")})).Config())
 	require.NoError(t, err)
 }
+
+// TestTemporary: what a process shows to itself is valid at any time, because its
+// clock may jump, and is in no file.
+func TestTemporary(t *testing.T) {
+	t.Parallel()
+	authority, err := pki.Temporary()
+	require.NoError(t, err)
+	text, key, err := authority.IssuePair(pki.Leaf{
+		Identity: identity.Identity{TrustDomain: "lab", Role: identity.Server, Name: "s1"}, DNS: []string{"inside"}, Valid: time.Hour,
+	})
+	require.NoError(t, err)
+	pair, err := tls.X509KeyPair(text, key)
+	require.NoError(t, err)
+
+	trusted := x509.NewCertPool()
+	trusted.AddCert(authority.Certificate())
+	for _, year := range []int{1971, 2000, 2100, 9998} {
+		_, err := pair.Leaf.Verify(x509.VerifyOptions{
+			Roots: trusted, DNSName: "inside", CurrentTime: time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC),
+		})
+		require.NoError(t, err, "%d", year)
+	}
+}

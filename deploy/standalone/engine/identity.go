@@ -75,7 +75,6 @@ func load(cfg Config, log *slog.Logger) (*identity, error) {
 
 	self, err := pair(own, pki.Leaf{
 		Identity: trust.Identity{TrustDomain: cfg.TrustDomain, Role: trust.Server, Name: "temporal"}, DNS: []string{insideName},
-		Valid: pki.AuthorityLife,
 	})
 	if err != nil {
 		return nil, err
@@ -155,7 +154,7 @@ func (id *identity) clientWith(certificate tls.Certificate) *tls.Config {
 
 // client returns the configuration of a client in this process with an identity.
 func (id *identity) client(who trust.Identity) (*tls.Config, error) {
-	certificate, err := pair(id.inside, pki.Leaf{Identity: who, Valid: pki.AuthorityLife})
+	certificate, err := pair(id.inside, pki.Leaf{Identity: who})
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +169,7 @@ func (id *identity) addUI(cfg Config, own *pki.Authority) error {
 		who.Role = trust.Admin
 	}
 
-	certificate, key, err := id.inside.IssuePair(pki.Leaf{Identity: who, Valid: pki.AuthorityLife})
+	certificate, key, err := id.inside.IssuePair(pki.Leaf{Identity: who})
 	if err != nil {
 		return err
 	}
