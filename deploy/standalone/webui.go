@@ -3,6 +3,7 @@ package main
 import (
 	"net/http"
 
+	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/auth"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/internal/config"
@@ -30,9 +31,9 @@ func uiGuard(c *config.Config) (func(http.Handler) http.Handler, error) {
 
 	return func(ui http.Handler) http.Handler {
 		if len(c.API.Tokens) == 0 {
-			return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				http.Error(w, "A browser can show neither a token of Keystone nor a client certificate here.\n"+
-					"To see Temporal's Web UI, add a token with the role reader to api.tokens, and give it as the password.", http.StatusForbidden)
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				web.WriteError(w, r, cyborg.Errorf(cyborg.ErrForbidden, "a browser can show neither a token of Keystone nor a client certificate here").
+					WithHint("To see Temporal's Web UI, add a token with the role reader to api.tokens, and give it as the password."))
 			})
 		}
 		return browsers(asked(callers, ui))
@@ -48,8 +49,8 @@ func asked(callers *auth.Authenticator, ui http.Handler) http.Handler {
 
 		caller, err := callers.Authenticate(attempt)
 		if err != nil {
-			w.Header().Set("WWW-Authenticate", `Basic realm="Temporal of Cyborg: a token of the API is the password", charset="UTF-8"`)
-			http.Error(w, "Give one of api.tokens as the password; the user name does not matter.", http.StatusUnauthorized)
+			web.WriteError(w, r, askPassword{cyborg.Errorf(cyborg.ErrUnauthenticated, "Temporal's Web UI asks for a token of the API").
+				WithHint("Give one of api.tokens as the password; the user name does not matter.")})
 			return
 		}
 
@@ -58,7 +59,7 @@ func asked(callers *auth.Authenticator, ui http.Handler) http.Handler {
 			needed = auth.Reader
 		}
 		if !caller.Role.Includes(needed) {
-			http.Error(w, "The token "+caller.Name+" has the role "+string(caller.Role)+", and this needs "+string(needed)+".", http.StatusForbidden)
+			web.WriteError(w, r, cyborg.Errorf(cyborg.ErrForbidden, "the token %s has the role %s, and this needs %s", caller.Name, caller.Role, needed))
 			return
 		}
 
@@ -66,4 +67,14 @@ func asked(callers *auth.Authenticator, ui http.Handler) http.Handler {
 		r.Header.Del("Authorization")
 		ui.ServeHTTP(w, r)
 	})
+}
+
+// askPassword is the error that has a browser ask its user for a token.
+type askPassword struct{ error }
+
+func (a askPassword) Unwrap() error { return a.error }
+
+// Challenges returns the value of the header WWW-Authenticate.
+func (askPassword) Challenges() []string {
+	return []string{`Basic realm="Temporal of Cyborg: a token of the API is the password", charset="UTF-8"`}
 }

@@ -36,7 +36,7 @@ type webUI struct {
 
 // startUI starts the Web UI.
 func startUI(ctx context.Context, addr address, frontend string, settings Config, id *identity, log *slog.Logger) (*webUI, error) {
-	handler, err := uiHandler(frontend, settings, id, log)
+	handler, err := uiHandler(frontend, settings, id, log) //nolint:contextcheck // each request is logged with its own context
 	if err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrInternal, "Temporal's Web UI does not start: %w", err)
 	}
@@ -57,7 +57,7 @@ func startUI(ctx context.Context, addr address, frontend string, settings Config
 	go func() {
 		defer close(u.ended)
 		if err := u.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			log.Error("Temporal's Web UI has ended", "error", err)
+			log.ErrorContext(ctx, "Temporal's Web UI has ended", "error", err)
 		}
 	}()
 
