@@ -1,6 +1,7 @@
 package temporalclient
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -107,17 +108,20 @@ func (e *examiner) ask(ctx context.Context, check string, question func(context.
 // namespaceIsThere checks that the namespace exists and keeps histories for
 // long enough. It returns false where nothing else can be checked without it.
 func (e *examiner) namespaceIsThere(ctx context.Context, histories time.Duration) bool {
-	var described *workflowservice.DescribeNamespaceResponse
-	keep := max(histories, 24*time.Hour)
+	do := createNamespace(e.namespace, max(histories, 24*time.Hour))
+	limited, cancel := context.WithTimeout(ctx, examineLimit)
+	defer cancel()
 
-	ok := e.ask(ctx, "namespace", func(ctx context.Context) (err error) {
-		described, err = e.client.WorkflowService().DescribeNamespace(ctx, &workflowservice.DescribeNamespaceRequest{Namespace: e.namespace})
-		if _, missing := errors.AsType[*serviceerror.NamespaceNotFound](err); missing {
-			err = fmt.Errorf("there is no namespace %s", e.namespace)
-		}
-		return err
-	}, createNamespace(e.namespace, keep))
-	if !ok {
+	described, err := e.client.WorkflowService().DescribeNamespace(limited, &workflowservice.DescribeNamespaceRequest{Namespace: e.namespace})
+	if _, missing := errors.AsType[*serviceerror.NamespaceNotFound](err); missing {
+		err = fmt.Errorf("there is no namespace %s", e.namespace)
+	}
+	if refused, ok := errors.AsType[*serviceerror.PermissionDenied](err); ok {
+		err = fmt.Errorf("Temporal refuses this process the namespace %s: %s", e.namespace, cmp.Or(refused.Reason, refused.Error()))
+		do = "Set temporal.namespace to the one of this installation, or have Temporal's operator let this process use it."
+	}
+	if err != nil {
+		e.Error("namespace", err, do)
 		return false
 	}
 

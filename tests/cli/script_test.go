@@ -46,7 +46,8 @@ func TestCommandSessions(t *testing.T) { //nolint:tparallel // testscript makes 
 				host := strings.TrimPrefix(filepath.Base(env.WorkDir), "script-")
 				env.Vars = append(env.Vars,
 					"PATH="+binaries+string(os.PathListSeparator)+os.Getenv("PATH"), "HOME="+env.WorkDir, "CI=true",
-					"CYBORG_URL="+s.URL, "URL="+s.URL, "ENDPOINT="+s.AgentEndpoint(), "TEMPORAL="+s.Temporal, "DATABASE="+database, "HOST="+host)
+					"CYBORG_URL="+s.URL, "URL="+s.URL, "ENDPOINT="+s.AgentEndpoint(), "TEMPORAL="+s.Temporal,
+					"AUTHORITY="+s.Certificates(t).Authority(), "DATABASE="+database, "HOST="+host)
 				return nil
 			},
 			Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "await": await},

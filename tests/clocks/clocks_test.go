@@ -18,6 +18,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/temporalclient"
 	"github.com/cyborg-project/cyborg/tests/clock"
 	"github.com/cyborg-project/cyborg/tests/harness"
@@ -70,8 +71,10 @@ func TestClocksDiffer(t *testing.T) {
 		c.run(t, one.name, one.clocks, c.work)
 	}
 
+	// No clock is more than an hour behind: the certificates of the test were made a
+	// moment ago, and begin to be valid an hour earlier.
 	different := clocks{
-		"temporal": 90 * time.Minute, "postgres": 30 * time.Minute, worker: -2 * time.Hour, quiet: 5 * time.Hour,
+		"temporal": 90 * time.Minute, "postgres": 30 * time.Minute, worker: -time.Hour, quiet: 5 * time.Hour,
 		"conductor1": -time.Hour, "conductor2": 3 * time.Hour, "api1": time.Hour, "api2": -30 * time.Minute,
 	}
 	c.run(t, "all different", different, func(ctx context.Context, t *testing.T) {
@@ -145,7 +148,8 @@ func start(t *testing.T, offsets clocks) *cluster {
 	var err error
 	c.temporal, err = client.DialContext(t.Context(), client.Options{
 		HostPort: c.Temporal(), Namespace: temporalclient.DefaultNamespace,
-		Logger: temporallog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
+		Logger:            temporallog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
+		ConnectionOptions: client.ConnectionOptions{TLS: c.TemporalTLS(t, identity.Admin, "tests")},
 	})
 	require.NoError(t, err)
 	t.Cleanup(c.temporal.Close)
