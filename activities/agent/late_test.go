@@ -274,24 +274,24 @@ func TestLateStage(t *testing.T) {
 	held.Addressee = numbered(6)
 	h.must(workflows.AttachActivity, held, nil)
 
-	image := h.image("new", fpgaImage("new"))
+	h.source.image = fpgaImage("far")
+	image := cyborg.Image{Source: "https://images.example/far", SHA256: sum(fpgaImage("far")), ID: "far"}
 	late := workflows.StageInput{Addressee: numbered(5), Operation: uuid.New(), Target: part(region), Image: image}
 	h.requireLate(workflows.StageActivity, late, "number 5 comes too late for "+region)
 	_, staged := h.journal.Staged(late.Operation)
 	require.False(t, staged)
+	require.Zero(t, h.source.asked)
 
-	late.Assignment = 7
+	late.Assignment, late.Image = 7, h.image("new", fpgaImage("new"))
 	h.must(workflows.StageActivity, late, nil)
 	h.requireLate(workflows.AttachActivity, held, "this host has seen 7")
 
 	// Something later passes while the image comes.
-	h.source.image = fpgaImage("far")
 	h.source.meanwhile = func() {
 		held.Assignment = 9
 		h.must(workflows.AttachActivity, held, nil)
 	}
-	late.Operation, late.Assignment = uuid.New(), 8
-	late.Image = cyborg.Image{Source: "https://images.example/far", SHA256: sum(fpgaImage("far")), ID: "far"}
+	late.Operation, late.Assignment, late.Image = uuid.New(), 8, image
 	h.requireLate(workflows.StageActivity, late, "this host has seen 9")
 	_, staged = h.journal.Staged(late.Operation)
 	require.False(t, staged)
