@@ -190,8 +190,8 @@ type LastSeenResult struct {
 // Addressee is a part of the input of every step: the agent that the step is
 // for, the run that sent it, and its assignment number. Another agent that has
 // the host's name, or that was replaced, must not take the step; no agent may
-// take it for another run; and none may take a step on an accelerator after a
-// later one.
+// take it for another run; and none may take a step on an accelerator, a backend
+// or Nova's whitelist after a later one.
 type Addressee struct {
 	// Instance is the agent that the records had accepted for the host when the
 	// step was sent; empty in a step of a release that did not say so.
@@ -200,7 +200,7 @@ type Addressee struct {
 	// where no operation sends it. Temporal gives a step that a run had sent to the
 	// agent once more if that run is reset, and nobody has asked then.
 	Run string `json:"run,omitempty"`
-	// Assignment orders this step among all that concern the same accelerator: each
+	// Assignment orders this step among all that concern the same thing: each
 	// operation, and each decision of Reconcile, has a greater number than those
 	// before it. 0 in a step of a release that did not say so.
 	Assignment int64 `json:"assignment,omitempty"`

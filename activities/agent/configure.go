@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/journal"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -19,7 +20,9 @@ func (a *Activities) configure(ctx context.Context, t *try, in workflows.Configu
 		return workflows.ConfigureResult{}, cyborg.Errorf(cyborg.ErrInvalid, "this is the agent of host %s and not of %s", a.Inventory.Host(), in.Request.Host)
 	}
 
-	configured, err := a.Inventory.Configure(ctx, in.Request)
+	configured, err := a.Inventory.Configure(ctx, in.Request, func() error {
+		return a.keepNumber(in.Addressee, journal.BackendSubject(in.Request.Backend))
+	})
 	if err != nil {
 		return workflows.ConfigureResult{}, err
 	}

@@ -130,6 +130,13 @@ func (m mortal) Write(change journal.Change) error {
 	return m.fate.point()
 }
 
+func (m mortal) KeepRaised() error {
+	if err := m.fate.point(); err != nil {
+		return err
+	}
+	return m.Journal.KeepRaised()
+}
+
 // full is a driver with all optional abilities.
 type full interface {
 	drivers.Driver

@@ -170,3 +170,129 @@ func TestSettleWhatWasGivenToAnother(t *testing.T) {
 	require.Empty(t, h.settle(given).Errors)
 	require.True(t, h.attachedNow(handle))
 }
+
+// requireLate requires that an activity is refused because its number is too
+// low for something.
+func (h *host) requireLate(name string, in any, says string) {
+	h.t.Helper()
+	require.Contains(h.t, h.refused(cyborg.ErrLate, name, in).Message, says)
+}
+
+// A configure that comes after a later one of the same backend changes nothing.
+// Other backends do not count.
+func TestLateConfigure(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.inventory.Scan(t.Context())
+	install := configure(cyborg.ConfigureInstall, "off", "", nil)
+	remove := configure(cyborg.ConfigureUninstall, "off", "", nil)
+	install.Addressee, remove.Addressee = numbered(5), numbered(7)
+
+	h.must(workflows.ConfigureActivity, install, nil)
+	h.must(workflows.ConfigureActivity, install, nil)
+
+	h.startAs(&fate{dieAt: 0})
+	require.True(t, h.try(workflows.ConfigureActivity, remove), "the number cannot be written")
+	require.NotEqual(t, cyborg.BackendDisabled, h.backends()["off"], "nothing is changed before the number is on the disk")
+
+	h.start()
+	h.inventory.Scan(t.Context())
+	h.must(workflows.ConfigureActivity, remove, nil)
+	h.start()
+	h.inventory.Scan(t.Context())
+	before := h.inventory.Content()
+	h.requireLate(workflows.ConfigureActivity, install, "number 5 comes too late for backend off: this host has seen 7")
+	require.Equal(t, before, h.inventory.Content())
+
+	neighbour := configure(cyborg.ConfigureInstall, "gpus", "fake", cyborg.JSONObject{"park": "2xgpu"})
+	neighbour.Addressee = numbered(6)
+	h.must(workflows.ConfigureActivity, neighbour, nil)
+	neighbour.Request.Action = cyborg.ConfigureUninstall
+	h.must(workflows.ConfigureActivity, neighbour, nil)
+
+	install.Assignment = 8
+	h.must(workflows.ConfigureActivity, install, nil)
+}
+
+// The file of Nova's whitelist is not replaced by a write or an undo that comes
+// after a later one.
+func TestLateWhitelist(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.inventory.Scan(t.Context())
+	first, later := whitelist(uuid.New(), region), whitelist(uuid.New(), other)
+	first.Addressee, later.Addressee = numbered(5), numbered(7)
+
+	h.must(workflows.WriteWhitelistActivity, later, nil)
+	before := h.whitelisted()
+	h.start()
+	h.requireLate(workflows.WriteWhitelistActivity, first, "number 5 comes too late for the whitelist of Nova: this host has seen 7")
+	h.requireLate(workflows.RestoreWhitelistActivity, first, "number 5 comes too late for the whitelist of Nova")
+	require.Equal(t, before, h.whitelisted())
+
+	first.Assignment = 8
+	h.must(workflows.WriteWhitelistActivity, first, nil)
+	require.NotEqual(t, before, h.whitelisted())
+
+	// The number of an undo is on the disk before the file changes.
+	before = h.whitelisted()
+	first.Assignment = 9
+	h.startAs(&fate{dieAt: 0})
+	require.True(t, h.try(workflows.RestoreWhitelistActivity, first))
+	require.Equal(t, before, h.whitelisted())
+	h.start()
+	h.must(workflows.RestoreWhitelistActivity, first, nil)
+	require.NotEqual(t, before, h.whitelisted())
+}
+
+// A write that has begun, and whose next try is refused for its number alone,
+// is refused as late: the workflow then goes on with another number.
+func TestLateWhitelistThatHasBegun(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.inventory.Scan(t.Context())
+	first, later := whitelist(uuid.New(), region), whitelist(uuid.New(), other)
+	first.Addressee, later.Addressee = numbered(5), numbered(7)
+
+	h.startAs(&fate{dieAt: 2}) // the journal says that it has begun
+	require.True(t, h.try(workflows.WriteWhitelistActivity, first))
+	h.start()
+	h.must(workflows.WriteWhitelistActivity, later, nil)
+	h.requireLate(workflows.WriteWhitelistActivity, first, "this host has seen 7")
+	first.Assignment = 8
+	h.must(workflows.WriteWhitelistActivity, first, nil)
+	require.Len(t, h.whitelisted(), 2)
+}
+
+// An image that is brought after something later was done to its deployable is
+// not kept.
+func TestLateStage(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	held := attach(uuid.New(), handle)
+	held.Addressee = numbered(6)
+	h.must(workflows.AttachActivity, held, nil)
+
+	h.source.image = fpgaImage("far")
+	image := cyborg.Image{Source: "https://images.example/far", SHA256: sum(fpgaImage("far")), ID: "far"}
+	late := workflows.StageInput{Addressee: numbered(5), Operation: uuid.New(), Target: part(region), Image: image}
+	h.requireLate(workflows.StageActivity, late, "number 5 comes too late for "+region)
+	_, staged := h.journal.Staged(late.Operation)
+	require.False(t, staged)
+	require.Zero(t, h.source.asked)
+
+	late.Assignment, late.Image = 7, h.image("new", fpgaImage("new"))
+	h.must(workflows.StageActivity, late, nil)
+	h.requireLate(workflows.AttachActivity, held, "this host has seen 7")
+
+	// Something later passes while the image comes.
+	h.source.meanwhile = func() {
+		held.Assignment = 9
+		h.must(workflows.AttachActivity, held, nil)
+	}
+	late.Operation, late.Assignment, late.Image = uuid.New(), 8, image
+	h.requireLate(workflows.StageActivity, late, "this host has seen 9")
+	_, staged = h.journal.Staged(late.Operation)
+	require.False(t, staged)
+}

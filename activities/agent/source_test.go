@@ -22,12 +22,17 @@ type source struct {
 	mu    sync.Mutex
 	image []byte
 	asked int
+	// meanwhile, where set, is called when an image is asked for.
+	meanwhile func()
 }
 
 func (s *source) Image(_ context.Context, _ string, offset int64) (images.Download, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked++
+	if s.meanwhile != nil {
+		s.meanwhile()
+	}
 	if s.image == nil {
 		return images.Download{}, cyborg.Errorf(cyborg.ErrNotFound, "there is no such image")
 	}

@@ -21,6 +21,10 @@ const StagedFor = 24 * time.Hour
 // target. It does not touch the hardware.
 func (a *Activities) stage(ctx context.Context, t *try, in workflows.StageInput) (workflows.StageResult, error) {
 	var result workflows.StageResult
+	if err := a.Journal.Raise(in.Assignment, subjectOf(in.Target)); err != nil {
+		return result, err
+	}
+
 	found, err := a.findToChange(ctx, in.Target, freshEnough)
 	if err != nil {
 		return result, err
@@ -46,6 +50,12 @@ func (a *Activities) stage(ctx context.Context, t *try, in workflows.StageInput)
 		}
 	})
 	if err != nil {
+		return result, err
+	}
+
+	// Nothing is locked while the image comes, because others may use the device
+	// meanwhile. If something later has passed, nobody waits for the image any more.
+	if err := a.Journal.Raise(in.Assignment, subjectOf(in.Target)); err != nil {
 		return result, err
 	}
 

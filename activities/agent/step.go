@@ -40,6 +40,16 @@ func (a *Activities) lock(ctx context.Context, to workflows.Addressee, target cy
 	return unlock, nil
 }
 
+// keepNumber refuses a step that comes after a later one for the same subject,
+// as lock does, and writes its number at once. It is for what changes something
+// without writing the journal first. The caller holds the subject's lock.
+func (a *Activities) keepNumber(to workflows.Addressee, subject journal.Subject) error {
+	if err := a.Journal.Raise(to.Assignment, subject); err != nil {
+		return err
+	}
+	return a.Journal.KeepRaised()
+}
+
 // subjectOf is what the journal keeps the target's assignment number for.
 func subjectOf(target cyborg.Target) journal.Subject {
 	return journal.Subject{Backend: target.Backend, Deployable: target.Deployable}

@@ -55,7 +55,8 @@ func (a *Activities) writeWhitelist(ctx context.Context, t *try, in workflows.Wh
 		result, err = a.replaceWhitelist(in, devices)
 	}
 
-	if err != nil && s.begun {
+	// Where only the number is too low, the workflow goes on with another one.
+	if err != nil && s.begun && cyborg.ErrorKindOf(err) != cyborg.ErrLate {
 		err = uncertain(err)
 	}
 
@@ -70,6 +71,10 @@ func (a *Activities) replaceWhitelist(in workflows.WhitelistInput, devices []whi
 	defer a.whitelist.Unlock()
 	defer a.Inventory.LookAtWhitelist()
 	var result workflows.WhitelistResult
+
+	if err := a.keepNumber(in.Addressee, journal.WhitelistSubject()); err != nil {
+		return result, err
+	}
 
 	// Read the step again: while this try looked at the devices, another may have
 	// written.
@@ -127,6 +132,10 @@ func (a *Activities) restoreWhitelist(ctx context.Context, _ *try, in workflows.
 	a.whitelist.Lock()
 	defer a.whitelist.Unlock()
 	defer a.Inventory.LookAtWhitelist()
+
+	if err := a.keepNumber(in.Addressee, journal.WhitelistSubject()); err != nil {
+		return struct{}{}, err
+	}
 
 	s := step{key: journal.StepKey{Operation: in.Operation, Name: workflows.WriteWhitelistActivity}}
 	prior, known := a.Journal.Step(s.key)

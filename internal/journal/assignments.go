@@ -9,18 +9,19 @@ import (
 // Assignment numbers
 //
 // Every operation, and every decision of Reconcile about an attachment, has a
-// number that is greater than those before it. What concerns a deployable is
-// refused where something later has been seen for it: a detach leaves nothing
-// else behind, and an attach that was decided before it would otherwise bring
-// back what it took away.
+// number that is greater than those before it. What concerns a deployable, a
+// backend or the whitelist is refused where something later has been seen for
+// it: a detach leaves nothing else behind, and an attach that was decided before
+// it would otherwise bring back what it took away.
 
 // Raise makes a number the highest of these subjects. The error is of kind
 // ErrLate, and nothing is raised, where one of them has a higher number. The
 // same number again is a repeat. 0 is the number of a release that had none, and
 // is never refused.
 //
-// The caller holds the lock of the device, so that nothing later can pass
-// between Raise and what follows it. The numbers reach the disk with the next
+// The caller holds the lock under which the subjects are changed, such as that
+// of the device, so that nothing later can pass between Raise and what follows
+// it. The numbers reach the disk with the next
 // Write: whatever changes the hardware writes before it does so. A caller that
 // has written nothing calls KeepRaised.
 func (j *Journal) Raise(number int64, subjects ...Subject) error {
@@ -34,10 +35,10 @@ func (j *Journal) Raise(number int64, subjects ...Subject) error {
 		highest, known := j.highest(subject)
 		switch {
 		case number < highest:
-			return cyborg.Errorf(cyborg.ErrLate, "number %d comes too late for %s: this host has seen %d", number, subject.Deployable, highest).
-				WithHint("Something later was decided about it. Look at the accelerator's history; repeat the request where it is still wanted.")
+			return cyborg.Errorf(cyborg.ErrLate, "number %d comes too late for %s: this host has seen %d", number, subject, highest).
+				WithHint("Something later was decided about it. Look at its history; repeat the request where it is still wanted.")
 		case !known && j.state.floor != nil && number <= j.state.floor.Number && !slices.Contains(j.state.floor.Open, number):
-			return cyborg.Errorf(cyborg.ErrLate, "number %d comes too late for %s: it is from before this host lost its journal", number, subject.Deployable).
+			return cyborg.Errorf(cyborg.ErrLate, "number %d comes too late for %s: it is from before this host lost its journal", number, subject).
 				WithHint("Repeat the request where it is still wanted.")
 		}
 	}

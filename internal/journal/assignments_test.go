@@ -37,6 +37,9 @@ func TestRaiseRefusesLowerNumbers(t *testing.T) {
 	late(t, j.Raise(6, r0), "number 6 comes too late for r0: this host has seen 7")
 
 	late(t, j.Raise(6, r1, r0), "for r0")
+	require.NoError(t, j.Raise(7, journal.BackendSubject("b"), journal.WhitelistSubject()))
+	late(t, j.Raise(6, journal.BackendSubject("b")), "for backend b:")
+	late(t, j.Raise(6, journal.WhitelistSubject()), "for the whitelist of Nova:")
 	require.NoError(t, j.Raise(5, r1), "nothing was raised by what was refused")
 	require.EqualValues(t, 7, j.Assignment())
 }

@@ -122,10 +122,30 @@ type Staged struct {
 	At        time.Time `json:"at"`
 }
 
-// Subject is what an assignment number is about: a deployable.
+// Subject is what an assignment number is about: a deployable. With no
+// deployable it is the backend itself, and with no backend either, the file of
+// the host's Nova whitelist.
 type Subject struct {
 	Backend    string `json:"backend"`
 	Deployable string `json:"deployable"`
+}
+
+// BackendSubject is a backend, as the subject of what configures it.
+func BackendSubject(name string) Subject { return Subject{Backend: name} }
+
+// WhitelistSubject is the host's file of Nova's whitelist.
+func WhitelistSubject() Subject { return Subject{} }
+
+// String names the subject for a message.
+func (s Subject) String() string {
+	switch {
+	case s.Deployable != "":
+		return s.Deployable
+	case s.Backend != "":
+		return "backend " + s.Backend
+	default:
+		return "the whitelist of Nova"
+	}
 }
 
 // compare orders subjects by backend, then deployable.

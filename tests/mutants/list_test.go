@@ -677,6 +677,41 @@ func ofAgents() []mutant {
 			new: "a.Journal.Raise(0, subjects...)",
 		},
 		{
+			breaks: "a late configure is refused", file: agent + "configure.go", pkg: pkg, test: "TestLateConfigure",
+			old: "return a.keepNumber(in.Addressee, journal.BackendSubject(in.Request.Backend))",
+			new: "return a.keepNumber(workflows.Addressee{}, journal.BackendSubject(in.Request.Backend))",
+		},
+		{
+			breaks: "a backend changes after its number is written", file: agent + "step.go", pkg: pkg, test: "TestLateConfigure",
+			old: "\treturn a.Journal.KeepRaised()",
+			new: "\treturn nil",
+		},
+		{
+			breaks: "a late whitelist is refused", file: agent + "whitelist.go", pkg: pkg, test: "TestLateWhitelist",
+			old: "return result, err\n\t}\n\n\t// Read the step again",
+			new: "_ = err\n\t}\n\n\t// Read the step again",
+		},
+		{
+			breaks: "a late undo of a whitelist is refused", file: agent + "whitelist.go", pkg: pkg, test: "TestLateWhitelist",
+			old: "return struct{}{}, err\n\t}\n\n\ts := step{",
+			new: "_ = err\n\t}\n\n\ts := step{",
+		},
+		{
+			breaks: "a late whitelist that had begun gets another number", file: agent + "whitelist.go", pkg: pkg, test: "TestLateWhitelistThatHasBegun",
+			old: "if err != nil && s.begun && cyborg.ErrorKindOf(err) != cyborg.ErrLate {",
+			new: "if err != nil && s.begun {",
+		},
+		{
+			breaks: "an image that comes too late is not fetched", file: agent + "stage.go", pkg: pkg, test: "TestLateStage",
+			old: "\tif err := a.Journal.Raise(in.Assignment, subjectOf(in.Target)); err != nil {\n\t\treturn result, err\n\t}\n\n\tfound, err",
+			new: "\tfound, err",
+		},
+		{
+			breaks: "an image that was overtaken while it came is not kept", file: agent + "stage.go", pkg: pkg, test: "TestLateStage",
+			old: "\tif err := a.Journal.Raise(in.Assignment, subjectOf(in.Target)); err != nil {\n\t\treturn result, err\n\t}\n\n\t// The journal",
+			new: "\t// The journal",
+		},
+		{
 			breaks: "a step that writes nothing keeps its number", file: agent + "activities.go", pkg: pkg,
 			test: "TestDetachOfAGoneDeviceKeepsItsNumber",
 			old:  "keepErr := a.Journal.KeepRaised(); err == nil",

@@ -44,9 +44,12 @@ type Configured struct {
 // restarts. A new driver is made, and must discover its devices, before it
 // replaces the old one; where that fails, nothing changes.
 //
+// Begin is called when no other change of a backend can come in between any
+// more. Where it fails, nothing changes, and its error is returned.
+//
 // Errors: ErrInvalid, ErrNotFound, ErrChanged, ErrInUse while something of the
 // backend is attached or in use, and those of the driver.
-func (i *Inventory) Configure(ctx context.Context, request cyborg.ConfigureRequest) (Configured, error) {
+func (i *Inventory) Configure(ctx context.Context, request cyborg.ConfigureRequest, begin func() error) (Configured, error) {
 	// One change at a time: each is computed from the settings that the one before
 	// has left.
 	select {
@@ -54,6 +57,10 @@ func (i *Inventory) Configure(ctx context.Context, request cyborg.ConfigureReque
 		defer func() { <-i.configuring }()
 	case <-ctx.Done():
 		return Configured{}, context.Cause(ctx)
+	}
+
+	if err := begin(); err != nil {
+		return Configured{}, err
 	}
 
 	want, err := i.plan(request)

@@ -521,12 +521,12 @@ func TestFailedWatcherIsRestarted(t *testing.T) {
 		time.Sleep(time.Minute) //nolint:forbidigo // in the bubble's time
 		require.Equal(t, 1, g.watchers())
 
-		_, err := r.Configure(ctx, cyborg.ConfigureRequest{Backend: "x", Action: cyborg.ConfigureUninstall})
+		_, err := r.Configure(ctx, cyborg.ConfigureRequest{Backend: "x", Action: cyborg.ConfigureUninstall}, anyway)
 		require.NoError(t, err)
 		synctest.Wait()
 		require.Zero(t, g.watchers(), "a driver that is uninstalled does not watch")
 
-		_, err = r.Configure(ctx, cyborg.ConfigureRequest{Backend: "x", Action: cyborg.ConfigureInstall})
+		_, err = r.Configure(ctx, cyborg.ConfigureRequest{Backend: "x", Action: cyborg.ConfigureInstall}, anyway)
 		require.NoError(t, err)
 		synctest.Wait()
 		require.Equal(t, 1, g.watchers())
