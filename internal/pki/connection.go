@@ -6,9 +6,9 @@ import (
 	"crypto/x509"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 
-	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/identity"
 )
 
@@ -26,6 +26,12 @@ type ServerOptions struct {
 	// an error ends the connection. Nil lets every client in whose certificate an
 	// authority has signed, whomever it names.
 	Allow func(identity.Identity) error
+
+	// Enrolls is the directory of an authority by which clients enroll here; empty
+	// for none. Who says in the handshake that this is what it wants is let in
+	// without a certificate, or with any, and is shown that of the authority: nothing
+	// else may be served to whom has no verified one.
+	Enrolls string
 
 	// MinVersion is the oldest version of TLS; zero means 1.3.
 	MinVersion uint16
@@ -79,7 +85,11 @@ func Server(o ServerOptions) (*tls.Config, error) {
 
 	// The copy is made before GetConfigForClient is set, so that it has none.
 	perConnection := config.Clone()
-	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if o.Enrolls != "" && slices.Contains(hello.SupportedProtos, enrollProtocol) {
+			return enrolling(perConnection, pair, o.Enrolls), nil
+		}
+
 		authorities, err := pool.current()
 		if err != nil {
 			return nil, err
@@ -114,6 +124,7 @@ type Client struct {
 	pool        *reloaded[*x509.CertPool]   // nil for the authorities of the system
 	trustDomain string
 	minVersion  uint16
+	enrolls     bool // says so to the server
 }
 
 // NewClient reads the files. The error is of kind ErrInvalid.
@@ -143,24 +154,15 @@ func (c *Client) Config() *tls.Config {
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.pair.current() }
 	}
 
+	if c.enrolls {
+		config.NextProtos = []string{enrollProtocol, "http/1.1"}
+	}
+
 	if c.trustDomain == "" {
 		return config
 	}
 
-	config.VerifyConnection = func(state tls.ConnectionState) error {
-		if len(state.PeerCertificates) == 0 || len(state.PeerCertificates[0].URIs) == 0 {
-			return nil
-		}
-
-		who, err := identity.OfConnection(&state, c.trustDomain)
-		if err != nil {
-			return err
-		}
-		if who.Role != identity.Server {
-			return cyborg.Errorf(cyborg.ErrForbidden, "the certificate of the other end is that of %s, and not of a server", who)
-		}
-		return nil
-	}
+	config.VerifyConnection = func(state tls.ConnectionState) error { return checkServer(&state, c.trustDomain) }
 	return config
 }
 

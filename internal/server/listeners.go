@@ -60,9 +60,13 @@ func Listen(ctx context.Context, c *config.Config, log *slog.Logger) (*Listeners
 	}
 
 	if c.Server.Has(config.RoleConductor) && c.AgentEndpoint.Listen != "" {
+		if err := CheckEnrollment(c); err != nil {
+			return nil, errors.Join(err, l.Close())
+		}
+
 		authenticated := c.AgentEndpoint.TLS.ClientCA != ""
 		l.agents, err = open("agent_endpoint.listen", c.AgentEndpoint.Listen,
-			pki.ServerOptions{Files: c.AgentEndpoint.TLS.Files(), ClientAuth: tls.RequireAndVerifyClientCert}, authenticated)
+			pki.ServerOptions{Files: c.AgentEndpoint.TLS.Files(), ClientAuth: tls.RequireAndVerifyClientCert, Enrolls: c.Identity.Authority}, authenticated)
 		if err != nil {
 			return nil, errors.Join(err, l.Close())
 		}

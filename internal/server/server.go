@@ -201,7 +201,7 @@ func (s *server) conductor() ([]Part, error) {
 
 	endpoint, err := agents.New(agents.Config{
 		Certificates: s.config.AgentEndpoint.TLS.ClientCA != "", TrustDomain: s.config.Identity.TrustDomain,
-		Hosts: s.config.AgentEndpoint.TLS.Names(),
+		Hosts: s.config.AgentEndpoint.TLS.Names(), Enrollment: enrollment(s.config),
 	}, deps)
 	if err != nil {
 		return nil, err
@@ -297,7 +297,7 @@ func (s *server) api() ([]Part, error) {
 		Operate: operate.Config{MaxInFlight: c.MaxInFlight},
 		V1: v1.Config{
 			SyncWait: c.SyncWait, BodyLimit: int64(c.BodyLimit), MaxStreams: c.MaxStreams, CensusWait: c.CensusWait,
-			RescueWithin: rescueWithin,
+			RescueWithin: rescueWithin, Invitation: invitation(s.config),
 		},
 		V2: v2.Config{
 			PublicEndpoint: c.PublicEndpoint, SyncWait: c.SyncWait, BodyLimit: int64(c.BodyLimit), BindTimeout: s.config.ARQs.BindTimeout,
