@@ -55,3 +55,45 @@ func TestEnrollHostWithoutAuthority(t *testing.T) {
 	t.Parallel()
 	setup(t).do("POST", "/v1/hosts/h1/enroll", nil).problem(cyborg.ErrUnsupported)
 }
+
+// Only an admin revokes, and only hosts that there are. The history has the
+// reason.
+func TestRevokeHost(t *testing.T) {
+	t.Parallel()
+	h := setup(t, withTokens)
+	ada := h.as(adminToken)
+	h.host("h1", 1)
+	h.as(memberToken).do("POST", "/v1/hosts/h1/revoke", nil).problem(cyborg.ErrForbidden)
+	ada.do("POST", "/v1/hosts/h9/revoke", nil).problem(cyborg.ErrNotFound)
+	ada.do("POST", "/v1/hosts/h1/revoke", map[string]any{"reason": 7}).problem(cyborg.ErrInvalid)
+
+	revoked := func() map[string]int64 {
+		all, err := h.store.RevokedHosts(t.Context())
+		require.NoError(t, err)
+		return all
+	}
+	require.Empty(t, revoked())
+	ada.do("POST", "/v1/hosts/h1/revoke", map[string]any{"reason": "stolen"}).expect(http.StatusNoContent)
+	require.Equal(t, map[string]int64{"h1": 0}, revoked())
+	require.Contains(t, string(ada.do("GET", "/v1/hosts/h1/history", nil).body), "stolen")
+	require.Equal(t, cyborg.ErrForbidden, cyborg.ErrorKindOf(h.store.CheckHostIdentity(t.Context(), "h1", 0)))
+
+	// An invitation that is open ends, and one that comes later is good.
+	invite := func(token string) {
+		_, err := h.store.InviteHost(t.Context(), "h1", token, time.Hour, cyborg.Actor{Name: "ada"})
+		require.NoError(t, err)
+	}
+	invite("first")
+	ada.do("POST", "/v1/hosts/h1/revoke", nil).expect(http.StatusNoContent)
+	_, err := h.store.EnrollHost(t.Context(), "h1", "first")
+	require.Equal(t, cyborg.ErrUnauthenticated, cyborg.ErrorKindOf(err))
+	invite("second")
+	number, err := h.store.EnrollHost(t.Context(), "h1", "second")
+	require.NoError(t, err)
+	require.NoError(t, h.store.CheckHostIdentity(t.Context(), "h1", number))
+	require.Equal(t, map[string]int64{"h1": 0}, revoked())
+
+	ada.do("POST", "/v1/hosts/h1/revoke", nil).expect(http.StatusNoContent)
+	require.Equal(t, map[string]int64{"h1": number}, revoked())
+	require.Error(t, h.store.CheckHostIdentity(t.Context(), "h1", number))
+}

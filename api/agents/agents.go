@@ -7,6 +7,7 @@ package agents
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"log/slog"
 	"net/http"
 	"time"
@@ -75,6 +76,10 @@ type Config struct {
 	// TrustDomain is that of the agents' certificates; default
 	// identity.DefaultTrustDomain.
 	TrustDomain string
+
+	// Refuse is asked at each request about the certificate of its agent, which was
+	// verified before; nil refuses none.
+	Refuse func(*x509.Certificate) error
 
 	// Enrollment says how agents get certificates; nil if they get none here.
 	Enrollment *Enrollment

@@ -36,12 +36,20 @@ const (
 	maxDoors      = 4
 )
 
-// closeDoors lets a request without a verified certificate through to nothing but
-// the two that such a request may make. The listener lets a client without one in
+// closeDoors refuses certificates that were revoked, and lets a request without a
+// verified one through to nothing but the two that such a request may make. The listener lets a client without one in
 // if it says that it wants to enroll; what it asks for then may be anything.
 func (e *endpoint) closeDoors(next http.Handler) http.Handler {
 	return web.Handler(func(w http.ResponseWriter, r *http.Request) error {
-		if !e.config.Certificates || inProcess(r) || r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
+		verified := r.TLS != nil && len(r.TLS.VerifiedChains) > 0
+		if !e.config.Certificates || inProcess(r) || verified {
+			// The listener has asked the same in the handshake, which may be long ago.
+			if verified && e.config.Refuse != nil {
+				if err := e.config.Refuse(r.TLS.VerifiedChains[0][0]); err != nil {
+					return err
+				}
+			}
+
 			next.ServeHTTP(w, r)
 			return nil
 		}

@@ -2,7 +2,6 @@ package agents_test
 
 import (
 	"bytes"
-	"context"
 	"crypto"
 	"crypto/rand"
 	"crypto/tls"
@@ -17,6 +16,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -37,6 +37,16 @@ type doors struct {
 	authority *pki.Authority
 	dir       string
 	serving   pki.Files
+	revoked   atomic.Value // the error for every certificate, if there is one
+}
+
+// refuse is what the listener and the endpoint ask.
+func (d *doors) refuse(*x509.Certificate) error {
+	err, _ := d.revoked.Load().(*cyborg.Error)
+	if err == nil {
+		return nil
+	}
+	return err
 }
 
 const late = 30 * 24 * time.Hour
@@ -54,9 +64,9 @@ func openDoors(t *testing.T) *doors {
 
 	d := &doors{authority: authority, dir: dir, serving: held.Files()}
 	d.harness = setup(t, agents.Config{
-		Certificates: true, Enrollment: &agents.Enrollment{Authority: dir, Life: time.Hour, Late: late},
+		Certificates: true, Refuse: d.refuse, Enrollment: &agents.Enrollment{Authority: dir, Life: time.Hour, Late: late},
 	})
-	d.server.TLS, err = pki.Server(pki.ServerOptions{Files: d.serving, ClientAuth: tls.RequireAndVerifyClientCert, Enrolls: dir})
+	d.server.TLS, err = pki.Server(pki.ServerOptions{Files: d.serving, ClientAuth: tls.RequireAndVerifyClientCert, Enrolls: dir, Refuse: d.refuse})
 	require.NoError(t, err)
 	d.server.StartTLS()
 	return d
@@ -473,8 +483,7 @@ func TestRevokedIsNotRenewed(t *testing.T) {
 	response, body = renew(first)
 	accepted[agentapi.CertificateReply](d.harness, response, body)
 
-	_, err := d.database.Exec(context.WithoutCancel(t.Context()), "UPDATE host_identities SET state = 'revoked', revoked_through = enrollment")
-	require.NoError(t, err)
+	require.NoError(t, d.store.RevokeHost(t.Context(), "h1", "stolen", cyborg.Actor{Name: "ada"}))
 	response, body = renew(first)
 	d.refused(cyborg.ErrForbidden, response, body)
 	response, body = renew(d.certificate(d.authority, pki.Leaf{Identity: who(identity.Host, "h1")}))
@@ -488,4 +497,25 @@ func TestRevokedIsNotRenewed(t *testing.T) {
 	accepted[agentapi.CertificateReply](d.harness, response, body)
 	response, body = renew(first)
 	d.refused(cyborg.ErrForbidden, response, body)
+}
+
+// TestRevokedIsOut: a certificate that was revoked gets no new connection, and no
+// answer on one that is open.
+func TestRevokedIsOut(t *testing.T) {
+	t.Parallel()
+	d := openDoors(t)
+	files := d.certificate(d.authority, pki.Leaf{Identity: who(identity.Host, "h1")})
+	open, _ := d.holding(files)
+	response, body := open.post(agents.HeartbeatsPath, heartbeatOf("h1"))
+	require.Equal(t, http.StatusOK, response.StatusCode, "%s", body)
+
+	d.revoked.Store(cyborg.Errorf(cyborg.ErrForbidden, "it was revoked"))
+	for _, one := range [][2]string{{http.MethodPost, agents.HeartbeatsPath}, {http.MethodGet, agents.HealthPath}, {http.MethodGet, agents.HostsPath + "h1"}} {
+		response, body = open.send(one[0], one[1], []byte("{}"))
+		d.refused(cyborg.ErrForbidden, response, body)
+	}
+
+	fresh, _ := d.holding(files)
+	_, err := fresh.client.Get(d.server.URL + agents.HealthPath)
+	require.Error(t, err)
 }

@@ -62,6 +62,30 @@ func (a *API) enroll(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
+// revoke makes the certificates that a host has got until now count no more.
+func (a *API) revoke(w http.ResponseWriter, r *http.Request) error {
+	host, err := a.hostName(r)
+	if err != nil {
+		return err
+	}
+
+	o, err := a.body(w, r)
+	if err != nil {
+		return err
+	}
+	reason := o.name("reason", maxReason)
+	if err := o.done(); err != nil {
+		return err
+	}
+
+	if err := a.store.RevokeHost(r.Context(), host, reason, actor(r)); err != nil {
+		return err
+	}
+
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
 // hostName reads the name in the path of a host that need not be known, for
 // requests without parameters.
 func (a *API) hostName(r *http.Request) (string, error) {

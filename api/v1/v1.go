@@ -148,6 +148,7 @@ func (a *API) Routes() []Route {
 		{"GET", host, auth.Reader, a.showHost},
 		{"DELETE", host, auth.Admin, a.forgetHost},
 		{"POST", host + "/enroll", auth.Admin, a.enroll},
+		{"POST", host + "/revoke", auth.Admin, a.revoke},
 		{"POST", host + "/discover", auth.Admin, a.discover},
 		{"POST", host + "/rescue", auth.Admin, a.rescue},
 		{"GET", host + "/history", auth.Reader, a.hostHistory},

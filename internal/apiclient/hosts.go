@@ -59,6 +59,16 @@ func (c *Client) EnrollHost(ctx context.Context, name string) (invitation Invita
 	return invitation, answer.decode(&invitation)
 }
 
+// RevokeHost makes the certificates that a host has got until now count no more.
+func (c *Client) RevokeHost(ctx context.Context, name, reason string) error {
+	body := map[string]any{}
+	if reason != "" {
+		body["reason"] = reason
+	}
+	_, err := c.change(ctx, request{method: http.MethodPost, path: hostPath(name) + "/revoke", body: body})
+	return err
+}
+
 // Rescue has Nova reboot the instances of a host that may have lost their
 // accelerators when the host booted.
 func (c *Client) Rescue(ctx context.Context, host string, options ...Option) (Answer, error) {

@@ -58,6 +58,13 @@ func (s *shell) hostCommand() *cobra.Command {
 			build:    s.hostEnroll,
 		},
 		{
+			use: "revoke HOST", short: "Shut out a host whose certificate may be in wrong hands",
+			long: "Makes all certificates count no more that the host has got until now, also those that you gave it as files, and ends its\n" +
+				"invitation. Within 5 seconds, no server hears its agent any more, and it gets no steps. Enroll the host to let it in again.",
+			examples: []string{"cyborg host revoke compute-7 --reason stolen"},
+			build:    s.hostRevoke,
+		},
+		{
 			use: "forget HOST", short: "Forget a host that will not come back",
 			long: "Forgets a silent host with its devices and accelerators. It is refused while the host reports, and while anything\n" +
 				"there is held or being worked on. Its history stays. If it reports again, it is a new host.",
@@ -193,6 +200,21 @@ func (s *shell) hostEnroll(cmd *cobra.Command) {
 			{"command", fmt.Sprintf("cyborg-agent enroll --host %s --server %s --pin %s", made.Host, server, made.Pin)},
 		}
 		return printShow(p, out, []string{hostKey, "token", "expires_at", "pin", "command"}, nil)
+	})
+}
+
+// hostRevoke is `host revoke`.
+func (s *shell) hostRevoke(cmd *cobra.Command) {
+	var agreed consent
+	agreed.addFlags(cmd)
+	reason := cmd.Flags().String("reason", "", "why, for the history")
+
+	s.run(cmd, func(ctx context.Context, c call) error {
+		loss := fmt.Sprintf("the agent of host %s is shut out until the host is enrolled again", c.args[0])
+		if err := s.agree(ctx, agreed, []string{loss}); err != nil {
+			return err
+		}
+		return c.client.RevokeHost(ctx, c.args[0], *reason)
 	})
 }
 

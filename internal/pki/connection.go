@@ -27,6 +27,10 @@ type ServerOptions struct {
 	// authority has signed, whomever it names.
 	Allow func(identity.Identity) error
 
+	// Refuse is asked in the handshake about the verified certificate of each client; an
+	// error ends the connection. Nil refuses none.
+	Refuse func(*x509.Certificate) error
+
 	// Enrolls is the directory of an authority by which clients enroll here; empty
 	// for none. Who says in the handshake that this is what it wants is let in
 	// without a certificate, or with any, and is shown that of the authority: nothing
@@ -69,18 +73,8 @@ func Server(o ServerOptions) (*tls.Config, error) {
 		return nil, err
 	}
 
-	if o.Allow != nil {
-		config.VerifyConnection = func(state tls.ConnectionState) error {
-			if len(state.PeerCertificates) == 0 {
-				return nil // ClientAuth has decided whether it needs one
-			}
-
-			who, err := identity.OfConnection(&state, o.TrustDomain)
-			if err != nil {
-				return err
-			}
-			return o.Allow(who)
-		}
+	if o.Allow != nil || o.Refuse != nil {
+		config.VerifyConnection = o.verify
 	}
 
 	// The copy is made before GetConfigForClient is set, so that it has none.
@@ -101,6 +95,28 @@ func Server(o ServerOptions) (*tls.Config, error) {
 	}
 
 	return config, nil
+}
+
+// verify decides about a client whose certificate was verified.
+func (o ServerOptions) verify(state tls.ConnectionState) error {
+	if len(state.PeerCertificates) == 0 {
+		return nil // ClientAuth has decided whether it needs one
+	}
+
+	if o.Allow != nil {
+		who, err := identity.OfConnection(&state, o.TrustDomain)
+		if err != nil {
+			return err
+		}
+		if err := o.Allow(who); err != nil {
+			return err
+		}
+	}
+
+	if o.Refuse != nil {
+		return o.Refuse(state.PeerCertificates[0])
+	}
+	return nil
 }
 
 // ClientOptions say how a client proves who it is, and which servers it trusts.

@@ -86,7 +86,10 @@ func Run(ctx context.Context, c *config.Config, deps Deps) error {
 
 	// Parts are stopped in reverse order: those that take requests come after those
 	// that do the work.
-	parts := []Part{s.worker()}
+	if err := s.Listeners.revoked.Load(ctx, store.RevokedHosts); err != nil {
+		return err
+	}
+	parts := []Part{s.revocations(), s.worker()}
 
 	if c.Server.Has(config.RoleConductor) {
 		conducting, err := s.conductor()
@@ -179,6 +182,13 @@ func (s *server) worker() Part {
 	}}
 }
 
+// revocations returns the part that knows which certificates of hosts were revoked.
+func (s *server) revocations() Part {
+	return Part{Name: "revocations", Run: func(ctx context.Context) error {
+		return s.Listeners.revoked.Follow(ctx, s.store.RevokedHosts, s.Log)
+	}}
+}
+
 // conductor returns the parts of the role conductor: the agents' endpoint with
 // the ingester of what they send, the schedules, and what keeps Nova's and
 // Placement's state known.
@@ -201,7 +211,7 @@ func (s *server) conductor() ([]Part, error) {
 
 	endpoint, err := agents.New(agents.Config{
 		Certificates: s.config.AgentEndpoint.TLS.ClientCA != "", TrustDomain: s.config.Identity.TrustDomain,
-		Hosts: s.config.AgentEndpoint.TLS.Names(), Enrollment: enrollment(s.config),
+		Hosts: s.config.AgentEndpoint.TLS.Names(), Enrollment: enrollment(s.config), Refuse: s.Listeners.revoked.Check,
 	}, deps)
 	if err != nil {
 		return nil, err

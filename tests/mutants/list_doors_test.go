@@ -170,5 +170,37 @@ func ofEnrollment() []mutant {
 			old: "revoked_through >= $2",
 			new: "revoked_through > $2",
 		},
+		{
+			breaks: "what was revoked gets no answer on a connection that is open", file: enroll, pkg: pkg, test: "TestRevokedIsOut",
+			old: "if verified && e.config.Refuse != nil {",
+			new: "if !verified && e.config.Refuse != nil {",
+		},
+		{
+			breaks: "what was revoked gets no connection", file: "internal/pki/connection.go", pkg: pkg, test: "TestRevokedIsOut",
+			old: "if o.Refuse != nil {\n",
+			new: "if o.Refuse == nil {\n",
+		},
+		{
+			breaks: "a revocation is about all that a host has got until then", file: "internal/revocation/revocation.go", pkg: "internal/revocation", test: "TestCheck",
+			old: "pki.Enrollment(certificate) <= through",
+			new: "pki.Enrollment(certificate) == through",
+		},
+		{
+			breaks: "nobody is let in before it is known what was revoked", file: "internal/revocation/revocation.go", pkg: "internal/revocation", test: "TestCheck",
+			old: "return cyborg.Errorf(cyborg.ErrUnavailable, \"it is not known yet which certificates were revoked\").WithHint(\"Try again in a moment.\")",
+			new: "return nil",
+		},
+		{
+			breaks: "Temporal asks at each call whether a certificate was revoked", file: standalone + "temporalauth/guard.go",
+			pkg: standalone + "temporalauth", test: "TestRevokedIsRefused",
+			old: "err = g.refuse(certificate)",
+			new: "err = g.refuse(nil)",
+		},
+		{
+			breaks: "a poll that began before a revocation gets no step", file: standalone + "temporalauth/seal.go",
+			pkg: standalone + "temporalauth", test: "TestRevokedIsRefused",
+			old: "g.refuse(who.certificate)",
+			new: "g.refuse(nil)",
+		},
 	}
 }

@@ -16,11 +16,13 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/client"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/pki"
 	"github.com/cyborg-project/cyborg/internal/porttest"
+	"github.com/cyborg-project/cyborg/internal/temporalclient"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
@@ -221,4 +223,85 @@ func TestEnrolledHost(t *testing.T) {
 	}
 	_, err = s.API.EnrollHost(t.Context(), "no host")
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
+}
+
+// TestRevokedHost: a host that is revoked is out of the agent endpoint and of
+// Temporal, also after a restart of the server, with whatever certificates it has.
+// Enrolled again, it is in.
+func TestRevokedHost(t *testing.T) {
+	t.Parallel()
+	s := withDoors(t)
+	g := newGuest(t, s, "guest")
+	said, err := g.enroll(t, invite(t, s, "guest"))
+	require.NoError(t, err, said)
+	g.start(t)
+	g.heard(t)
+	g.serves(t)
+
+	held := filepath.Join(g.dir, "certificates", "agent.pem")
+	enrolled := pki.Files{Cert: held, Key: held, CA: filepath.Join(g.dir, "certificates", "ca.crt")}
+	issued := s.Certificates(t).Of(t, identity.Host, "guest")
+	in := func(files pki.Files) error {
+		client, err := pki.NewClient(pki.ClientOptions{Files: files, TrustDomain: identity.DefaultTrustDomain})
+		require.NoError(t, err)
+		return connect(t, s.Temporal, client.Config())
+	}
+	require.NoError(t, in(enrolled))
+	require.NoError(t, in(issued))
+
+	_, text, code := s.CLI(t, "host", "revoke", "guest", "--reason", "stolen", "--yes")
+	require.Zero(t, code, text)
+	out := func() {
+		t.Helper()
+		for name, files := range map[string]pki.Files{"enrolled": enrolled, "issued": issued} {
+			harness.Until(t, t.Context(), name+" is out", func() error {
+				if in(files) == nil {
+					return errors.New("it is in")
+				}
+				return nil
+			})
+		}
+		harness.Until(t, t.Context(), "silent", func() error {
+			host, err := s.API.Host(t.Context(), "guest")
+			if err == nil && !host.Silent {
+				err = errors.New("it is heard")
+			}
+			return err
+		})
+	}
+	out()
+	require.NoError(t, in(s.Certificates(t).Of(t, identity.Host, "other")), "nobody else is out")
+
+	s.Stop(t)
+	s.Restart(t)
+	out()
+	_, text, code = s.CLI(t, "host", "revoke", "nobody", "--yes")
+	require.NotZero(t, code)
+	require.Contains(t, text, "no host")
+
+	made := invite(t, s, "guest")
+	said, err = g.enroll(t, made)
+	require.Error(t, err)
+	require.Contains(t, said, "stop that one first")
+	g.stop(t)
+	said, err = g.enroll(t, made)
+	require.NoError(t, err, said)
+	g.start(t)
+	g.heard(t)
+	g.serves(t)
+	require.NoError(t, in(enrolled))
+	require.Error(t, in(issued))
+}
+
+// connect connects with Temporal as an agent does, which asks what Temporal can do.
+func connect(t *testing.T, address string, config *tls.Config) error {
+	t.Helper()
+	c, err := client.DialContext(t.Context(), client.Options{
+		HostPort: address, Namespace: temporalclient.DefaultNamespace, ConnectionOptions: client.ConnectionOptions{TLS: config},
+	})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return nil
 }

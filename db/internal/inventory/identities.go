@@ -97,3 +97,42 @@ func Revoked(host string) error {
 	return cyborg.Errorf(cyborg.ErrForbidden, "the certificate of host %s was revoked", host).
 		WithHint("Enroll the host again: cyborg host enroll %s.", host)
 }
+
+// RevokeHost makes all certificates of the host count no more that it has got
+// until now, from us or from anybody else, and ends its invitation. Afterwards it
+// can be invited anew. The error is of kind ErrNotFound for a host that neither
+// reports nor was ever invited.
+func (s *Store) RevokeHost(ctx context.Context, host, reason string, actor cyborg.Actor) error {
+	return s.db.Change(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
+		if err := records.LockHosts(ctx, tx, host); err != nil {
+			return err
+		}
+
+		tag, err := tx.Exec(ctx, `
+			INSERT INTO host_identities AS i (host, state, revoked_through, revoke_reason)
+			SELECT $1, 'revoked', 0, $2
+			WHERE EXISTS (SELECT FROM hosts WHERE name = $1) OR EXISTS (SELECT FROM host_identities WHERE host = $1)
+			ON CONFLICT (host) DO UPDATE SET state = 'revoked', token_hash = NULL, token_expires_at = NULL,
+				revoked_through = i.enrollment, revoke_reason = EXCLUDED.revoke_reason`, host, reason)
+		if err == nil && tag.RowsAffected() == 0 {
+			return records.NoHost(host)
+		}
+		return err
+	})
+}
+
+// RevokedHosts returns, by host, through which enrollment its certificates were
+// revoked.
+func (s *Store) RevokedHosts(ctx context.Context) (map[string]int64, error) {
+	rows, err := s.db.Pool.Query(ctx, "SELECT host, revoked_through FROM host_identities WHERE revoked_through >= 0")
+	if err != nil {
+		return nil, s.db.Failure(ctx, err)
+	}
+
+	revoked, host, through := map[string]int64{}, "", int64(0)
+	_, err = pgx.ForEachRow(rows, []any{&host, &through}, func() error {
+		revoked[host] = through
+		return nil
+	})
+	return revoked, s.db.Failure(ctx, err)
+}
