@@ -284,11 +284,23 @@ func TestTwoWithOneToken(t *testing.T) {
 // everyRequest is each request that the endpoint knows, and some that it does not.
 func everyRequest() [][2]string {
 	return [][2]string{
-		{"POST", agents.ReportsPath}, {"POST", agents.DifferencesPath}, {"POST", agents.HeartbeatsPath},
-		{"GET", agents.HostsPath + "h1"}, {"GET", agents.HealthPath}, {"HEAD", agents.HealthPath},
-		{"GET", workflows.ImagesPath + "c4b2f6d3-8f9c-4b0e-9a61-4d1a6f1f2a34"}, {"DELETE", workflows.ImagesPath + "c4b2f6d3-8f9c-4b0e-9a61-4d1a6f1f2a34"},
-		{"GET", agentapi.EnrollPath}, {"PUT", agentapi.RenewPath}, {"POST", agentapi.EnrollPath + "/"}, {"POST", agentapi.RenewPath + "/x"},
-		{"POST", "/agent/v1/enroll/../reports"}, {"POST", "/AGENT/v1/enroll"}, {"POST", "//agent/v1/enroll"}, {"GET", "/"}, {"OPTIONS", "/nothing"},
+		{"POST", agents.ReportsPath},
+		{"POST", agents.DifferencesPath},
+		{"POST", agents.HeartbeatsPath},
+		{"GET", agents.HostsPath + "h1"},
+		{"GET", agents.HealthPath},
+		{"HEAD", agents.HealthPath},
+		{"GET", workflows.ImagesPath + "c4b2f6d3-8f9c-4b0e-9a61-4d1a6f1f2a34"},
+		{"DELETE", workflows.ImagesPath + "c4b2f6d3-8f9c-4b0e-9a61-4d1a6f1f2a34"},
+		{"GET", agentapi.EnrollPath},
+		{"PUT", agentapi.RenewPath},
+		{"POST", agentapi.EnrollPath + "/"},
+		{"POST", agentapi.RenewPath + "/x"},
+		{"POST", "/agent/v1/enroll/../reports"},
+		{"POST", "/AGENT/v1/enroll"},
+		{"POST", "//agent/v1/enroll"},
+		{"GET", "/"},
+		{"OPTIONS", "/nothing"},
 	}
 }
 
@@ -393,7 +405,7 @@ func TestWrongPin(t *testing.T) {
 	require.NoError(t, err)
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", serving)
 	require.NoError(t, err)
-	go func() { _ = http.Serve(listener, posing.server.Config.Handler) }() //nolint:gosec // for this test
+	go func() { _ = http.Serve(listener, posing.server.Config.Handler) }()
 	t.Cleanup(func() { _ = listener.Close() })
 	_, err = d.stranger().client.Post("https://"+listener.Addr().String()+agentapi.EnrollPath, "application/json", strings.NewReader("{}"))
 	require.ErrorContains(t, err, "and not of a server")

@@ -2,6 +2,7 @@ package agentcmd
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -93,7 +94,7 @@ func readToken(cmd *cobra.Command, file string) (string, error) {
 	line, err := bufio.NewReader(io.LimitReader(from, longestToken)).ReadString('\n')
 	token := strings.TrimSpace(line)
 	if token == "" {
-		if err != nil && err != io.EOF { //nolint:errorlint // bufio returns it as it is
+		if err != nil && !errors.Is(err, io.EOF) {
 			return "", cyborg.Errorf(cyborg.ErrInvalid, "the token cannot be read: %w", err)
 		}
 		return "", cyborg.Errorf(cyborg.ErrInvalid, "there is no token: write it to standard input, or name a file with --token-file").

@@ -196,7 +196,10 @@ func (s *shell) hostEnroll(cmd *cobra.Command) {
 
 		server := cmp.Or(made.Server, "https://SERVER:6667")
 		out := object{
-			{hostKey, made.Host}, {"token", made.Token}, {"expires_at", made.ExpiresAt}, {"pin", made.Pin},
+			{hostKey, made.Host},
+			{"token", made.Token},
+			{"expires_at", made.ExpiresAt},
+			{"pin", made.Pin},
 			{"command", fmt.Sprintf("cyborg-agent enroll --host %s --server %s --pin %s", made.Host, server, made.Pin)},
 		}
 		return printShow(p, out, []string{hostKey, "token", "expires_at", "pin", "command"}, nil)

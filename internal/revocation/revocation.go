@@ -59,7 +59,7 @@ func (l *List) Follow(ctx context.Context, read ReadFunc, log *slog.Logger) erro
 	for failing := false; ; {
 		err := l.Load(ctx, read)
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // a stop is no failure
+			return nil
 		}
 		if err != nil && !failing {
 			log.WarnContext(ctx, "what was revoked cannot be read; what is known stays in force", slog.String("error", err.Error()))

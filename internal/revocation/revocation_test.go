@@ -45,10 +45,16 @@ func TestCheck(t *testing.T) {
 		enrollment int64
 		revoked    bool
 	}{
-		{identity.Host, "h1", 0, true}, {identity.Host, "h1", 2, true}, {identity.Host, "h1", 3, false},
-		{identity.Host, "h2", 0, true}, {identity.Host, "h2", 1, false},
-		{identity.Host, "h3", 0, false}, {identity.Host, "H1", 0, false}, {identity.Host, "h1.example.org", 0, false},
-		{identity.Server, "h1", 0, false}, {identity.Admin, "h1", 0, false},
+		{identity.Host, "h1", 0, true},
+		{identity.Host, "h1", 2, true},
+		{identity.Host, "h1", 3, false},
+		{identity.Host, "h2", 0, true},
+		{identity.Host, "h2", 1, false},
+		{identity.Host, "h3", 0, false},
+		{identity.Host, "H1", 0, false},
+		{identity.Host, "h1.example.org", 0, false},
+		{identity.Server, "h1", 0, false},
+		{identity.Admin, "h1", 0, false},
 	} {
 		err := l.Check(certificate(t, "cyborg", test.role, test.name, test.enrollment))
 		if test.revoked {

@@ -88,7 +88,7 @@ func newGuest(t *testing.T, s *harness.Standalone, host string) *guest {
 // command is the agent's program on that host.
 func (g *guest) command(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	c := exec.Command(harness.Binary(t, "cyborg-test-agent"), append(args, "--host", g.host, "--state-dir", g.dir)...) //nolint:noctx // the cleanup stops it
+	c := exec.Command(harness.Binary(t, "cyborg-test-agent"), append(args, "--host", g.host, "--state-dir", g.dir)...)
 	c.Env = append(g.s.Environ(), "CYBORG_AGENT_DRIVERS=fake")
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return c
