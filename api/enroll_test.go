@@ -53,7 +53,7 @@ func TestEnrollHost(t *testing.T) {
 // Without an authority there is nothing to enroll by.
 func TestEnrollHostWithoutAuthority(t *testing.T) {
 	t.Parallel()
-	setup(t).do("POST", "/v1/hosts/h1/enroll", nil).problem(cyborg.ErrUnsupported)
+	setup(t).do("POST", "/v1/hosts/h1/enroll", nil).problem(cyborg.ErrNotFound)
 }
 
 // Only an admin revokes, and only hosts that there are. The history has the

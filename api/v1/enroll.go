@@ -12,7 +12,7 @@ import (
 // Invitation is what a host must know to enroll, besides its token.
 type Invitation struct {
 	// Pin returns the pin of the authority that signs the certificates of hosts. The
-	// error is of kind ErrUnsupported where there is none. Nil is as good.
+	// error is of kind ErrNotFound where there is none. Nil is as good.
 	Pin func() (string, error)
 	// Server is a URL of the agent endpoint; empty where this process knows none.
 	Server string
@@ -44,7 +44,7 @@ func (a *API) enroll(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	if a.config.Invitation.Pin == nil {
-		return cyborg.Errorf(cyborg.ErrUnsupported, "no host can enroll here")
+		return cyborg.Errorf(cyborg.ErrNotFound, "no host can enroll here")
 	}
 	pin, err := a.config.Invitation.Pin()
 	if err != nil {

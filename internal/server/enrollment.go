@@ -65,7 +65,7 @@ func invitation(c *config.Config) v1.Invitation {
 	return v1.Invitation{
 		Pin: func() (string, error) {
 			if c.Identity.Authority == "" {
-				return "", cyborg.Errorf(cyborg.ErrUnsupported, "no host can enroll here: this server knows no authority").
+				return "", cyborg.Errorf(cyborg.ErrNotFound, "no host can enroll here: this server knows no authority").
 					WithHint("Set identity.authority, or give the host a certificate of your own.")
 			}
 

@@ -123,7 +123,7 @@ func ofEnrollment() []mutant {
 		{
 			breaks: "only who wants to enroll is let in without a certificate", file: "internal/pki/connection.go", pkg: pkg, test: "TestDoorsAreClosed",
 			old: "if o.Enrolls != \"\" && slices.Contains(hello.SupportedProtos, enrollProtocol) {",
-			new: "if o.Enrolls != \"\" {",
+			new: "if o.Enrolls != \"\" && (len(hello.SupportedProtos) > 0 || slices.Contains(hello.SupportedProtos, enrollProtocol)) {",
 		},
 		{
 			breaks: "a token is good once", file: identities, pkg: pkg, test: "TestTokens",
