@@ -29,6 +29,7 @@ const (
 	AxisFence          EventAxis = "fence"          // why new work is kept off an accelerator
 	AxisHealth         EventAxis = "health"         // what a boot of the host has cost
 	AxisHolder         EventAxis = "holder"         // who has a handle of an accelerator
+	AxisIdentity       EventAxis = "identity"       // whether a host's agent may have certificates of the servers' authority
 	AxisLifecycle      EventAxis = "lifecycle"      // how far an accelerator is taken into service
 	AxisName           EventAxis = "name"           // the name of an accelerator or a device profile
 	AxisNovaWhitelist  EventAxis = "nova_whitelist" // whether Nova itself gives out an accelerator
@@ -48,8 +49,8 @@ const (
 func EventAxes() []EventAxis {
 	return []EventAxis{
 		AxisAccelerator, AxisAdministration, AxisAttributes, AxisBackend, AxisBitstream, AxisBoot, AxisCancel, AxisClaim, AxisDevice,
-		AxisDriver, AxisFence, AxisHealth, AxisHolder, AxisLifecycle, AxisName, AxisNovaWhitelist, AxisOptions, AxisPresence,
-		AxisProject, AxisProtected, AxisReported, AxisSettled, AxisSpecs, AxisState, AxisSteps,
+		AxisDriver, AxisFence, AxisHealth, AxisHolder, AxisIdentity, AxisLifecycle, AxisName, AxisNovaWhitelist, AxisOptions,
+		AxisPresence, AxisProject, AxisProtected, AxisReported, AxisSettled, AxisSpecs, AxisState, AxisSteps,
 	}
 }
 

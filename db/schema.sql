@@ -334,6 +334,23 @@ CREATE TABLE feed_epochs (
     CONSTRAINT feed_epochs_pkey PRIMARY KEY (epoch)
 );
 
+CREATE TABLE host_identities (
+    host text NOT NULL,
+    state text NOT NULL,
+    token_hash bytea,
+    token_expires_at timestamp with time zone,
+    enrollment bigint NOT NULL DEFAULT 0,
+    revoked_through bigint NOT NULL DEFAULT '-1'::integer,
+    revoke_reason text NOT NULL DEFAULT ''::text,
+    CONSTRAINT host_identities_pkey PRIMARY KEY (host),
+    CONSTRAINT host_identities_token_hash_key UNIQUE (token_hash),
+    CONSTRAINT host_identities_check CHECK (revoked_through <= enrollment),
+    CONSTRAINT host_identities_check1 CHECK ((state = 'invited'::text) = (token_hash IS NOT NULL) AND (token_hash IS NULL) = (token_expires_at IS NULL)),
+    CONSTRAINT host_identities_state_check CHECK (state = ANY (ARRAY['invited'::text, 'enrolled'::text, 'revoked'::text])),
+    CONSTRAINT host_identities_token_hash_check CHECK (octet_length(token_hash) = 32)
+);
+CREATE TRIGGER host_identities_changed AFTER INSERT OR UPDATE ON host_identities FOR EACH ROW EXECUTE FUNCTION host_identities_changed();
+
 CREATE TABLE hosts (
     name text NOT NULL,
     boot_id text NOT NULL,
@@ -957,6 +974,17 @@ CREATE OR REPLACE FUNCTION holder_text(kind text, id text, attached_at timestamp
 AS $function$
     SELECT coalesce(kind || ':' || id || CASE WHEN attached_at IS NULL THEN ' (in doubt)' ELSE '' END, '')
 $function$;
+
+CREATE OR REPLACE FUNCTION host_identities_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    VALUES ('host', NEW.host, NEW.host, 'identity', coalesce(OLD.state, ''), NEW.state,
+            CASE NEW.state WHEN 'revoked' THEN jsonb_build_object('reason', NEW.revoke_reason) END);
+    RETURN NULL;
+END $function$;
 
 CREATE OR REPLACE FUNCTION hosts_changed()
  RETURNS trigger

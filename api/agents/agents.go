@@ -1,12 +1,13 @@
 // Package agents is the server's endpoint for agents. It takes inventory
-// reports and heartbeats, and hands out the image of an operation that runs on
-// the agent's host. It offers nothing else, and must not import the REST
+// reports and heartbeats, hands out the image of an operation that runs on the
+// agent's host, and gives agents their certificates. It offers nothing else, and must not import the REST
 // interface's handlers or a driver.
 package agents
 
 import (
 	"cmp"
 	"context"
+	"crypto/x509"
 	"log/slog"
 	"net/http"
 	"time"
@@ -54,6 +55,14 @@ type Records interface {
 
 	// RevokeImage revokes the URL.
 	RevokeImage(ctx context.Context, operation uuid.UUID, key string) error
+
+	// EnrollHost uses up the invitation with the token, and returns the number of the
+	// enrollment. The error is of kind ErrUnauthenticated if there is none.
+	EnrollHost(ctx context.Context, host, token string) (int64, error)
+
+	// CheckHostIdentity returns an error of kind ErrForbidden if the certificates of
+	// this enrollment of the host were revoked.
+	CheckHostIdentity(ctx context.Context, host string, enrollment int64) error
 }
 
 // Config bounds what agents may do. The zero value of a field means its
@@ -67,6 +76,13 @@ type Config struct {
 	// TrustDomain is that of the agents' certificates; default
 	// identity.DefaultTrustDomain.
 	TrustDomain string
+
+	// Refuse is asked at each request about the certificate of its agent, which was
+	// verified before; nil refuses none.
+	Refuse func(*x509.Certificate) error
+
+	// Enrollment says how agents get certificates; nil if they get none here.
+	Enrollment *Enrollment
 
 	// Hosts are further names by which agents may address the listener without
 	// certificates; the names of loopback are always allowed.
@@ -130,6 +146,9 @@ type endpoint struct {
 	held    *held
 	reports *places // one place for each report in progress, shared among hosts
 	large   *places // one place for each report that is longer than smallReport, shared among peers
+
+	doorBodies *bodies // of requests for certificates
+	doors      *places // one place for each such request in progress, shared among addresses
 }
 
 // New returns the endpoint's handler. The error says that its metrics are
@@ -157,6 +176,9 @@ func New(config Config, deps Deps) (http.Handler, error) {
 		held:    &held{limit: config.MaxHeld},
 		reports: newPlaces(config.MaxReports, config.ReportWait),
 		large:   newPlaces(config.MaxLarge, config.ReportWait),
+
+		doorBodies: &bodies{limit: maxDoorBodies, time: config.BodyTime},
+		doors:      newPlaces(maxDoors, config.ReportWait),
 	}
 
 	// Several agents can be one peer, which one of them must not notice.
@@ -178,6 +200,10 @@ func New(config Config, deps Deps) (http.Handler, error) {
 	handle(http.MethodGet, workflows.ImagesPath+"{operation}", e.image)
 	handle(http.MethodDelete, workflows.ImagesPath+"{operation}", e.revokeImage)
 	handle(http.MethodGet, HostsPath+"{host}", e.host)
+	if config.Enrollment != nil {
+		handle(http.MethodPost, agentapi.EnrollPath, e.enroll)
+		handle(http.MethodPost, agentapi.RenewPath, e.renew)
+	}
 	handle(http.MethodGet, HealthPath, func(w http.ResponseWriter, _ *http.Request) error {
 		return web.WriteJSON(w, http.StatusOK, map[string]string{"status": "ok"})
 	})
@@ -192,5 +218,5 @@ func New(config Config, deps Deps) (http.Handler, error) {
 	// Without certificates, the browser of somebody on this machine reaches the
 	// endpoint as an agent does.
 	guard := web.GuardBrowsers(!config.Certificates, config.Hosts...)
-	return web.Observe(deps.Log, metrics, nil)(guard(router)), nil
+	return web.Observe(deps.Log, metrics, nil)(guard(e.closeDoors(router))), nil
 }

@@ -20,8 +20,7 @@ func (e *endpoint) authorizeHost(r *http.Request, host string) error {
 
 	who, err := identity.OfConnection(r.TLS, e.config.TrustDomain)
 	if cyborg.ErrorKindOf(err) == cyborg.ErrUnauthenticated {
-		return cyborg.Errorf(cyborg.ErrUnauthenticated, "the request has no client certificate").
-			WithHint("Configure agent.tls with a certificate that names the host.")
+		return noCertificate()
 	}
 	if err != nil {
 		return err

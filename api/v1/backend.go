@@ -66,6 +66,12 @@ type Changer interface {
 	Enable(ctx context.Context, accelerator uuid.UUID, actor cyborg.Actor) (cyborg.Accelerator, error)
 	MaintainDevice(ctx context.Context, device uuid.UUID, maintenance cyborg.Maintenance, actor cyborg.Actor) (cyborg.Device, error)
 	EnableDevice(ctx context.Context, device uuid.UUID, actor cyborg.Actor) (cyborg.Device, error)
+
+	// InviteHost lets whoever shows the token get one certificate of the host within
+	// the time, and returns when that ends.
+	InviteHost(ctx context.Context, host, token string, within time.Duration, actor cyborg.Actor) (time.Time, error)
+	// RevokeHost makes the certificates that a host has got until now count no more.
+	RevokeHost(ctx context.Context, host, reason string, actor cyborg.Actor) error
 }
 
 // Engine is what this interface asks Temporal and hosts.

@@ -54,6 +54,9 @@ type Config struct {
 	// RescueWithin is how long a rescue of a host's instances may take; 0 means
 	// that there is no Nova, and a rescue is refused.
 	RescueWithin time.Duration
+
+	// Invitation is what those are told who invite a host to enroll.
+	Invitation Invitation
 }
 
 // withDefaults replaces the fields that are zero with their defaults.
@@ -144,6 +147,8 @@ func (a *API) Routes() []Route {
 		{"GET", "/hosts", auth.Reader, a.listHosts},
 		{"GET", host, auth.Reader, a.showHost},
 		{"DELETE", host, auth.Admin, a.forgetHost},
+		{"POST", host + "/enroll", auth.Admin, a.enroll},
+		{"POST", host + "/revoke", auth.Admin, a.revoke},
 		{"POST", host + "/discover", auth.Admin, a.discover},
 		{"POST", host + "/rescue", auth.Admin, a.rescue},
 		{"GET", host + "/history", auth.Reader, a.hostHistory},

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"log/slog"
 	"net"
 	"os"
 
@@ -8,6 +10,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/pki"
+	"github.com/cyborg-project/cyborg/internal/server"
 	"github.com/cyborg-project/cyborg/internal/statedir"
 )
 
@@ -50,4 +53,26 @@ func makeCertificates(c *config.Config, state *statedir.Dir) (pki.Files, error) 
 		return pki.Files{}, err
 	}
 	return held.Files(), nil
+}
+
+// chooseAuthority has hosts enroll by the authority in the state directory, if
+// nobody has named another one, and the certificates of the agent endpoint are
+// from it.
+func (s *standalone) chooseAuthority(ctx context.Context) error {
+	c := s.config
+	if c.Given("identity.authority") || c.AgentEndpoint.Listen == "" || c.AgentEndpoint.TLS.ClientCA == "" {
+		return nil
+	}
+
+	if _, err := pki.Make(s.state.Join(certificatesDir)); err != nil {
+		return err
+	}
+	c.Identity.Authority = s.state.Join(certificatesDir)
+
+	if err := server.CheckEnrollment(c); err != nil {
+		s.log.InfoContext(ctx, "no host can enroll: the agent endpoint has certificates of another authority than the standalone's own",
+			slog.String("error", err.Error()))
+		c.Identity.Authority = ""
+	}
+	return nil
 }

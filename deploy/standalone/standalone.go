@@ -89,6 +89,10 @@ func (s *standalone) start(ctx context.Context, stderr io.Writer) ([]server.Part
 		s.config.AgentEndpoint.Listen = "" // it is for agents outside the process
 	}
 
+	if err := s.chooseAuthority(ctx); err != nil {
+		return nil, err
+	}
+
 	listeners, err := server.Listen(ctx, s.config, s.log)
 	if err != nil {
 		return nil, err
@@ -102,6 +106,7 @@ func (s *standalone) start(ctx context.Context, stderr io.Writer) ([]server.Part
 	if err != nil {
 		return nil, err
 	}
+	embedded.Refuse = listeners.Revocations().Check
 	if err := engine.Check(embedded); err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/commandline"
 	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/configcmd"
+	"github.com/cyborg-project/cyborg/workers/agent"
 )
 
 // program is an agent's program with its commands.
@@ -61,6 +62,7 @@ func Command(compiled *drivers.Registry) *cobra.Command {
 			RunE:  p.discover,
 		},
 		recordCommand(),
+		enrollCommand(),
 		p.doctorCommand(),
 		&cobra.Command{
 			Use:   "drivers",
@@ -86,9 +88,27 @@ func (p program) allowed(c config.Agent) (*drivers.Registry, error) {
 	return allowed, nil
 }
 
-// load reads the agent's configuration.
+// load reads the agent's configuration. Where it names no certificates, those of
+// the host's enrollment are used, if there are any.
 func load(cmd *cobra.Command) (*config.Config, error) {
-	return config.Load(config.LoadOptions{Process: config.ProcessAgent, Flags: cmd.Flags()})
+	c, err := config.Load(config.LoadOptions{Process: config.ProcessAgent, Flags: cmd.Flags()})
+	if err != nil {
+		return nil, err
+	}
+
+	enrolled, err := agent.Enrolled(c.Agent.StateDir)
+	if err != nil || !enrolled {
+		return c, err
+	}
+
+	files := agent.EnrolledFiles(c.Agent.StateDir)
+	if c.Agent.TLS == (config.ClientTLS{}) {
+		c.Agent.TLS = config.ClientTLS{Cert: files.Cert, Key: files.Key, CA: files.CA}
+	}
+	if c.Temporal.TLS == (config.TemporalTLS{}) && c.Temporal.APIKey == "" && !c.Given("temporal.tls.enabled") {
+		c.Temporal.TLS = config.TemporalTLS{Cert: files.Cert, Key: files.Key, CA: files.CA}
+	}
+	return c, nil
 }
 
 // listDrivers prints the names of the compiled-in drivers, one on a line.

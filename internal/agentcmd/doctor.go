@@ -64,7 +64,7 @@ func (p program) doctorCommand() *cobra.Command {
 				Queue: workflows.AgentQueue(c.Agent.Host), IfUnserved: "Start the agent of this host.",
 			})
 
-			examineCertificates(f, c.Agent.TLS)
+			examineCertificates(f, c.Agent)
 		})
 }
 
@@ -318,12 +318,15 @@ func (a serverClient) host(ctx context.Context, endpoint, name string, own []str
 	return host, err
 }
 
-// examineCertificates checks the certificate files that are configured.
-func examineCertificates(f *doctor.Findings, given config.ClientTLS) {
-	if given.Cert != "" {
-		f.CertificateFile("agent.tls.cert", given.Cert, time.Now())
+// examineCertificates checks the certificate files that are configured, or are
+// from the host's enrollment.
+func examineCertificates(f *doctor.Findings, c config.Agent) {
+	if c.TLS.Cert == agent.EnrolledFiles(c.StateDir).Cert {
+		f.EnrolledCertificateFile("enrollment", c.TLS.Cert, time.Now())
+	} else if c.TLS.Cert != "" {
+		f.CertificateFile("agent.tls.cert", c.TLS.Cert, time.Now())
 	}
-	if given.CA != "" {
-		f.CertificateFile("agent.tls.ca", given.CA, time.Now())
+	if c.TLS.CA != "" {
+		f.CertificateFile("agent.tls.ca", c.TLS.CA, time.Now())
 	}
 }

@@ -91,6 +91,8 @@ func agentConfig(all *config.Config, log *slog.Logger) (agent.Config, error) {
 		ImageCacheBytes:   int64(c.ImageCache),
 		Endpoints:         c.Endpoints,
 		TLS:               identified,
+		Renews:            c.TLS.Cert == agent.EnrolledFiles(c.StateDir).Cert,
+		TrustDomain:       all.Identity.TrustDomain,
 		HeartbeatInterval: c.Heartbeat,
 		FullScanInterval:  c.FullScan,
 		ScanTimeout:       c.ScanTimeout,

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"net/http"
 	"net/url"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -36,6 +37,35 @@ func (c *Client) HostHistory(ctx context.Context, name string, page Page) iter.S
 // ForgetHost deletes a host that is silent and whose accelerators nobody holds.
 func (c *Client) ForgetHost(ctx context.Context, name string) error {
 	_, err := c.change(ctx, request{method: http.MethodDelete, path: hostPath(name)})
+	return err
+}
+
+// Invitation is what a host's agent needs to enroll.
+type Invitation struct {
+	Host      string    `json:"host"`
+	Token     string    `json:"token"` // good once
+	ExpiresAt time.Time `json:"expires_at"`
+	Pin       string    `json:"pin"`              // of the authority that signs certificates of hosts
+	Server    string    `json:"server,omitempty"` // URL of an agent endpoint, where the server knows one
+}
+
+// EnrollHost makes a token with which a host's agent gets its certificate. The
+// host need not be known.
+func (c *Client) EnrollHost(ctx context.Context, name string) (invitation Invitation, err error) {
+	answer, err := c.change(ctx, request{method: http.MethodPost, path: hostPath(name) + "/enroll"})
+	if err != nil {
+		return invitation, err
+	}
+	return invitation, answer.decode(&invitation)
+}
+
+// RevokeHost makes the certificates that a host has got until now count no more.
+func (c *Client) RevokeHost(ctx context.Context, name, reason string) error {
+	body := map[string]any{}
+	if reason != "" {
+		body["reason"] = reason
+	}
+	_, err := c.change(ctx, request{method: http.MethodPost, path: hostPath(name) + "/revoke", body: body})
 	return err
 }
 

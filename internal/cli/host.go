@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -47,6 +48,21 @@ func (s *shell) hostCommand() *cobra.Command {
 				"cyborg host rescue compute-1",
 			},
 			build: s.hostRescue,
+		},
+		{
+			use: "enroll HOST", short: "Make a token with which a host's agent gets its certificate",
+			long: "Makes a token that is good for one certificate of the host, within 15 minutes, in place of one that was made before.\n" +
+				"Run cyborg-agent enroll on the host, with the server and the pin that are shown, and give it the token. The agent then\n" +
+				"renews its certificate by itself. Nobody can see the token again.",
+			examples: []string{"cyborg host enroll compute-7"},
+			build:    s.hostEnroll,
+		},
+		{
+			use: "revoke HOST", short: "Shut out a host whose certificate may be in wrong hands",
+			long: "Makes all certificates count no more that the host has got until now, also those that you gave it as files, and ends its\n" +
+				"invitation. Within 5 seconds, no server hears its agent any more, and it gets no steps. Enroll the host to let it in again.",
+			examples: []string{"cyborg host revoke compute-7 --reason stolen"},
+			build:    s.hostRevoke,
 		},
 		{
 			use: "forget HOST", short: "Forget a host that will not come back",
@@ -166,6 +182,42 @@ func (s *shell) hostForget(cmd *cobra.Command) {
 		}
 
 		return c.client.ForgetHost(ctx, host.Name)
+	})
+}
+
+// hostEnroll is `host enroll`.
+func (s *shell) hostEnroll(cmd *cobra.Command) {
+	p := s.printer(cmd)
+	s.run(cmd, func(ctx context.Context, c call) error {
+		made, err := c.client.EnrollHost(ctx, c.args[0])
+		if err != nil {
+			return err
+		}
+
+		server := cmp.Or(made.Server, "https://SERVER:6667")
+		out := object{
+			{hostKey, made.Host},
+			{"token", made.Token},
+			{"expires_at", made.ExpiresAt},
+			{"pin", made.Pin},
+			{"command", fmt.Sprintf("cyborg-agent enroll --host %s --server %s --pin %s", made.Host, server, made.Pin)},
+		}
+		return printShow(p, out, []string{hostKey, "token", "expires_at", "pin", "command"}, nil)
+	})
+}
+
+// hostRevoke is `host revoke`.
+func (s *shell) hostRevoke(cmd *cobra.Command) {
+	var agreed consent
+	agreed.addFlags(cmd)
+	reason := cmd.Flags().String("reason", "", "why, for the history")
+
+	s.run(cmd, func(ctx context.Context, c call) error {
+		loss := fmt.Sprintf("the agent of host %s is shut out until the host is enrolled again", c.args[0])
+		if err := s.agree(ctx, agreed, []string{loss}); err != nil {
+			return err
+		}
+		return c.client.RevokeHost(ctx, c.args[0], *reason)
 	})
 }
 

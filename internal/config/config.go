@@ -91,6 +91,11 @@ type Temporal struct {
 // Identity configures who certificates name.
 type Identity struct {
 	TrustDomain string `key:"trust_domain" default:"cyborg" check:"trust_domain" doc:"Trust domain of this installation. A certificate counts only if its one URI is spiffe://TRUST_DOMAIN/ROLE/NAME. Set the same one for all servers and agents."`
+
+	// How hosts get certificates of the servers themselves.
+	Authority       string        `key:"authority" auto:"in the standalone with agent_endpoint.tls, the one in its state directory" check:"path" example:"/etc/cyborg/ca" doc:"Directory of the authority (cyborg ca init) by which hosts enroll. Servers with the role conductor sign the certificates of agents with its key. Its certificate must be in agent_endpoint.tls.client_ca, and the certificate of the agent endpoint must be from it. If this is empty, no host can enroll."`
+	CertificateLife time.Duration `key:"certificate_life" default:"24h" min:"10s" doc:"How long the certificate of an enrolled host is valid. Its agent renews it after two thirds of this time."`
+	RenewLate       time.Duration `key:"renew_late" default:"720h" min:"0s" doc:"How long after its end the certificate of an enrolled host can still be renewed. Until then, a host that was off enrolls by itself when it comes back; after that, it needs a new token."`
 }
 
 // TemporalTLS configures TLS for connections to the Temporal cluster.

@@ -13,14 +13,19 @@ const expiresSoon = 14 * 24 * time.Hour
 
 // Certificate checks the validity of a certificate at the time now.
 func (f *Findings) Certificate(whose string, certificate *x509.Certificate, now time.Time) {
+	f.certificate(whose, certificate, now, expiresSoon, "Replace it; no restart is needed.")
+}
+
+// certificate warns about a certificate that ends within this time.
+func (f *Findings) certificate(whose string, certificate *x509.Certificate, now time.Time, soon time.Duration, todo string) {
 	check, until := "certificate of "+whose, certificate.NotAfter.UTC().Format(time.DateOnly)
 	switch {
 	case now.After(certificate.NotAfter):
-		f.Fail(check, "is no longer valid: it ended on "+until, "Replace it; no restart is needed.")
+		f.Fail(check, "is no longer valid: it ended on "+until, todo)
 	case now.Before(certificate.NotBefore):
 		f.Fail(check, fmt.Sprintf("is not valid yet: it begins at %s", certificate.NotBefore.UTC().Format(time.RFC3339)), "Look at the clocks.")
-	case now.Add(expiresSoon).After(certificate.NotAfter):
-		f.Warn(check, "ends soon, on "+until, "Replace it; no restart is needed.")
+	case now.Add(soon).After(certificate.NotAfter):
+		f.Warn(check, "ends soon, on "+until, todo)
 	default:
 		f.OKf(check, "is valid until %s", until)
 	}
@@ -29,6 +34,21 @@ func (f *Findings) Certificate(whose string, certificate *x509.Certificate, now 
 // CertificateFile checks each certificate in a PEM file, which the setting
 // names.
 func (f *Findings) CertificateFile(setting, path string, now time.Time) {
+	f.certificateFile(setting, path, func(one *x509.Certificate) { f.Certificate(setting, one, now) })
+}
+
+// EnrolledCertificateFile is CertificateFile for a certificate that its holder
+// renews by itself after two thirds of its life.
+func (f *Findings) EnrolledCertificateFile(setting, path string, now time.Time) {
+	f.certificateFile(setting, path, func(one *x509.Certificate) {
+		overdue := one.NotAfter.Sub(one.NotBefore) / 5
+		f.certificate(setting, one, now, overdue,
+			"The agent should have renewed it: look at its log, and whether it reaches a server. If the host was revoked, or was off for too long, enroll it again.")
+	})
+}
+
+// certificateFile has each certificate in a PEM file examined.
+func (f *Findings) certificateFile(setting, path string, examine func(*x509.Certificate)) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		f.Fail("certificate of "+setting, "cannot be read: "+err.Error(), "Put it there, or correct "+setting+".")
@@ -48,7 +68,7 @@ func (f *Findings) CertificateFile(setting, path string, now time.Time) {
 		}
 
 		found = true
-		f.Certificate(setting, certificate, now)
+		examine(certificate)
 	}
 
 	if !found {

@@ -42,6 +42,7 @@ var clauseTable = map[cyborg.EventAxis]func(c change) string{
 	cyborg.AxisFence:          fenceClause,
 	cyborg.AxisHealth:         healthClause,
 	cyborg.AxisHolder:         holderClause,
+	cyborg.AxisIdentity:       identityClause,
 	cyborg.AxisLifecycle:      lifecycleClause,
 	cyborg.AxisName:           nameClause,
 	cyborg.AxisNovaWhitelist:  novaWhitelistClause,
@@ -202,6 +203,25 @@ func holderClause(c change) string {
 	}
 
 	return fmt.Sprintf("went from %s to %s (%s)", from, to, handle)
+}
+
+// identityClause describes how a host's agent got its certificates, or lost them.
+func identityClause(c change) string {
+	switch c.To {
+	case "invited":
+		return "invited the agent of " + subjectPlaceholder + " to enroll"
+	case "enrolled":
+		return "enrolled"
+	}
+	return "revoked the certificates of " + subjectPlaceholder + reasonText(c.text("reason"))
+}
+
+// reasonText formats a reason, and returns "" where none was given.
+func reasonText(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return ": " + reason
 }
 
 // lifecycleClause leaves the steps of a provision to the sentence about its

@@ -22,6 +22,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -47,6 +48,7 @@ const (
 type Authority struct {
 	dir         string // empty for a temporary one
 	certificate *x509.Certificate
+	replaced    []*x509.Certificate // of the authorities that it replaces, which count as well
 	key         crypto.Signer
 }
 
@@ -184,8 +186,29 @@ func newKey(path string) (crypto.Signer, error) {
 // is missing or broken, the two do not belong together, or others may read the
 // key.
 func Open(dir string) (*Authority, error) {
-	cert := filepath.Join(dir, certificateFile)
-	text, err := os.ReadFile(cert)
+	certificates, err := readAuthority(dir)
+	if err != nil {
+		return nil, err
+	}
+
+	key, err := readKey(filepath.Join(dir, keyFile))
+	if err != nil {
+		return nil, broken(dir, err)
+	}
+
+	first := certificates[0]
+	public, ok := key.Public().(*ecdsa.PublicKey)
+	if !ok || !public.Equal(first.PublicKey) {
+		return nil, broken(dir, errors.New("the key is not that of the certificate"))
+	}
+	return &Authority{dir: dir, certificate: first, replaced: certificates[1:], key: key}, nil
+}
+
+// readAuthority reads the certificates in an authority's directory: its own, and
+// those of authorities that also count, because it is replacing them. The errors
+// are as those of Open.
+func readAuthority(dir string) ([]*x509.Certificate, error) {
+	text, err := os.ReadFile(filepath.Join(dir, certificateFile))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, cyborg.Errorf(cyborg.ErrNotFound, "the directory %s has no authority: it has no file %s", dir, certificateFile).
@@ -195,27 +218,13 @@ func Open(dir string) (*Authority, error) {
 	}
 
 	certificates, err := parseCertificates(text)
+	if err == nil && !certificates[0].IsCA {
+		err = errors.New("the certificate is not that of an authority")
+	}
 	if err != nil {
 		return nil, broken(dir, err)
 	}
-
-	key, err := readKey(filepath.Join(dir, keyFile))
-	if err != nil {
-		return nil, broken(dir, err)
-	}
-
-	// Further certificates are of authorities that also count, because they are
-	// being replaced by the first one.
-	first := certificates[0]
-	public, ok := key.Public().(*ecdsa.PublicKey)
-	switch {
-	case !ok || !public.Equal(first.PublicKey):
-		return nil, broken(dir, errors.New("the key is not that of the certificate"))
-	case !first.IsCA:
-		return nil, broken(dir, errors.New("the certificate is not that of an authority"))
-	}
-
-	return &Authority{dir: dir, certificate: first, key: key}, nil
+	return certificates, nil
 }
 
 // broken says that the directory's authority cannot be used. It is never
@@ -239,6 +248,10 @@ type Leaf struct {
 	// DNS and IPs are the names and addresses by which others reach the holder.
 	DNS []string
 	IPs []net.IP
+
+	// Enrollment is the number of the enrollment of the host; see the function of that
+	// name.
+	Enrollment int64
 
 	// Start is when the validity begins to count; zero means now. NotBefore is an
 	// hour earlier.
@@ -286,6 +299,9 @@ func (a *Authority) Issue(public crypto.PublicKey, leaf Leaf) (*x509.Certificate
 		DNSNames: leaf.DNS, IPAddresses: leaf.IPs,
 	}
 	template.URIs = append(template.URIs, leaf.Identity.URI())
+	if leaf.Enrollment != 0 {
+		template.Subject.SerialNumber = serialPrefix + strconv.FormatInt(leaf.Enrollment, 10)
+	}
 
 	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, public, a.key)
 	if err != nil {
@@ -303,14 +319,11 @@ func (a *Authority) Issue(public crypto.PublicKey, leaf Leaf) (*x509.Certificate
 // of the request counts: whom the certificate names is the caller's decision. The
 // signature proves that whoever asks has the private key.
 func (a *Authority) IssueRequest(der []byte, leaf Leaf) (*x509.Certificate, error) {
-	request, err := x509.ParseCertificateRequest(der)
-	if err == nil {
-		err = request.CheckSignature()
-	}
+	public, err := keyOfRequest(der)
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the certificate request cannot be used: %w", err)
+		return nil, err
 	}
-	return a.Issue(request.PublicKey, leaf)
+	return a.Issue(public, leaf)
 }
 
 // IssuePair makes a key and signs a certificate for it. Both results are in PEM

@@ -6,9 +6,9 @@ import (
 	"crypto/x509"
 	"log/slog"
 	"net/http"
+	"slices"
 	"sync"
 
-	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/identity"
 )
 
@@ -26,6 +26,16 @@ type ServerOptions struct {
 	// an error ends the connection. Nil lets every client in whose certificate an
 	// authority has signed, whomever it names.
 	Allow func(identity.Identity) error
+
+	// Refuse is asked in the handshake about the verified certificate of each client; an
+	// error ends the connection. Nil refuses none.
+	Refuse func(*x509.Certificate) error
+
+	// Enrolls is the directory of an authority by which clients enroll here; empty
+	// for none. Who says in the handshake that this is what it wants is let in
+	// without a certificate, or with any, and is shown that of the authority: nothing
+	// else may be served to whom has no verified one.
+	Enrolls string
 
 	// MinVersion is the oldest version of TLS; zero means 1.3.
 	MinVersion uint16
@@ -63,23 +73,17 @@ func Server(o ServerOptions) (*tls.Config, error) {
 		return nil, err
 	}
 
-	if o.Allow != nil {
-		config.VerifyConnection = func(state tls.ConnectionState) error {
-			if len(state.PeerCertificates) == 0 {
-				return nil // ClientAuth has decided whether it needs one
-			}
-
-			who, err := identity.OfConnection(&state, o.TrustDomain)
-			if err != nil {
-				return err
-			}
-			return o.Allow(who)
-		}
+	if o.Allow != nil || o.Refuse != nil {
+		config.VerifyConnection = o.verify
 	}
 
 	// The copy is made before GetConfigForClient is set, so that it has none.
 	perConnection := config.Clone()
-	config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+	config.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		if o.Enrolls != "" && slices.Contains(hello.SupportedProtos, enrollProtocol) {
+			return enrolling(perConnection, pair, o.Enrolls), nil
+		}
+
 		authorities, err := pool.current()
 		if err != nil {
 			return nil, err
@@ -91,6 +95,28 @@ func Server(o ServerOptions) (*tls.Config, error) {
 	}
 
 	return config, nil
+}
+
+// verify decides about a client whose certificate was verified.
+func (o ServerOptions) verify(state tls.ConnectionState) error {
+	if len(state.PeerCertificates) == 0 {
+		return nil // ClientAuth has decided whether it needs one
+	}
+
+	if o.Allow != nil {
+		who, err := identity.OfConnection(&state, o.TrustDomain)
+		if err != nil {
+			return err
+		}
+		if err := o.Allow(who); err != nil {
+			return err
+		}
+	}
+
+	if o.Refuse != nil {
+		return o.Refuse(state.PeerCertificates[0])
+	}
+	return nil
 }
 
 // ClientOptions say how a client proves who it is, and which servers it trusts.
@@ -114,6 +140,7 @@ type Client struct {
 	pool        *reloaded[*x509.CertPool]   // nil for the authorities of the system
 	trustDomain string
 	minVersion  uint16
+	enrolls     bool // says so to the server
 }
 
 // NewClient reads the files. The error is of kind ErrInvalid.
@@ -143,24 +170,15 @@ func (c *Client) Config() *tls.Config {
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return c.pair.current() }
 	}
 
+	if c.enrolls {
+		config.NextProtos = []string{enrollProtocol, "http/1.1"}
+	}
+
 	if c.trustDomain == "" {
 		return config
 	}
 
-	config.VerifyConnection = func(state tls.ConnectionState) error {
-		if len(state.PeerCertificates) == 0 || len(state.PeerCertificates[0].URIs) == 0 {
-			return nil
-		}
-
-		who, err := identity.OfConnection(&state, c.trustDomain)
-		if err != nil {
-			return err
-		}
-		if who.Role != identity.Server {
-			return cyborg.Errorf(cyborg.ErrForbidden, "the certificate of the other end is that of %s, and not of a server", who)
-		}
-		return nil
-	}
+	config.VerifyConnection = func(state tls.ConnectionState) error { return checkServer(&state, c.trustDomain) }
 	return config
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/cyborg-project/cyborg/api"
 	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/pki"
+	"github.com/cyborg-project/cyborg/internal/revocation"
 )
 
 // Listeners are the open ports of a server process. They are opened before the
@@ -26,12 +27,19 @@ type Listeners struct {
 	inProcess net.Listener
 
 	pprof net.Listener // nil unless server.pprof_listen is set
+
+	// revoked is asked about the certificates of hosts. Run keeps it current.
+	revoked *revocation.List
 }
+
+// Revocations returns the list that knows which certificates of hosts were revoked,
+// for other listeners of this process. Run keeps it current.
+func (l *Listeners) Revocations() *revocation.List { return l.revoked }
 
 // Listen opens the ports that the roles need. The error is one sentence that
 // names the option, and no port stays open then.
 func Listen(ctx context.Context, c *config.Config, log *slog.Logger) (*Listeners, error) {
-	var l Listeners
+	l := Listeners{revoked: revocation.New(c.Identity.TrustDomain)}
 	open := func(setting, address string, given pki.ServerOptions, authenticated bool) (net.Listener, error) {
 		var t *tls.Config
 		if given.Files.Cert != "" {
@@ -60,9 +68,15 @@ func Listen(ctx context.Context, c *config.Config, log *slog.Logger) (*Listeners
 	}
 
 	if c.Server.Has(config.RoleConductor) && c.AgentEndpoint.Listen != "" {
+		if err := CheckEnrollment(c); err != nil {
+			return nil, errors.Join(err, l.Close())
+		}
+
 		authenticated := c.AgentEndpoint.TLS.ClientCA != ""
 		l.agents, err = open("agent_endpoint.listen", c.AgentEndpoint.Listen,
-			pki.ServerOptions{Files: c.AgentEndpoint.TLS.Files(), ClientAuth: tls.RequireAndVerifyClientCert}, authenticated)
+			pki.ServerOptions{
+				Files: c.AgentEndpoint.TLS.Files(), ClientAuth: tls.RequireAndVerifyClientCert, Enrolls: c.Identity.Authority, Refuse: l.revoked.Check,
+			}, authenticated)
 		if err != nil {
 			return nil, errors.Join(err, l.Close())
 		}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"log/slog"
 	"net"
@@ -39,6 +40,7 @@ func TestAuthoritiesOfListenersAreReplaced(t *testing.T) {
 	listeners, err := Listen(t.Context(), c, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, listeners.Close()) })
+	require.NoError(t, listeners.Revocations().Load(t.Context(), func(context.Context) (map[string]int64, error) { return map[string]int64{}, nil }))
 
 	of := func(a *pki.Authority) pki.Files {
 		files := issue(t, a, identity.Host)

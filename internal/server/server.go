@@ -86,7 +86,10 @@ func Run(ctx context.Context, c *config.Config, deps Deps) error {
 
 	// Parts are stopped in reverse order: those that take requests come after those
 	// that do the work.
-	parts := []Part{s.worker()}
+	if err := s.Listeners.revoked.Load(ctx, store.RevokedHosts); err != nil {
+		return err
+	}
+	parts := []Part{s.revocations(), s.worker()}
 
 	if c.Server.Has(config.RoleConductor) {
 		conducting, err := s.conductor()
@@ -179,6 +182,13 @@ func (s *server) worker() Part {
 	}}
 }
 
+// revocations returns the part that knows which certificates of hosts were revoked.
+func (s *server) revocations() Part {
+	return Part{Name: "revocations", Run: func(ctx context.Context) error {
+		return s.Listeners.revoked.Follow(ctx, s.store.RevokedHosts, s.Log)
+	}}
+}
+
 // conductor returns the parts of the role conductor: the agents' endpoint with
 // the ingester of what they send, the schedules, and what keeps Nova's and
 // Placement's state known.
@@ -201,7 +211,7 @@ func (s *server) conductor() ([]Part, error) {
 
 	endpoint, err := agents.New(agents.Config{
 		Certificates: s.config.AgentEndpoint.TLS.ClientCA != "", TrustDomain: s.config.Identity.TrustDomain,
-		Hosts: s.config.AgentEndpoint.TLS.Names(),
+		Hosts: s.config.AgentEndpoint.TLS.Names(), Enrollment: enrollment(s.config), Refuse: s.Listeners.revoked.Check,
 	}, deps)
 	if err != nil {
 		return nil, err
@@ -297,7 +307,7 @@ func (s *server) api() ([]Part, error) {
 		Operate: operate.Config{MaxInFlight: c.MaxInFlight},
 		V1: v1.Config{
 			SyncWait: c.SyncWait, BodyLimit: int64(c.BodyLimit), MaxStreams: c.MaxStreams, CensusWait: c.CensusWait,
-			RescueWithin: rescueWithin,
+			RescueWithin: rescueWithin, Invitation: invitation(s.config),
 		},
 		V2: v2.Config{
 			PublicEndpoint: c.PublicEndpoint, SyncWait: c.SyncWait, BodyLimit: int64(c.BodyLimit), BindTimeout: s.config.ARQs.BindTimeout,

@@ -33,6 +33,8 @@ var notRunHere = map[string]string{
 	"psql \"$CYBORG_DATABASE_URL": "likewise",
 	"pg_restore":                  "likewise",
 	"cyborg migrate":              "on that database; tests/chaos runs all processes apart",
+	"cyborg host revoke":          "likewise; TestRevokedHost does it",
+	"cyborg host enroll":          "certificates at the agent endpoint; TestEnrolledHost of tests/standalone does it",
 	"cyborg server":               "it serves until it is stopped; tests/chaos runs all processes apart",
 	"cyborg-agent --temporal":     "it serves until it is stopped; tests/chaos runs all processes apart",
 	"openstack user":              "a cloud of the reader's own; tests/openstack does the same on a real Keystone",

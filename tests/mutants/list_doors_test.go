@@ -105,3 +105,102 @@ func ofDoors() []mutant {
 		},
 	}
 }
+
+// ofEnrollment are about how hosts get their certificates.
+func ofEnrollment() []mutant {
+	const (
+		enroll     = "api/agents/enroll.go"
+		pkg        = "api/agents"
+		identities = "db/internal/inventory/identities.go"
+	)
+
+	return []mutant{
+		{
+			breaks: "nothing but the two requests is open to strangers", file: enroll, pkg: pkg, test: "TestDoorsAreClosed",
+			old: "if e.config.Enrollment != nil && r.Method == http.MethodPost && (r.URL.Path",
+			new: "if r.URL.Path == HealthPath || e.config.Enrollment != nil && r.Method == http.MethodPost && (r.URL.Path",
+		},
+		{
+			breaks: "only who wants to enroll is let in without a certificate", file: "internal/pki/connection.go", pkg: pkg, test: "TestDoorsAreClosed",
+			old: "if o.Enrolls != \"\" && slices.Contains(hello.SupportedProtos, enrollProtocol) {",
+			new: "if o.Enrolls != \"\" && (len(hello.SupportedProtos) > 0 || slices.Contains(hello.SupportedProtos, enrollProtocol)) {",
+		},
+		{
+			breaks: "a token is good once", file: identities, pkg: pkg, test: "TestTokens",
+			old: "SET state = 'enrolled', token_hash = NULL, token_expires_at = NULL, enrollment = enrollment + 1",
+			new: "SET enrollment = enrollment + 1",
+		},
+		{
+			breaks: "a token ends", file: identities, pkg: pkg, test: "TestTokens",
+			old: "AND token_expires_at > clock_timestamp() RETURNING",
+			new: "RETURNING",
+		},
+		{
+			breaks: "a token is for one host", file: identities, pkg: pkg, test: "TestTokens",
+			old: "\tcase invited != host:\n\t\treturn 0,",
+			new: "\tcase invited != host && host == \"\":\n\t\treturn 0,",
+		},
+		{
+			breaks: "an agent knows the server by the authority's pin", file: "internal/pki/enroll.go", pkg: pkg, test: "TestWrongPin",
+			old: "if one.IsCA && Pin(one) == pin {",
+			new: "if one.IsCA {",
+		},
+		{
+			breaks: "the pinned authority has signed for the server's name", file: "internal/pki/enroll.go", pkg: pkg, test: "TestWrongPin",
+			old: "x509.VerifyOptions{Roots: roots, DNSName: serverName}",
+			new: "x509.VerifyOptions{Roots: roots}",
+		},
+		{
+			breaks: "a certificate cannot be renewed for ever", file: "internal/pki/enroll.go", pkg: pkg, test: "TestRenew",
+			old: "if now.After(certificate.NotAfter.Add(late)) {",
+			new: "if now.After(certificate.NotAfter.Add(2 * late)) {",
+		},
+		{
+			breaks: "only what this authority has signed is renewed", file: "internal/pki/enroll.go", pkg: pkg, test: "TestRenew",
+			old: "if err := a.Signed(certificate); err != nil ||",
+			new: "if err := a.Signed(certificate); err != nil && a.key == nil ||",
+		},
+		{
+			breaks: "only certificates of hosts are renewed", file: enroll, pkg: pkg, test: "TestRenew",
+			old: "if who.Role != identity.Host {",
+			new: "if who.Role == identity.Reader {",
+		},
+		{
+			breaks: "what was revoked is not renewed", file: identities, pkg: pkg, test: "TestRevokedIsNotRenewed",
+			old: "revoked_through >= $2",
+			new: "revoked_through > $2",
+		},
+		{
+			breaks: "what was revoked gets no answer on a connection that is open", file: enroll, pkg: pkg, test: "TestRevokedIsOut",
+			old: "if verified && e.config.Refuse != nil {",
+			new: "if !verified && e.config.Refuse != nil {",
+		},
+		{
+			breaks: "what was revoked gets no connection", file: "internal/pki/connection.go", pkg: pkg, test: "TestRevokedIsOut",
+			old: "if o.Refuse != nil {\n",
+			new: "if o.Refuse == nil {\n",
+		},
+		{
+			breaks: "a revocation is about all that a host has got until then", file: "internal/revocation/revocation.go", pkg: "internal/revocation", test: "TestCheck",
+			old: "pki.Enrollment(certificate) <= through",
+			new: "pki.Enrollment(certificate) == through",
+		},
+		{
+			breaks: "nobody is let in before it is known what was revoked", file: "internal/revocation/revocation.go", pkg: "internal/revocation", test: "TestCheck",
+			old: "return cyborg.Errorf(cyborg.ErrUnavailable, \"it is not known yet which certificates were revoked\").WithHint(\"Try again in a moment.\")",
+			new: "return nil",
+		},
+		{
+			breaks: "Temporal asks at each call whether a certificate was revoked", file: standalone + "temporalauth/guard.go",
+			pkg: standalone + "temporalauth", test: "TestRevokedIsRefused",
+			old: "err = g.refuse(certificate)",
+			new: "err = g.refuse(nil)",
+		},
+		{
+			breaks: "a poll that began before a revocation gets no step", file: standalone + "temporalauth/seal.go",
+			pkg: standalone + "temporalauth", test: "TestRevokedIsRefused",
+			old: "g.refuse(who.certificate)",
+			new: "g.refuse(nil)",
+		},
+	}
+}

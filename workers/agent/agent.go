@@ -98,6 +98,10 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 		all.Go(func() { a.watchKernel(lasting, parts.inventory) })
 	}
 
+	if a.config.Renews {
+		all.Go(func() { a.renewCertificate(lasting, dir.Path()) })
+	}
+
 	serving := make(chan struct{})
 	all.Go(func() {
 		for _, part := range []<-chan struct{}{parts.inventory.Ready(), serving} {

@@ -56,6 +56,11 @@ type Config struct {
 	Endpoints []string
 	// TLS is used with https endpoints. Its client certificate names this host.
 	TLS *pki.Client
+	// Renews says that TLS has the files of EnrolledFiles, and that the agent renews
+	// the certificate there.
+	Renews bool
+	// TrustDomain is that of the certificates. Required with Renews.
+	TrustDomain string
 
 	// HeartbeatInterval is the time between two heartbeats; each is up to a tenth
 	// earlier or later. Default 10 s.

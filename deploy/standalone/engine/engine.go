@@ -14,6 +14,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"log/slog"
 	"net"
@@ -73,6 +74,9 @@ type Config struct {
 	TLS pki.Files
 	// TrustDomain is that of the identities in those certificates.
 	TrustDomain string
+	// Refuse is asked about the certificate of each client outside this process, in the
+	// handshake and at each call; nil refuses none. It must answer at once.
+	Refuse func(*x509.Certificate) error
 	// UIGuard decides which requests reach the Web UI; nil lets all of them through.
 	UIGuard func(http.Handler) http.Handler
 	// UIWrites lets the Web UI change something: start, signal, cancel, reset and

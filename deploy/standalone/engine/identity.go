@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"crypto/hkdf"
 	"crypto/sha256"
 	"crypto/tls"
@@ -51,7 +52,7 @@ func load(cfg Config, log *slog.Logger) (*identity, error) {
 	}
 
 	outside, err := pki.Server(pki.ServerOptions{
-		Files: files, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12, Log: log,
+		Files: files, ClientAuth: tls.RequireAndVerifyClientCert, Refuse: cfg.Refuse, MinVersion: tls.VersionTLS12, Log: log,
 	})
 	if err != nil {
 		return nil, err
@@ -159,6 +160,20 @@ func (id *identity) client(who trust.Identity) (*tls.Config, error) {
 		return nil, err
 	}
 	return id.clientWith(certificate), nil
+}
+
+// refuse returns what is asked about the certificate of a client. Those in this
+// process have theirs from here, and no revocation is about them.
+func (id *identity) refuse(outside func(*x509.Certificate) error) func(*x509.Certificate) error {
+	if outside == nil {
+		return nil
+	}
+	return func(certificate *x509.Certificate) error {
+		if bytes.Equal(certificate.AuthorityKeyId, id.inside.Certificate().SubjectKeyId) {
+			return nil
+		}
+		return outside(certificate)
+	}
 }
 
 // addUI makes the certificate of the Web UI. Whatever the UI sends, Temporal

@@ -44,7 +44,7 @@ func serverOptions(cfg Config, addrs addresses, id *identity, tuned *tuning, log
 	}
 
 	guard, err := temporalauth.New(temporalauth.Config{
-		TrustDomain: cfg.TrustDomain, Namespace: cfg.Namespace, SealKey: id.sealKey, Self: id.checksum, Log: log.out,
+		TrustDomain: cfg.TrustDomain, Namespace: cfg.Namespace, SealKey: id.sealKey, Self: id.checksum, Refuse: id.refuse(cfg.Refuse), Log: log.out,
 	})
 	if err != nil {
 		return nil, err

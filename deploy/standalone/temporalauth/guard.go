@@ -36,7 +36,8 @@ import (
 // SealKeyLength is the length of Config.SealKey in bytes.
 const SealKeyLength = 32
 
-// Config says what a Guard protects. All fields but Self and Log are required.
+// Config says what a Guard protects. All fields but Self,
+// Refuse and Log are required.
 type Config struct {
 	// TrustDomain is that of the identities that count; see internal/identity.
 	TrustDomain string
@@ -49,6 +50,9 @@ type Config struct {
 	// Self is the SHA-256 checksum of the certificate, in DER, that Temporal's own
 	// parts show to the frontend. They may do everything. Zero is nobody.
 	Self [sha256.Size]byte
+	// Refuse is asked about the verified certificate of the client at each call, and
+	// once more before a step is handed out; nil refuses none. It must answer at once.
+	Refuse func(*x509.Certificate) error
 	// Log gets a line for what is refused, at most one a minute for each identity
 	// and call; nil for none.
 	Log *slog.Logger
@@ -101,6 +105,8 @@ type caller struct {
 
 	self bool  // a part of this Temporal server
 	err  error // why the caller is nobody
+
+	certificate *x509.Certificate // nil for nobody
 }
 
 // String names the caller in a refusal.
@@ -144,5 +150,16 @@ func (g *Guard) callerOf(info *authorization.AuthInfo) caller {
 	}
 
 	who, err := identity.OfCertificate(certificate, g.config.TrustDomain)
-	return caller{Identity: who, err: err}
+	if err == nil {
+		err = g.refuse(certificate)
+	}
+	return caller{Identity: who, err: err, certificate: certificate}
+}
+
+// refuse returns why a certificate counts no more; nil where it counts.
+func (g *Guard) refuse(certificate *x509.Certificate) error {
+	if g.config.Refuse == nil || certificate == nil {
+		return nil
+	}
+	return g.config.Refuse(certificate)
 }

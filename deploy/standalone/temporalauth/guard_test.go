@@ -371,3 +371,50 @@ func FuzzUnseal(f *testing.F) {
 		require.Equal(t, !bytes.Equal(text, sealed), answer(g, h1, text) != nil)
 	})
 }
+
+// TestRevokedIsRefused: a certificate that was revoked may do nothing more, and a
+// poll that began before gets no step.
+func TestRevokedIsRefused(t *testing.T) {
+	t.Parallel()
+	stolen, good := certificate(t, "spiffe://lab/host/h1"), certificate(t, "spiffe://lab/host/h2")
+	revoked := false
+	c := settings()
+	c.Refuse = func(one *x509.Certificate) error {
+		if revoked && one == stolen {
+			return cyborg.Errorf(cyborg.ErrForbidden, "it was revoked")
+		}
+		return nil
+	}
+	g, err := New(c)
+	require.NoError(t, err)
+
+	claimsOf := func(one *x509.Certificate) *authorization.Claims {
+		claims, err := claimMapper{g}.GetClaims(&authorization.AuthInfo{TLSConnection: shown(one)})
+		require.NoError(t, err)
+		return claims
+	}
+	may := func(one *x509.Certificate) authorization.Decision {
+		result, err := g.Authorize(t.Context(), claimsOf(one), &authorization.CallTarget{APIName: workflowService + "GetSystemInfo"})
+		require.NoError(t, err)
+		return result.Decision
+	}
+	poll := func(one *x509.Certificate, meanwhile func()) (any, error) {
+		ctx := context.WithValue(t.Context(), authorization.MappedClaims, claimsOf(one))
+		return g.sealPolled(ctx, &workflowservice.PollActivityTaskQueueRequest{}, nil, func(context.Context, any) (any, error) {
+			meanwhile()
+			return &workflowservice.PollActivityTaskQueueResponse{TaskToken: []byte("token")}, nil
+		})
+	}
+
+	require.Equal(t, authorization.DecisionAllow, may(stolen))
+	_, err = poll(stolen, func() {})
+	require.NoError(t, err)
+	answer, err := poll(stolen, func() { revoked = true })
+	require.ErrorContains(t, err, "it was revoked")
+	require.Nil(t, answer)
+
+	require.Equal(t, authorization.DecisionDeny, may(stolen))
+	require.Equal(t, authorization.DecisionAllow, may(good))
+	_, err = poll(good, func() {})
+	require.NoError(t, err)
+}

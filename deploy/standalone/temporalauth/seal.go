@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 
+	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/server/common/authorization"
 	"google.golang.org/grpc"
@@ -53,9 +54,17 @@ func (g *Guard) sealPolled(ctx context.Context, request any, _ *grpc.UnaryServer
 		if claims == nil {
 			return nil, cyborg.Errorf(cyborg.ErrInternal, "a task was polled by nobody")
 		}
-		if who, _ := claims.Extensions.(caller); !who.self {
-			task.TaskToken = g.seal(task.GetTaskToken(), who.Identity)
+		who, _ := claims.Extensions.(caller)
+		if who.self {
+			continue
 		}
+
+		// The poll may have begun minutes ago. Temporal gives the step out again when the
+		// time is over in which its host must say something.
+		if err := g.refuse(who.certificate); err != nil {
+			return nil, serviceerror.NewPermissionDenied(err.Error(), "")
+		}
+		task.TaskToken = g.seal(task.GetTaskToken(), who.Identity)
 	}
 	return response, nil
 }

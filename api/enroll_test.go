@@ -1,0 +1,99 @@
+package api_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api"
+	v1 "github.com/cyborg-project/cyborg/api/v1"
+)
+
+// Only an admin invites a host, which need not be known. Each time there is another
+// token, and nobody sees one again.
+func TestEnrollHost(t *testing.T) {
+	t.Parallel()
+	h := setup(t, withTokens, func(c *api.Config) {
+		c.V1.Invitation = v1.Invitation{Pin: func() (string, error) { return "sha256:abc", nil }, Server: "https://cyborg.example.org:6667"}
+	})
+	ada := h.as(adminToken)
+	h.as(memberToken).do("POST", "/v1/hosts/h1/enroll", nil).problem(cyborg.ErrForbidden)
+	h.as(readerToken).do("POST", "/v1/hosts/h1/enroll", nil).problem(cyborg.ErrForbidden)
+	ada.do("POST", "/v1/hosts/-h/enroll", nil).problem(cyborg.ErrInvalid)
+	ada.do("POST", "/v1/hosts/h1/enroll", map[string]any{"token": "mine"}).problem(cyborg.ErrInvalid)
+
+	type invitation struct {
+		Host, Token, Pin, Server string
+		ExpiresAt                time.Time `json:"expires_at"`
+	}
+	first := as[invitation](ada.do("POST", "/v1/hosts/h1/enroll", nil).expect(http.StatusOK))
+	require.Equal(t, "h1", first.Host)
+	require.Equal(t, "sha256:abc", first.Pin)
+	require.Equal(t, "https://cyborg.example.org:6667", first.Server)
+	require.GreaterOrEqual(t, len(first.Token), 26, "130 bits")
+	now, err := h.store.Now(t.Context())
+	require.NoError(t, err)
+	require.WithinDuration(t, now.Add(15*time.Minute), first.ExpiresAt, 10*time.Minute)
+
+	second := as[invitation](ada.do("POST", "/v1/hosts/h1/enroll", nil).expect(http.StatusOK))
+	require.NotEqual(t, first.Token, second.Token)
+	for _, path := range []string{"/v1/hosts", "/v1/hosts/h1/history"} {
+		require.NotContains(t, string(ada.do("GET", path, nil).body), second.Token, path)
+	}
+	_, err = h.store.EnrollHost(t.Context(), "h1", first.Token)
+	require.Equal(t, cyborg.ErrUnauthenticated, cyborg.ErrorKindOf(err), "it was replaced")
+	number, err := h.store.EnrollHost(t.Context(), "h1", second.Token)
+	require.NoError(t, err)
+	require.Equal(t, int64(1), number)
+}
+
+// Without an authority there is nothing to enroll by.
+func TestEnrollHostWithoutAuthority(t *testing.T) {
+	t.Parallel()
+	setup(t).do("POST", "/v1/hosts/h1/enroll", nil).problem(cyborg.ErrNotFound)
+}
+
+// Only an admin revokes, and only hosts that there are. The history has the
+// reason.
+func TestRevokeHost(t *testing.T) {
+	t.Parallel()
+	h := setup(t, withTokens)
+	ada := h.as(adminToken)
+	h.host("h1", 1)
+	h.as(memberToken).do("POST", "/v1/hosts/h1/revoke", nil).problem(cyborg.ErrForbidden)
+	ada.do("POST", "/v1/hosts/h9/revoke", nil).problem(cyborg.ErrNotFound)
+	ada.do("POST", "/v1/hosts/h1/revoke", map[string]any{"reason": 7}).problem(cyborg.ErrInvalid)
+
+	revoked := func() map[string]int64 {
+		all, err := h.store.RevokedHosts(t.Context())
+		require.NoError(t, err)
+		return all
+	}
+	require.Empty(t, revoked())
+	ada.do("POST", "/v1/hosts/h1/revoke", map[string]any{"reason": "stolen"}).expect(http.StatusNoContent)
+	require.Equal(t, map[string]int64{"h1": 0}, revoked())
+	require.Contains(t, string(ada.do("GET", "/v1/hosts/h1/history", nil).body), "stolen")
+	require.Equal(t, cyborg.ErrForbidden, cyborg.ErrorKindOf(h.store.CheckHostIdentity(t.Context(), "h1", 0)))
+
+	// An invitation that is open ends, and one that comes later is good.
+	invite := func(token string) {
+		_, err := h.store.InviteHost(t.Context(), "h1", token, time.Hour, cyborg.Actor{Name: "ada"})
+		require.NoError(t, err)
+	}
+	invite("first")
+	ada.do("POST", "/v1/hosts/h1/revoke", nil).expect(http.StatusNoContent)
+	_, err := h.store.EnrollHost(t.Context(), "h1", "first")
+	require.Equal(t, cyborg.ErrUnauthenticated, cyborg.ErrorKindOf(err))
+	invite("second")
+	number, err := h.store.EnrollHost(t.Context(), "h1", "second")
+	require.NoError(t, err)
+	require.NoError(t, h.store.CheckHostIdentity(t.Context(), "h1", number))
+	require.Equal(t, map[string]int64{"h1": 0}, revoked())
+
+	ada.do("POST", "/v1/hosts/h1/revoke", nil).expect(http.StatusNoContent)
+	require.Equal(t, map[string]int64{"h1": number}, revoked())
+	require.Error(t, h.store.CheckHostIdentity(t.Context(), "h1", number))
+}

@@ -1,0 +1,307 @@
+package standalone_test
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/client"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/identity"
+	"github.com/cyborg-project/cyborg/internal/pki"
+	"github.com/cyborg-project/cyborg/internal/porttest"
+	"github.com/cyborg-project/cyborg/internal/temporalclient"
+	"github.com/cyborg-project/cyborg/tests/harness"
+)
+
+// withDoors starts a standalone whose agent endpoint asks for certificates of the
+// authority that the standalone has made itself.
+func withDoors(t *testing.T, env ...string) *harness.Standalone {
+	t.Helper()
+	dir := harness.Place(t)
+	first := harness.Start(t, harness.Options{Dir: dir})
+	first.Stop(t)
+
+	authority, err := pki.Open(filepath.Join(first.StateDir, "certificates"))
+	require.NoError(t, err)
+	certificate, key, err := authority.IssuePair(pki.Leaf{
+		Identity: identity.Identity{TrustDomain: identity.DefaultTrustDomain, Role: identity.Server, Name: "s1"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)},
+	})
+	require.NoError(t, err)
+	held := filepath.Join(t.TempDir(), "server.pem")
+	require.NoError(t, os.WriteFile(held, append(certificate, key...), 0o600))
+
+	return harness.Start(t, harness.Options{Dir: dir, Env: append(env,
+		"CYBORG_AGENT_ENDPOINT_TLS_CERT="+held, "CYBORG_AGENT_ENDPOINT_TLS_KEY="+held,
+		"CYBORG_AGENT_ENDPOINT_TLS_CLIENT_CA="+authority.CertificateFile(), "CYBORG_LOG_LEVEL=debug",
+	)})
+}
+
+// invitation is what cyborg host enroll prints.
+type invitation struct {
+	Host, Token, Pin, Command string
+}
+
+// invite has the host invited with the command line.
+func invite(t *testing.T, s *harness.Standalone, host string) invitation {
+	t.Helper()
+	out, said, code := s.CLI(t, "host", "enroll", host, "-f", "json")
+	require.Zero(t, code, said)
+	var made invitation
+	require.NoError(t, json.Unmarshal([]byte(out), &made))
+	return made
+}
+
+// guest is a host outside of the standalone, which has nothing of it but what
+// cyborg host enroll prints.
+type guest struct {
+	s         *harness.Standalone
+	host, dir string
+	agent     *exec.Cmd
+	said      *bytes.Buffer
+}
+
+func newGuest(t *testing.T, s *harness.Standalone, host string) *guest {
+	t.Helper()
+	g := &guest{s: s, host: host, dir: filepath.Join(t.TempDir(), "state")}
+	t.Cleanup(func() {
+		g.stop(t)
+		if t.Failed() && g.said != nil {
+			t.Logf("the agent of %s said:\n%s", host, g.said)
+		}
+	})
+	return g
+}
+
+// command is the agent's program on that host.
+func (g *guest) command(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	c := exec.Command(harness.Binary(t, "cyborg-test-agent"), append(args, "--host", g.host, "--state-dir", g.dir)...)
+	c.Env = append(g.s.Environ(), "CYBORG_AGENT_DRIVERS=fake")
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return c
+}
+
+// enroll has the host enroll with the command that was printed.
+func (g *guest) enroll(t *testing.T, made invitation) (string, error) {
+	t.Helper()
+	words := strings.Fields(made.Command)
+	require.Equal(t, []string{"cyborg-agent", "enroll", "--host", made.Host}, words[:4])
+	c := g.command(t, append([]string{"enroll"}, words[4:]...)...)
+	c.Stdin = strings.NewReader(made.Token + "\n")
+	said, err := c.CombinedOutput()
+	return string(said), err
+}
+
+// start runs the agent.
+func (g *guest) start(t *testing.T) {
+	t.Helper()
+	g.said = &bytes.Buffer{}
+	g.agent = g.command(t, "run", "--endpoints", strings.Replace(g.s.AgentEndpoint(), "http:", "https:", 1), "--temporal-address", g.s.Temporal,
+		"--metrics-listen", porttest.Address(t), "--backends", "[{driver: fake, options: {park: 1xfpga}}]")
+	g.agent.Stdout, g.agent.Stderr = g.said, g.said
+	require.NoError(t, g.agent.Start())
+}
+
+// stop ends the agent.
+func (g *guest) stop(t *testing.T) {
+	t.Helper()
+	if g.agent != nil {
+		require.NoError(t, g.agent.Process.Signal(syscall.SIGTERM))
+		require.NoError(t, g.agent.Wait())
+		g.agent = nil
+	}
+}
+
+// heard waits until the standalone has heard of the host after now.
+func (g *guest) heard(t *testing.T) {
+	t.Helper()
+	after := time.Now()
+	harness.Until(t, t.Context(), "heard of "+g.host, func() error {
+		host, err := g.s.API.Host(t.Context(), g.host)
+		if err == nil && (!host.LastSeen.After(after) || host.Devices == 0) {
+			return fmt.Errorf("it was seen at %s, with %d devices", host.LastSeen, host.Devices)
+		}
+		return err
+	})
+}
+
+// serves waits until the host's agent takes a step from Temporal.
+func (g *guest) serves(t *testing.T) {
+	t.Helper()
+	harness.Until(t, t.Context(), "step of "+g.host, func() error {
+		_, err := g.s.API.Discover(t.Context(), g.host)
+		return err
+	})
+}
+
+// held is the agent's certificate.
+func (g *guest) held(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(g.dir, "certificates", "agent.pem"))
+	require.NoError(t, err)
+	return string(text)
+}
+
+// TestEnrolledHost: with what cyborg host enroll prints, a host gets a certificate
+// that is good for the agent endpoint and for Temporal. Its agent renews it, while
+// it runs and also if it comes back after the certificate has expired. The token is
+// in no log, event or list of processes.
+func TestEnrolledHost(t *testing.T) {
+	t.Parallel()
+	s := withDoors(t, "CYBORG_IDENTITY_CERTIFICATE_LIFE=30s")
+	g := newGuest(t, s, "guest")
+
+	made := invite(t, s, "guest")
+	require.Equal(t, "guest", made.Host)
+	require.NotContains(t, made.Command, made.Token)
+
+	stranger := newGuest(t, s, "stranger")
+	said, err := stranger.enroll(t, made)
+	require.Error(t, err)
+	require.Contains(t, said, "the token is for host guest")
+
+	wrong := made
+	wrong.Command = strings.Replace(made.Command, made.Pin, "sha256:"+strings.Repeat("ab", 32), 1)
+	said, err = g.enroll(t, wrong)
+	require.Error(t, err)
+	require.Contains(t, said, "shows no authority with the pin")
+
+	said, err = g.enroll(t, made)
+	require.NoError(t, err, said)
+	require.Contains(t, said, "spiffe://cyborg/host/guest")
+	said, err = g.enroll(t, made)
+	require.Error(t, err)
+	require.Contains(t, said, "no invitation with this token")
+
+	first := g.held(t)
+	g.start(t)
+	g.heard(t)
+	g.serves(t)
+	harness.Until(t, t.Context(), "renewed", func() error {
+		if g.held(t) == first {
+			return errors.New("the certificate is the first one")
+		}
+		return nil
+	})
+	g.heard(t)
+	g.serves(t)
+
+	g.stop(t)
+	s.Stop(t)
+	s.Restart(t)
+	block := []byte(g.held(t))
+	pair, err := tls.X509KeyPair(block, block)
+	require.NoError(t, err)
+	harness.Until(t, t.Context(), "expired", func() error {
+		if time.Now().Before(pair.Leaf.NotAfter) {
+			return fmt.Errorf("the certificate ends at %s", pair.Leaf.NotAfter)
+		}
+		return nil
+	})
+	g.start(t)
+	g.heard(t)
+	g.serves(t)
+
+	events, said, code := s.CLI(t, "host", "history", "guest", "-f", "json")
+	require.Zero(t, code, said)
+	require.Contains(t, events, "identity")
+	for where, text := range map[string]string{"the log": s.Output(), "the agent's log": g.said.String(), "the events": events} {
+		require.NotContains(t, text, made.Token, where)
+	}
+	_, err = s.API.EnrollHost(t.Context(), "no host")
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
+}
+
+// TestRevokedHost: a host that is revoked is out of the agent endpoint and of
+// Temporal, also after a restart of the server, with whatever certificates it has.
+// Enrolled again, it is in.
+func TestRevokedHost(t *testing.T) {
+	t.Parallel()
+	s := withDoors(t)
+	g := newGuest(t, s, "guest")
+	said, err := g.enroll(t, invite(t, s, "guest"))
+	require.NoError(t, err, said)
+	g.start(t)
+	g.heard(t)
+	g.serves(t)
+
+	held := filepath.Join(g.dir, "certificates", "agent.pem")
+	enrolled := pki.Files{Cert: held, Key: held, CA: filepath.Join(g.dir, "certificates", "ca.crt")}
+	issued := s.Certificates(t).Of(t, identity.Host, "guest")
+	in := func(files pki.Files) error {
+		client, err := pki.NewClient(pki.ClientOptions{Files: files, TrustDomain: identity.DefaultTrustDomain})
+		require.NoError(t, err)
+		return connect(t, s.Temporal, client.Config())
+	}
+	require.NoError(t, in(enrolled))
+	require.NoError(t, in(issued))
+
+	_, text, code := s.CLI(t, "host", "revoke", "guest", "--reason", "stolen", "--yes")
+	require.Zero(t, code, text)
+	out := func() {
+		t.Helper()
+		for name, files := range map[string]pki.Files{"enrolled": enrolled, "issued": issued} {
+			harness.Until(t, t.Context(), name+" is out", func() error {
+				if in(files) == nil {
+					return errors.New("it is in")
+				}
+				return nil
+			})
+		}
+		harness.Until(t, t.Context(), "silent", func() error {
+			host, err := s.API.Host(t.Context(), "guest")
+			if err == nil && !host.Silent {
+				err = errors.New("it is heard")
+			}
+			return err
+		})
+	}
+	out()
+	require.NoError(t, in(s.Certificates(t).Of(t, identity.Host, "other")), "nobody else is out")
+
+	s.Stop(t)
+	s.Restart(t)
+	out()
+	_, text, code = s.CLI(t, "host", "revoke", "nobody", "--yes")
+	require.NotZero(t, code)
+	require.Contains(t, text, "no host")
+
+	made := invite(t, s, "guest")
+	said, err = g.enroll(t, made)
+	require.Error(t, err)
+	require.Contains(t, said, "stop that one first")
+	g.stop(t)
+	said, err = g.enroll(t, made)
+	require.NoError(t, err, said)
+	g.start(t)
+	g.heard(t)
+	g.serves(t)
+	require.NoError(t, in(enrolled))
+	require.Error(t, in(issued))
+}
+
+// connect connects with Temporal as an agent does, which asks what Temporal can do.
+func connect(t *testing.T, address string, config *tls.Config) error {
+	t.Helper()
+	c, err := client.DialContext(t.Context(), client.Options{
+		HostPort: address, Namespace: temporalclient.DefaultNamespace, ConnectionOptions: client.ConnectionOptions{TLS: config},
+	})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return nil
+}
