@@ -121,6 +121,10 @@ func (i issue) run(cmd *cobra.Command, dir, role, name string) error {
 		return err
 	}
 
+	if sameFile(i.out+".crt", authority.CertificateFile()) {
+		return commandline.UsageErrorf(cmd, "--out %s is the authority itself, whose key would be lost: name other files", i.out)
+	}
+
 	certificate, key, err := i.make(authority, leaf)
 	if err != nil {
 		return err
@@ -145,6 +149,16 @@ func (i issue) run(cmd *cobra.Command, dir, role, name string) error {
 
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, valid for %s.\n", written, leaf.Identity, i.valid)
 	return err
+}
+
+// sameFile reports whether both paths lead to one file that is there.
+func sameFile(a, b string) bool {
+	one, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	other, err := os.Stat(b)
+	return err == nil && os.SameFile(one, other)
 }
 
 // leaf checks the arguments and flags.

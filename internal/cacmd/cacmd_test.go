@@ -53,6 +53,13 @@ func TestCA(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, before, after)
 
+	code, _, errOut = run(t, "ca", "issue", "host", "h1", "--dir", dir, "--out", filepath.Join(dir, "ca"))
+	require.Equal(t, 2, code)
+	require.Contains(t, errOut, "is the authority itself")
+	after, err = os.ReadFile(filepath.Join(dir, "ca.crt"))
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+
 	code, said, errOut = run(t, "ca", "issue", "host", "h1", "--dir", dir, "--out", out, "--dns", "h1.example.org", "--ip", "192.0.2.7", "--valid", "48h")
 	require.Zero(t, code, errOut)
 	require.NotContains(t, said, "PRIVATE KEY")

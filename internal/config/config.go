@@ -295,5 +295,5 @@ type Standalone struct {
 	// its own. What a client may do there depends on the identity in its certificate.
 	TemporalTLS      ServerTLS `key:"temporal_tls"`
 	TemporalUIListen string    `key:"temporal_ui_listen" default:"127.0.0.1:8233" check:"loopback" doc:"Address and port of Temporal's Web UI, which must be on loopback, because the UI speaks plain HTTP. Where the API asks for a credential, the UI asks for one of api.tokens, as the password."`
-	TemporalUIWrites bool      `key:"temporal_ui_writes" default:"false" doc:"Let Temporal's Web UI start, signal, cancel, reset and terminate runs. Otherwise it only shows them. Where the API asks for a credential, this needs a token with the role admin."`
+	TemporalUIWrites bool      `key:"temporal_ui_writes" default:"false" doc:"Let Temporal's Web UI signal, cancel, reset and terminate runs. Otherwise it only shows them. Where the API asks for a credential, this needs a token with the role admin."`
 }

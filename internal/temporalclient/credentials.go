@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/pki"
 )
 
@@ -60,7 +62,34 @@ func (r *reloading) ClientHandshake(ctx context.Context, authority string, raw n
 		config.RootCAs = current.RootCAs
 	}
 
+	verify := config.VerifyConnection
+	config.VerifyConnection = func(state tls.ConnectionState) error {
+		if err := requireServer(state); err != nil || verify == nil {
+			return err
+		}
+		return verify(state)
+	}
+
 	return credentials.NewTLS(config).ClientHandshake(ctx, authority, raw)
+}
+
+// requireServer refuses a Temporal whose certificate says that it is something
+// else than a server: the certificate of a host, which one authority with that of
+// Temporal has signed, would otherwise be good enough to hand steps to other hosts.
+// A certificate that says nothing about roles is for a Temporal that is not ours.
+func requireServer(state tls.ConnectionState) error {
+	if len(state.PeerCertificates) == 0 {
+		return nil // the verification refuses that
+	}
+
+	for _, uri := range state.PeerCertificates[0].URIs {
+		who, err := identity.Parse(uri.String())
+		if err == nil && who.Role != identity.Server {
+			return cyborg.Errorf(cyborg.ErrForbidden, "what answers as Temporal has the certificate of %s, and that is not a server's", who).
+				WithHint("Give Temporal a certificate with the role server, and find out who has used this one.")
+		}
+	}
+	return nil
 }
 
 // Clone returns the same credentials: nothing in them changes.

@@ -81,6 +81,10 @@ func TestCertificatesAreReplacedWithoutARestart(t *testing.T) {
 	trust("servers", newer)
 	issue(newer, identity.Host, "agent")
 	require.NoError(t, ask())
+
+	// Another host's certificate is of the same authority and has the address.
+	issue(newer, identity.Host, "temporal")
+	require.ErrorContains(t, ask(), "and that is not a server's")
 }
 
 // authority makes an authority in a new directory.

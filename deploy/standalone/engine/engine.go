@@ -79,8 +79,8 @@ type Config struct {
 	Refuse func(*x509.Certificate) error
 	// UIGuard decides which requests reach the Web UI; nil lets all of them through.
 	UIGuard func(http.Handler) http.Handler
-	// UIWrites lets the Web UI change something: start, signal, cancel, reset and
-	// terminate runs. Otherwise it only reads.
+	// UIWrites lets the Web UI change something: signal, cancel, reset and terminate
+	// runs. Otherwise it only reads.
 	UIWrites bool
 }
 

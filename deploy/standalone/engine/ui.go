@@ -71,8 +71,12 @@ func uiHandler(frontend string, settings Config, id *identity, log *slog.Logger)
 		TemporalGRPCAddress: frontend, DefaultNamespace: settings.Namespace, TLS: id.ui,
 		EnableUI:            true,
 		DisableWriteActions: !settings.UIWrites,
-		DisableNewsFetch:    true,                              // it would send requests to Temporal's maker
-		CORS:                config.CORS{CookieInsecure: true}, // it speaks plain HTTP on loopback
+		// What temporalauth refuses to everybody but servers is not offered.
+		StartWorkflowDisabled: true, BatchActionsDisabled: true, WorkflowUpdateDisabled: true, WorkflowPauseDisabled: true,
+		ActivityCommandsDisabled: true,
+
+		DisableNewsFetch: true,                              // it would send requests to Temporal's maker
+		CORS:             config.CORS{CookieInsecure: true}, // it speaks plain HTTP on loopback
 	})
 	if err != nil {
 		return nil, err
