@@ -291,6 +291,7 @@ func (d *driver) change(ctx context.Context, api int, b *binding, to wish, metho
 	switch status {
 	case http.StatusAccepted, http.StatusNoContent:
 		d.ledger.count(fmt.Sprint(to, " ", status))
+		d.ledger.note(change{ids: b.ids, to: to})
 		return nil
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusBadRequest, http.StatusTooManyRequests, http.StatusLocked:
 		return fmt.Errorf("the change of %v to %s is answered %d: %s", b.ids, to, status, text)
