@@ -364,7 +364,7 @@ func (d *driver) recorded(ctx context.Context, key string) (op operation, ok boo
 	if err != nil {
 		return op, false, err
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing was written
+	defer conn.Close(context.WithoutCancel(ctx))
 
 	rows, err := conn.Query(ctx, "SELECT id, kind, state, coalesce(result->>'bitstream_id', '') FROM operations WHERE idempotency_key = $1", key)
 	if err != nil {

@@ -133,8 +133,8 @@ func findUneventedChange(changes []change, failed map[string]bool, events []even
 		}
 	}
 
-	had := func(id uuid.UUID, any ...cyborg.ARQState) bool {
-		return slices.ContainsFunc(states[id.String()], func(state string) bool { return slices.Contains(any, cyborg.ARQState(state)) })
+	had := func(id uuid.UUID, wanted ...cyborg.ARQState) bool {
+		return slices.ContainsFunc(states[id.String()], func(state string) bool { return slices.Contains(wanted, cyborg.ARQState(state)) })
 	}
 
 	for _, c := range changes {
