@@ -27,7 +27,8 @@ func (k *checker) checkAgreement(ctx context.Context) error {
 		return err
 	}
 
-	return errors.Join(k.checkBindings(shown, accelerators), k.records(ctx, func(conn *pgx.Conn) error { return findInconsistency(ctx, conn) }), k.checkNovaEvents(ctx, shown), k.checkPlacement(ctx, shown, accelerators),
+	return errors.Join(k.checkBindings(shown, accelerators), k.records(ctx, func(conn *pgx.Conn) error { return findInconsistency(ctx, conn) }),
+		k.records(ctx, func(conn *pgx.Conn) error { return findUnexplainedError(ctx, conn) }), k.checkNovaEvents(ctx, shown), k.checkPlacement(ctx, shown, accelerators),
 		k.driver.ledger.checkReboots(k.cloud.nova.Reboots), k.checkWhitelists(ctx))
 }
 

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
@@ -140,7 +141,7 @@ func newTrial(t *testing.T, c *harness.Cluster, around *cloud, plan schedule) *t
 	d := &driver{t: t, c: c, cloud: around}
 	return &trial{
 		t: t, c: c, plan: plan, driver: d, injector: &injector{t: t, c: c, d: d, cloud: around, temporal: temporal},
-		checker: &checker{c: c, temporal: temporal, driver: d, cloud: around, foreign: map[uuid.UUID]bool{}}, reader: startReader(c),
+		checker: &checker{c: c, temporal: temporal, driver: d, cloud: around, foreign: map[uuid.UUID]bool{}, told: map[uuid.UUID]bool{}}, reader: startReader(c),
 	}
 }
 
@@ -264,6 +265,11 @@ func (r *trial) round(one round) error {
 	}
 
 	for _, j := range jobs {
+		if j.crossing != nil {
+			if err := r.driver.checkCrossing(ctx, j); err != nil {
+				return err
+			}
+		}
 		if j.retry {
 			if err := r.driver.retryIt(ctx, j); err != nil {
 				return err
@@ -282,6 +288,9 @@ func (r *trial) check(ctx context.Context) error {
 	if err := r.checker.tripped(); err != nil {
 		return err
 	}
+	if err := r.checker.checkNeedsOperator(ctx, r.injector.injected); err != nil {
+		return err
+	}
 	if err := r.checker.addForeign(ctx); err != nil {
 		return err
 	}
@@ -292,6 +301,9 @@ func (r *trial) check(ctx context.Context) error {
 	}
 
 	if err := r.checker.answers(ctx, r.driver.remembered(), events); err != nil {
+		return err
+	}
+	if err := r.checker.checkEvidence(ctx, r.driver.ledger.allChanges(), events); err != nil {
 		return err
 	}
 
@@ -308,8 +320,16 @@ func (r *trial) check(ctx context.Context) error {
 // panics returns an error where a process has died of a defect or has reported
 // a data race.
 func (r *trial) panics() error {
-	for _, node := range r.c.Nodes {
+	nodes := slices.Clone(r.c.Nodes)
+	for _, host := range r.c.Hosts {
+		nodes = append(nodes, r.c.Second(host))
+	}
+
+	for _, node := range nodes {
 		text, err := os.ReadFile(node.Log)
+		if errors.Is(err, fs.ErrNotExist) && !slices.Contains(r.c.Nodes, node) {
+			continue // this one has not run yet
+		}
 		if err != nil {
 			return err
 		}

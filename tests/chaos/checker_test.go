@@ -39,6 +39,7 @@ type checker struct {
 	driver   *driver
 	cloud    *cloud
 	foreign  map[uuid.UUID]bool // providers to which others have added something
+	told     map[uuid.UUID]bool // operations that need an operator and were logged
 }
 
 // rest waits until nothing is under way and everything agrees. When it takes
@@ -191,7 +192,10 @@ func (k *checker) feed(ctx context.Context) (events []event, err error) {
 // operation is the recorded end of an operation.
 type operation struct {
 	id    uuid.UUID
+	kind  cyborg.OperationKind
 	state cyborg.OperationState
+
+	bitstream string // that a program has loaded
 }
 
 // ends counts the operations by how they ended.
@@ -214,11 +218,12 @@ func (k *checker) ends(ctx context.Context) (ends map[string]int, err error) {
 	})
 }
 
-// answers compares the answers that clients got with the recorded operations.
+// answers compares the answers that clients got with the recorded operations,
+// and with the events of these.
 func (k *checker) answers(ctx context.Context, given []answer, events []event) error {
 	byKey := map[string]operation{}
 	err := k.records(ctx, func(conn *pgx.Conn) error {
-		rows, err := conn.Query(ctx, "SELECT idempotency_key, id, state FROM operations WHERE idempotency_key IS NOT NULL")
+		rows, err := conn.Query(ctx, "SELECT idempotency_key, id, kind, state FROM operations WHERE idempotency_key IS NOT NULL")
 		if err != nil {
 			return err
 		}
@@ -228,7 +233,7 @@ func (k *checker) answers(ctx context.Context, given []answer, events []event) e
 			op  operation
 		)
 
-		_, err = pgx.ForEachRow(rows, []any{&key, &op.id, &op.state}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&key, &op.id, (*string)(&op.kind), (*string)(&op.state)}, func() error {
 			byKey[key] = op
 			return nil
 		})
@@ -238,16 +243,18 @@ func (k *checker) answers(ctx context.Context, given []answer, events []event) e
 		return err
 	}
 
+	byOperation := eventsByOperation(events)
 	for _, a := range given {
 		op, recorded := byKey[a.key]
-		if err := contradiction(a, op, recorded, events); err != nil {
+		if err := contradiction(a, op, recorded, byOperation[op.id.String()]); err != nil {
 			return fmt.Errorf("request %s, %s of accelerator %s: %w", a.key, a.what, a.accelerator, err)
 		}
 	}
 	return nil
 }
 
-// contradiction returns an error where the records contradict an answer.
+// contradiction returns an error where the records contradict an answer. events
+// are those of the operation that is recorded for it.
 func contradiction(a answer, op operation, recorded bool, events []event) error {
 	switch {
 	case a.unanswered:
@@ -266,26 +273,18 @@ func contradiction(a answer, op operation, recorded bool, events []event) error 
 			return fmt.Errorf("the answer was a failure (%w), but operation %s has succeeded", a.err, op.id)
 		}
 		return nil
-	case !recorded && a.what == "retry":
-		return nil // the retry of a detach where nobody holds anything any more
+	case !recorded && a.kind == cyborg.OperationDetach && a.operation == uuid.Nil:
+		return nil // the detach of what nobody holds any more has nothing to do
 	case !recorded:
 		return fmt.Errorf("the answer was %d, but no operation is recorded for it", a.status)
 	case a.status == http.StatusAccepted && a.operation != op.id:
 		return fmt.Errorf("the answer named operation %s, but operation %s is recorded for it", a.operation, op.id)
-	case a.status == http.StatusAccepted:
-		return nil
-	case op.state != cyborg.OperationSucceeded:
+	case a.status != http.StatusAccepted && op.state != cyborg.OperationSucceeded:
 		return fmt.Errorf("the answer was %d, but its operation %s is %s", a.status, op.id, op.state)
-	case a.kind == cyborg.OperationAttach && a.what == "attach":
-		holder := string(a.holder.Kind) + ":" + a.holder.ID
-		for _, e := range events {
-			if e.axis == cyborg.AxisHolder && e.to == holder && e.operation == op.id.String() {
-				return nil
-			}
-		}
-		return fmt.Errorf("%s got the answer that it is attached, but no event says so", holder)
+	case op.state != cyborg.OperationSucceeded:
+		return nil // it was accepted, and said later how it has ended
 	}
-	return nil
+	return a.unevented(events)
 }
 
 // connections returns an error where the processes keep too many connections to

@@ -59,9 +59,9 @@ type driver struct {
 	c      *harness.Cluster
 	cloud  *cloud
 	ledger ledger
-	laid   map[string][]tripwire // of the present round, by host
 
-	mu      sync.Mutex // guards the fields below
+	mu      sync.Mutex            // guards the fields below
+	laid    map[string][]tripwire // of the present round, by host
 	answers []answer
 	count   int // for unique keys and names
 }
@@ -390,6 +390,11 @@ func (d *driver) run(ctx context.Context, j *job) {
 		return
 	}
 
+	if j.crossing != nil {
+		d.runCrossing(ctx, j)
+		return
+	}
+
 	all.Go(func() {
 		a := d.ask(ctx, j.request)
 		for try := 0; j.force && try < 20 && cyborg.ErrorKindOf(a.err) == cyborg.ErrChanged; try++ { // refused until the host counts as silent
@@ -440,7 +445,10 @@ func (d *driver) reached(ctx context.Context, j *job) (known bool) {
 // open returns the operation of the job's request, read past the links. ok is
 // false while the newest operation on the accelerator is an earlier one.
 func (d *driver) open(ctx context.Context, j *job) (apiclient.Operation, bool) {
-	filter := apiclient.OperationFilter{Kinds: []cyborg.OperationKind{j.kind}, Hosts: []string{j.host}, Accelerator: j.request.accelerator}
+	filter := apiclient.OperationFilter{Hosts: []string{j.host}, Accelerator: j.request.accelerator}
+	if j.kind != kindCross { // whose newest operation may be of any kind
+		filter.Kinds = []cyborg.OperationKind{j.kind}
+	}
 
 	for _, api := range d.c.Directs {
 		limited, cancel := context.WithTimeout(ctx, time.Second)

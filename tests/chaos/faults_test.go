@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	commonpb "go.temporal.io/api/common/v1"
@@ -29,6 +31,9 @@ type injector struct {
 	struck   atomic.Int64 // runs that were terminated or reset
 
 	kills atomic.Int64 // processes that were killed so far
+
+	mu       sync.Mutex // guards the field below
+	injected []injection
 }
 
 // carryOut waits for the moment of a fault, injects it, and heals it after its
@@ -53,6 +58,7 @@ func (s *injector) carryOut(ctx context.Context, f fault, j *job) {
 		return
 	}
 
+	began := time.Now()
 	heal, err := s.inject(f)
 	if err != nil {
 		s.t.Errorf("%s: %v", f, err)
@@ -71,6 +77,10 @@ func (s *injector) carryOut(ctx context.Context, f fault, j *job) {
 	if err := heal(); err != nil {
 		s.t.Errorf("%s cannot be healed: %v", f, err)
 	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.injected = append(s.injected, injection{fault: f, began: began, ended: time.Now()})
 }
 
 // inject injects a fault, and returns a function that heals it.
@@ -98,6 +108,12 @@ func (s *injector) inject(f fault) (heal func() error, err error) {
 		return s.restart(f)
 	case jump:
 		return nothing, s.c.Node(f.target).SetClock(f.amount)
+	case sever:
+		link := s.c.Link(f.target, "temporal")
+		link.Silence()
+		return func() error { link.Heal(); return nil }, nil
+	case second:
+		return s.startSecond(f.target), nil
 	case full:
 		for _, disk := range s.c.Disks {
 			if disk.Node == f.target {
@@ -125,6 +141,25 @@ func (s *injector) inject(f fault) (heal func() error, err error) {
 	}
 
 	return func() error { link.Heal(); return nil }, nil
+}
+
+// startSecond starts a second agent of a host, and keeps the first one from the
+// conductors, so that these take the second one for the host's agent. To heal
+// it kills the second one.
+func (s *injector) startSecond(host string) (heal func() error) {
+	links := []*harness.Link{s.c.Link(host, "conductor1"), s.c.Link(host, "conductor2")}
+	for _, link := range links {
+		link.Silence()
+	}
+	s.c.Second(host).Up()
+
+	return func() error {
+		s.c.Second(host).Kill()
+		for _, link := range links {
+			link.Heal()
+		}
+		return nil
+	}
 }
 
 // restart stops a process in order, and starts it when the fault is healed. Its
@@ -204,6 +239,10 @@ func (s *injector) healAll() {
 	for _, node := range s.c.Nodes {
 		node.Thaw()
 		node.Up()
+	}
+
+	for _, host := range s.c.Hosts {
+		s.c.Second(host).Kill()
 	}
 
 	for _, disk := range s.c.Disks {

@@ -17,8 +17,9 @@ type job struct {
 	work
 
 	request   request
-	contender request  // of the other holder, where there is one
-	binding   *binding // the accelerator requests, where the work is about them
+	contender request   // of the other holder, where there is one
+	binding   *binding  // the accelerator requests, where the work is about them
+	crossing  *crossing // what the clients know, where several work on one card
 	host      string
 	card      string // identity of the card whose step is held
 
@@ -74,6 +75,10 @@ func (d *driver) prepare(ctx context.Context, w work) (*job, error) {
 	}
 
 	switch w.kind {
+	case kindCross:
+		if err := d.prepareCrossing(ctx, j, accelerator); err != nil {
+			return nil, err
+		}
 	case cyborg.OperationProvision:
 		j.request.what = "make ready"
 		j.request.send = func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {

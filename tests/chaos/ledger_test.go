@@ -77,6 +77,8 @@ func (b *binding) allowed() []cyborg.ARQState {
 type ledger struct {
 	mu       sync.Mutex // guards the fields below
 	bindings []*binding
+	changes  []change
+	boots    map[string]int // of each host
 	lost     int            // requests that a try without an answer may have created
 	tally    map[string]int // how many changes got which answer
 }
@@ -93,6 +95,26 @@ func (l *ledger) add(b *binding) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.bindings = append(l.bindings, b)
+}
+
+// change is a change of accelerator requests that was answered with success.
+type change struct {
+	ids []uuid.UUID
+	to  wish
+}
+
+// note notes a change that was answered with success.
+func (l *ledger) note(c change) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.changes = append(l.changes, c)
+}
+
+// allChanges returns the changes so far that were answered with success.
+func (l *ledger) allChanges() []change {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.changes)
 }
 
 // unknown returns the requests that no client knows.
@@ -118,12 +140,24 @@ func (l *ledger) rebooted(host string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
+	if l.boots == nil {
+		l.boots = map[string]int{}
+	}
+	l.boots[host]++
+
 	for _, b := range l.bindings {
 		if b.at.Host == host {
 			b.image = ""
 			b.boots++
 		}
 	}
+}
+
+// bootsOf returns how often a host has booted.
+func (l *ledger) bootsOf(host string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.boots[host]
 }
 
 // noteBoundBoot notes that the host of the binding boots while its requests are

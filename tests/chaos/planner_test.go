@@ -159,6 +159,9 @@ func (p *planner) matrixRound(cells []cell) round {
 	if p.chance(40) {
 		p.addDisturbance(&r)
 	}
+	if p.chance(50) {
+		p.addCrossing(&r, used)
+	}
 
 	return r
 }
@@ -196,6 +199,9 @@ func (p *planner) randomRound() round {
 	if p.wants(kill) && p.chance(30) {
 		p.abandonHost(&r, used)
 	}
+	if p.chance(50) {
+		p.addCrossing(&r, used)
+	}
 
 	return r
 }
@@ -220,7 +226,7 @@ const theRun = "the run"
 func (p *planner) addDisturbance(r *round) {
 	var others []faultKind
 	for _, m := range slices.Concat([]faultKind{
-		freeze, restart, cut, cut, silence, silence, delay, delay, full, jump, stall, terminate, terminate, reset, reset,
+		freeze, restart, cut, cut, silence, silence, delay, delay, full, jump, stall, sever, second, second, terminate, terminate, reset, reset,
 	}, serviceFaults()) {
 		if p.wants(m) {
 			others = append(others, m)
@@ -253,6 +259,10 @@ func (p *planner) addDisturbance(r *round) {
 		about = pick(p, eligible)
 	case m == full:
 		target = pick(p, append(nodesOf(harness.NodeAgent), "postgres"))
+	case m == sever:
+		target = pick(p, nodesOf(harness.NodeConductor))
+	case m == second:
+		target = hostName(r.works[about].host)
 	case m == jump:
 		target = pick(p, nodesOf(pick(p, []harness.NodeKind{harness.NodeConductor, harness.NodeAPI, harness.NodeAgent})))
 	default:
@@ -317,7 +327,9 @@ func (p *planner) fault(m faultKind, target string, about int) fault {
 		f.lasts = p.between(50*time.Millisecond, 1500*time.Millisecond)
 	case freeze:
 		f.lasts = p.between(300*time.Millisecond, 5*time.Second)
-	case stall:
+	case second:
+		f.lasts = p.between(9*time.Second, 14*time.Second)
+	case stall, sever:
 		f.lasts = p.between(16*time.Second, 22*time.Second)
 	case terminate, reset:
 		f.when = pick(p, []moment{within, after})
@@ -335,8 +347,8 @@ func (p *planner) fault(m faultKind, target string, about int) fault {
 		f.lasts = p.between(500*time.Millisecond, 6*time.Second)
 	case jump:
 		f.lasts, f.amount = p.between(2*time.Second, 5*time.Second), p.between(time.Minute, 6*time.Hour).Round(time.Second)
-		if p.chance(50) {
-			f.amount = -f.amount
+		if p.chance(50) { // certificates are valid from an hour before they were made; who is further behind trusts nobody
+			f.amount = -min(f.amount, 50*time.Minute)
 		}
 	}
 

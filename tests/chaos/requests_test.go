@@ -153,6 +153,7 @@ func (d *driver) runRequests(ctx context.Context, j *job) error {
 	both.Go(func() { errs[0] = d.bindRequests(ctx, j.api, &bound) })
 	both.Go(func() {
 		certain = d.reached(ctx, j)
+		deleted.raced = !certain
 		errs[1] = d.deleteRequests(ctx, 1-j.api, &deleted, j.byName)
 	})
 	both.Wait()
@@ -291,6 +292,9 @@ func (d *driver) change(ctx context.Context, api int, b *binding, to wish, metho
 	switch status {
 	case http.StatusAccepted, http.StatusNoContent:
 		d.ledger.count(fmt.Sprint(to, " ", status))
+		if to != wishGone || !b.raced { // before the bind, the instance has no requests that could be deleted
+			d.ledger.note(change{ids: b.ids, to: to})
+		}
 		return nil
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusBadRequest, http.StatusTooManyRequests, http.StatusLocked:
 		return fmt.Errorf("the change of %v to %s is answered %d: %s", b.ids, to, status, text)

@@ -95,7 +95,9 @@ type work struct {
 	cancel          bool // it is cancelled while its step is under way
 	retry           bool // it is retried where it failed or was cancelled
 	force           bool // detach: by force, as soon as its host is silent
-	used            bool // detach, program: somebody uses a handle meanwhile, so nothing may be done
+	used            bool // detach, program: somebody uses a handle meanwhile, so nothing may be done; cross: somebody holds and uses one all the time
+
+	clients [][]move // cross: the moves of each client
 
 	// For work on accelerator requests.
 	requests int  // how many there are
@@ -129,6 +131,8 @@ const (
 	full    faultKind = "full"    // a disk has no space left
 	jump    faultKind = "jump"    // the clock of a server or an agent is wrong
 	stall   faultKind = "stall"   // a process is suspended for longer than an undo may take
+	sever   faultKind = "sever"   // a conductor reaches everything except Temporal, for as long
+	second  faultKind = "second"  // an agent reaches Temporal but no conductor, while a second one runs under its name
 
 	// What somebody may do to the run of an operation in Temporal.
 	terminate faultKind = "terminate"
@@ -313,6 +317,9 @@ func (w work) String() string {
 	}
 	if w.force {
 		text += ", by force"
+	}
+	if len(w.clients) > 0 {
+		text += ": " + describe(w.clients)
 	}
 	if w.used {
 		text += ", while in use"

@@ -76,6 +76,9 @@ func (j *job) takes(a *apiclient.Accelerator, holder cyborg.Holder) bool {
 	if j.binding != nil {
 		return j.binding.at.UUID == a.UUID && holder.ID == j.binding.instance.String()
 	}
+	if j.crossing != nil { // these lay their own
+		return j.request.accelerator == a.UUID && holder != stayer()
+	}
 	return j.kind == cyborg.OperationDetach && j.request.accelerator == a.UUID && j.request.holder == holder
 }
 

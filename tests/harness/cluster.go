@@ -84,6 +84,8 @@ type Cluster struct {
 
 	health *http.Client // asks for the health of conductors
 
+	seconds map[string]*Node // second agents, by host
+
 	dir      string   // everything lies below it
 	env      []string // of every process
 	options  ClusterOptions
@@ -101,6 +103,7 @@ func StartCluster(t testing.TB, options ClusterOptions) *Cluster {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Cluster{
 		Hosts: options.Hosts, options: options, dir: Place(t), cancel: cancel, metrics: map[string]string{}, health: http.DefaultClient,
+		seconds: map[string]*Node{},
 	}
 	c.env = Environ(c.dir, options.Env...)
 	c.StateDir, c.parks = filepath.Join(c.dir, "state"), filepath.Join(c.dir, "parks")
@@ -140,6 +143,11 @@ func (c *Cluster) close(t testing.TB) {
 
 	for _, client := range slices.Concat(c.APIs, c.Directs) {
 		client.Close()
+	}
+
+	for _, node := range c.seconds {
+		node.Thaw()
+		node.close()
 	}
 
 	// Backward: the processes end before those that they need.
@@ -366,14 +374,15 @@ func (c *Cluster) startAgent(ctx context.Context, t testing.TB, host string) {
 	t.Helper()
 	state := c.disk(t, host, filepath.Join(c.StateDir, "agents", host), 32<<20)
 	images, park := filepath.Join(c.dir, "images", host), filepath.Join(c.parks, host)
-	for _, dir := range []string{images, park, c.NovaConfDir(host)} {
+	for _, dir := range []string{images, park, c.NovaConfDir(host), filepath.Join(c.StateDir, "seconds")} {
 		require.NoError(t, os.MkdirAll(dir, 0o700))
 	}
 	require.NoError(t, writeBootID(c.root(host)))
 
-	var endpoints []string
+	var endpoints, direct []string
 	for _, conductor := range []string{"conductor1", "conductor2"} {
 		endpoints = append(endpoints, c.agentScheme()+c.link(t, host, conductor, c.metrics[conductor]))
+		direct = append(direct, c.agentScheme()+c.metrics[conductor])
 	}
 	if len(c.Links)%2 == 0 {
 		slices.Reverse(endpoints) // so that not all agents begin with the same conductor
@@ -392,13 +401,24 @@ func (c *Cluster) startAgent(ctx context.Context, t testing.TB, host string) {
 	}
 
 	c.metrics[host] = porttest.Address(t)
-	c.add(ctx, c.program(t, host, NodeAgent, testAgent, env,
-		"--host", host, "--root", c.root(host), "--image-dir", images, "--state-dir", filepath.Join(state, "agent"),
-		"--backends", "["+backends+"]",
-		"--endpoints", strings.Join(endpoints, ","),
-		"--temporal-address", c.link(t, host, "temporal", c.temporal),
-		"--metrics-listen", c.metrics[host]))
+	args := []string{"--host", host, "--root", c.root(host), "--image-dir", images, "--backends", "[" + backends + "]"}
+	c.add(ctx, c.program(t, host, NodeAgent, testAgent, env, append(slices.Clone(args),
+		"--state-dir", filepath.Join(state, "agent"), "--endpoints", strings.Join(endpoints, ","),
+		"--temporal-address", c.link(t, host, "temporal", c.temporal), "--metrics-listen", c.metrics[host])...))
+
+	second := c.program(t, host+"-second", NodeAgent, testAgent, env, append(slices.Clone(args),
+		"--state-dir", filepath.Join(c.StateDir, "seconds", host), "--endpoints", strings.Join(direct, ","),
+		"--temporal-address", c.temporal, "--metrics-listen", porttest.Address(t))...)
+	c.seconds[host] = second
+	go second.supervise(ctx)
 }
+
+// Second returns the second agent of a host. It is held down until Up. It runs
+// on the same machine, with the same cards, under the same name and with the
+// same certificate as the first one, as where somebody starts the agent once
+// more in a container. It has a state directory of its own, and no links. It is
+// none of the Nodes.
+func (c *Cluster) Second(host string) *Node { return c.seconds[host] }
 
 // NovaConfDir returns the directory from which the nova-compute of a host would
 // read configuration files. The agent writes there.

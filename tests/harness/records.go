@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
@@ -28,6 +29,38 @@ func (s *System) Store(t testing.TB) *db.Store {
 
 	t.Cleanup(store.Close)
 	return store
+}
+
+// errorKinds returns the kind of the operation that has left an accelerator in
+// error, of those that are.
+func (s *System) errorKinds(ctx context.Context) (map[uuid.UUID]cyborg.OperationKind, error) {
+	address, err := s.DatabaseURL()
+	if err != nil {
+		return nil, err
+	}
+
+	conn, err := pgx.Connect(ctx, address)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing was written
+
+	rows, err := conn.Query(ctx, "SELECT uuid, error_kind FROM deployables WHERE lifecycle = $1", string(cyborg.LifecycleError))
+	if err != nil {
+		return nil, err
+	}
+
+	kinds := map[uuid.UUID]cyborg.OperationKind{}
+	var (
+		id   uuid.UUID
+		kind cyborg.OperationKind
+	)
+
+	_, err = pgx.ForEachRow(rows, []any{&id, (*string)(&kind)}, func() error {
+		kinds[id] = kind
+		return nil
+	})
+	return kinds, err
 }
 
 // journals returns the entries of the hosts' journals as their agents last

@@ -97,8 +97,13 @@ func (s *System) Unsound(ctx context.Context) error {
 		return err
 	}
 
+	errorsOf, err := s.errorKinds(ctx)
+	if err != nil {
+		return err
+	}
+
 	for i := range accelerators {
-		if err := s.unsoundAccelerator(ctx, &accelerators[i]); err != nil {
+		if err := s.unsoundAccelerator(ctx, &accelerators[i], errorsOf[accelerators[i].UUID]); err != nil {
 			return fmt.Errorf("accelerator %s: %w", accelerators[i].Name, err)
 		}
 		if err := s.unsoundHistory(ctx, &accelerators[i]); err != nil {
@@ -109,9 +114,18 @@ func (s *System) Unsound(ctx context.Context) error {
 	return s.unsoundJournals(ctx, accelerators)
 }
 
+// mayBeEither reports whether nobody knows if an accelerator is installed: an
+// operation that installs, uninstalls or configures has left it in error. After
+// one of another kind, it is installed as before.
+func mayBeEither(lifecycle cyborg.Lifecycle, left cyborg.OperationKind) bool {
+	return lifecycle == cyborg.LifecycleError &&
+		slices.Contains([]cyborg.OperationKind{cyborg.OperationProvision, cyborg.OperationRetire, cyborg.OperationConfigure}, left)
+}
+
 // unsoundAccelerator compares one accelerator with itself and, where it is a
-// fake one, with its card. It returns an error where it is not sound.
-func (s *System) unsoundAccelerator(ctx context.Context, a *apiclient.Accelerator) error {
+// fake one, with its card. left is the kind of the operation that has left it in
+// error; empty where it is not. It returns an error where it is not sound.
+func (s *System) unsoundAccelerator(ctx context.Context, a *apiclient.Accelerator, left cyborg.OperationKind) error {
 	switch {
 	case a.Claim != nil:
 		return fmt.Errorf("claimed by %s", a.Claim.Operation)
@@ -119,6 +133,8 @@ func (s *System) unsoundAccelerator(ctx context.Context, a *apiclient.Accelerato
 		return fmt.Errorf("still installing")
 	case a.Fence != nil && a.Fence.Reason == "":
 		return fmt.Errorf("fenced without a reason")
+	case a.Lifecycle == cyborg.LifecycleError && (a.Reason == "" || left == ""):
+		return fmt.Errorf("in error without a reason or without the operation that has left it so: %q, %q", a.Reason, left)
 	}
 
 	if a.Driver != "fake" {
@@ -146,7 +162,7 @@ func (s *System) unsoundAccelerator(ctx context.Context, a *apiclient.Accelerato
 
 		switch {
 		case !mine: // it belongs to another accelerator
-		case a.Lifecycle != cyborg.LifecycleError && region.Installed != (a.Lifecycle == cyborg.LifecycleReady):
+		case !mayBeEither(a.Lifecycle, left) && region.Installed != (a.Lifecycle != cyborg.LifecycleInactive):
 			return fmt.Errorf("it is %s, and installed on the card is %v", a.Lifecycle, region.Installed)
 		case region.BitstreamID != a.BitstreamID:
 			return fmt.Errorf("it has image %q in the records and %q on the card", a.BitstreamID, region.BitstreamID)

@@ -1,0 +1,88 @@
+package chaos_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// TestAnswersNeedTheirEvents checks the checker: a success that a client was
+// told, of an attach, a detach, a provision or a retire, needs the event that
+// says so.
+func TestAnswersNeedTheirEvents(t *testing.T) {
+	t.Parallel()
+	accelerator, holder := uuid.New(), cyborg.Holder{Kind: cyborg.HolderService, ID: "s"}
+	subject := "accelerator " + accelerator.String()
+
+	for _, one := range []struct {
+		kind  cyborg.OperationKind
+		event event
+	}{
+		{cyborg.OperationAttach, event{axis: cyborg.AxisHolder, from: "service:s (in doubt)", to: "service:s"}},
+		{cyborg.OperationDetach, event{axis: cyborg.AxisHolder, from: "service:s"}},
+		{cyborg.OperationProvision, event{axis: cyborg.AxisLifecycle, from: "installing", to: "ready"}},
+		{cyborg.OperationRetire, event{axis: cyborg.AxisLifecycle, from: "ready", to: "inactive"}},
+	} {
+		op := operation{id: uuid.New(), kind: one.kind, state: cyborg.OperationSucceeded}
+		one.event.subject, one.event.operation = subject, op.id.String()
+
+		for _, status := range []int{http.StatusOK, http.StatusAccepted} {
+			a := answer{kind: one.kind, accelerator: accelerator, holder: holder, status: status}
+			if status == http.StatusAccepted {
+				a.operation = op.id
+			}
+			require.NoError(t, contradiction(a, op, true, []event{one.event}))
+			require.ErrorContains(t, contradiction(a, op, true, nil), "no event of its operation says", "%s, answered %d", one.kind, status)
+
+			other := one.event
+			other.subject = "accelerator " + uuid.NewString()
+			require.Error(t, contradiction(a, op, true, []event{other}), "%s of another accelerator", one.kind)
+		}
+	}
+
+	// Somebody else's detach is not this holder's.
+	op := operation{id: uuid.New(), kind: cyborg.OperationDetach, state: cyborg.OperationSucceeded}
+	a := answer{kind: op.kind, accelerator: accelerator, holder: holder, status: http.StatusOK}
+	require.Error(t, contradiction(a, op, true, []event{{subject: subject, axis: cyborg.AxisHolder, from: "service:other"}}))
+
+	// Only a detach may find nothing to do.
+	require.NoError(t, contradiction(a, operation{}, false, nil))
+	a.kind = cyborg.OperationAttach
+	require.ErrorContains(t, contradiction(a, operation{}, false, nil), "no operation is recorded")
+}
+
+// TestChangesOfRequestsNeedTheirEvents checks the checker: a bind, an unbind and
+// a deletion that were answered with success are in the feed.
+func TestChangesOfRequestsNeedTheirEvents(t *testing.T) {
+	t.Parallel()
+	id := uuid.New()
+	said := func(states ...cyborg.ARQState) (events []event) {
+		for _, state := range states {
+			events = append(events, event{subject: "arq " + id.String(), axis: cyborg.AxisState, to: string(state)})
+		}
+		return events
+	}
+
+	for _, test := range []struct {
+		to     wish
+		states []cyborg.ARQState
+		failed bool // an unbind of it has not succeeded
+		wrong  bool
+	}{
+		{wishBound, []cyborg.ARQState{cyborg.ARQInitial, cyborg.ARQBindStarted, cyborg.ARQBound}, false, false},
+		{wishBound, []cyborg.ARQState{cyborg.ARQInitial, cyborg.ARQBindStarted, cyborg.ARQBindFailed}, false, false},
+		{wishBound, []cyborg.ARQState{cyborg.ARQInitial, cyborg.ARQBindStarted}, false, true},
+		{wishUnbound, []cyborg.ARQState{cyborg.ARQBound, cyborg.ARQUnbound}, false, false},
+		{wishUnbound, []cyborg.ARQState{cyborg.ARQBound}, true, false},
+		{wishUnbound, []cyborg.ARQState{cyborg.ARQBound}, false, true},
+		{wishGone, []cyborg.ARQState{cyborg.ARQBound, ""}, false, false},
+		{wishGone, []cyborg.ARQState{cyborg.ARQBound}, false, true},
+	} {
+		err := findUneventedChange([]change{{[]uuid.UUID{id}, test.to}}, map[string]bool{id.String(): test.failed}, said(test.states...))
+		require.Equal(t, test.wrong, err != nil, "%s with the events %q: %v", test.to, test.states, err)
+	}
+}

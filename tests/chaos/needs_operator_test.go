@@ -1,0 +1,179 @@
+package chaos_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// An operation may end as needs_operator only where a fault has kept its host
+// from undoing it for as long as it tried. Nothing else excuses one.
+
+const (
+	// undoLimit is operations.undo: see shortWaits. A host that is away for less
+	// undoes what it has to.
+	undoLimit = 15 * time.Second
+
+	// backWithin is how long a host may need after a fault until its agent takes
+	// steps again: a process has to start, or an agent has to find Temporal again,
+	// and pauses between its attempts.
+	backWithin = 8 * time.Second
+)
+
+// injection is a fault as it was injected.
+type injection struct {
+	fault
+
+	began, ended time.Time
+}
+
+// keepsFromUndoing reports whether a host undoes nothing while the fault lasts:
+// its agent does not run or cannot write its journal, or no step reaches it. The
+// faults of conductors and APIs are none of these, because an undo waits for
+// them; nor are those of services, of clocks, and of runs in Temporal, because
+// no undo needs these, or another run does it.
+func (f fault) keepsFromUndoing(host string) bool {
+	switch f.faultKind {
+	case kill, reboot, restart, freeze, stall:
+		return slices.Contains([]string{host, "temporal", "postgres"}, f.target)
+	case second:
+		return f.target == host // the first agent refuses the steps, and the second lacks the images
+	case full:
+		return slices.Contains([]string{host, "postgres"}, f.target)
+	case cut, silence:
+		return slices.Contains([]string{host + ">temporal", "temporal>postgres"}, f.target)
+	default:
+		return false
+	}
+}
+
+// ended is an operation that has ended, with its time.
+type ended struct {
+	operation
+
+	host        string
+	began, over time.Time
+	message     string
+}
+
+// away returns the longest time without a pause in which faults kept the host of
+// an operation from undoing it, while it ran.
+func away(injected []injection, op ended) time.Duration {
+	var spans []injection
+	for _, i := range injected {
+		if i.keepsFromUndoing(op.host) {
+			i.ended = i.ended.Add(backWithin)
+			spans = append(spans, i)
+		}
+	}
+	slices.SortFunc(spans, func(x, y injection) int { return x.began.Compare(y.began) })
+
+	var longest time.Duration
+	var from, to time.Time
+	for _, s := range spans {
+		if from.IsZero() || s.began.After(to) {
+			from, to = s.began, s.began
+		}
+		if s.ended.After(to) {
+			to = s.ended
+		}
+		longest = max(longest, earlier(to, op.over).Sub(later(from, op.began)))
+	}
+	return longest
+}
+
+// earlier returns the earlier of two times.
+func earlier(x, y time.Time) time.Time {
+	if x.Before(y) {
+		return x
+	}
+	return y
+}
+
+// later returns the later of two times.
+func later(x, y time.Time) time.Time {
+	if x.After(y) {
+		return x
+	}
+	return y
+}
+
+// unexplained returns an error where no fault explains why an operation needs an
+// operator.
+func unexplained(injected []injection, op ended) error {
+	if longest := away(injected, op); longest < undoLimit {
+		return fmt.Errorf("%s %s on %s needs an operator (%s), but faults have kept its host from undoing it for at most %s between %s and %s",
+			op.kind, op.id, op.host, op.message, longest.Round(time.Millisecond), op.began.Format(time.TimeOnly), op.over.Format(time.TimeOnly))
+	}
+	return nil
+}
+
+// checkNeedsOperator returns an error where an operation needs an operator and
+// nothing explains that.
+func (k *checker) checkNeedsOperator(ctx context.Context, injected []injection) error {
+	return k.records(ctx, func(conn *pgx.Conn) error {
+		rows, err := conn.Query(ctx, `
+			SELECT id, kind, state, host, started_at, ended_at, coalesce(error->>'message', '') FROM operations
+			WHERE state = $1 AND started_at IS NOT NULL AND ended_at IS NOT NULL`, string(cyborg.OperationNeedsOperator))
+		if err != nil {
+			return err
+		}
+
+		found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (op ended, err error) {
+			return op, row.Scan(&op.id, (*string)(&op.kind), (*string)(&op.state), &op.host, &op.began, &op.over, &op.message)
+		})
+		if err != nil {
+			return err
+		}
+
+		for _, op := range found {
+			if err := unexplained(injected, op); err != nil {
+				return err
+			}
+			if !k.told[op.id] {
+				k.told[op.id] = true
+				k.driver.t.Logf("%s %s on %s needs an operator: %s; its host was kept from undoing it for %s",
+					op.kind, op.id, op.host, op.message, away(injected, op).Round(time.Millisecond))
+			}
+		}
+
+		return nil
+	})
+}
+
+// findUnexplainedError returns an error where an accelerator is in error without
+// an operation that needs an operator, which checkNeedsOperator explains; or
+// where it is in error because of a handle in doubt, which Reconcile settles as
+// soon as the host is heard.
+func findUnexplainedError(ctx context.Context, records querier) error {
+	rows, err := records.Query(ctx, `
+		SELECT d.uuid, d.error_kind, d.reason, coalesce(o.state, '') FROM deployables d LEFT JOIN operations o ON o.id = d.error_operation
+		WHERE d.lifecycle = $1`, string(cyborg.LifecycleError))
+	if err != nil {
+		return err
+	}
+
+	var (
+		id     uuid.UUID
+		kind   cyborg.OperationKind
+		reason string
+		state  cyborg.OperationState
+	)
+
+	_, err = pgx.ForEachRow(rows, []any{&id, (*string)(&kind), &reason, (*string)(&state)}, func() error {
+		switch {
+		case state != cyborg.OperationNeedsOperator:
+			return fmt.Errorf("accelerator %s is in error (%s), but its operation is %q and needs no operator", id, reason, state)
+		case kind.Doubt() == cyborg.DoubtHandle:
+			return fmt.Errorf("accelerator %s is in error because of a handle in doubt (%s), and Reconcile has not settled it", id, reason)
+		}
+		return nil
+	})
+	return err
+}
