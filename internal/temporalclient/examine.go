@@ -117,7 +117,7 @@ func (e *examiner) namespaceIsThere(ctx context.Context, histories time.Duration
 		err = fmt.Errorf("there is no namespace %s", e.namespace)
 	}
 	if refused, ok := errors.AsType[*serviceerror.PermissionDenied](err); ok {
-		err = fmt.Errorf("Temporal refuses this process the namespace %s: %s", e.namespace, cmp.Or(refused.Reason, refused.Error()))
+		err = fmt.Errorf("this process may not use the namespace %s: %s", e.namespace, cmp.Or(refused.Reason, refused.Error()))
 		do = "Set temporal.namespace to the one of this installation, or have Temporal's operator let this process use it."
 	}
 	if err != nil {
