@@ -20,6 +20,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -108,11 +109,8 @@ func Shift(pid int, offset time.Duration) error {
 	}
 
 	memory, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", pid), os.O_RDWR, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return os.ErrProcessDone
-	}
 	if err != nil {
-		return err
+		return gone(err)
 	}
 	defer memory.Close()
 
@@ -266,8 +264,10 @@ func (f *functions) shift(memory *os.File, base region, offset time.Duration) er
 
 // gone turns the errors of a process without memory into os.ErrProcessDone.
 func gone(err error) error {
-	if errors.Is(err, syscall.ESRCH) || errors.Is(err, syscall.EIO) {
-		return os.ErrProcessDone
+	for _, of := range []error{fs.ErrNotExist, syscall.ESRCH, syscall.EIO, io.EOF, io.ErrUnexpectedEOF} {
+		if errors.Is(err, of) {
+			return os.ErrProcessDone
+		}
 	}
 	return err
 }
@@ -278,15 +278,30 @@ type region struct{ from, size uint64 }
 // vdso finds the vDSO of a process. The error is os.ErrProcessDone where the
 // process has no memory any more.
 func vdso(pid int) (region, error) {
-	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) || err == nil && len(maps) == 0 {
-		return region{}, os.ErrProcessDone
-	}
-	if err != nil {
-		return region{}, err
+	// The kernel gives the list out in parts. Where the process ends in between, the
+	// parts that follow are empty, and so is the list that is read next.
+	for range 2 {
+		maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+		if err == nil && len(maps) == 0 {
+			return region{}, os.ErrProcessDone
+		}
+		if err != nil {
+			return region{}, gone(err)
+		}
+
+		found, err := vdsoIn(string(maps))
+		if err != nil || found != (region{}) {
+			return found, err
+		}
 	}
 
-	for line := range strings.Lines(string(maps)) {
+	return region{}, errors.New("the kernel maps no vDSO into processes")
+}
+
+// vdsoIn finds the vDSO in a list of mappings (proc_pid_maps(5)); the zero value
+// is none.
+func vdsoIn(maps string) (region, error) {
+	for line := range strings.Lines(maps) {
 		if !strings.HasSuffix(line, "[vdso]\n") {
 			continue
 		}
@@ -298,5 +313,5 @@ func vdso(pid int) (region, error) {
 		return region{from: from, size: to - from}, nil
 	}
 
-	return region{}, errors.New("the kernel maps no vDSO into processes")
+	return region{}, nil
 }

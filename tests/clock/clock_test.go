@@ -194,6 +194,31 @@ func TestShiftRefuses(t *testing.T) {
 	require.ErrorIs(t, clock.Shift(cmd.Process.Pid, 0), os.ErrProcessDone)
 }
 
+// TestEndMeanwhile: a process that ends while its clock is looked for has ended,
+// and is not without one.
+func TestEndMeanwhile(t *testing.T) {
+	t.Parallel()
+	clock.Need(t)
+	for range 100 {
+		cmd := exec.Command("sleep", "3600")
+		require.NoError(t, clock.Start(cmd, time.Hour))
+
+		ended := make(chan error)
+		go func() {
+			for {
+				if err := clock.Shift(cmd.Process.Pid, time.Hour); err != nil {
+					ended <- err
+					return
+				}
+			}
+		}()
+
+		require.NoError(t, cmd.Process.Kill())
+		require.ErrorIs(t, <-ended, os.ErrProcessDone)
+		require.Error(t, cmd.Wait(), "it was killed")
+	}
+}
+
 // TestStartReportsAFailure: a program that does not exist is reported as
 // exec.Cmd does.
 func TestStartReportsAFailure(t *testing.T) {
