@@ -1,7 +1,6 @@
 package standalone_test
 
 import (
-	"bytes"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -23,6 +22,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/pki"
 	"github.com/cyborg-project/cyborg/internal/porttest"
 	"github.com/cyborg-project/cyborg/internal/temporalclient"
+	"github.com/cyborg-project/cyborg/internal/transcript"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
@@ -70,7 +70,7 @@ type guest struct {
 	s         *harness.Standalone
 	host, dir string
 	agent     *exec.Cmd
-	said      *bytes.Buffer
+	said      *transcript.Text
 }
 
 func newGuest(t *testing.T, s *harness.Standalone, host string) *guest {
@@ -108,7 +108,7 @@ func (g *guest) enroll(t *testing.T, made invitation) (string, error) {
 // start runs the agent.
 func (g *guest) start(t *testing.T) {
 	t.Helper()
-	g.said = &bytes.Buffer{}
+	g.said = &transcript.Text{}
 	g.agent = g.command(t, "run", "--endpoints", strings.Replace(g.s.AgentEndpoint(), "http:", "https:", 1), "--temporal-address", g.s.Temporal,
 		"--metrics-listen", porttest.Address(t), "--backends", "[{driver: fake, options: {park: 1xfpga}}]")
 	g.agent.Stdout, g.agent.Stderr = g.said, g.said
