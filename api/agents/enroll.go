@@ -36,9 +36,9 @@ const (
 	maxDoors      = 4
 )
 
-// closeDoors refuses certificates that were revoked, and lets a request without a
-// verified one through to nothing but the two that such a request may make. The listener lets a client without one in
-// if it says that it wants to enroll; what it asks for then may be anything.
+// closeDoors refuses certificates that were revoked. A client without a verified
+// one, which the listener lets in where it says that it wants to enroll, may ask
+// for anything then: it gets no further than the two routes that are for it.
 func (e *endpoint) closeDoors(next http.Handler) http.Handler {
 	return web.Handler(func(w http.ResponseWriter, r *http.Request) error {
 		verified := r.TLS != nil && len(r.TLS.VerifiedChains) > 0

@@ -36,8 +36,8 @@ import (
 // SealKeyLength is the length of Config.SealKey in bytes.
 const SealKeyLength = 32
 
-// Config says what a Guard protects. All fields but Self,
-// Refuse and Log are required.
+// Config says what a Guard protects. All fields but Self, Refuse and Log are
+// required.
 type Config struct {
 	// TrustDomain is that of the identities that count; see internal/identity.
 	TrustDomain string
