@@ -139,9 +139,15 @@ func TestWebUI(t *testing.T) {
 		{asked, asking{method: http.MethodPost, path: terminatePath, password: reader}, []int{http.StatusForbidden}, "rob has the role reader, and this needs admin"},
 		{asked, asking{method: http.MethodPost, path: terminatePath, password: admin, headers: evil}, []int{http.StatusForbidden}, "another origin"},
 	} {
-		status, body := of.when.ask(t, of.of)
-		require.Contains(t, of.want, status, "%+v: %s", of.when, body)
-		require.Contains(t, body, of.says, "%+v", of.when)
+		// Temporal lists a run a moment after it has started.
+		harness.Until(t, t.Context(), "answered as it must be", func() error {
+			status, body := of.when.ask(t, of.of)
+			require.Contains(t, of.want, status, "%+v: %s", of.when, body)
+			if !strings.Contains(body, of.says) {
+				return fmt.Errorf("%+v: %q does not contain %q", of.when, body, of.says)
+			}
+			return nil
+		})
 	}
 	harness.RequireSound(t, open)
 	harness.RequireSound(t, asked)
