@@ -197,6 +197,49 @@ func TestJournalOlderThanTheRecords(t *testing.T) {
 	require.Len(t, r.disagreements(t), 1)
 }
 
+// TestDoubtNeedsNoLaterReport: an attachment that is in doubt is listed also where
+// the last report is older than what an operation has observed. Its host need not
+// report anything more: if it took no step, it has nothing new to tell.
+func TestDoubtNeedsNoLaterReport(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	free, held := h.accelerator(t, "card0").UUID, h.ready(t, "card1").UUID
+	r.do(t, toAttach(held, onHost("h1")), cyborg.OperationSucceeded)
+	h.journal("card1", cyborg.AttachmentDone)
+	h.report(t)
+
+	observe := func(a db.Admission, local string, state cyborg.OperationState) {
+		h.sequence++
+		outcome := cyborg.Outcome{Operation: r.begin(t, a).Operation, State: state, Observations: []cyborg.Observation{
+			{Sequence: h.sequence, Backend: "fake", Device: device(local)},
+		}}
+		if state != cyborg.OperationSucceeded {
+			outcome.Error = cyborg.Errorf(cyborg.ErrHostSilent, "the host is silent")
+		}
+		require.NoError(t, r.End(t.Context(), runOf(outcome.Operation), outcome))
+	}
+	observe(toProvision(cyborg.ProvisionRequest{Accelerator: free}), "card0", cyborg.OperationSucceeded)
+	r.do(t, toAttach(free, onHost("h1")), cyborg.OperationNeedsOperator)
+	observe(toDetach(held, nil), "card1", cyborg.OperationNeedsOperator)
+
+	found := r.disagreements(t)
+	require.Equal(t, "in_doubt", found["card0"].Recorded)
+	require.False(t, found["card0"].Attach)
+	require.Equal(t, "attached", found["card1"].Recorded)
+	require.True(t, found["card1"].Attach)
+
+	for local, id := range map[string]uuid.UUID{"card0": free, "card1": held} {
+		decided, err := r.Decide(t.Context(), found[local])
+		require.NoError(t, err)
+		require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{decided}))
+		require.Equal(t, cyborg.StatusReady, r.accelerator(t, id).Status())
+	}
+	require.Empty(t, r.disagreements(t))
+	require.Empty(t, r.accelerator(t, free).Holders())
+	require.Equal(t, []cyborg.Holder{onHost("h1")}, r.accelerator(t, held).Holders())
+}
+
 // TestSettleIgnoresOutdatedFindings: a settlement changes nothing that has
 // changed since Disagreements listed it.
 func TestSettleIgnoresOutdatedFindings(t *testing.T) {

@@ -184,3 +184,32 @@ func TestAgentAwayBeyondUndo(t *testing.T) {
 		harness.RequireSound(t, s)
 	}
 }
+
+// TestAgentDiesBeforeItBegins: Temporal hands an attach to an agent that is frozen,
+// and then dies. So the host has nothing to report when it comes back, and what is
+// in doubt is settled all the same.
+func TestAgentDiesBeforeItBegins(t *testing.T) {
+	t.Parallel()
+	s, a, cards := startRack(t, impatience()...)
+	attach, card := stages(rack)[2], cards[0].UUID
+	attach.before(t, s, card)
+
+	a.Freeze(t)
+	answer, err := attach.begin(t.Context(), t, s, card)
+	require.NoError(t, err)
+	op := ended(t, s, caught{id: answer.Operation.ID})
+	require.Equal(t, cyborg.OperationNeedsOperator, op.State, "%+v", op.Error)
+
+	a.Kill(t)
+	a.Restart(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	harness.Until(t, ctx, "settled", func() error {
+		settled, _, err := s.API.Accelerator(ctx, card)
+		if err == nil && (settled.Status != cyborg.StatusReady || len(settled.Holders) > 0) {
+			err = fmt.Errorf("the accelerator is %s (%s) and held by %v, not ready and free", settled.Status, settled.Reason, settled.Holders)
+		}
+		return err
+	})
+	harness.RequireSound(t, s)
+}

@@ -63,7 +63,11 @@ const (
 // no bound; $8 the only handle of interest, empty for all.
 //
 // It leaves out accelerators that an operation works on, and journals that are
-// older than what an operation has observed of the device. A handle that the
+// older than what an operation has observed of the device: such a journal may not
+// have yet what the operation did. Where a handle is in doubt, or its accelerator
+// in error, the host has to settle it whatever its journal says, and a host that
+// took no step has nothing new to report; so there the age does not matter. A
+// handle that the
 // records give to an instance or a service is listed where the journal says
 // that the host has it: two would use it. An unconfirmed handle is always
 // listed, unless an operation works on its accelerator: its host has to settle
@@ -107,7 +111,8 @@ func selectDisagreements() string {
 	FROM compared p LEFT JOIN LATERAL (
 		SELECT * FROM handles h
 		WHERE p.uuid IS NULL AND h.host = p.host AND h.deployable = p.deployable AND h.handle = p.handle) f ON true
-	WHERE NOT coalesce(p.claimed, f.claimed, false) AND coalesce(p.observed_seq, f.observed_seq, 0) <= p.report_seq
+	WHERE NOT coalesce(p.claimed, f.claimed, false)
+	  AND (p.uuid IS NOT NULL AND (p.attached_at IS NULL OR p.lifecycle = 'error') OR coalesce(p.observed_seq, f.observed_seq, 0) <= p.report_seq)
 	  AND f.holder_kind IS DISTINCT FROM 'host' AND f.unconfirmed_kind IS NULL
 	  AND (p.attached_at IS NULL OR p.presence = 'present' AND (
 	       p.lifecycle = 'ready' OR p.lifecycle = 'error' AND p.error_kind = ANY($3)))
