@@ -1,6 +1,7 @@
 package db_test
 
 import (
+	"fmt"
 	"regexp"
 	"testing"
 	"time"
@@ -25,6 +26,12 @@ func TestPlans(t *testing.T) {
 	r.exec(t, `INSERT INTO arqs (project, profile_uuid, profile_name, group_index, profile_group)
 		SELECT 'p', uuid, name, 0, groups -> 0 FROM device_profiles, generate_series(1, 20000)`)
 	r.exec(t, "ANALYZE arqs")
+	r.exec(t, `
+		UPDATE hosts h SET attachments = (
+			SELECT jsonb_agg(jsonb_build_object('backend', 'fake', 'deployable', d.local_name, 'handle', a.identity, 'operation_id', gen_random_uuid(), 'state', 'attached'))
+			FROM deployables d JOIN attach_handles a ON a.deployable_uuid = d.uuid WHERE d.host = h.name AND a.holder_kind IS NOT NULL)
+		WHERE EXISTS (SELECT FROM attach_handles WHERE host = h.name AND holder_kind IS NOT NULL)`)
+	r.exec(t, "ANALYZE hosts")
 
 	id := scalar[uuid.UUID](t, r, "SELECT uuid FROM deployables WHERE lifecycle = 'ready' ORDER BY id OFFSET 4000 LIMIT 1")
 	fresh := scalar[uuid.UUID](t, r, "SELECT uuid FROM deployables WHERE lifecycle = 'inactive' ORDER BY id OFFSET 4000 LIMIT 1")
@@ -108,6 +115,9 @@ func TestPlans(t *testing.T) {
 		{"report", func(t *testing.T) {
 			t.Helper()
 			h.content.Backends[0].Devices = h.devices()[1:]
+			for n := range 8 {
+				h.journal(fmt.Sprintf("card%d", n), cyborg.AttachmentDone)
+			}
 			h.report(t)
 		}},
 		{"heartbeat", func(t *testing.T) {

@@ -455,6 +455,48 @@ func ofRecords() []mutant {
 			new:  "",
 		},
 		{
+			breaks: "what a report has attached and the records call free is fenced", file: "db/internal/ingest/write.go", pkg: pkg,
+			test: "TestLostAttachmentInADifference",
+			old:  "\tqueueUnconfirmed(batch, hosts, c.Handles.Inserts)\n",
+			new:  "",
+		},
+		{
+			breaks: "a released handle that its host has attached for somebody else is fenced", file: "db/internal/inventory/handles.go", pkg: pkg,
+			test: "TestLostAttachmentOfAHandleThatIsFreedLater",
+			old:  "`\n\t\t\th.uuid = ANY($3) AND",
+			new:  "`\n\t\t\tfalse AND h.uuid = ANY($3) AND",
+		},
+		{
+			breaks: "a detach fences nothing that it has detached", file: "db/internal/inventory/handles.go", pkg: pkg,
+			test: "TestDetachOfAForgottenOperation",
+			old:  "unnest($3::uuid[], $4::uuid[])",
+			new:  "unnest($4::uuid[], $3::uuid[])",
+		},
+		{
+			breaks: "an operation that never began has attached nothing that is known", file: "db/internal/inventory/unconfirmed.go", pkg: pkg,
+			test: "TestLostBeginningOfAnAttachment",
+			old:  "(SELECT started_at IS NOT NULL FROM operations",
+			new:  "(SELECT true FROM operations",
+		},
+		{
+			breaks: "a report from before an observation fences nothing", file: "db/internal/inventory/unconfirmed.go", pkg: pkg,
+			test: "TestDetachOfAForgottenOperation",
+			old:  "v.observed_seq > s.report_seq AND (",
+			new:  "false AND (",
+		},
+		{
+			breaks: "where an entry may be old, the host is asked", file: "db/internal/inventory/unconfirmed.go", pkg: pkg,
+			test: "TestLostAttachmentInAnOldReport",
+			old:  "name IN (SELECT host FROM attached WHERE old)",
+			new:  "name IN (SELECT host FROM attached WHERE NOT old)",
+		},
+		{
+			breaks: "a host is asked by the backend that its journal has", file: operation + "disagreements.go", pkg: pkg,
+			test: "TestLostAttachmentOfAnotherBackend",
+			old:  "coalesce(j.backend, h.backend)",
+			new:  "h.backend",
+		},
+		{
 			breaks: "a correction is told once for each report", file: "db/migrations/00008_assignments.sql", pkg: pkg,
 			test: "TestSettledIsToldOncePerReport",
 			old:  "(data->'assignment' = what->'assignment' OR data @> correction)",

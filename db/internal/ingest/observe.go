@@ -71,9 +71,6 @@ func Observe(ctx context.Context, d *records.DB, tx pgx.Tx, host string, observa
 			return false, err
 		}
 
-		if err := markObservedUnconfirmed(ctx, tx, host, diff.Handles.Inserts); err != nil {
-			return false, err
-		}
 		// Where the operation changed nothing that a report shows, the last report says
 		// how the host is.
 		if changed {

@@ -496,7 +496,6 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 		diff  merge.Changes
 		rows  []hostRow
 		boots []boot
-		lost  lostAttachments
 	)
 
 	for _, i := range which {
@@ -539,7 +538,6 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 			host.Base = ""
 		}
 
-		lost.add(&r, v)
 		host.exceed = v.Exceed
 		host.Attachments = r.Content.Attachments
 		if host.Attachments == nil { // the column does not allow null
@@ -559,12 +557,5 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 		return nil, err
 	}
 
-	if err := markLostAtBoot(ctx, tx, boots); err != nil {
-		return nil, err
-	}
-
-	if err := markNewUnconfirmed(ctx, tx, rows, diff.Handles.Inserts); err != nil {
-		return nil, err
-	}
-	return written, lost.mark(ctx, tx)
+	return written, markLostAtBoot(ctx, tx, boots)
 }

@@ -88,6 +88,7 @@ func write(ctx context.Context, tx pgx.Tx, hosts []hostRow, c *merge.Changes) er
 		FROM jsonb_to_recordset($1) AS r (`+handleColumns+`) WHERE h.uuid = ANY($2) AND h.uuid = r.uuid`,
 		keys(c.Handles.Updates, func(r merge.HandleRow) uuid.UUID { return r.UUID }))
 
+	queueUnconfirmed(batch, hosts, c.Handles.Inserts)
 	return tx.SendBatch(ctx, batch).Close()
 }
 

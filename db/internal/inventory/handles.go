@@ -11,22 +11,56 @@ import (
 
 // ReleaseHandles takes handles back from their holders, and lifts the fences of
 // accelerators that had gone missing under these holders. In the condition the
-// table is called h.
+// table is called h. A handle that its host has attached for somebody else becomes
+// unconfirmed; see QueueMarkUnconfirmed.
 func ReleaseHandles(ctx context.Context, tx pgx.Tx, condition string, values ...any) error {
+	return releaseHandles(ctx, tx, func(batch *pgx.Batch, hosts []string, handles, operations []uuid.UUID) {
+		// What the operation itself had attached is what was taken back.
+		QueueMarkUnconfirmed(batch, hosts, nil, `
+			h.uuid = ANY($3) AND (h.uuid, j.operation_id) NOT IN (SELECT * FROM unnest($3::uuid[], $4::uuid[]))`, handles, operations)
+	}, condition, values...)
+}
+
+// ReleaseSettledHandles is ReleaseHandles for handles that their host has detached
+// just now, whatever the journal has that it reported before.
+func ReleaseSettledHandles(ctx context.Context, tx pgx.Tx, condition string, values ...any) error {
+	return releaseHandles(ctx, tx, func(*pgx.Batch, []string, []uuid.UUID, []uuid.UUID) {}, condition, values...)
+}
+
+// releaseHandles is ReleaseHandles. And queues what else is to be done with the
+// handles that were released, which the operations had taken.
+func releaseHandles(
+	ctx context.Context, tx pgx.Tx, and func(batch *pgx.Batch, hosts []string, handles, operations []uuid.UUID),
+	condition string, values ...any,
+) error {
 	rows, err := tx.Query(ctx, `
+		WITH held AS MATERIALIZED (
+			SELECT uuid, operation_id FROM attach_handles h WHERE holder_kind IS NOT NULL AND `+condition+`)
 		UPDATE attach_handles h SET holder_kind = NULL, holder_id = NULL, operation_id = NULL, attached_at = NULL
-		WHERE holder_kind IS NOT NULL AND `+condition+` RETURNING deployable_uuid`, values...)
+		FROM held WHERE h.uuid = held.uuid RETURNING h.host, h.uuid, held.operation_id, h.deployable_uuid`, values...)
 	if err != nil {
 		return err
 	}
 
-	targets, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	var (
+		host                         string
+		handle, operation, target    uuid.UUID
+		hosts                        []string
+		handles, operations, targets []uuid.UUID
+	)
+	_, err = pgx.ForEachRow(rows, []any{&host, &handle, &operation, &target}, func() error {
+		hosts = append(hosts, host)
+		handles, operations, targets = append(handles, handle), append(operations, operation), append(targets, target)
+		return nil
+	})
 	if err != nil || len(targets) == 0 {
 		return err
 	}
 
-	_, err = tx.Exec(ctx, `
+	batch := &pgx.Batch{}
+	batch.Queue(`
 		UPDATE deployables d SET fence_reason = NULL
 		WHERE uuid = ANY($1) AND fence_operation IS NULL AND fence_reason = $2 AND NOT `+GoneUnderHolder, targets, merge.FenceVanished)
-	return err
+	and(batch, hosts, handles, operations)
+	return tx.SendBatch(ctx, batch).Close()
 }

@@ -30,3 +30,37 @@ func ClearUnconfirmed(ctx context.Context, tx pgx.Tx, condition string, values .
 			SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND unconfirmed_kind IS NOT NULL)`, targets, FenceUnconfirmed)
 	return targets, err
 }
+
+// QueueMarkUnconfirmed queues a statement that marks free handles as unconfirmed
+// which the journals of their hosts, as last reported, have attached by operations
+// that the records do not know to have begun: the database has lost them, because
+// it was restored, or its failover lost the last commits. It fences their
+// accelerators. Where the records know the operation, they know how it ended, and
+// the journal is only that of before.
+//
+// Where an operation has observed the device since the report, the entry may have
+// gone meanwhile, and its operation may be older than the retention. Then the
+// statement asks the host for a report instead.
+//
+// The condition chooses among the free handles h and the entries j of these hosts;
+// its own parameters begin at $3. Added are handles that the transaction has added:
+// what a journal has of these is of before, whoever has attached it.
+func QueueMarkUnconfirmed(batch *pgx.Batch, hosts []string, added []uuid.UUID, condition string, values ...any) {
+	batch.Queue(`
+		WITH attached AS MATERIALIZED (
+			SELECT h.uuid, h.host, j.operation_id, v.observed_seq > s.report_seq AND (h.uuid = ANY($2)) IS NOT TRUE AS old
+			FROM hosts s CROSS JOIN LATERAL jsonb_to_recordset(s.attachments) AS j (deployable text, handle text, operation_id uuid)
+			JOIN attach_handles h ON h.host = s.name AND h.identity = j.handle
+			JOIN deployables d ON d.uuid = h.deployable_uuid AND d.local_name = j.deployable JOIN devices v ON v.uuid = d.device_uuid
+			WHERE s.name = ANY($1) AND h.holder_kind IS NULL AND h.unconfirmed_kind IS NULL AND (h.uuid = ANY($2)
+			      OR NOT coalesce((SELECT started_at IS NOT NULL FROM operations WHERE id = j.operation_id), false)) AND (`+condition+`)),
+		marked AS (
+			UPDATE attach_handles h SET unconfirmed_kind = 'host', unconfirmed_id = h.host, unconfirmed_operation = a.operation_id
+			FROM attached a WHERE h.uuid = a.uuid AND NOT a.old RETURNING h.deployable_uuid),
+		asked AS (
+			UPDATE hosts SET digest = '', generation = generation + 1
+			WHERE name IN (SELECT host FROM attached WHERE old) AND digest <> '')
+		UPDATE deployables SET fence_reason = '`+FenceUnconfirmed+`'
+		WHERE uuid IN (SELECT deployable_uuid FROM marked) AND fence_operation IS NULL`,
+		append([]any{hosts, added}, values...)...)
+}

@@ -117,10 +117,10 @@ func selectDisagreements() string {
 	  AND (p.attached_at IS NULL OR p.presence = 'present' AND (
 	       p.lifecycle = 'ready' OR p.lifecycle = 'error' AND p.error_kind = ANY($3)))
 	UNION ALL
-	SELECT h.host, h.backend, h.deployable, h.handle, h.uuid, h.unconfirmed_kind, h.unconfirmed_id, coalesce(j.operation_id, h.unconfirmed_operation),
+	SELECT h.host, coalesce(j.backend, h.backend), h.deployable, h.handle, h.uuid, h.unconfirmed_kind, h.unconfirmed_id, coalesce(j.operation_id, h.unconfirmed_operation),
 	       h.accelerator, coalesce(j.state, ''), 'left', false, h.unconfirmed_operation
 	FROM handles h JOIN live l ON l.name = h.host
-	LEFT JOIN journal j ON j.host = h.host AND j.backend = h.backend AND j.handle = h.handle
+	LEFT JOIN journal j ON j.host = h.host AND j.deployable = h.deployable AND j.handle = h.handle
 	WHERE h.unconfirmed_kind IS NOT NULL AND NOT h.claimed) AS d JOIN hosts s ON s.name = d.host
 	WHERE (host, deployable, handle) > ($1, $6, $7) AND ($8 = '' OR handle = $8)
 	ORDER BY host, deployable, handle, handle_uuid LIMIT $4`
@@ -250,7 +250,7 @@ func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagr
 		}
 
 		// This settles only doubts that the listed operations left.
-		err := inventory.ReleaseHandles(ctx, tx, `
+		err := inventory.ReleaseSettledHandles(ctx, tx, `
 			host = $1 AND holder_kind = 'host' AND attached_at IS NULL
 			AND (uuid, operation_id) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))
 			AND NOT EXISTS (SELECT FROM claims c WHERE c.deployable_uuid = h.deployable_uuid)`, host, handles, operations)

@@ -10,8 +10,9 @@ import (
 )
 
 // A handle is unconfirmed while the records give it no holder, and its host may
-// still have it attached: it was taken back by force, or the host was forgotten
-// and has come back with an attachment in its journal. Its accelerator is
+// still have it attached: it was taken back by force, or the host's journal has it
+// attached for somebody whom the records do not know, because they have forgotten
+// the host or lost the operation; see inventory.QueueMarkUnconfirmed. Its accelerator is
 // fenced, and nobody gets the handle, until the host has been heard and
 // Reconcile has settled the attachment there. In the database the columns
 // unconfirmed_kind, unconfirmed_id and unconfirmed_operation keep who had it.
