@@ -1,6 +1,7 @@
 package db_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -71,7 +72,7 @@ func TestLostAttachmentInAnOldReport(t *testing.T) {
 	h.report(t)
 	require.False(t, h.asked(t))
 
-	r.observed(t, h, toDetach(id, nil), "card0")
+	h.observed(t, toDetach(id, nil), "card0")
 	require.Nil(t, r.accelerator(t, id).Fence)
 	require.True(t, h.asked(t))
 	h.report(t)
@@ -140,7 +141,7 @@ func TestDetachOfAForgottenOperation(t *testing.T) {
 
 	h.content.Backends[0].Options = map[string]any{"something": "else"}
 	late := h.next() // with both in its journal
-	r.observed(t, h, toDetach(seen, nil), "card0")
+	h.observed(t, toDetach(seen, nil), "card0")
 	h.tell(t, late)
 	require.Nil(t, r.accelerator(t, seen).Fence)
 
@@ -180,15 +181,17 @@ func (h *host) asked(t *testing.T) bool {
 	return replies[0].Report
 }
 
-// observed does an operation that succeeds, and sees the device as it was before.
-func (r *records) observed(t *testing.T, h *host, a db.Admission, local string) {
+// observed does an operation that succeeds, and sees the device as the host shows it.
+func (h *host) observed(t *testing.T, a db.Admission, identity string) uuid.UUID {
 	t.Helper()
-	work := r.begin(t, a)
+	at := slices.IndexFunc(h.devices(), func(d cyborg.DeviceReport) bool { return d.Identity == identity })
+	work := h.records.begin(t, a)
 	h.sequence++
-	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
+	require.NoError(t, h.records.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
 		Operation: work.Operation, State: cyborg.OperationSucceeded,
-		Observations: []cyborg.Observation{{Sequence: h.sequence, Backend: "fake", Device: device(local)}},
+		Observations: []cyborg.Observation{{Sequence: h.sequence, Backend: "fake", Device: h.devices()[at]}},
 	}))
+	return work.Operation
 }
 
 // attached adds the entry of an operation to the agent's journal.

@@ -2,6 +2,7 @@ package db_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -238,6 +239,63 @@ func TestDoubtNeedsNoLaterReport(t *testing.T) {
 	require.Empty(t, r.disagreements(t))
 	require.Empty(t, r.accelerator(t, free).Holders())
 	require.Equal(t, []cyborg.Holder{onHost("h1")}, r.accelerator(t, held).Holders())
+}
+
+// TestDisagreementsWaitForAReport: an operation has observed a device since the last
+// report, whose journal may be of before. Where it disagrees with the records, the
+// host is asked for another one, although it need not have anything new to tell.
+func TestDisagreementsWaitForAReport(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 0)
+	parts := []string{"agreed", "free", "given", "lost", "forgotten"}
+	for _, name := range parts {
+		d := device(name)
+		d.Deployables = append(d.Deployables, deployable(name+"-other", 2))
+		h.content.Backends[0].Devices = append(h.devices(), d)
+	}
+	h.report(t)
+	for _, name := range parts {
+		h.ready(t, name)
+	}
+
+	// Nothing of this asks for a report: each is as the journal will say, or says.
+	agreed := h.observed(t, toAttach(h.accelerator(t, "agreed").UUID, onHost("h1")), "agreed")
+	for _, name := range []string{"lost", "forgotten"} {
+		h.observed(t, toAttach(h.accelerator(t, name).UUID, onHost("h1")), name)
+	}
+	h.observed(t, toAttach(h.accelerator(t, "given").UUID, instance("vm")), "given")
+	past := r.do(t, toAttach(h.accelerator(t, "free").UUID, onHost("h1")), cyborg.OperationSucceeded)
+	h.observed(t, toDetach(h.accelerator(t, "free").UUID, nil), "free")
+	require.False(t, h.asked(t))
+	h.attached("agreed", agreed)
+	h.journal("given", cyborg.AttachmentDone)
+	h.journal("lost", cyborg.AttachmentLost)
+	h.attached("free", past.Operation)
+	h.report(t)
+	want := h.disagreeing(t)
+	require.Equal(t, []string{"forgotten", "free", "given", "lost"}, want)
+
+	for n, name := range parts {
+		h.observed(t, toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, name+"-other").UUID}), name)
+		require.Equal(t, n > 0, h.asked(t), name)
+		if n > 0 {
+			require.NotContains(t, h.disagreeing(t), name)
+			h.report(t)
+		}
+		require.Equal(t, want, h.disagreeing(t), name)
+		require.False(t, h.asked(t))
+	}
+
+	// The same for what an operation does with the part itself.
+	h.observed(t, toDetach(h.accelerator(t, "agreed").UUID, nil), "agreed")
+	require.False(t, h.asked(t), "the host tells what it has done")
+}
+
+// disagreeing are the local names of the accelerators with a disagreement.
+func (h *host) disagreeing(t *testing.T) []string {
+	t.Helper()
+	return slices.Sorted(maps.Keys(h.records.disagreements(t)))
 }
 
 // TestSettleIgnoresOutdatedFindings: a settlement changes nothing that has

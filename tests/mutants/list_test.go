@@ -497,6 +497,24 @@ func ofRecords() []mutant {
 			new:  "h.backend",
 		},
 		{
+			breaks: "a disagreement does not wait for a report that nobody sends", file: "db/internal/ingest/observe.go", pkg: pkg,
+			test: "TestDisagreementsWaitForAReport",
+			old:  "THEN j.state IS NOT NULL\n",
+			new:  "THEN false\n",
+		},
+		{
+			breaks: "nor does one about what the journal has lost", file: "db/internal/ingest/observe.go", pkg: pkg,
+			test: "TestDisagreementsWaitForAReport",
+			old:  "ELSE h.attached_at IS NOT NULL AND",
+			new:  "ELSE false AND",
+		},
+		{
+			breaks: "an operation that agrees with the journal costs no report", file: "db/internal/ingest/observe.go", pkg: pkg,
+			test: "TestDisagreementsWaitForAReport",
+			old:  "AND j.state IS DISTINCT FROM 'attached'\n",
+			new:  "\n",
+		},
+		{
 			breaks: "a correction is told once for each report", file: "db/migrations/00008_assignments.sql", pkg: pkg,
 			test: "TestSettledIsToldOncePerReport",
 			old:  "(data->'assignment' = what->'assignment' OR data @> correction)",

@@ -67,16 +67,16 @@ func Observe(ctx context.Context, d *records.DB, tx pgx.Tx, host string, observa
 			continue
 		}
 
-		if err := write(ctx, tx, nil, &diff); err != nil {
-			return false, err
+		batch := &pgx.Batch{}
+		queueWrite(batch, nil, &diff)
+		if changed {
+			batch.Queue(wantReportSQL, host)
+		} else { // the last report says how the host is, except perhaps for its journal
+			batch.Queue(wantReportSQL+" AND digest <> '' AND "+disagreesAbout, host, o.Device.Identity)
 		}
 
-		// Where the operation changed nothing that a report shows, the last report says
-		// how the host is.
-		if changed {
-			if err := wantReport(ctx, tx, host); err != nil {
-				return false, err
-			}
+		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+			return false, err
 		}
 	}
 
@@ -105,9 +105,25 @@ func leaveOutJump(ctx context.Context, d *records.DB, tx pgx.Tx, host string, se
 // before: the records now differ from the last one, so it would change
 // something.
 func wantReport(ctx context.Context, tx pgx.Tx, host string) error {
-	_, err := tx.Exec(ctx, "UPDATE hosts SET digest = '', generation = generation + 1 WHERE name = $1", host)
+	_, err := tx.Exec(ctx, wantReportSQL, host)
 	return err
 }
+
+// wantReportSQL is the statement of wantReport; its parameter is the host.
+const wantReportSQL = "UPDATE hosts s SET digest = '', generation = generation + 1 WHERE name = $1"
+
+// disagreesAbout is an SQL condition: the journal of the host s, as last reported,
+// disagrees with what is recorded of the device with the identity $2. Once an
+// operation has observed the device, Reconcile waits for a report that is newer, and
+// a host that has nothing else to tell would not send one. What an operation has
+// attached or detaches changes the journal, so its host sends one by itself.
+const disagreesAbout = `EXISTS (
+	SELECT FROM devices v JOIN deployables d ON d.device_uuid = v.uuid JOIN attach_handles h ON h.deployable_uuid = d.uuid
+	LEFT JOIN jsonb_to_recordset(s.attachments) AS j (deployable text, handle text, state text) ON j.deployable = d.local_name AND j.handle = h.identity
+	WHERE v.host = $1 AND v.identity = $2 AND h.unconfirmed_kind IS NULL
+	  AND CASE WHEN h.holder_kind IS DISTINCT FROM 'host' THEN j.state IS NOT NULL
+	      ELSE h.attached_at IS NOT NULL AND j.state IS DISTINCT FROM 'attached'
+	           AND NOT EXISTS (SELECT FROM claims WHERE deployable_uuid = d.uuid) END)`
 
 // observed is the Base of the reports that Observe makes of observations. It
 // makes loadInventories load only what the observation shows.

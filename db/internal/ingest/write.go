@@ -28,7 +28,12 @@ const ownWhitelist = `CASE WHEN coalesce(whitelist ->> 'foreign', '') = '' THEN 
 // array each.
 func write(ctx context.Context, tx pgx.Tx, hosts []hostRow, c *merge.Changes) error {
 	batch := &pgx.Batch{}
+	queueWrite(batch, hosts, c)
+	return tx.SendBatch(ctx, batch).Close()
+}
 
+// queueWrite queues the statements of write.
+func queueWrite(batch *pgx.Batch, hosts []hostRow, c *merge.Changes) {
 	queue(batch, hosts, `
 		INSERT INTO hosts (name, boot_id, instance, agent_address, agent_version, report_seq, digest, base, generation, attachments,
 		    whitelist, whitelist_written, last_seen)
@@ -89,7 +94,6 @@ func write(ctx context.Context, tx pgx.Tx, hosts []hostRow, c *merge.Changes) er
 		keys(c.Handles.Updates, func(r merge.HandleRow) uuid.UUID { return r.UUID }))
 
 	queueUnconfirmed(batch, hosts, c.Handles.Inserts)
-	return tx.SendBatch(ctx, batch).Close()
 }
 
 // queue queues a statement that takes the rows as one JSON array, unless there
