@@ -236,6 +236,58 @@ func TestSettledIsToldOncePerReport(t *testing.T) {
 	require.Equal(t, 1, told()["card0.0 detached"], "the records decided otherwise")
 }
 
+// TestSettledIsToldOnce: a report from before the settlement may be merged after the
+// decision, with a greater number and the old entry. It asks for no second
+// settlement, and fences nothing again. What the host need not change is not told.
+func TestSettledIsToldOnce(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	lost, known := h.ready(t, "card0").UUID, h.ready(t, "card1").UUID
+	past := r.do(t, toAttach(known, onHost("h1")), cyborg.OperationSucceeded)
+	r.do(t, toDetach(known, nil), cyborg.OperationSucceeded)
+	h.journal("card0", cyborg.AttachmentDone)
+	h.attached("card1", past.Operation)
+	h.report(t)
+
+	told := func() int {
+		t.Helper()
+		return scalar[int](t, r, "SELECT count(*) FROM events WHERE axis = 'settled'")
+	}
+	decide := func(local string) db.Disagreement {
+		t.Helper()
+		decided, err := r.Decide(t.Context(), r.disagreements(t)[local])
+		require.NoError(t, err)
+		return decided
+	}
+	decided := []db.Disagreement{decide("card0"), decide("card1")}
+	h.report(t)
+	h.content.Backends[0].Options = map[string]any{"something": "else"}
+	late := h.next() // made before the settlement, too
+
+	for i := range decided {
+		h.sequence++
+		decided[i].Changed = new(true)
+		decided[i].Observations = []cyborg.Observation{{Sequence: h.sequence, Backend: "fake", Device: h.devices()[i]}}
+	}
+	require.NoError(t, r.RecordSettled(t.Context(), decided))
+	require.Equal(t, 2, told())
+	require.Empty(t, r.disagreements(t))
+
+	h.tell(t, late)
+	require.Empty(t, r.disagreements(t))
+	require.Nil(t, r.accelerator(t, lost).Fence)
+	r.do(t, toAttach(lost, onHost("h1")), cyborg.OperationSucceeded)
+
+	// A later report that has it still is right, and its host need not change anything.
+	h.content.Attachments = h.content.Attachments[1:]
+	h.report(t)
+	again := decide("card1")
+	again.Changed = new(false)
+	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{again}))
+	require.Equal(t, 2, told())
+}
+
 // TestFloorForANewJournal: an agent with a new journal is told which numbers
 // count: those to come, and those of operations that are open.
 func TestFloorForANewJournal(t *testing.T) {

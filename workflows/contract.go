@@ -412,4 +412,9 @@ type SettleInput struct {
 type SettleResult struct {
 	Settled []SettleEntry     `json:"settled"`
 	Errors  map[string]string `json:"errors,omitempty"`
+	// Changed says of each entry that is as wanted, by the handle's identity, whether
+	// the host had to change anything. Agents of earlier releases do not say it.
+	Changed map[string]bool `json:"changed,omitempty"`
+	// Observations are what the devices of the changed ones were like afterwards.
+	Observations []cyborg.Observation `json:"observations,omitempty"`
 }

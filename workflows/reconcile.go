@@ -108,6 +108,10 @@ type Disagreement struct {
 	// Report is the number of the host's report from which Journal was read; 0 where
 	// release 0.1 has read it.
 	Report int64 `json:"report,omitempty"`
+	// Changed says whether the host had to change anything to settle this; nil where
+	// its agent did not say. Observations are what it saw of the device then.
+	Changed      *bool                `json:"changed,omitempty"`
+	Observations []cyborg.Observation `json:"observations,omitempty"`
 }
 
 // DecideInput names the disagreement to look at again.
@@ -362,6 +366,10 @@ func settleOne(ctx workflow.Context, in ReconcileInput, found Disagreement) (ask
 
 	if text, ok := result.Errors[d.Entry.Handle.Identity]; ok {
 		return false, cyborg.Errorf(cyborg.ErrHardware, "%s", text)
+	}
+
+	if changed, ok := result.Changed[d.Entry.Handle.Identity]; ok {
+		d.Changed, d.Observations = &changed, result.Observations
 	}
 
 	err := workflow.ExecuteLocalActivity(records, RecordSettledActivity, RecordSettledInput{Disagreements: []Disagreement{d}}).Get(ctx, nil)

@@ -201,6 +201,34 @@ func TestReconcileLeavesAnAbsentHost(t *testing.T) {
 	require.Len(t, out.Unsettled, 1)
 }
 
+// TestReconcileRecordsWhatWasChanged: what a host had to change, and has seen then,
+// is recorded with what it has settled. An agent of an earlier release does not say.
+func TestReconcileRecordsWhatWasChanged(t *testing.T) {
+	t.Parallel()
+	r := &records{found: workflows.Findings{Disagreements: []workflows.Disagreement{
+		disagreement("h1", "changed"), disagreement("h1", "same"), disagreement("h1", "old"),
+	}}}
+	seen := []cyborg.Observation{{Sequence: 7, Backend: "fake"}}
+	_, err := reconcile(t, r, func(env *testsuite.TestWorkflowEnvironment) {
+		env.OnActivity(workflows.SettleActivity, mock.Anything, mock.Anything).Return(
+			func(_ context.Context, in workflows.SettleInput) (workflows.SettleResult, error) {
+				switch identity := in.Entries[0].Handle.Identity; identity {
+				case "changed":
+					return workflows.SettleResult{Settled: in.Entries, Changed: map[string]bool{identity: true}, Observations: seen}, nil
+				case "same":
+					return workflows.SettleResult{Settled: in.Entries, Changed: map[string]bool{identity: false}}, nil
+				default:
+					return workflows.SettleResult{Settled: in.Entries}, nil
+				}
+			})
+	})
+	require.NoError(t, err)
+	require.Len(t, r.recorded, 3)
+	require.Equal(t, []*bool{new(true), new(false), nil}, []*bool{r.recorded[0].Changed, r.recorded[1].Changed, r.recorded[2].Changed})
+	require.Equal(t, seen, r.recorded[0].Observations)
+	require.Empty(t, r.recorded[1].Observations)
+}
+
 // TestReconcileSettlesManyHosts: there are more hosts than places.
 func TestReconcileSettlesManyHosts(t *testing.T) {
 	t.Parallel()

@@ -315,8 +315,7 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 
 	for _, identity := range unknown {
 		if handle, err := found.Handle(identity); err == nil {
-			err = a.detachUnknown(ctx, t, found, handle)
-			if err != nil {
+			if _, err := a.detachUnknown(ctx, t, found, handle); err != nil {
 				return result, uncertain(err)
 			}
 		}
@@ -329,15 +328,16 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 
 // detachUnknown detaches a handle that nobody should have and that the journal
 // does not know, perhaps because the journal was lost. It asks the hardware
-// first, and refuses with kind ErrInUse where somebody uses the handle.
-func (a *Activities) detachUnknown(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport) error {
+// first, and refuses with kind ErrInUse where somebody uses the handle. The first
+// result says that it was attached.
+func (a *Activities) detachUnknown(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport) (bool, error) {
 	if is, err := a.attached(ctx, t, found, handle); err != nil || !is {
-		return err
+		return false, err
 	}
 	if err := a.checkUnused(ctx, t, found, handle); err != nil {
-		return err
+		return false, err
 	}
 
 	t.log.WarnContext(ctx, "a handle is attached that the journal does not know; it is taken back", "handle", handle.Identity)
-	return a.callDetach(ctx, t, found, handle, nil, false)
+	return true, a.callDetach(ctx, t, found, handle, nil, false)
 }

@@ -14,10 +14,10 @@ import (
 // independently of the others. The request may be older than what has happened
 // on the host since, so it leaves alone what has had a later step meanwhile.
 func (a *Activities) settle(ctx context.Context, t *try, in workflows.SettleInput) (workflows.SettleResult, error) {
-	result := workflows.SettleResult{Settled: []workflows.SettleEntry{}, Errors: map[string]string{}}
+	result := workflows.SettleResult{Settled: []workflows.SettleEntry{}, Errors: map[string]string{}, Changed: map[string]bool{}}
 	for _, entry := range in.Entries {
 		t.heartbeat.setProgress(unknownProgress, "handle "+entry.Handle.Identity)
-		err := a.settleOne(ctx, t, in.Addressee, entry)
+		changed, err := a.settleOne(ctx, t, in.Addressee, entry, &result.Observations)
 		if ctx.Err() != nil {
 			return result, context.Cause(ctx)
 		}
@@ -27,6 +27,7 @@ func (a *Activities) settle(ctx context.Context, t *try, in workflows.SettleInpu
 			continue
 		}
 		result.Settled = append(result.Settled, entry)
+		result.Changed[entry.Handle.Identity] = changed
 	}
 
 	a.Inventory.MarkChanged() // the attachments of the next report have changed
@@ -34,11 +35,15 @@ func (a *Activities) settle(ctx context.Context, t *try, in workflows.SettleInpu
 }
 
 // settleOne settles one attachment under the lock of its device. A nil error
-// means that it is in the wanted state.
-func (a *Activities) settleOne(ctx context.Context, t *try, to workflows.Addressee, entry workflows.SettleEntry) error {
+// means that it is in the wanted state; changed, that it was not before, in the
+// hardware or in the journal. What the device is like afterwards is added to
+// observations: its number tells which reports are of before.
+func (a *Activities) settleOne(
+	ctx context.Context, t *try, to workflows.Addressee, entry workflows.SettleEntry, observations *[]cyborg.Observation,
+) (changed bool, err error) {
 	subject := journal.Subject{Backend: entry.Backend, Deployable: entry.Deployable}
 	if entry.Handle.Holder.Kind != cyborg.HolderHost && entry.Want == workflows.GoalAttached {
-		return a.Journal.Raise(to.Assignment, subject) // the handle was only handed out, and this host has nothing to attach
+		return false, a.Journal.Raise(to.Assignment, subject) // the handle was only handed out, and this host has nothing to attach
 	}
 
 	// The device is needed for its lock. Where the hardware does not show the
@@ -56,15 +61,15 @@ func (a *Activities) settleOne(ctx context.Context, t *try, to workflows.Address
 		// Neither the hardware nor the journal knows the handle, and the backend works:
 		// it is detached.
 		if entry.Want != workflows.GoalAttached && cyborg.ErrorKindOf(err) == cyborg.ErrNotFound && a.Inventory.Enabled(entry.Backend) {
-			return a.Journal.Raise(to.Assignment, subject)
+			return false, a.Journal.Raise(to.Assignment, subject)
 		}
-		return err
+		return false, err
 	}
 
 	target := cyborg.Target{Backend: entry.Backend, Deployable: entry.Deployable, Device: device}
 	unlock, err := a.lock(ctx, to, target, "settling of operation "+entry.Operation.String())
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer unlock()
 
@@ -72,17 +77,29 @@ func (a *Activities) settleOne(ctx context.Context, t *try, to workflows.Address
 	// waited.
 	known, isKnown := a.Journal.Attachment(key)
 	if isKnown && known.Operation != entry.Operation && entry.Want != workflows.GoalAttached {
-		return cyborg.Errorf(cyborg.ErrChanged, "operation %s has attached it since", known.Operation)
+		return false, cyborg.Errorf(cyborg.ErrChanged, "operation %s has attached it since", known.Operation)
 	}
 
 	switch entry.Want {
 	case workflows.GoalAttached:
-		return a.settleAttached(ctx, t, entry, target)
+		changed, err = a.settleAttached(ctx, t, entry, target)
 	case workflows.GoalDetached, workflows.GoalGivenUp:
-		return a.settleDetached(ctx, t, entry, target, known, isKnown)
+		changed, err = a.settleDetached(ctx, t, entry, target, known, isKnown)
 	default:
-		return cyborg.Errorf(cyborg.ErrInvalid, "an attachment cannot be %q", entry.Want)
+		err = cyborg.Errorf(cyborg.ErrInvalid, "an attachment cannot be %q", entry.Want)
 	}
+	if err != nil || !changed {
+		return false, err
+	}
+
+	seen, err := a.Inventory.Observe(ctx, entry.Backend, device, nil)
+	if err != nil { // such as of a device that is gone; the attachment is settled all the same
+		t.log.WarnContext(ctx, "the device of a settled attachment cannot be looked at", "device", device, "error", err)
+		return true, nil
+	}
+
+	*observations = append(*observations, seen)
+	return true, nil
 }
 
 // settleAttached attaches a handle that the records say is attached. Where the
@@ -90,10 +107,10 @@ func (a *Activities) settleOne(ctx context.Context, t *try, to workflows.Address
 // belongs to another operation, the driver attaches at once. Otherwise the
 // hardware is asked first, and left alone if it shows the handle attached:
 // somebody may be using it.
-func (a *Activities) settleAttached(ctx context.Context, t *try, entry workflows.SettleEntry, target cyborg.Target) error {
+func (a *Activities) settleAttached(ctx context.Context, t *try, entry workflows.SettleEntry, target cyborg.Target) (changed bool, err error) {
 	plan, err := a.planAttach(ctx, t, workflows.AttachInput{Operation: entry.Operation, Target: target, Handle: entry.Handle})
 	if err != nil {
-		return err
+		return false, err
 	}
 
 	plan.entry.Operation = entry.Operation
@@ -107,25 +124,25 @@ func (a *Activities) settleAttached(ctx context.Context, t *try, entry workflows
 		switch {
 		case err != nil || !is: // it is to be attached; the driver finds out what is wrong, if anything
 		case b != nil:
-			return nil
+			return false, nil
 		default: // the journal was lost; somebody may be using the handle, so only the journal is corrected
 			t.log.WarnContext(ctx, "a handle is attached as the records say, and the journal did not know it",
 				"handle", plan.handle.Identity, "operation_id", entry.Operation)
 			plan.entry.State = journal.Attached
-			return a.Journal.Write(journal.Change{Attachments: []journal.Attachment{plan.entry}})
+			return true, a.Journal.Write(journal.Change{Attachments: []journal.Attachment{plan.entry}})
 		}
 	}
 
 	if err := a.Journal.Write(journal.Change{Attachments: []journal.Attachment{plan.entry}}); err != nil {
-		return err
+		return false, err
 	}
 
 	if err := a.callAttach(ctx, t, plan.found, plan.handle, &plan.entry, plan.prior); err != nil {
-		return err
+		return false, err
 	}
 
 	plan.entry.State = journal.Attached
-	return a.Journal.Write(journal.Change{Attachments: []journal.Attachment{plan.entry}})
+	return true, a.Journal.Write(journal.Change{Attachments: []journal.Attachment{plan.entry}})
 }
 
 // settleDetached detaches a handle that the records say is free. It refuses
@@ -133,34 +150,34 @@ func (a *Activities) settleAttached(ctx context.Context, t *try, entry workflows
 // gone.
 func (a *Activities) settleDetached(
 	ctx context.Context, t *try, entry workflows.SettleEntry, target cyborg.Target, known journal.Attachment, isKnown bool,
-) error {
+) (changed bool, err error) {
 	drop := journal.Change{DropAttachments: []journal.AttachmentKey{{Backend: entry.Backend, Handle: entry.Handle.Identity}}}
 
 	found, err := a.find(ctx, target, freshEnough)
 	if err != nil {
 		if a.gone(target, err) {
-			return a.Journal.Write(drop)
+			return isKnown, a.Journal.Write(drop)
 		}
-		return err
+		return false, err
 	}
 
 	handle, err := found.Handle(entry.Handle.Identity)
 	if err != nil {
-		return a.Journal.Write(drop)
+		return isKnown, a.Journal.Write(drop)
 	}
 
 	if entry.Want == workflows.GoalGivenUp {
 		if !isKnown {
-			return nil // this host has given it up since, and what the hardware shows is the instance's
+			return false, nil // this host has given it up since, and what the hardware shows is the instance's
 		}
 		if _, ok := found.Driver.(drivers.Users); !ok {
-			return cyborg.Errorf(cyborg.ErrUnsupported, "the records give it to somebody else, and its driver cannot tell whether that one uses it").
+			return false, cyborg.Errorf(cyborg.ErrUnsupported, "the records give it to somebody else, and its driver cannot tell whether that one uses it").
 				WithHint("Detach it from the instance or the service, and from the host.")
 		}
 	}
 
 	if !isKnown && entry.Handle.Holder.Kind != cyborg.HolderHost { // the handle was only handed out; nobody may use it any more
-		return a.checkUnused(ctx, t, found, handle)
+		return false, a.checkUnused(ctx, t, found, handle)
 	}
 
 	if !isKnown { // the records are in doubt, and the journal may have been lost
@@ -168,20 +185,20 @@ func (a *Activities) settleDetached(
 	}
 
 	if err := a.checkUnused(ctx, t, found, handle); err != nil {
-		return err
+		return false, err
 	}
 
 	// As with an attach, the journal is written before the hardware is touched.
 	known.State = journal.InDoubt
 	if err := a.Journal.Write(journal.Change{Attachments: []journal.Attachment{known}}); err != nil {
-		return err
+		return false, err
 	}
 
 	if err := a.callDetach(ctx, t, found, handle, known.Note, false); err != nil {
-		return err
+		return false, err
 	}
 
-	return a.Journal.Write(drop)
+	return true, a.Journal.Write(drop)
 }
 
 // checkUnused refuses, with kind ErrInUse, a handle that somebody uses.

@@ -43,12 +43,19 @@ func TestSettle(t *testing.T) {
 	result := h.settle(entries...)
 	require.Equal(t, entries, result.Settled)
 	require.Empty(t, result.Errors)
+	require.Equal(t, map[string]bool{handle: true, second: true}, result.Changed)
+	require.Len(t, result.Observations, 2)
+	require.Equal(t, card, result.Observations[1].Device.Identity)
+	require.Less(t, result.Observations[0].Sequence, result.Observations[1].Sequence)
 	require.False(t, h.attachedNow(handle))
 	require.True(t, h.attachedNow(second))
 	require.Equal(t, map[string]cyborg.AttachmentState{second: cyborg.AttachmentDone}, h.attachments())
 
 	calls := len(h.fate.calls)
-	require.Equal(t, entries, h.settle(entries...).Settled, "it may be repeated")
+	again := h.settle(entries...)
+	require.Equal(t, entries, again.Settled, "it may be repeated")
+	require.Equal(t, map[string]bool{handle: false, second: false}, again.Changed)
+	require.Empty(t, again.Observations, "what the host reports is as new as that")
 	require.Len(t, h.fate.calls, calls, "and there is nothing left to do")
 }
 
@@ -103,7 +110,7 @@ func TestSettleWithoutAJournal(t *testing.T) {
 	require.True(t, h.attachedNow(second))
 
 	require.NoError(t, h.bench.Use(t.Context(), card, second, ""))
-	require.Empty(t, h.settle(entry(op, second, workflows.GoalDetached)).Errors)
+	require.Equal(t, map[string]bool{second: true}, h.settle(entry(op, second, workflows.GoalDetached)).Changed)
 	require.False(t, h.attachedNow(second))
 	require.Empty(t, h.attachments())
 
@@ -123,7 +130,7 @@ func TestSettleWithoutAJournalEntry(t *testing.T) {
 	require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
 	h.lose()
 
-	require.Empty(t, h.settle(entry(op, handle, workflows.GoalAttached)).Errors)
+	require.Equal(t, map[string]bool{handle: true}, h.settle(entry(op, handle, workflows.GoalAttached)).Changed)
 	require.Empty(t, h.fate.calls, "nobody touches what is in use")
 	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentDone}, h.attachments())
 	require.Equal(t, op, h.inventory.Content().Attachments[0].Operation)
@@ -153,10 +160,14 @@ func TestSettleOfVanishedDevice(t *testing.T) {
 	require.Contains(t, result.Errors[handle], "has no deployable")
 	require.Equal(t, []workflows.SettleEntry{instance}, result.Settled, "a handle of an instance was only handed out")
 
+	require.Equal(t, map[string]bool{second: false}, result.Changed)
+
 	result = h.settle(entry(op, handle, workflows.GoalDetached))
 	require.Empty(t, result.Errors)
+	require.Equal(t, map[string]bool{handle: true}, result.Changed)
+	require.Empty(t, result.Observations, "there is nothing to be seen")
 	require.Empty(t, h.attachments())
-	require.Empty(t, h.settle(entry(op, handle, workflows.GoalDetached)).Errors)
+	require.Equal(t, map[string]bool{handle: false}, h.settle(entry(op, handle, workflows.GoalDetached)).Changed)
 }
 
 func TestSettleAssignsTheRecordedOperation(t *testing.T) {
@@ -187,6 +198,6 @@ func TestSettleOfAnInstancesHandle(t *testing.T) {
 	require.Contains(t, h.settle(had).Errors[second], "in use by qemu")
 
 	require.NoError(t, h.bench.Use(t.Context(), card, second, ""))
-	require.Empty(t, h.settle(had).Errors)
+	require.Equal(t, map[string]bool{second: false}, h.settle(had).Changed)
 	require.True(t, h.attachedNow(second))
 }

@@ -250,6 +250,9 @@ func (a *Activities) RecordSettled(ctx context.Context, in workflows.RecordSettl
 	}
 
 	for _, d := range in.Disagreements {
+		if d.Changed != nil && !*d.Changed {
+			continue // the host had settled it before
+		}
 		a.log.WarnContext(ctx, "a host has settled an attachment", slog.String("host", d.Host),
 			slog.String("accelerator", d.Accelerator.String()), slog.String("handle", d.Entry.Handle.Identity),
 			slog.String("operation_id", d.Entry.Operation.String()), slog.String("journal", string(d.Journal)),
@@ -270,7 +273,7 @@ func fromRecord(d db.Disagreement) workflows.Disagreement {
 
 	return workflows.Disagreement{
 		Host: d.Host, Accelerator: d.Accelerator, Journal: d.Journal, Recorded: d.Recorded, Unconfirmed: d.Unconfirmed, Instance: d.Instance,
-		Assignment: d.Assignment, Report: d.Report,
+		Assignment: d.Assignment, Report: d.Report, Changed: d.Changed, Observations: d.Observations,
 		Entry: workflows.SettleEntry{
 			Backend: d.Backend, Deployable: d.Deployable, Handle: d.Handle, Operation: d.Operation, Want: want,
 		},
@@ -283,5 +286,6 @@ func toRecord(d workflows.Disagreement) db.Disagreement {
 		Host: d.Host, Backend: d.Entry.Backend, Deployable: d.Entry.Deployable, Handle: d.Entry.Handle,
 		Operation: d.Entry.Operation, Accelerator: d.Accelerator, Journal: d.Journal, Recorded: d.Recorded,
 		Unconfirmed: d.Unconfirmed, Attach: d.Entry.Want == workflows.GoalAttached, Assignment: d.Assignment, Report: d.Report,
+		Changed: d.Changed, Observations: d.Observations,
 	}
 }

@@ -223,7 +223,7 @@ func TestSettledAsDecided(t *testing.T) {
 	store := &deciding{decided: db.Disagreement{
 		Host: "h1", Backend: "fake", Deployable: "card0", Handle: cyborg.WorkHandle{UUID: uuid.New(), Identity: "card0.0"},
 		Operation: uuid.New(), Accelerator: uuid.New(), Journal: cyborg.AttachmentLost, Recorded: "attached", Unconfirmed: uuid.New(),
-		Attach: true, Report: 7, Assignment: 8,
+		Attach: true, Report: 7, Assignment: 8, Changed: new(true), Observations: []cyborg.Observation{{Sequence: 9, Backend: "fake"}},
 	}}
 	acts := conductor.New(store, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
 

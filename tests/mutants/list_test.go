@@ -515,6 +515,18 @@ func ofRecords() []mutant {
 			new:  "\n",
 		},
 		{
+			breaks: "a report from before a settlement asks for no other", file: operation + "disagreements.go", pkg: pkg,
+			test: "TestSettledIsToldOnce",
+			old:  "tx, host, observations); err != nil {",
+			new:  "tx, host, observations[:0]); err != nil {",
+		},
+		{
+			breaks: "what a host need not change is not told", file: operation + "disagreements.go", pkg: pkg,
+			test: "TestSettledIsToldOnce",
+			old:  "corrected = *d.Changed",
+			new:  "corrected = true",
+		},
+		{
 			breaks: "a correction is told once for each report", file: "db/migrations/00008_assignments.sql", pkg: pkg,
 			test: "TestSettledIsToldOncePerReport",
 			old:  "(data->'assignment' = what->'assignment' OR data @> correction)",

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/ingest"
 	"github.com/cyborg-project/cyborg/db/internal/inventory"
 	"github.com/cyborg-project/cyborg/db/internal/records"
 )
@@ -38,6 +39,11 @@ type Disagreement struct {
 	// Assignment is the number of the decision, for the host; 0 for a disagreement
 	// that was only found.
 	Assignment int64
+	// Changed says, of one that is settled, whether the host had to change anything;
+	// nil where its agent is too old to say. Observations are what it saw of the device
+	// afterwards.
+	Changed      *bool
+	Observations []cyborg.Observation
 }
 
 // Given says that the records give the handle to an instance or a service.
@@ -230,8 +236,10 @@ func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagr
 		handles, operations            []uuid.UUID // in doubt, with the operation that left them so
 		unconfirmedHandles, attachedBy []uuid.UUID // unconfirmed, with the operation that attached them
 		targets                        []uuid.UUID
+		observations                   []cyborg.Observation
 	)
 	for _, d := range settled {
+		observations = append(observations, d.Observations...)
 		if d.Accelerator != uuid.Nil {
 			targets = append(targets, d.Accelerator)
 		}
@@ -246,6 +254,11 @@ func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagr
 
 	return s.db.Change(ctx, records.Repairer(), uuid.Nil, func(tx pgx.Tx) error {
 		if err := records.LockHosts(ctx, tx, host); err != nil {
+			return err
+		}
+
+		// Reports that were made before this have a journal of before, whenever they come.
+		if _, err := ingest.Observe(ctx, s.db, tx, host, observations); err != nil {
 			return err
 		}
 
@@ -278,15 +291,20 @@ func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagr
 
 // tellSettled writes an event for each attachment that its host has corrected.
 // A correction need not change anything in the records, so no trigger would
-// write it. The number of the decision keeps a repeat from telling it twice, and
-// the number of the report keeps a later decision from doing so that was made
-// before the host has reported the correction.
+// write it. The number of the decision keeps a repeat from telling it twice. Where
+// an agent is too old to say whether it had to change anything, what its journal had
+// said decides, and the number of the report keeps a later decision from telling it
+// again that was made before the host has reported the correction.
 func tellSettled(ctx context.Context, tx pgx.Tx, host string, settled []Disagreement) error {
 	batch := &pgx.Batch{}
 	for _, d := range settled {
 		now, corrected := "detached", d.Journal != ""
 		if d.Attach {
 			now, corrected = "attached", d.Journal != cyborg.AttachmentDone
+		}
+
+		if d.Changed != nil {
+			corrected = *d.Changed
 		}
 
 		if corrected {
