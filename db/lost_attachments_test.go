@@ -154,6 +154,45 @@ func TestDetachOfAForgottenOperation(t *testing.T) {
 	r.requireUnsettled(t, seen, uuid.Nil)
 }
 
+// TestNobodyGetsWhatIsToBeDetached: the journal has a handle of an operation whose
+// end the records know. From the decision that its host detaches it until that is
+// done, nobody gets it.
+func TestNobodyGetsWhatIsToBeDetached(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	a := h.ready(t, "card0")
+	past := r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationSucceeded)
+	r.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
+	h.attached("card0", past.Operation)
+	h.journal("never-heard-of", cyborg.AttachmentDone)
+	h.report(t)
+	r.profile(t, "one", one())
+	arqs := r.request(t, "one")
+
+	found := r.disagreements(t)
+	require.Empty(t, found["card0"].Recorded)
+	decided, err := r.Decide(t.Context(), found["card0"])
+	require.NoError(t, err)
+	require.Equal(t, "left", decided.Recorded)
+	require.Equal(t, past.Operation, decided.Operation)
+	require.Equal(t, cyborg.AttachmentDone, decided.Journal)
+	r.requireUnsettled(t, a.UUID, uuid.Nil)
+	_, err = r.Admit(t.Context(), toBind("h1", instance(uuid.NewString()), a.ProviderUUID, arqs...))
+	requireKind(t, cyborg.ErrChanged, err, unsettled)
+
+	// Nor where the host did not answer, until the next round has asked it.
+	decided, err = r.Decide(t.Context(), r.disagreements(t)["card0"])
+	require.NoError(t, err)
+	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{decided}))
+	require.Nil(t, r.accelerator(t, a.UUID).Fence)
+	r.do(t, toAttach(a.UUID, instance("vm1")), cyborg.OperationSucceeded)
+
+	unknown, err := r.Decide(t.Context(), found["never-heard-of"])
+	require.NoError(t, err)
+	require.Empty(t, unknown.Recorded, "there is no handle that anybody could get")
+}
+
 // TestLostAttachmentOfAnotherBackend: the backend has another name than it had when
 // its handle was attached. The host is asked by the name that its journal has.
 func TestLostAttachmentOfAnotherBackend(t *testing.T) {

@@ -527,6 +527,12 @@ func ofRecords() []mutant {
 			new:  "corrected = true",
 		},
 		{
+			breaks: "nobody gets what is to be detached", file: operation + "disagreements.go", pkg: pkg,
+			test: "TestNobodyGetsWhatIsToBeDetached",
+			old:  "return keepFree(ctx, tx, &decided)",
+			new:  "return nil",
+		},
+		{
 			breaks: "a correction is told once for each report", file: "db/migrations/00008_assignments.sql", pkg: pkg,
 			test: "TestSettledIsToldOncePerReport",
 			old:  "(data->'assignment' = what->'assignment' OR data @> correction)",

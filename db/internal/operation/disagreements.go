@@ -163,8 +163,9 @@ func (s *Store) findDisagreements(
 // Decide looks at a disagreement again, right before its host is asked to
 // settle it, and returns it as it is now, with a number. Every operation that is
 // admitted from then on has a greater number, so a host that has heard of one
-// refuses what was decided here. The error is of kind ErrChanged where nothing
-// is to be settled any more, or not now.
+// refuses what was decided here. A free handle that the host is to detach becomes
+// unconfirmed, so that nobody gets it meanwhile. The error is of kind ErrChanged
+// where nothing is to be settled any more, or not now.
 func (s *Store) Decide(ctx context.Context, d Disagreement) (Disagreement, error) {
 	var decided Disagreement
 	err := s.db.Change(ctx, records.Repairer(), uuid.Nil, func(tx pgx.Tx) error {
@@ -194,7 +195,10 @@ func (s *Store) Decide(ctx context.Context, d Disagreement) (Disagreement, error
 		if err == nil && claimed {
 			err = cyborg.Errorf(cyborg.ErrChanged, "an operation works on %s of host %s", d.Deployable, d.Host)
 		}
-		return err
+		if err != nil || decided.Recorded != "" || decided.Handle.UUID == uuid.Nil {
+			return err
+		}
+		return keepFree(ctx, tx, &decided)
 	})
 	if err != nil {
 		return Disagreement{}, err

@@ -7,13 +7,15 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cyborg-project/cyborg/db/internal/inventory"
+	"github.com/cyborg-project/cyborg/db/internal/records"
 )
 
 // A handle is unconfirmed while the records give it no holder, and its host may
 // still have it attached: it was taken back by force, or the host's journal has it
 // attached for somebody whom the records do not know, because they have forgotten
-// the host or lost the operation; see inventory.QueueMarkUnconfirmed. Its accelerator is
-// fenced, and nobody gets the handle, until the host has been heard and
+// the host or lost the operation; see inventory.QueueMarkUnconfirmed. Or the host is
+// to detach it, because its journal has it attached and the records call it free. Its
+// accelerator is fenced, and nobody gets the handle, until the host has been heard and
 // Reconcile has settled the attachment there. In the database the columns
 // unconfirmed_kind, unconfirmed_id and unconfirmed_operation keep who had it.
 
@@ -30,5 +32,23 @@ func markUnconfirmed(ctx context.Context, tx pgx.Tx, o *running, handles []uuid.
 
 	_, err = tx.Exec(ctx, "UPDATE deployables SET fence_reason = $2, fence_operation = $3 WHERE uuid = ANY($1)",
 		inventory.UUIDs(o.targets), inventory.FenceUnconfirmed, o.id)
+	return err
+}
+
+// keepFree marks a free handle as unconfirmed that its host is to detach, and fences
+// its accelerator: nobody may get the handle before that is done.
+func keepFree(ctx context.Context, tx pgx.Tx, d *Disagreement) error {
+	tag, err := tx.Exec(ctx, `
+		UPDATE attach_handles SET unconfirmed_kind = 'host', unconfirmed_id = host, unconfirmed_operation = $2
+		WHERE uuid = $1 AND holder_kind IS NULL AND unconfirmed_kind IS NULL`, d.Handle.UUID, d.Operation)
+	if err != nil {
+		return err
+	}
+	if tag.RowsAffected() == 0 {
+		return records.ErrCollision
+	}
+
+	d.Recorded, d.Unconfirmed = unconfirmed, d.Operation
+	_, err = tx.Exec(ctx, "UPDATE deployables SET fence_reason = $2 WHERE uuid = $1 AND fence_operation IS NULL", d.Accelerator, inventory.FenceUnconfirmed)
 	return err
 }
