@@ -322,6 +322,44 @@ func TestSettleIgnoresOutdatedFindings(t *testing.T) {
 	require.Equal(t, cyborg.StatusError, r.accelerator(t, a.UUID).Status())
 }
 
+// TestSettlementBeforeALaterOperation: an operation was admitted after the decision
+// and has ended before its settlement is recorded. What it has left is not settled.
+func TestSettlementBeforeALaterOperation(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	doubt, attached := h.ready(t, "card0").UUID, h.ready(t, "card1").UUID
+	r.do(t, toAttach(doubt, onHost("h1")), cyborg.OperationNeedsOperator)
+	r.do(t, toAttach(attached, onHost("h1")), cyborg.OperationSucceeded)
+
+	var decided []db.Disagreement
+	for _, found := range r.disagreements(t) {
+		d, err := r.Decide(t.Context(), found)
+		require.NoError(t, err)
+		require.Equal(t, d.Deployable == "card1", d.Attach)
+		d.Changed = new(true)
+		decided = append(decided, d)
+	}
+	require.Len(t, decided, 2)
+
+	for _, id := range []uuid.UUID{doubt, attached} {
+		r.do(t, toDetach(id, nil), cyborg.OperationNeedsOperator)
+	}
+	require.NoError(t, r.RecordSettled(t.Context(), decided))
+	for _, id := range []uuid.UUID{doubt, attached} {
+		require.Equal(t, cyborg.StatusError, r.accelerator(t, id).Status())
+		require.Equal(t, []cyborg.Holder{onHost("h1")}, r.accelerator(t, id).Holders())
+	}
+	require.Equal(t, 2, scalar[int](t, r, "SELECT count(*) FROM events WHERE axis = 'settled'"), "the hosts have done it")
+
+	for local, id := range map[string]uuid.UUID{"card0": doubt, "card1": attached} {
+		d, err := r.Decide(t.Context(), r.disagreements(t)[local])
+		require.NoError(t, err)
+		require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{d}))
+		require.Equal(t, cyborg.StatusReady, r.accelerator(t, id).Status())
+	}
+}
+
 // TestSettledDoubtKeepsOtherErrors: an accelerator that a provision has left in
 // error stays in error when a later doubt about a detach is settled.
 func TestSettledDoubtKeepsOtherErrors(t *testing.T) {

@@ -451,7 +451,7 @@ func ofRecords() []mutant {
 		{
 			breaks: "a settlement leaves the handles of a claimed accelerator", file: operation + "disagreements.go", pkg: pkg,
 			test: "TestSettlingRespectsClaims",
-			old:  "\n\t\t\tAND NOT EXISTS (SELECT FROM claims c WHERE c.deployable_uuid = h.deployable_uuid)",
+			old:  "\n\t\tAND NOT EXISTS (SELECT FROM claims c WHERE c.deployable_uuid = h.deployable_uuid)",
 			new:  "",
 		},
 		{
@@ -531,6 +531,12 @@ func ofRecords() []mutant {
 			test: "TestNobodyGetsWhatIsToBeDetached",
 			old:  "return keepFree(ctx, tx, &decided)",
 			new:  "return nil",
+		},
+		{
+			breaks: "a settlement leaves what a later operation has left", file: operation + "disagreements.go", pkg: pkg,
+			test: "TestSettlementBeforeALaterOperation",
+			old:  "o.assignment > d.assignment)",
+			new:  "o.assignment > d.assignment + 1000)",
 		},
 		{
 			breaks: "a correction is told once for each report", file: "db/migrations/00008_assignments.sql", pkg: pkg,

@@ -232,18 +232,71 @@ func (s *Store) RecordSettled(ctx context.Context, settled []Disagreement) error
 	return nil
 }
 
-// recordSettled is RecordSettled for one host. The operations that
-// Disagreements saw are compared again under the lock of the host, so that a
-// handle that somebody has got since is not taken from them.
+// recordSettled is RecordSettled for one host. What Disagreements saw is compared
+// again under the lock of the host, so that a handle that somebody has got since is
+// not taken from them.
 func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagreement) error {
+	return s.db.Change(ctx, records.Repairer(), uuid.Nil, func(tx pgx.Tx) error {
+		if err := records.LockHosts(ctx, tx, host); err != nil {
+			return err
+		}
+
+		// Reports that were made before this have a journal of before, whenever they come.
+		var observations []cyborg.Observation
+		for _, d := range settled {
+			observations = append(observations, d.Observations...)
+		}
+		if _, err := ingest.Observe(ctx, s.db, tx, host, observations); err != nil {
+			return err
+		}
+
+		current, err := withoutLaterOperation(ctx, tx, settled)
+		if err != nil {
+			return err
+		}
+		if err := settleHandles(ctx, tx, host, current); err != nil {
+			return err
+		}
+		return tellSettled(ctx, tx, host, settled)
+	})
+}
+
+// withoutLaterOperation returns those of the settled disagreements about whose
+// accelerator no operation was admitted after the decision. Such an operation may have
+// ended since, and have left a doubt of its own, which the settlement has not ended.
+// Decisions without a number, of an earlier release, are all returned.
+func withoutLaterOperation(ctx context.Context, tx pgx.Tx, settled []Disagreement) ([]Disagreement, error) {
+	accelerators, assignments := make([]uuid.UUID, len(settled)), make([]int64, len(settled))
+	for i := range settled {
+		accelerators[i], assignments[i] = settled[i].Accelerator, settled[i].Assignment
+	}
+
+	rows, err := tx.Query(ctx, `
+		SELECT d.n FROM unnest($1::uuid[], $2::bigint[]) WITH ORDINALITY AS d (accelerator, assignment, n)
+		WHERE d.assignment = 0 OR NOT EXISTS (
+			SELECT FROM operation_subjects s JOIN operations o ON o.id = s.operation_id
+			WHERE s.kind = $3 AND s.subject_id = d.accelerator::text AND o.assignment > d.assignment)
+		ORDER BY d.n`, accelerators, assignments, string(cyborg.SubjectAccelerator))
+	if err != nil {
+		return nil, err
+	}
+
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (Disagreement, error) {
+		var n int
+		err := row.Scan(&n)
+		return settled[n-1], err
+	})
+}
+
+// settleHandles makes handles in doubt and unconfirmed ones free that a host has
+// settled, and their accelerators ready again.
+func settleHandles(ctx context.Context, tx pgx.Tx, host string, settled []Disagreement) error {
 	var (
 		handles, operations            []uuid.UUID // in doubt, with the operation that left them so
 		unconfirmedHandles, attachedBy []uuid.UUID // unconfirmed, with the operation that attached them
 		targets                        []uuid.UUID
-		observations                   []cyborg.Observation
 	)
 	for _, d := range settled {
-		observations = append(observations, d.Observations...)
 		if d.Accelerator != uuid.Nil {
 			targets = append(targets, d.Accelerator)
 		}
@@ -256,41 +309,26 @@ func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagr
 		}
 	}
 
-	return s.db.Change(ctx, records.Repairer(), uuid.Nil, func(tx pgx.Tx) error {
-		if err := records.LockHosts(ctx, tx, host); err != nil {
-			return err
-		}
+	// This settles only doubts that the listed operations left.
+	err := inventory.ReleaseSettledHandles(ctx, tx, `
+		host = $1 AND holder_kind = 'host' AND attached_at IS NULL
+		AND (uuid, operation_id) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))
+		AND NOT EXISTS (SELECT FROM claims c WHERE c.deployable_uuid = h.deployable_uuid)`, host, handles, operations)
+	if err != nil {
+		return err
+	}
 
-		// Reports that were made before this have a journal of before, whenever they come.
-		if _, err := ingest.Observe(ctx, s.db, tx, host, observations); err != nil {
-			return err
-		}
+	_, err = inventory.ClearUnconfirmed(ctx, tx, `
+		host = $1 AND (uuid, unconfirmed_operation) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))`, host, unconfirmedHandles, attachedBy)
+	if err != nil {
+		return err
+	}
 
-		// This settles only doubts that the listed operations left.
-		err := inventory.ReleaseSettledHandles(ctx, tx, `
-			host = $1 AND holder_kind = 'host' AND attached_at IS NULL
-			AND (uuid, operation_id) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))
-			AND NOT EXISTS (SELECT FROM claims c WHERE c.deployable_uuid = h.deployable_uuid)`, host, handles, operations)
-		if err != nil {
-			return err
-		}
-
-		_, err = inventory.ClearUnconfirmed(ctx, tx, `
-			host = $1 AND (uuid, unconfirmed_operation) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))`, host, unconfirmedHandles, attachedBy)
-		if err != nil {
-			return err
-		}
-
-		free, err := inventory.UnclaimedOf(ctx, tx, host, targets)
-		if err != nil {
-			return err
-		}
-
-		if err := inventory.Settle(ctx, tx, free); err != nil {
-			return err
-		}
-		return tellSettled(ctx, tx, host, settled)
-	})
+	free, err := inventory.UnclaimedOf(ctx, tx, host, targets)
+	if err != nil {
+		return err
+	}
+	return inventory.Settle(ctx, tx, free)
 }
 
 // tellSettled writes an event for each attachment that its host has corrected.
