@@ -273,7 +273,8 @@ func fromRecord(d db.Disagreement) workflows.Disagreement {
 
 	return workflows.Disagreement{
 		Host: d.Host, Accelerator: d.Accelerator, Journal: d.Journal, Recorded: d.Recorded, Unconfirmed: d.Unconfirmed, Instance: d.Instance,
-		Assignment: d.Assignment, Report: d.Report, Changed: d.Changed, Observations: d.Observations,
+		Changed: d.Changed, Observations: d.Observations,
+		Assignment: d.Assignment, Report: d.Report,
 		Entry: workflows.SettleEntry{
 			Backend: d.Backend, Deployable: d.Deployable, Handle: d.Handle, Operation: d.Operation, Want: want,
 		},
