@@ -300,6 +300,31 @@ func TestForgetUnconfirmed(t *testing.T) {
 	require.Equal(t, cyborg.LifecycleReady, r.accelerator(t, part).Lifecycle, "nor in error because of a doubt that is over")
 }
 
+// TestForgetKeepsUnconfirmed: a handle that is not forgotten, because an operation
+// works on its accelerator, stays unconfirmed. It may only be out of sight, such as
+// behind a disabled backend.
+func TestForgetKeepsUnconfirmed(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	id := h.ready(t, "card0").UUID
+	one, two := instance("vm1"), instance("vm2")
+	r.do(t, toAttach(id, one), cyborg.OperationSucceeded)
+	r.do(t, toAttach(id, two), cyborg.OperationSucceeded)
+	h.fall(t)
+	forced := r.do(t, toForce(id, &one), cyborg.OperationSucceeded)
+
+	h.content.Backends[0].State = cyborg.BackendDisabled
+	h.report(t)
+	work := r.begin(t, toDetach(id, nil))
+	_, err := r.Forget(t.Context(), 0)
+	require.NoError(t, err)
+	h.content.Backends[0].State = cyborg.BackendOK
+	h.report(t)
+	r.end(t, work, cyborg.OperationSucceeded)
+	r.requireUnsettled(t, id, forced.Operation)
+}
+
 // TestSettlementOfEarlierAttachment: a host that has settled an earlier
 // attachment of an unconfirmed handle has not settled the present one.
 func TestSettlementOfEarlierAttachment(t *testing.T) {

@@ -539,6 +539,12 @@ func ofRecords() []mutant {
 			new:  "o.assignment > d.assignment + 1000)",
 		},
 		{
+			breaks: "what is not forgotten stays unconfirmed", file: "db/internal/inventory/forget_missing.go", pkg: pkg,
+			test: "TestForgetKeepsUnconfirmed",
+			old:  "ClearUnconfirmed(ctx, tx, handles, host,",
+			new:  `ClearUnconfirmed(ctx, tx, missing+"true", host,`,
+		},
+		{
 			breaks: "a correction is told once for each report", file: "db/migrations/00008_assignments.sql", pkg: pkg,
 			test: "TestSettledIsToldOncePerReport",
 			old:  "(data->'assignment' = what->'assignment' OR data @> correction)",

@@ -51,7 +51,10 @@ func (s *Store) forgetOn(ctx context.Context, host string, missingFor time.Durat
 	const missing = "host = $1 AND presence = 'missing' AND missing_since <= now() - $2::interval AND "
 	// An accelerator in Nova's whitelist is not forgotten: when it comes back,
 	// Cyborg must not give it out.
-	const novas = "SELECT FROM deployables WHERE nova_spec IS NOT NULL AND uuid = "
+	const handles = missing + `holder_kind IS NULL
+		AND NOT EXISTS (SELECT FROM arqs WHERE handle_uuid = h.uuid)
+		AND NOT EXISTS (SELECT FROM claims c WHERE c.deployable_uuid = h.deployable_uuid)
+		AND NOT EXISTS (SELECT FROM deployables WHERE nova_spec IS NOT NULL AND uuid = h.deployable_uuid)`
 
 	forgotten := 0
 	err := s.db.Change(ctx, records.Repairer(), uuid.Nil, func(tx pgx.Tx) error {
@@ -60,8 +63,9 @@ func (s *Store) forgetOn(ctx context.Context, host string, missingFor time.Durat
 			return err
 		}
 
-		// Hardware that has been missing for so long has nothing attached any more.
-		targets, err := ClearUnconfirmed(ctx, tx, missing+"true", host, missingFor)
+		// Hardware that has been missing for so long has nothing attached any more. What
+		// is kept may come back, and have it still.
+		targets, err := ClearUnconfirmed(ctx, tx, handles, host, missingFor)
 		if err != nil {
 			return err
 		}
@@ -76,10 +80,7 @@ func (s *Store) forgetOn(ctx context.Context, host string, missingFor time.Durat
 		}
 
 		for _, sql := range []string{
-			`DELETE FROM attach_handles h WHERE ` + missing + `holder_kind IS NULL
-				AND NOT EXISTS (SELECT FROM arqs WHERE handle_uuid = h.uuid)
-				AND NOT EXISTS (SELECT FROM claims c WHERE c.deployable_uuid = h.deployable_uuid)
-				AND NOT EXISTS (` + novas + `h.deployable_uuid)`,
+			"DELETE FROM attach_handles h WHERE " + handles,
 			`DELETE FROM deployables d WHERE ` + missing + `NOT EXISTS (SELECT FROM attach_handles WHERE deployable_uuid = d.uuid)
 				AND NOT EXISTS (SELECT FROM claims WHERE deployable_uuid = d.uuid) AND nova_spec IS NULL`,
 			`DELETE FROM devices v WHERE ` + missing + `NOT EXISTS (SELECT FROM deployables WHERE device_uuid = v.uuid)`,
