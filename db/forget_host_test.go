@@ -75,8 +75,9 @@ func TestForgetHost(t *testing.T) {
 
 	again := h.accelerator(t, "card0")
 	require.NotEqual(t, a.UUID, again.UUID)
-	require.Equal(t, cyborg.StatusInactive, again.Status())
-	require.Nil(t, again.Fence)
+	require.Equal(t, cyborg.LifecycleInactive, again.Lifecycle)
+	require.Equal(t, &cyborg.Fence{Reason: unsettled}, again.Fence, "vm1 may use it still")
+	require.Nil(t, h.accelerator(t, "card1").Fence)
 }
 
 // TestForgottenHostComesBackWithAnAttachment: a handle that is still attached

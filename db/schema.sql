@@ -334,6 +334,16 @@ CREATE TABLE feed_epochs (
     CONSTRAINT feed_epochs_pkey PRIMARY KEY (epoch)
 );
 
+CREATE TABLE forgotten_handles (
+    host text NOT NULL,
+    kind text NOT NULL,
+    identity text NOT NULL,
+    unconfirmed_kind text NOT NULL,
+    unconfirmed_id text NOT NULL,
+    unconfirmed_operation uuid NOT NULL,
+    CONSTRAINT forgotten_handles_pkey PRIMARY KEY (host, kind, identity)
+);
+
 CREATE TABLE host_identities (
     host text NOT NULL,
     state text NOT NULL,

@@ -325,6 +325,41 @@ func TestForgetKeepsUnconfirmed(t *testing.T) {
 	r.requireUnsettled(t, id, forced.Operation)
 }
 
+// TestForgottenHostComesBackWithAnInstance: no journal says which instance has a
+// handle, so the records keep it when they forget the host.
+func TestForgottenHostComesBackWithAnInstance(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	id := h.ready(t, "card0").UUID
+	attached := r.do(t, toAttach(id, instance("vm1")), cyborg.OperationSucceeded)
+	h.fall(t)
+	r.do(t, toForce(id, nil), cyborg.OperationSucceeded)
+	require.NoError(t, r.ForgetHost(t.Context(), "h1", alice()))
+	r.addHost(t, "h2", 1)
+
+	h.report(t)
+	a := h.accelerator(t, "card0")
+	require.NotEqual(t, id, a.UUID)
+	require.Equal(t, &cyborg.Fence{Reason: unsettled}, a.Fence)
+	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}))
+	requireKind(t, cyborg.ErrChanged, err, unsettled)
+	require.Nil(t, h.accelerator(t, "card1").Fence)
+
+	found := r.disagreements(t)
+	require.Len(t, found, 1)
+	require.Equal(t, instance("vm1"), found["card0"].Handle.Holder, "the host looks whether it still uses it")
+	require.Equal(t, attached.Operation, found["card0"].Operation)
+	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{found["card0"]}))
+	require.Nil(t, h.accelerator(t, "card0").Fence)
+
+	// It is settled for good.
+	h.fall(t)
+	require.NoError(t, r.ForgetHost(t.Context(), "h1", alice()))
+	h.report(t)
+	require.Nil(t, h.accelerator(t, "card0").Fence)
+}
+
 // TestSettlementOfEarlierAttachment: a host that has settled an earlier
 // attachment of an unconfirmed handle has not settled the present one.
 func TestSettlementOfEarlierAttachment(t *testing.T) {

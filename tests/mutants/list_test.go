@@ -545,6 +545,12 @@ func ofRecords() []mutant {
 			new:  `ClearUnconfirmed(ctx, tx, missing+"true", host,`,
 		},
 		{
+			breaks: "what a forgotten host may have attached is unconfirmed when it comes back", file: "db/internal/ingest/unconfirmed.go", pkg: pkg,
+			test: "TestForgottenHostComesBackWithAnInstance",
+			old:  "\t\tinventory.QueueMarkForgotten(batch, uuids)\n",
+			new:  "",
+		},
+		{
 			breaks: "a correction is told once for each report", file: "db/migrations/00008_assignments.sql", pkg: pkg,
 			test: "TestSettledIsToldOncePerReport",
 			old:  "(data->'assignment' = what->'assignment' OR data @> correction)",

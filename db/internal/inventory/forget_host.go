@@ -31,9 +31,15 @@ func (s *Store) ForgetHost(ctx context.Context, name string, actor cyborg.Actor)
 			return err
 		}
 
-		// Children are deleted before the rows that they refer to.
+		// Children are deleted before the rows that they refer to. What the host may still
+		// have attached is unconfirmed again when it comes back.
 		batch := &pgx.Batch{}
 		for _, sql := range []string{
+			`INSERT INTO forgotten_handles (host, kind, identity, unconfirmed_kind, unconfirmed_id, unconfirmed_operation)
+			SELECT host, kind, identity, unconfirmed_kind, unconfirmed_id, unconfirmed_operation FROM attach_handles
+			WHERE host = $1 AND unconfirmed_kind IS NOT NULL
+			ON CONFLICT (host, kind, identity) DO UPDATE SET unconfirmed_kind = EXCLUDED.unconfirmed_kind,
+			    unconfirmed_id = EXCLUDED.unconfirmed_id, unconfirmed_operation = EXCLUDED.unconfirmed_operation`,
 			"DELETE FROM attach_handles WHERE host = $1",
 			"DELETE FROM deployables WHERE host = $1",
 			"DELETE FROM devices WHERE host = $1",

@@ -64,3 +64,20 @@ func QueueMarkUnconfirmed(batch *pgx.Batch, hosts []string, added []uuid.UUID, c
 		WHERE uuid IN (SELECT deployable_uuid FROM marked) AND fence_operation IS NULL`,
 		append([]any{hosts, added}, values...)...)
 }
+
+// QueueMarkForgotten queues a statement that marks those of the handles, which the
+// transaction has added, as unconfirmed again that were so when their host was
+// forgotten, and fences their accelerators.
+func QueueMarkForgotten(batch *pgx.Batch, added []uuid.UUID) {
+	batch.Queue(`
+		WITH back AS (
+			DELETE FROM forgotten_handles f USING attach_handles h
+			WHERE h.uuid = ANY($1) AND f.host = h.host AND f.kind = h.kind AND f.identity = h.identity
+			RETURNING h.uuid, f.unconfirmed_kind, f.unconfirmed_id, f.unconfirmed_operation),
+		marked AS (
+			UPDATE attach_handles h SET unconfirmed_kind = b.unconfirmed_kind, unconfirmed_id = b.unconfirmed_id,
+			    unconfirmed_operation = b.unconfirmed_operation
+			FROM back b WHERE h.uuid = b.uuid AND h.unconfirmed_kind IS NULL RETURNING h.deployable_uuid)
+		UPDATE deployables SET fence_reason = '`+FenceUnconfirmed+`'
+		WHERE uuid IN (SELECT deployable_uuid FROM marked) AND fence_operation IS NULL`, added)
+}
