@@ -55,20 +55,39 @@ func TestFeedSurvivesARestoreIntoTheSameServer(t *testing.T) {
 	at := old.endOfFeed(t)
 	dump := old.dump(t)
 	lost := old.maintain(t, "h1", "card0")
-	old.Close()
-	old.sql.Close()
-
-	other := parsed(t, old.url)
-	name := filepath.Base(other.Path)
-	other.Path = "/postgres"
-	command(t, "dropdb", "--maintenance-db="+other.String(), name)
-	command(t, "createdb", "--maintenance-db="+other.String(), name)
-	r := restored(t, old.url, dump)
+	r := old.remake(t, dump)
 
 	require.Equal(t, at, r.endOfFeed(t))
 	r.requireLost(t, lost, at)
 	r.requireNext(t, at, r.maintain(t, "h1", "card1"))
 	r.requireLost(t, lost, at)
+	require.Equal(t, 2, scalar[int](t, r, "SELECT count(*) FROM feed_epochs"), "it is another copy of the database")
+}
+
+// TestAssignmentsGoOnBehindThoseThatWereLost: after a restore into the same
+// PostgreSQL, and after a failover, no assignment number is drawn once more, though
+// no host has said yet which it has seen.
+func TestAssignmentsGoOnBehindThoseThatWereLost(t *testing.T) {
+	t.Parallel()
+	draw := func(r *records) int64 { return scalar[int64](t, r, "SELECT next_assignment()") }
+
+	old := newRecords(t)
+	old.addHost(t, "h1", 1)
+	dump := old.dump(t)
+	last := draw(old)
+	again := old.remake(t, dump)
+	require.Greater(t, draw(again), last)
+	require.Equal(t, draw(again)+1, draw(again), "within an epoch one comes after the other")
+
+	pair := startPair(t, "")
+	pair.old.addHost(t, "h1", 1)
+	pair.waitForStandby(t)
+	stopServer(t, pair.standby)
+	for range 100 { // PostgreSQL writes ahead of a sequence, 32 numbers at a time
+		last = draw(pair.old)
+	}
+	pair.standby = startServer(t, pair.standbyDir, pair.standbyConfig("unreachable"))
+	require.Greater(t, draw(pair.failOver(t)), last)
 }
 
 // TestFeedSurvivesAFailover: the standby had every commit, and readers go on
@@ -269,6 +288,9 @@ func TestAnEpochIsAboveAllThatIsStored(t *testing.T) {
 	require.NoError(t, err)
 	_, err = older.Exec(t.Context(), "SELECT pg_current_xact_id()")
 	require.NoError(t, err)
+	for range 3 { // so that the next one's id is not just behind
+		r.exec(t, "SELECT pg_current_xact_id()")
+	}
 
 	_, err = r.Maintain(t.Context(), card.UUID, cyborg.Maintenance{Reason: "x"}, alice())
 	require.NoError(t, err)
@@ -293,7 +315,7 @@ func TestFeedOfADatabaseThatWasRestoredBeforeTheMigration(t *testing.T) {
 	r.exec(t, "DELETE FROM goose_db_version WHERE version_id >= 9")
 	r.exec(t, `
 		DROP TRIGGER number_transaction ON events; ALTER TABLE events ALTER transaction SET DEFAULT pg_current_xact_id();
-		DROP FUNCTION number_transaction, begin_feed_epoch, unreadable_from; DROP TABLE feed_epochs;
+		DROP FUNCTION number_transaction, begin_feed_epoch, feed_base, unreadable_from; DROP TABLE feed_epochs;
 		DROP TABLE host_identities, forgotten_handles; DROP FUNCTION host_identities_changed`)
 	_, err := db.Migrate(t.Context(), r.url)
 	require.NoError(t, err)
@@ -374,6 +396,19 @@ func (r *records) dump(t testing.TB) string {
 	file := filepath.Join(t.TempDir(), "dump")
 	command(t, "pg_dump", "--format=custom", "--file="+file, "--dbname="+r.url)
 	return file
+}
+
+// remake drops the database, makes it again from a dump, and opens a store on it.
+func (r *records) remake(t testing.TB, dump string) *records {
+	t.Helper()
+	r.close()
+
+	server := parsed(t, r.url)
+	name := filepath.Base(server.Path)
+	server.Path = "/postgres"
+	command(t, "dropdb", "--maintenance-db="+server.String(), name)
+	command(t, "createdb", "--maintenance-db="+server.String(), name)
+	return restored(t, r.url, dump)
 }
 
 // restored fills an empty database from a dump, and opens a store on it.

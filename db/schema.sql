@@ -331,6 +331,7 @@ CREATE TABLE feed_epochs (
     base bigint NOT NULL,
     server_started timestamp with time zone NOT NULL,
     began_at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    relation oid NOT NULL,
     CONSTRAINT feed_epochs_pkey PRIMARY KEY (epoch)
 );
 
@@ -800,11 +801,14 @@ CREATE OR REPLACE FUNCTION begin_feed_epoch()
  RETURNS bigint
  LANGUAGE sql
 AS $function$
-    INSERT INTO feed_epochs (epoch, base, server_started)
+    SELECT pg_advisory_xact_lock(hashtextextended('assignment_numbers', 1));
+    SELECT setval('assignment_numbers', (extract(epoch FROM clock_timestamp()) * 1000)::bigint << 10)
+    FROM assignment_numbers WHERE last_value < (extract(epoch FROM clock_timestamp()) * 1000)::bigint << 10;
+    INSERT INTO feed_epochs (epoch, base, server_started, relation)
     SELECT coalesce(max(epoch), 0) + 1,
         greatest((extract(epoch FROM clock_timestamp()) * 1000)::bigint << 20,
             (SELECT transaction::text::bigint + 1 FROM events ORDER BY transaction DESC LIMIT 1)) - pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
-        pg_postmaster_start_time()
+        pg_postmaster_start_time(), 'feed_epochs'::regclass
     FROM feed_epochs RETURNING base
 $function$;
 
@@ -977,6 +981,25 @@ BEGIN
     RETURN FOUND;
 END $function$;
 
+CREATE OR REPLACE FUNCTION feed_base()
+ RETURNS bigint
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO '$user', 'public'
+AS $function$
+DECLARE
+    in_force bigint := (SELECT CASE WHEN server_started = pg_postmaster_start_time() AND relation = tableoid THEN base END
+        FROM feed_epochs ORDER BY epoch DESC LIMIT 1);
+BEGIN
+    IF in_force IS NULL THEN
+        LOCK TABLE feed_epochs IN EXCLUSIVE MODE;
+        in_force := (SELECT CASE WHEN server_started = pg_postmaster_start_time() AND relation = tableoid THEN base END
+            FROM feed_epochs ORDER BY epoch DESC LIMIT 1);
+        in_force := coalesce(in_force, begin_feed_epoch());
+    END IF;
+    RETURN in_force;
+END $function$;
+
 CREATE OR REPLACE FUNCTION holder_text(kind text, id text, attached_at timestamp with time zone)
  RETURNS text
  LANGUAGE sql
@@ -1057,12 +1080,14 @@ $function$;
 
 CREATE OR REPLACE FUNCTION next_assignment()
  RETURNS bigint
- LANGUAGE sql
+ LANGUAGE plpgsql
  SECURITY DEFINER
  SET search_path TO '$user', 'public'
 AS $function$
-    SELECT nextval('assignment_numbers')
-$function$;
+BEGIN
+    PERFORM feed_base();
+    RETURN nextval('assignment_numbers');
+END $function$;
 
 CREATE OR REPLACE FUNCTION note_lifecycle()
  RETURNS trigger
@@ -1089,18 +1114,8 @@ CREATE OR REPLACE FUNCTION number_transaction()
  SET search_path TO '$user', 'public'
 AS $function$
 DECLARE
-    own    bigint := pg_current_xact_id()::text::bigint;
-    number bigint := (SELECT CASE WHEN server_started = pg_postmaster_start_time() THEN base + own END
-        FROM feed_epochs ORDER BY epoch DESC LIMIT 1);
+    number text := set_config('cyborg.transaction', (feed_base() + pg_current_xact_id()::text::bigint)::text, true);
 BEGIN
-    IF number IS NULL THEN
-        LOCK TABLE feed_epochs IN EXCLUSIVE MODE;
-        number := (SELECT CASE WHEN server_started = pg_postmaster_start_time() THEN base + own END
-            FROM feed_epochs ORDER BY epoch DESC LIMIT 1);
-        number := coalesce(number, begin_feed_epoch() + own);
-    END IF;
-
-    number := set_config('cyborg.transaction', number::text, true);
     RETURN NULL;
 END $function$;
 
@@ -1263,7 +1278,7 @@ CREATE OR REPLACE FUNCTION unreadable_from()
  STABLE SECURITY DEFINER
  SET search_path TO '$user', 'public'
 AS $function$
-    SELECT (CASE WHEN server_started = pg_postmaster_start_time() OR pg_is_in_recovery()
+    SELECT (CASE WHEN server_started = pg_postmaster_start_time() AND relation = tableoid OR pg_is_in_recovery()
         THEN base + pg_snapshot_xmin(pg_current_snapshot())::text::bigint
         ELSE 9223372036854775807 END)::text::xid8
     FROM feed_epochs ORDER BY epoch DESC LIMIT 1

@@ -696,24 +696,24 @@ func ofWaker() []mutant {
 // ofFeed are about the order of events, and cursors that lead nowhere.
 func ofFeed() []mutant {
 	const (
-		epochs = "db/migrations/00009_feed_epochs.sql"
+		epochs = "db/migrations/00013_epochs_of_restores.sql"
 		pkg    = "db"
 	)
 
 	return []mutant{
 		{
 			breaks: "a start of PostgreSQL is noticed by writers", file: epochs, pkg: pkg, test: "TestFeedSurvivesAFailoverThatLosesCommits",
-			old: "(SELECT CASE WHEN server_started = pg_postmaster_start_time() THEN base + own END\n        FROM",
-			new: "(SELECT base + own\n        FROM",
+			old: "(SELECT CASE WHEN server_started = pg_postmaster_start_time() AND relation = tableoid THEN base END\n        FROM",
+			new: "(SELECT base\n        FROM",
 		},
 		{
 			breaks: "a start of PostgreSQL is noticed by readers", file: epochs, pkg: pkg, test: "TestFeedSurvivesARestoreIntoAnotherServer",
-			old: "CASE WHEN server_started = pg_postmaster_start_time() OR pg_is_in_recovery()",
+			old: "CASE WHEN server_started = pg_postmaster_start_time() AND relation = tableoid OR pg_is_in_recovery()",
 			new: "CASE WHEN true",
 		},
 		{
 			breaks: "events wait for the oldest transaction", file: epochs, pkg: pkg, test: "TestFeedWaitsForOlderTransactions",
-			old: "CASE WHEN server_started = pg_postmaster_start_time() OR pg_is_in_recovery()",
+			old: "CASE WHEN server_started = pg_postmaster_start_time() AND relation = tableoid OR pg_is_in_recovery()",
 			new: "CASE WHEN false",
 		},
 		{
@@ -735,6 +735,21 @@ func ofFeed() []mutant {
 			breaks: "numbers of lost events are not given again", file: epochs, pkg: pkg, test: "TestFeedSurvivesAFailoverThatLosesCommits",
 			old: "(extract(epoch FROM clock_timestamp()) * 1000)::bigint << 20",
 			new: "0",
+		},
+		{
+			breaks: "a copy of the database is noticed", file: epochs, pkg: pkg, test: "TestFeedSurvivesARestoreIntoTheSameServer",
+			old: " AND relation = tableoid THEN base END\n        FROM",
+			new: " THEN base END\n        FROM",
+		},
+		{
+			breaks: "drawing a number begins an epoch", file: epochs, pkg: pkg, test: "TestAssignmentsGoOnBehindThoseThatWereLost",
+			old: "    PERFORM feed_base();\n",
+			new: "",
+		},
+		{
+			breaks: "an epoch draws no number again", file: epochs, pkg: pkg, test: "TestAssignmentsGoOnBehindThoseThatWereLost",
+			old: "    FROM assignment_numbers WHERE last_value <",
+			new: "    FROM assignment_numbers WHERE false AND last_value <",
 		},
 		{
 			breaks: "a cursor that leads nowhere is refused", file: "db/internal/feed/events.go", pkg: pkg, test: "TestFeedSurvivesARestoreIntoTheSameServer",
