@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/worker"
 
 	"github.com/cyborg-project/cyborg"
 	activities "github.com/cyborg-project/cyborg/activities/conductor"
@@ -122,7 +123,8 @@ func run(t *testing.T, store *db.Store, log *slog.Logger, op cyborg.Operation, u
 	t.Helper()
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestWorkflowEnvironment()
-	env.SetTestTimeout(time.Minute)
+	env.SetTestTimeout(10 * time.Minute)
+	env.SetWorkerOptions(worker.Options{DeadlockDetectionTimeout: 10 * time.Minute})
 
 	conductor.RegisterWorkflows(env)
 	for name, a := range activities.New(store, nil, activities.Policy{}, activities.Cloud{}, log).All() {
