@@ -78,17 +78,20 @@ func surveyAnAccelerator(t *testing.T) {
 	require.Nil(t, a.Claim)
 	require.Equal(t, cyborg.StatusInactive, a.Status())
 
-	events, err := store.Events(ctx, db.EventFilter{Operation: op.ID}, cyborg.Cursor{}, 100)
-	require.NoError(t, err)
-
 	var states []string
-	for _, event := range events {
-		if event.Subject.Kind == cyborg.SubjectOperation && event.Axis == "state" {
-			require.Equal(t, string(kind), event.Data["kind"])
-			states = append(states, event.To)
-		}
-	}
+	require.Eventually(t, func() bool { // older transactions of other tests on the server hold events back
+		events, err := store.Events(ctx, db.EventFilter{Operation: op.ID}, cyborg.Cursor{}, 100)
+		require.NoError(t, err)
 
+		states = nil
+		for _, event := range events {
+			if event.Subject.Kind == cyborg.SubjectOperation && event.Axis == "state" {
+				require.Equal(t, string(kind), event.Data["kind"])
+				states = append(states, event.To)
+			}
+		}
+		return len(states) == 3
+	}, 5*time.Minute, 10*time.Millisecond)
 	require.Equal(t, []string{"admitted", "running", "succeeded"}, states)
 }
 
