@@ -48,6 +48,7 @@ func TestPlans(t *testing.T) {
 	}
 
 	page := db.Page{Limit: 100}
+	r.endOfFeed(t)
 	events, err := r.Events(t.Context(), db.EventFilter{}, cyborg.Cursor{}, 1)
 	require.NoError(t, err)
 	oldest := events[0].Cursor

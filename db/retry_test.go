@@ -57,7 +57,7 @@ func TestDeadlockIsRetried(t *testing.T) {
 
 	// PostgreSQL looks for a deadlock once in each wait. By then the other
 	// transaction must have asked for its second lock.
-	store := openStore(t, withParameter(t, r.url, "deadlock_timeout", "10s"), db.Options{Tracer: deadlocks})
+	store := openStore(t, withParameter(t, r.url, "deadlock_timeout", "30s"), db.Options{Tracer: deadlocks})
 
 	lock := func(ctx context.Context, tx pgx.Tx, id uuid.UUID) error {
 		_, err := tx.Exec(ctx, "SELECT FROM deployables WHERE uuid = $1 FOR UPDATE", id)

@@ -119,8 +119,7 @@ func TestPlacementIsUnavailable(t *testing.T) {
 // while it works, and then ends.
 func TestPlacementSyncSeesEveryChange(t *testing.T) {
 	t.Parallel()
-	var suite testsuite.WorkflowTestSuite
-	env := suite.NewTestWorkflowEnvironment()
+	env := environment()
 	env.RegisterWorkflowWithOptions(workflows.PlacementSync, workflow.RegisterOptions{Name: workflows.PlacementSyncWorkflow})
 
 	synced := 0
@@ -151,8 +150,7 @@ func TestPlacementSyncSeesEveryChange(t *testing.T) {
 func TestReconcileComparesPlacement(t *testing.T) {
 	t.Parallel()
 	for _, away := range []bool{false, true} {
-		var suite testsuite.WorkflowTestSuite
-		env := suite.NewTestWorkflowEnvironment()
+		env := environment()
 		env.RegisterWorkflowWithOptions(workflows.Reconcile, workflow.RegisterOptions{Name: workflows.ReconcileWorkflow})
 
 		on := func(name string, f any) { env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name}) }
@@ -189,8 +187,7 @@ func TestReconcileComparesPlacement(t *testing.T) {
 // long.
 func TestPlacementSyncContinues(t *testing.T) {
 	t.Parallel()
-	var suite testsuite.WorkflowTestSuite
-	env := suite.NewTestWorkflowEnvironment()
+	env := environment()
 	env.RegisterWorkflowWithOptions(workflows.PlacementSync, workflow.RegisterOptions{Name: workflows.PlacementSyncWorkflow})
 
 	syncs := 0

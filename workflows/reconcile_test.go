@@ -42,8 +42,7 @@ type records struct {
 // prepared.
 func reconcile(t *testing.T, r *records, change func(env *testsuite.TestWorkflowEnvironment)) (workflows.ReconcileResult, error) {
 	t.Helper()
-	var suite testsuite.WorkflowTestSuite
-	env := suite.NewTestWorkflowEnvironment()
+	env := environment()
 	on := func(name string, f any) { env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name}) }
 
 	on(workflows.InspectActivity, func(_ context.Context, in workflows.InspectInput) (workflows.Findings, error) {
@@ -389,8 +388,7 @@ func TestReconcileTidiesWhenInspectFails(t *testing.T) {
 
 func TestCensusMarksHostsThatDoNotAnswer(t *testing.T) {
 	t.Parallel()
-	var suite testsuite.WorkflowTestSuite
-	env := suite.NewTestWorkflowEnvironment()
+	env := environment()
 
 	usage := func(_ context.Context, in workflows.UsageInput) (cyborg.HostUsage, error) {
 		switch in.Host {
@@ -428,8 +426,7 @@ func TestCensusMarksHostsThatDoNotAnswer(t *testing.T) {
 
 func TestDiscoverNamesTheSilentHost(t *testing.T) {
 	t.Parallel()
-	var suite testsuite.WorkflowTestSuite
-	env := suite.NewTestWorkflowEnvironment()
+	env := environment()
 
 	env.RegisterActivityWithOptions(
 		func(context.Context, workflows.DiscoverInput) (workflows.DiscoverResult, error) {

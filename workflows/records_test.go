@@ -41,7 +41,6 @@ func TestRecordsAreAwayForDays(t *testing.T) {
 			var began, answered time.Time
 
 			result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
-				env.SetTestTimeout(5 * time.Minute) // of the clock on the wall, for a busy machine
 				env.RegisterActivityWithOptions(func(context.Context, workflows.CheckRunInput) (workflows.CheckRunResult, error) {
 					w.mu.Lock()
 					defer w.mu.Unlock()

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/cyborg-project/cyborg"
@@ -306,14 +307,23 @@ func (w *world) runWith(t *testing.T, change func(env *testsuite.TestWorkflowEnv
 	return result
 }
 
+// environment returns an environment for one run of a workflow. Its limits on real
+// time are far beyond what a busy machine needs.
+func environment() *testsuite.TestWorkflowEnvironment {
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestWorkflowEnvironment()
+	env.SetTestTimeout(10 * time.Minute)
+	env.SetWorkerOptions(worker.Options{DeadlockDetectionTimeout: 10 * time.Minute})
+	return env
+}
+
 // play runs the operation's workflow once, in an environment that change has
 // prepared.
 func (w *world) play(
 	t *testing.T, abandoned bool, change func(env *testsuite.TestWorkflowEnvironment),
 ) (workflows.OperationResult, error) {
 	t.Helper()
-	var suite testsuite.WorkflowTestSuite
-	env := suite.NewTestWorkflowEnvironment()
+	env := environment()
 	w.cancel = env.CancelWorkflow
 	w.register(env)
 	change(env)

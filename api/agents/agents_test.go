@@ -604,7 +604,7 @@ func TestLargeReportsOfOnePeerWait(t *testing.T) {
 // others from reporting.
 func TestTooManyLargeReports(t *testing.T) {
 	t.Parallel()
-	h := setup(t, agents.Config{MaxLarge: 1, ReportWait: 2 * time.Second}).plain()
+	h := setup(t, agents.Config{MaxLarge: 1, ReportWait: 2 * time.Second, BodyTime: time.Hour}).plain()
 	body, slow := io.Pipe()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.server.URL+agents.ReportsPath, body)
 	require.NoError(t, err)

@@ -158,9 +158,9 @@ func TestTimeoutDetaches(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, at(cyborg.OperationRunning))
 
-	got := api.cyborg("accelerator", "attach", "fast", "--timeout", "2s")
+	got := api.cyborg("accelerator", "attach", "fast", "--timeout", "10s")
 	require.Equal(t, 5, got.code)
-	require.Contains(t, got.err, "Not ended within 2s: operation "+operation.String()+" goes on.\n")
+	require.Contains(t, got.err, "Not ended within 10s: operation "+operation.String()+" goes on.\n")
 	require.Contains(t, got.err, "cyborg operation watch")
 }
 

@@ -179,6 +179,6 @@ func TestWatchWaitsForTheAPI(t *testing.T) {
 // asked, so it succeeds.
 func TestTimeoutEndsAWatch(t *testing.T) {
 	t.Parallel()
-	got := newAPI(t).cyborg("accelerator", "list", "-w", "--timeout", "2s", "-f", "value", "-c", "name")
+	got := newAPI(t).cyborg("accelerator", "list", "-w", "--timeout", "10s", "-f", "value", "-c", "name")
 	require.Equal(t, result{0, "fast\nh2_gpu0\n", ""}, got)
 }

@@ -149,7 +149,7 @@ func start(t *testing.T, offsets clocks) *cluster {
 	c.temporal, err = client.DialContext(t.Context(), client.Options{
 		HostPort: c.Temporal(), Namespace: temporalclient.DefaultNamespace,
 		Logger:            temporallog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
-		ConnectionOptions: client.ConnectionOptions{TLS: c.TemporalTLS(t, identity.Admin, "tests")},
+		ConnectionOptions: client.ConnectionOptions{TLS: c.TemporalTLS(t, identity.Admin, "tests"), GetSystemInfoTimeout: time.Minute},
 	})
 	require.NoError(t, err)
 	t.Cleanup(c.temporal.Close)

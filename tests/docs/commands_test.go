@@ -111,7 +111,7 @@ func run(t *testing.T, root, page string, all []command) {
 	t.Helper()
 	dir := harness.Place(t)
 	s := harness.New(t, harness.Options{Dir: dir, Hosts: []string{"fake:8xfpga,2xgpu", "rack1=fake:4xfpga"}, Env: []string{
-		"CYBORG_AGENT_HEARTBEAT=1s", "CYBORG_CONDUCTOR_SILENT_AFTER=10s", // a page that kills an agent waits until its host is silent
+		"CYBORG_AGENT_HEARTBEAT=1s", "CYBORG_CONDUCTOR_SILENT_AFTER=20s", // a page that kills an agent waits until its host is silent
 		"CYBORG_AGENT_NOVA_CONF_DIR=" + filepath.Join(dir, "nova.conf.d"),
 	}})
 

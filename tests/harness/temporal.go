@@ -3,6 +3,7 @@ package harness
 import (
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/client"
@@ -20,7 +21,7 @@ func (s *Standalone) TemporalClient(t testing.TB) client.Client {
 	connected, err := client.DialContext(t.Context(), client.Options{
 		HostPort: s.Temporal, Namespace: temporalclient.DefaultNamespace,
 		Logger:            temporallog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
-		ConnectionOptions: client.ConnectionOptions{TLS: s.Certificates(t).Client(t, identity.Admin, "tests")},
+		ConnectionOptions: client.ConnectionOptions{TLS: s.Certificates(t).Client(t, identity.Admin, "tests"), GetSystemInfoTimeout: time.Minute},
 	})
 	require.NoError(t, err)
 	t.Cleanup(connected.Close)

@@ -190,7 +190,7 @@ func TestAgentAwayBeyondUndo(t *testing.T) {
 // in doubt is settled all the same.
 func TestAgentDiesBeforeItBegins(t *testing.T) {
 	t.Parallel()
-	s, a, cards := startRack(t, impatience()...)
+	s, a, cards := startRack(t, append(impatience(), "CYBORG_CONDUCTOR_SILENT_AFTER=30s")...)
 	attach, card := stages(rack)[2], cards[0].UUID
 	attach.before(t, s, card)
 

@@ -46,7 +46,7 @@ func TestClusterWithCertificates(t *testing.T) {
 
 	stolen, err := client.DialContext(ctx, client.Options{
 		HostPort: c.Temporal(), Namespace: temporalclient.DefaultNamespace,
-		ConnectionOptions: client.ConnectionOptions{TLS: c.TemporalTLS(t, identity.Host, "h1")},
+		ConnectionOptions: client.ConnectionOptions{TLS: c.TemporalTLS(t, identity.Host, "h1"), GetSystemInfoTimeout: time.Minute},
 	})
 	require.NoError(t, err)
 	defer stolen.Close()

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os/exec"
 	"reflect"
 	"strings"
@@ -62,6 +63,21 @@ func (p terminal) accelerator(name string) (a apiclient.Accelerator) {
 
 	p.runJSON(&a, "accelerator", "show", name)
 	return a
+}
+
+// tells waits until what a history command prints has all of these texts: an event
+// becomes readable when no older transaction is open.
+func (p terminal) tells(texts []string, command ...string) {
+	p.t.Helper()
+	harness.Until(p.t, p.t.Context(), "told", func() error {
+		told, _ := p.run(exitOK, command...)
+		for _, text := range texts {
+			if !strings.Contains(told, text) {
+				return fmt.Errorf("%q is not in %q", text, told)
+			}
+		}
+		return nil
+	})
 }
 
 // awaits waits until the operation is in this state.
@@ -264,18 +280,11 @@ func programAttachDetach(t *testing.T, p terminal) {
 	p.run(exitOK, "accelerator", "detach", "alpha", "--quiet", "--yes")
 	p.run(exitOK, "accelerator", "detach", "alpha", "--yes")
 
-	told, _ := p.run(exitOK, "accelerator", "history", "alpha")
-	for _, deed := range []string{
+	p.tells([]string{
 		"it into service as alpha (operation", "programmed it with " + source + " as aes-1", "tried to program it", "the image", "SHA-256",
 		"attached it to instance " + instance, "it back from instance " + instance, "tried to take it back from whoever had it, which failed", "ffmpeg (77)",
-	} {
-		require.Contains(t, told, deed)
-	}
-
-	history, _ := p.run(exitOK, "accelerator", "history", "alpha", "--events")
-	for _, change := range []string{"name: ", "installing -> ready", "aes-1", "instance:" + instance, "host:north"} {
-		require.Contains(t, history, change)
-	}
+	}, "accelerator", "history", "alpha")
+	p.tells([]string{"name: ", "installing -> ready", "aes-1", "instance:" + instance, "host:north"}, "accelerator", "history", "alpha", "--events")
 }
 
 // maintainAndEnable takes an accelerator into maintenance, which ends by a
@@ -326,7 +335,7 @@ func operationsByHand(t *testing.T, p terminal) {
 	_, stderr := p.run(exitConflict, "accelerator", "detach", "alpha", "--yes")
 	require.Contains(t, stderr, id, "the error names the operation that holds the claim")
 
-	_, stderr = p.run(exitTimeout, "operation", "watch", id, "--timeout", "1s")
+	_, stderr = p.run(exitTimeout, "operation", "watch", id, "--timeout", "5s")
 	require.Contains(t, stderr, "goes on")
 
 	var open []apiclient.Operation

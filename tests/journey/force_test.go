@@ -34,7 +34,7 @@ func waitSilent(t *testing.T, s *harness.Standalone, host string) {
 // the host has settled them.
 func TestForcedDetachThenHostReturns(t *testing.T) {
 	t.Parallel()
-	s, a, cards := startRack(t)
+	s, a, cards := startRack(t, "CYBORG_CONDUCTOR_SILENT_AFTER=20s")
 	ctx := t.Context()
 
 	// One accelerator is attached to its host, the other to an instance.
@@ -141,7 +141,7 @@ func requireFenced(t *testing.T, s *harness.Standalone, id uuid.UUID) {
 // detach takes effect once, and the records are sound.
 func TestKillDuringForce(t *testing.T) {
 	t.Parallel()
-	s, a, cards := startRack(t)
+	s, a, cards := startRack(t, "CYBORG_CONDUCTOR_SILENT_AFTER=20s")
 	_, err := s.API.MakeReady(t.Context(), cards[0].UUID)
 	require.NoError(t, err)
 
@@ -181,7 +181,7 @@ func TestKillDuringForce(t *testing.T) {
 // before the host has detached it.
 func TestForgottenHostReturns(t *testing.T) {
 	t.Parallel()
-	s, a, cards := startRack(t)
+	s, a, cards := startRack(t, "CYBORG_CONDUCTOR_SILENT_AFTER=20s")
 	ctx := t.Context()
 
 	// A host that is not silent cannot be forgotten.

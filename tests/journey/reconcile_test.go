@@ -80,7 +80,7 @@ func TestReconcileAdmitsNewHardwareAndEndsMaintenance(t *testing.T) {
 	}
 
 	for _, a := range s.Accelerators(t) {
-		now, err := s.API.Maintain(ctx, a.UUID, apiclient.Maintaining{Reason: "new fans", Until: time.Now().Add(15 * time.Second)})
+		now, err := s.API.Maintain(ctx, a.UUID, apiclient.Maintaining{Reason: "new fans", Until: time.Now().Add(time.Minute)})
 		require.NoError(t, err)
 		require.Equal(t, cyborg.StatusMaintaining, now.Status)
 	}

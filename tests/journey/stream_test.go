@@ -204,7 +204,7 @@ func asynchronous(t *testing.T, s *harness.Standalone, _ sender) {
 	status, _, _ = request(t, s, http.MethodGet, headers.Get("Location")+"/events", nil, "Last-Event-ID", end[len(end)-1].id)
 	require.Equal(t, http.StatusNoContent, status)
 
-	status, _, problem := request(t, s, http.MethodDelete, at, nil, "Prefer", "wait=20")
+	status, _, problem := request(t, s, http.MethodDelete, at, nil, "Prefer", "wait=600")
 	require.Equal(t, http.StatusNoContent, status, problem)
 }
 

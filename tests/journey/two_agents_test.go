@@ -20,7 +20,7 @@ import (
 // over the host, and the first is refused when it is started again.
 func TestTwoAgentsUnderOneName(t *testing.T) {
 	t.Parallel()
-	s, first, cards := startRack(t)
+	s, first, cards := startRack(t, "CYBORG_CONDUCTOR_SILENT_AFTER=30s")
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 

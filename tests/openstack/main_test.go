@@ -14,7 +14,7 @@ func TestMain(m *testing.M) {
 	// How long Nova waits for a bind: long enough for a busy machine, short enough
 	// to wait for its end.
 	if os.Getenv("RIG_ARQ_TIMEOUT") == "" {
-		if err := os.Setenv("RIG_ARQ_TIMEOUT", "30"); err != nil {
+		if err := os.Setenv("RIG_ARQ_TIMEOUT", "60"); err != nil {
 			panic(err)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 
 // bindTimeout is the value of arqs.bind_timeout: half of the time that Nova
 // waits.
-const bindTimeout = 15 * time.Second
+const bindTimeout = 30 * time.Second
 
 // TestNovaInstances has a real Nova do everything that it can do with instances
 // that have accelerators, and checks after each step that everybody agrees on

@@ -95,7 +95,7 @@ func bootable(t *testing.T, policy string) (c *cloud, agent *harness.Agent, host
 	const apart = "apart-from-nova" // the standalone needs a host of its own
 	c = start(t, cloudOptions{part: rig.Nova, hosts: []string{apart}, cards: 1, handles: 1, env: []string{
 		"CYBORG_PLACEMENT_ENABLED=true", "CYBORG_NOVA_RESCUE_AFTER_HOST_BOOT=" + policy,
-		"CYBORG_CONDUCTOR_SILENT_AFTER=5s", "CYBORG_AGENT_HEARTBEAT=1s",
+		"CYBORG_AGENT_HEARTBEAT=1s",
 	}})
 
 	host = c.rig.Computes[0]

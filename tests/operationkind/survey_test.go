@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/worker"
 
 	"github.com/cyborg-project/cyborg"
 	activities "github.com/cyborg-project/cyborg/activities/conductor"
@@ -77,17 +78,20 @@ func surveyAnAccelerator(t *testing.T) {
 	require.Nil(t, a.Claim)
 	require.Equal(t, cyborg.StatusInactive, a.Status())
 
-	events, err := store.Events(ctx, db.EventFilter{Operation: op.ID}, cyborg.Cursor{}, 100)
-	require.NoError(t, err)
-
 	var states []string
-	for _, event := range events {
-		if event.Subject.Kind == cyborg.SubjectOperation && event.Axis == "state" {
-			require.Equal(t, string(kind), event.Data["kind"])
-			states = append(states, event.To)
-		}
-	}
+	require.Eventually(t, func() bool { // older transactions of other tests on the server hold events back
+		events, err := store.Events(ctx, db.EventFilter{Operation: op.ID}, cyborg.Cursor{}, 100)
+		require.NoError(t, err)
 
+		states = nil
+		for _, event := range events {
+			if event.Subject.Kind == cyborg.SubjectOperation && event.Axis == "state" {
+				require.Equal(t, string(kind), event.Data["kind"])
+				states = append(states, event.To)
+			}
+		}
+		return len(states) == 3
+	}, 5*time.Minute, 10*time.Millisecond)
 	require.Equal(t, []string{"admitted", "running", "succeeded"}, states)
 }
 
@@ -122,7 +126,8 @@ func run(t *testing.T, store *db.Store, log *slog.Logger, op cyborg.Operation, u
 	t.Helper()
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestWorkflowEnvironment()
-	env.SetTestTimeout(time.Minute)
+	env.SetTestTimeout(10 * time.Minute)
+	env.SetWorkerOptions(worker.Options{DeadlockDetectionTimeout: 10 * time.Minute})
 
 	conductor.RegisterWorkflows(env)
 	for name, a := range activities.New(store, nil, activities.Policy{}, activities.Cloud{}, log).All() {

@@ -111,7 +111,7 @@ func dial(t *testing.T, e *engine.Engine) client.Client {
 
 	c, err := client.DialContext(t.Context(), client.Options{
 		HostPort: e.FrontendAddress(), Namespace: e.Namespace(),
-		ConnectionOptions: client.ConnectionOptions{TLS: tls},
+		ConnectionOptions: client.ConnectionOptions{TLS: tls, GetSystemInfoTimeout: time.Minute},
 		Logger:            sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
 	})
 	require.NoError(t, err)
@@ -222,8 +222,11 @@ func TestEngineRunsWorkflowsAndKeepsThem(t *testing.T) {
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "its search attribute TestHost is a Keyword and should be a Int")
 
+	// On a busy machine Temporal warns of what takes it long.
 	for line := range strings.Lines(log.String()) {
-		require.Contains(t, line, `msg="Temporal is ready"`, "nothing else is worth a line in good times")
+		if strings.Contains(line, "level=INFO") {
+			require.Contains(t, line, `msg="Temporal is ready"`, "nothing else is worth a line in good times")
+		}
 	}
 }
 

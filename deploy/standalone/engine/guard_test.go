@@ -215,9 +215,10 @@ func TestGuardedEngine(t *testing.T) {
 
 	// The Web UI reads, and its own requests change nothing.
 	requireUI(t, g.Engine)
-	status, body := get(t, g.UIURL()+"/api/v1/namespaces/cyborg/workflows")
-	require.Equal(t, http.StatusOK, status, body)
-	require.Contains(t, body, "second")
+	require.Eventually(t, func() bool { // Temporal lists a run a moment after it has started
+		status, body := get(t, g.UIURL()+"/api/v1/namespaces/cyborg/workflows")
+		return status == http.StatusOK && strings.Contains(body, "second")
+	}, 5*time.Minute, 50*time.Millisecond)
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, g.UIURL()+"/api/v1/namespaces/cyborg/workflows/second/terminate", strings.NewReader("{}"))
 	require.NoError(t, err)
 	request.Header.Set("Content-Type", "application/json")
