@@ -17,20 +17,28 @@ import (
 // Observe merges what an agent observed of devices after an operation had
 // changed them, in the order of the sequence numbers. An observation that is
 // not newer than the recorded report is left out, and so is one whose number is
-// out of reach; superseded tells whether the last one was not newer.
+// out of reach; superseded tells whether the last one was not newer. Some of its
+// writes may only be queued; see records.Queue.
 func Observe(ctx context.Context, d *records.DB, tx pgx.Tx, host string, observations []cyborg.Observation) (superseded bool, err error) {
 	if len(observations) == 0 {
 		return false, nil
 	}
 
-	known, err := readHostRows(ctx, tx, []string{host})
-	if err != nil {
-		return false, err
-	}
+	known := map[string]hostRow{}
+	queueHostRows(tx, known, []string{host})
 
 	// A later observation of a device replaces an earlier one.
 	slices.SortStableFunc(observations, func(a, b cyborg.Observation) int { return cmp.Compare(a.Sequence, b.Sequence) })
 	for _, o := range observations {
+		// This also reads the host's row, and writes what the observation before has
+		// changed.
+		inventories, err := loadInventories(ctx, tx, d.Options.DeployableName, []agentapi.Report{{Host: host, Base: observed, Content: agentapi.Content{
+			Backends: []agentapi.BackendReport{{Name: o.Backend, Devices: []cyborg.DeviceReport{o.Device}}},
+		}}})
+		if err != nil {
+			return false, err
+		}
+
 		superseded = o.Sequence <= known[host].ReportSeq
 		if superseded {
 			continue
@@ -44,14 +52,8 @@ func Observe(ctx context.Context, d *records.DB, tx pgx.Tx, host string, observa
 			continue
 		}
 
-		inventories, err := loadInventories(ctx, tx, d.Options.DeployableName, []agentapi.Report{{Host: host, BootID: known[host].BootID, Base: observed, Content: agentapi.Content{
-			Backends: []agentapi.BackendReport{{Name: o.Backend, Devices: []cyborg.DeviceReport{o.Device}}},
-		}}})
-		if err != nil {
-			return false, err
-		}
-
 		v := inventories[host]
+		v.Boot = known[host].BootID
 		changed, err := v.Observation(o)
 		if err != nil {
 			return false, err
@@ -67,19 +69,14 @@ func Observe(ctx context.Context, d *records.DB, tx pgx.Tx, host string, observa
 			continue
 		}
 
-		if err := write(ctx, tx, nil, &diff); err != nil {
-			return false, err
-		}
-
+		queueWrites(tx, nil, &diff)
 		if err := markObservedUnconfirmed(ctx, tx, host, diff.Handles.Inserts); err != nil {
 			return false, err
 		}
 		// Where the operation changed nothing that a report shows, the last report says
 		// how the host is.
 		if changed {
-			if err := wantReport(ctx, tx, host); err != nil {
-				return false, err
-			}
+			queueWantReport(tx, host)
 		}
 	}
 
@@ -101,15 +98,15 @@ func leaveOutJump(ctx context.Context, d *records.DB, tx pgx.Tx, host string, se
 
 	d.Log.WarnContext(ctx, "an observation was left out, because its sequence is out of reach; check the clock of that machine",
 		slog.String("host", host), slog.Int64("sequence", sequence), slog.Int64("furthest", furthest))
-	return true, wantReport(ctx, tx, host)
+	queueWantReport(tx, host)
+	return true, nil
 }
 
-// wantReport makes the host send its report again, also one that it has sent
-// before: the records now differ from the last one, so it would change
-// something.
-func wantReport(ctx context.Context, tx pgx.Tx, host string) error {
-	_, err := tx.Exec(ctx, "UPDATE hosts SET digest = '', generation = generation + 1 WHERE name = $1", host)
-	return err
+// queueWantReport makes the host send its report again, also one that it has
+// sent before: the records now differ from the last one, so it would change
+// something. See records.Queue.
+func queueWantReport(tx pgx.Tx, host string) {
+	records.Queue(tx, "UPDATE hosts SET digest = '', generation = generation + 1 WHERE name = $1", host)
 }
 
 // observed is the Base of the reports that Observe makes of observations. It

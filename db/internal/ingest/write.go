@@ -1,12 +1,11 @@
 package ingest
 
 import (
-	"context"
-
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cyborg-project/cyborg/db/internal/merge"
+	"github.com/cyborg-project/cyborg/db/internal/records"
 )
 
 // The columns of the tables as jsonb_to_recordset needs them, with their types.
@@ -23,10 +22,10 @@ const (
 // is known of a host, this checksum counts as the one that was written last.
 const ownWhitelist = `CASE WHEN coalesce(whitelist ->> 'foreign', '') = '' THEN whitelist ->> 'sha256' END`
 
-// write writes hosts and collected changes in one round trip, with at most one
-// insert and one update for each table. The rows go to the server as one JSON
-// array each.
-func write(ctx context.Context, tx pgx.Tx, hosts []hostRow, c *merge.Changes) error {
+// queueWrites writes hosts and collected changes, with at most one insert and
+// one update for each table. The rows go to the server as one JSON array each.
+// See records.Queue.
+func queueWrites(tx pgx.Tx, hosts []hostRow, c *merge.Changes) {
 	batch := &pgx.Batch{}
 
 	queue(batch, hosts, `
@@ -88,7 +87,7 @@ func write(ctx context.Context, tx pgx.Tx, hosts []hostRow, c *merge.Changes) er
 		FROM jsonb_to_recordset($1) AS r (`+handleColumns+`) WHERE h.uuid = ANY($2) AND h.uuid = r.uuid`,
 		keys(c.Handles.Updates, func(r merge.HandleRow) uuid.UUID { return r.UUID }))
 
-	return tx.SendBatch(ctx, batch).Close()
+	records.QueueBatch(tx, batch)
 }
 
 // queue queues a statement that takes the rows as one JSON array, unless there

@@ -160,14 +160,6 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 	}
 	defer release()
 
-	// Without a key a repeat is rare. It has the id of the first call, violates the
-	// primary key below, and is looked up afterwards.
-	if a.IdempotencyKey != "" {
-		if first, err := s.admittedBefore(ctx, &a); err != nil || first.Repeated {
-			return first, err
-		}
-	}
-
 	var (
 		out     Admitted
 		refused error
@@ -180,6 +172,8 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 
 	err = change(ctx, a.Actor, a.ID, func(tx pgx.Tx) error {
 		out, refused = Admitted{}, nil
+		queueKeyUnused(tx, &a)
+
 		chosen, err := handler.choose(ctx, tx)
 		if err != nil {
 			return err
@@ -192,11 +186,18 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 			return nil
 		}
 
-		if out.Operation, err = insertOperation(ctx, tx, &a, &chosen); err != nil {
+		if err := queueOperation(tx, &a, &chosen, &out.Operation); err != nil {
 			return err
 		}
 
-		if err := handler.admit(ctx, tx, chosen); err != nil || chosen.failed == nil {
+		err = handler.admit(ctx, tx, chosen)
+		if err == nil {
+			err = records.Send(ctx, tx)
+		}
+		if errors.Is(err, errNotGranted) {
+			return whoClaimed(ctx, tx, inventory.UUIDs(chosen.targets), a.ID)
+		}
+		if err != nil || chosen.failed == nil {
 			return err
 		}
 
@@ -223,6 +224,30 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 	}
 
 	return out, refused
+}
+
+// queueKeyUnused refuses to admit an operation whose idempotency key has been
+// used before; the caller then looks up what that admitted. It saves such a
+// repeat the rest of the transaction. A repeat that comes at the same moment, or
+// has only the same id, violates a constraint instead, and is looked up as well.
+// See records.Queue.
+func queueKeyUnused(tx pgx.Tx, a *Admission) {
+	if a.IdempotencyKey == "" {
+		return
+	}
+
+	records.Queue(tx, "SELECT id FROM operations WHERE actor = $1 AND actor_id = $2 AND project = $3 AND idempotency_key = $4",
+		a.Actor.Name, a.Actor.ID, a.Actor.Project, a.IdempotencyKey).QueryRow(func(row pgx.Row) error {
+		var first uuid.UUID
+		switch err := row.Scan(&first); {
+		case errors.Is(err, pgx.ErrNoRows):
+			return nil
+		case err != nil:
+			return err
+		}
+
+		return cyborg.Errorf(cyborg.ErrChanged, "idempotency key %q was used before", a.IdempotencyKey).WithOperation(first)
+	})
 }
 
 // admittedBefore finds the operation that an earlier call with the same id or
@@ -258,13 +283,16 @@ func (s *Store) admittedBefore(ctx context.Context, a *Admission) (Admitted, err
 	return Admitted{Operation: op, Repeated: err == nil}, err
 }
 
-// insertOperation writes the operation, its subjects and its claims, and reads
-// the operation back, in one round trip. It fails with ErrClaimed where another
-// operation has one of the targets.
-func insertOperation(ctx context.Context, tx pgx.Tx, a *Admission, c *choice) (out cyborg.Operation, _ error) {
+// errNotGranted says that another operation has one of the targets.
+var errNotGranted = errors.New("another operation has a claim on one of the targets")
+
+// queueOperation writes the operation, its subjects and its claims, and reads
+// the operation back into out. The message fails with errNotGranted where
+// another operation has one of the targets. See records.Queue.
+func queueOperation(tx pgx.Tx, a *Admission, c *choice, out *cyborg.Operation) error {
 	input, err := json.Marshal(a.Request)
 	if err != nil {
-		return out, err
+		return err
 	}
 
 	var key, fingerprint *string
@@ -277,8 +305,7 @@ func insertOperation(ctx context.Context, tx pgx.Tx, a *Admission, c *choice) (o
 		kinds, subjects = append(kinds, string(subject.Kind)), append(subjects, subject.ID)
 	}
 
-	granted, targets := 0, inventory.UUIDs(c.targets)
-
+	targets := inventory.UUIDs(c.targets)
 	batch := &pgx.Batch{}
 
 	// retry_of is left empty where the earlier operation has been pruned.
@@ -302,25 +329,20 @@ func insertOperation(ctx context.Context, tx pgx.Tx, a *Admission, c *choice) (o
 			INSERT INTO claims (deployable_uuid, operation_id)
 			SELECT target, $2 FROM unnest($1::uuid[]) AS target ORDER BY target
 			ON CONFLICT DO NOTHING`, targets, a.ID).Exec(func(tag pgconn.CommandTag) error {
-			granted = int(tag.RowsAffected())
+			if int(tag.RowsAffected()) < len(targets) {
+				return errNotGranted
+			}
 			return nil
 		})
 	}
 
 	batch.Queue(records.SelectOperations+" WHERE o.id = $1", a.ID).QueryRow(func(row pgx.Row) (err error) {
-		out, err = records.ScanOperation(row)
+		*out, err = records.ScanOperation(row)
 		return err
 	})
 
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return out, err
-	}
-
-	if granted < len(targets) {
-		return out, whoClaimed(ctx, tx, targets, a.ID)
-	}
-
-	return out, nil
+	records.QueueBatch(tx, batch)
+	return nil
 }
 
 // whoClaimed returns the error that names the operation which has a claim on

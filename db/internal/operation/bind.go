@@ -503,7 +503,8 @@ func (b bind) begin(ctx context.Context, tx pgx.Tx, o *running) error {
 		return nil
 	}
 
-	return fenceTargets(ctx, tx, o, fmt.Sprintf("an image is loaded into %s for %s %s", o.targets[0].Name, b.request.Holder.Kind, b.request.Holder.ID))
+	queueFences(tx, o, fmt.Sprintf("an image is loaded into %s for %s %s", o.targets[0].Name, b.request.Holder.Kind, b.request.Holder.ID))
+	return nil
 }
 
 // describe adds the images to load and the handles to attach afterwards.

@@ -184,10 +184,10 @@ func (d detach) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.
 
 		// An accelerator that was in error because of a handle in doubt may be ready
 		// again.
-		if err := inventory.ReleaseHandles(ctx, tx, "uuid = ANY($1)", handles); err != nil {
-			return err
-		}
-		return inventory.Settle(ctx, tx, inventory.UUIDs(o.targets))
+		inventory.QueueRelease(tx, inventory.UUIDs(o.targets), handles)
+		inventory.QueueSettle(tx, inventory.UUIDs(o.targets))
+
+		return nil
 
 	case cyborg.OperationNeedsOperator:
 		return markInError(ctx, tx, o, outcome)

@@ -269,9 +269,7 @@ func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagr
 			return err
 		}
 
-		if err := inventory.Settle(ctx, tx, free); err != nil {
-			return err
-		}
+		inventory.QueueSettle(tx, free)
 		return tellSettled(ctx, tx, host, settled)
 	})
 }

@@ -99,13 +99,14 @@ func curable(a *inventory.Accelerator) bool {
 	return a.Lifecycle == cyborg.LifecycleError && a.ErrorKind.Doubt() == cyborg.DoubtImage
 }
 
-func (program) begin(ctx context.Context, tx pgx.Tx, o *running) error {
-	return fenceTargets(ctx, tx, o, fmt.Sprintf("an image is loaded into %s", o.targets[0].Name))
+func (program) begin(_ context.Context, tx pgx.Tx, o *running) error {
+	queueFences(tx, o, fmt.Sprintf("an image is loaded into %s", o.targets[0].Name))
+	return nil
 }
 
-// fenceTargets fences the targets while an image is loaded into them, and
-// remembers their present fences for restoreFences.
-func fenceTargets(ctx context.Context, tx pgx.Tx, o *running, reason string) error {
+// queueFences fences the targets while an image is loaded into them, and
+// remembers their present fences for restoreFences. See records.Queue.
+func queueFences(tx pgx.Tx, o *running, reason string) {
 	o.before.Fences = map[uuid.UUID]cyborg.Fence{}
 	for i := range o.targets {
 		if t := &o.targets[i]; t.Fence != nil {
@@ -113,9 +114,8 @@ func fenceTargets(ctx context.Context, tx pgx.Tx, o *running, reason string) err
 		}
 	}
 
-	_, err := tx.Exec(ctx, "UPDATE deployables SET fence_reason = $2, fence_operation = $3 WHERE uuid = ANY($1)",
+	records.Queue(tx, "UPDATE deployables SET fence_reason = $2, fence_operation = $3 WHERE uuid = ANY($1)",
 		inventory.UUIDs(o.targets), reason, o.id)
-	return err
 }
 
 // withoutSecrets returns the request without the query of its image's URL. The
@@ -164,9 +164,7 @@ func (p program) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg
 			}
 		}
 
-		if _, err := inventory.SetLifecycle(ctx, tx, cured, cyborg.LifecycleReady); err != nil {
-			return err
-		}
+		inventory.QueueLifecycle(tx, cured, cyborg.LifecycleReady)
 
 		if err := recordImages(ctx, tx, o, outcome, p.request.Reload); err != nil {
 			return err

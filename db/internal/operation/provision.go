@@ -140,12 +140,9 @@ func (p provision) guard(targets []inventory.Accelerator, operation uuid.UUID) e
 }
 
 // begin moves the accelerator to installing.
-func (provision) begin(ctx context.Context, tx pgx.Tx, o *running) error {
-	moved, err := inventory.SetLifecycle(ctx, tx, inventory.UUIDs(o.targets), cyborg.LifecycleInstalling)
-	if err == nil && moved == 0 {
-		return records.ErrCollision
-	}
-	return err
+func (provision) begin(_ context.Context, tx pgx.Tx, o *running) error {
+	inventory.QueueLifecycle(tx, inventory.UUIDs(o.targets), cyborg.LifecycleInstalling).Exec(records.MustAffect(records.ErrCollision))
+	return nil
 }
 
 func (provision) describe(*running, *cyborg.Work) {}
@@ -155,19 +152,14 @@ func (provision) describe(*running, *cyborg.Work) {}
 func (provision) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch outcome.State {
 	case cyborg.OperationSucceeded:
-		moved, err := inventory.SetLifecycle(ctx, tx, inventory.UUIDs(o.targets), cyborg.LifecycleReady)
-		if err == nil && moved == 0 {
-			return cyborg.Errorf(cyborg.ErrInternal, "accelerator %q is %s; it cannot become ready", o.targets[0].Name, o.targets[0].Lifecycle)
-		}
-
-		return err
+		inventory.QueueLifecycle(tx, inventory.UUIDs(o.targets), cyborg.LifecycleReady).Exec(records.MustAffect(
+			cyborg.Errorf(cyborg.ErrInternal, "accelerator %q is %s; it cannot become ready", o.targets[0].Name, o.targets[0].Lifecycle)))
+		return nil
 	case cyborg.OperationNeedsOperator:
 		return markInError(ctx, tx, o, outcome)
 	default:
 		if o.state == cyborg.OperationRunning {
-			if _, err := inventory.SetLifecycle(ctx, tx, inventory.UUIDs(o.targets), cyborg.LifecycleInactive); err != nil {
-				return err
-			}
+			inventory.QueueLifecycle(tx, inventory.UUIDs(o.targets), cyborg.LifecycleInactive)
 		}
 
 		return restoreName(ctx, tx, o)
