@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
@@ -82,7 +81,7 @@ func TestRoundTrips(t *testing.T) {
 		}}
 		got.end = tripsOf(func() error { return store.End(t.Context(), run, outcome) })
 
-		assert.Equal(t, test.want, got, test.name)
+		require.Equal(t, test.want, got, test.name)
 		require.Equal(t, test.name, h.accelerator(t, "card0").BitstreamID)
 	}
 }
