@@ -469,8 +469,8 @@ func ofRecords() []mutant {
 		{
 			breaks: "a settlement leaves a claimed accelerator in error", file: operation + "disagreements.go", pkg: pkg,
 			test: "TestSettlingLeavesAClaimedAcceleratorInError",
-			old:  "inventory.Settle(ctx, tx, free)",
-			new:  "inventory.Settle(ctx, tx, append(free, targets...))",
+			old:  "inventory.QueueSettle(tx, free)",
+			new:  "inventory.QueueSettle(tx, append(free, targets...))",
 		},
 		{
 			breaks: "a decision waits for the host", file: operation + "disagreements.go", pkg: pkg, test: "TestDecideWaitsForAdmissions",
