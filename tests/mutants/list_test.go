@@ -520,6 +520,18 @@ func ofRecords() []mutant {
 			new:  `"SELECT pg_advisory_xact_lock_shared(hashtextextended(host, 0)) FROM deployables WHERE uuid = $1"`,
 		},
 		{
+			breaks: "what is queued is done, and checked, before the commit", file: "db/internal/records/message.go", pkg: "db/internal/records",
+			test: "TestAQueuedStatementCanRefuse",
+			old:  "if err := Send(ctx, t); err != nil {\n\t\treturn err\n\t}\n\treturn t.Tx.Commit(ctx)",
+			new:  "return t.Tx.Commit(ctx)",
+		},
+		{
+			breaks: "a row that is not there fails no message", file: "db/internal/records/message.go", pkg: "db/internal/records",
+			test: "TestNoRowIsNoFailure",
+			old:  "none, err = err, nil",
+			new:  "none = err",
+		},
+		{
 			breaks: "a change of a host keeps others out", file: "db/internal/records/locks.go", pkg: pkg, test: "TestChangesWaitForTheirHost",
 			old: "\tSELECT pg_advisory_xact_lock(key) FROM (\n\t\tSELECT DISTINCT",
 			new: "\tSELECT pg_advisory_xact_lock_shared(key) FROM (\n\t\tSELECT DISTINCT",

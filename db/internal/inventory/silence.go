@@ -14,7 +14,7 @@ import (
 
 // A host is silent when its agent was last heard longer ago than
 // Options.SilentAfter, by the clock of the database. That is computed where it
-// is asked, with the condition of AgentOf, and stored nowhere: a host falls
+// is asked, with the condition of QueueAgentOf, and stored nowhere: a host falls
 // silent without anybody writing it. Placement alone records it, see
 // RecordSilentHosts, because a host that falls silent must change its providers.
 
@@ -28,7 +28,13 @@ func (s *Store) SilentHosts(ctx context.Context, limit int) ([]cyborg.Host, erro
 // the host is silent: the zero time where it is not. See records.Queue.
 func QueueAgentOf(tx pgx.Tx, silentAfter time.Duration, host string, instance *string, silentSince *time.Time) {
 	records.Queue(tx, "SELECT instance, CASE WHEN NOT "+records.Within("last_seen", "$2::interval")+" THEN last_seen END FROM hosts WHERE name = $1",
-		host, silentAfter).QueryRow(func(row pgx.Row) error { return row.Scan(instance, (*zeronull.Timestamptz)(silentSince)) })
+		host, silentAfter).QueryRow(func(row pgx.Row) error {
+		err := row.Scan(instance, (*zeronull.Timestamptz)(silentSince))
+		if errors.Is(err, pgx.ErrNoRows) {
+			return records.NoHost(host)
+		}
+		return err
+	})
 }
 
 // LastSeen says when an agent was last heard, and whether it could take more

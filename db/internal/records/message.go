@@ -2,6 +2,7 @@ package records
 
 import (
 	"context"
+	"errors"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -10,15 +11,19 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// transaction is a transaction that sends as few messages as it can, because
-// each costs a round trip. It begins with its first statement, in the same
-// message, and a statement that was queued goes with the next one.
+// transaction is a transaction of DB.Change. Each message to the database costs
+// a round trip, so it sends few: next gathers statements until one comes whose
+// result is needed at once, and goes to the database together with that one. At
+// first it has the statements that begin the transaction.
+//
+// Only the methods below heed next, so a body uses no others: Prepare, CopyFrom
+// and the like. Each text that it sends is one statement, because PostgreSQL
+// prepares it.
 type transaction struct {
-	pgx.Tx // what has begun; nil before
+	pgx.Tx // nil until the first message has been sent
 
-	conn   *pgx.Conn
-	with   settings
-	queued []*pgx.QueuedQuery
+	conn *pgx.Conn
+	next *pgx.Batch
 }
 
 // settings are what a transaction sets for its statements: who makes its
@@ -29,126 +34,126 @@ type settings struct {
 	more      string
 }
 
-// queue adds the statement that sets them. Triggers read them.
-func (s *settings) queue(batch *pgx.Batch) {
+// begin returns a transaction that begins with its first message, and then sets
+// these. Triggers read them.
+func (s *settings) begin(conn *pgx.Conn) *transaction {
 	operation := ""
 	if s.operation != uuid.Nil {
 		operation = s.operation.String()
 	}
 
-	batch.Queue(`
+	next := &pgx.Batch{}
+	next.BeginTx(pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	next.Queue(`
 		SELECT set_config('cyborg.actor', $1, true), set_config('cyborg.request_id', $2, true),
 		       set_config('cyborg.operation', $3, true)`+s.more, s.actor.Name, s.actor.RequestID, operation)
+
+	return &transaction{conn: conn, next: next}
 }
 
-// Queue adds a statement to a transaction of DB.Change. It is sent in one
-// message with the next statement that is not queued, and before it; Send sends
-// what is left. Its errors, and those of its callbacks, are those of that
-// message. A transaction that is committed has sent everything, and checked it,
-// before the commit.
+// Queue adds a statement to the next message of a transaction of DB.Change. It
+// is for statements whose results the code that follows does not need at once.
+// The message is sent with the next statement that is not queued, which may be
+// the commit; Send sends it without one. An error of a queued statement, or of its
+// callback, is that of the message. A callback must not return pgx.ErrNoRows,
+// which would look as if it came from a QueryRow that has sent the message.
 //
-// It is for statements whose results the code that follows does not need at
-// once.
+// Functions that are called Queue and take a transaction queue statements in this
+// way. Those that take a batch add to that one.
 func Queue(tx pgx.Tx, sql string, values ...any) *pgx.QueuedQuery {
-	batch := &pgx.Batch{}
-	query := batch.Queue(sql, values...)
-	QueueBatch(tx, batch)
-	return query
+	return queued(tx).Queue(sql, values...)
 }
 
 // QueueBatch is Queue for all statements of a batch.
 func QueueBatch(tx pgx.Tx, batch *pgx.Batch) {
-	t := tx.(*transaction) //nolint:forcetypeassert // a savepoint has no queue: its statements fail on their own
-	t.queued = append(t.queued, batch.QueuedQueries...)
+	next := queued(tx)
+	next.QueuedQueries = append(next.QueuedQueries, batch.QueuedQueries...)
+}
+
+// queued returns the next message of a transaction.
+func queued(tx pgx.Tx) *pgx.Batch {
+	return tx.(*transaction).next //nolint:forcetypeassert // a savepoint has no queue: its statements fail on their own
 }
 
 // Send sends what is queued, if anything is.
 func Send(ctx context.Context, tx pgx.Tx) error {
-	if t, ok := tx.(*transaction); ok && len(t.queued) > 0 {
-		return t.SendBatch(ctx, &pgx.Batch{}).Close()
+	if queued(tx).Len() == 0 {
+		return nil
 	}
-	return nil
+	return tx.SendBatch(ctx, &pgx.Batch{}).Close()
 }
 
-// SendBatch sends the batch, after what was queued. The callers read its
-// results with callbacks, or not at all: those of other statements may come
+// SendBatch sends what is queued, and then the batch, as one message. Callers
+// read the results with callbacks, or not at all: those of what was queued come
 // first.
 func (t *transaction) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
-	all := &pgx.Batch{}
-	if t.Tx == nil {
-		all.BeginTx(pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
-		t.with.queue(all)
-	}
-
-	all.QueuedQueries = append(append(all.QueuedQueries, t.queued...), batch.QueuedQueries...)
-	t.queued = nil
+	QueueBatch(t, batch)
+	message := t.next
+	t.next = &pgx.Batch{}
 
 	if t.Tx != nil {
-		return t.Tx.SendBatch(ctx, all)
+		return t.Tx.SendBatch(ctx, message)
 	}
 
-	results := t.conn.SendBatch(ctx, all)
+	results := t.conn.SendBatch(ctx, message)
 	t.Tx = results.Tx()
 	return results
 }
 
-// Exec sends one statement, after what was queued.
+// Exec sends one statement, after what is queued.
 func (t *transaction) Exec(ctx context.Context, sql string, values ...any) (tag pgconn.CommandTag, err error) {
-	if t.Tx != nil && len(t.queued) == 0 {
-		return t.Tx.Exec(ctx, sql, values...)
-	}
-
-	batch := &pgx.Batch{}
-	batch.Queue(sql, values...).Exec(func(of pgconn.CommandTag) error {
+	Queue(t, sql, values...).Exec(func(of pgconn.CommandTag) error {
 		tag = of
 		return nil
 	})
-	return tag, t.SendBatch(ctx, batch).Close()
+
+	err = Send(ctx, t)
+	return tag, err
 }
 
-// Query sends one statement, after a message with what was queued: its rows are
-// read while the next message may have been sent.
+// QueryRow returns the one row of a statement, which is sent, after what is
+// queued, when the row is scanned.
+func (t *transaction) QueryRow(ctx context.Context, sql string, values ...any) pgx.Row {
+	return scanner(func(into ...any) error {
+		// That there is no row must not fail the message: the connection would forget
+		// all statements of it that it has prepared.
+		var none error
+		Queue(t, sql, values...).QueryRow(func(row pgx.Row) error {
+			err := row.Scan(into...)
+			if errors.Is(err, pgx.ErrNoRows) {
+				none, err = err, nil
+			}
+			return err
+		})
+
+		if err := Send(ctx, t); err != nil {
+			return err
+		}
+		return none
+	})
+}
+
+// Query sends one statement, after a message with what is queued. They cannot be
+// one message: the caller reads the rows after Query has returned.
 func (t *transaction) Query(ctx context.Context, sql string, values ...any) (pgx.Rows, error) {
-	if err := t.ready(ctx); err != nil {
+	if err := Send(ctx, t); err != nil {
 		return nil, err
 	}
 	return t.Tx.Query(ctx, sql, values...)
 }
 
-// QueryRow returns the one row of a statement, which is sent, after what was
-// queued, when the row is scanned.
-func (t *transaction) QueryRow(ctx context.Context, sql string, values ...any) pgx.Row {
-	return scanner(func(into ...any) error {
-		if t.Tx != nil && len(t.queued) == 0 {
-			return t.Tx.QueryRow(ctx, sql, values...).Scan(into...)
-		}
-
-		batch := &pgx.Batch{}
-		batch.Queue(sql, values...).QueryRow(func(row pgx.Row) error { return row.Scan(into...) })
-		return t.SendBatch(ctx, batch).Close()
-	})
-}
-
-// Begin sets a savepoint.
+// Begin sets a savepoint, after a message with what is queued.
 func (t *transaction) Begin(ctx context.Context) (pgx.Tx, error) {
-	if err := t.ready(ctx); err != nil {
+	if err := Send(ctx, t); err != nil {
 		return nil, err
 	}
 	return t.Tx.Begin(ctx)
 }
 
-// ready begins the transaction, if it has not begun, and sends what is queued.
-func (t *transaction) ready(ctx context.Context) error {
-	if t.Tx != nil && len(t.queued) == 0 {
-		return nil
-	}
-	return t.SendBatch(ctx, &pgx.Batch{}).Close()
-}
-
-// Commit commits what has begun, after what is queued. The two are not one
-// message: a callback can still refuse the commit.
+// Commit commits, after a message with what is queued. They are not one message:
+// a callback can still refuse the commit.
 func (t *transaction) Commit(ctx context.Context) error {
-	if err := Send(ctx, t); err != nil || t.Tx == nil {
+	if err := Send(ctx, t); err != nil {
 		return err
 	}
 	return t.Tx.Commit(ctx)
@@ -156,7 +161,6 @@ func (t *transaction) Commit(ctx context.Context) error {
 
 // Rollback rolls back what has begun.
 func (t *transaction) Rollback(ctx context.Context) error {
-	t.queued = nil
 	if t.Tx == nil {
 		return nil
 	}

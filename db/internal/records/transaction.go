@@ -35,9 +35,9 @@ var ErrCollision = errors.New("others changed what this transaction had read")
 // lock of the host; see lock_arqs.go.
 //
 // Locks, reads and writes that do not need each other's results go to the
-// database in one batch (pgx.Batch). Each statement of the batch still sees
-// what was committed before it began, and a round trip costs more than most of
-// them.
+// database in one message: in a batch (pgx.Batch), or as statements that Queue
+// adds to the next message. Each statement still sees what was committed before
+// it began, and a round trip costs more than most of them.
 func (d *DB) Change(ctx context.Context, actor cyborg.Actor, operation uuid.UUID, body func(tx pgx.Tx) error) error {
 	return d.transact(ctx, settings{actor, operation, ""}, body)
 }
@@ -98,7 +98,7 @@ func (d *DB) try(ctx context.Context, with settings, body func(tx pgx.Tx) error)
 	}
 	defer conn.Release()
 
-	tx := &transaction{conn: conn.Conn(), with: with}
+	tx := with.begin(conn.Conn())
 	defer func() { _ = tx.Rollback(ctx) }() // nothing is left to roll back after a commit
 
 	if err := body(tx); err != nil {
