@@ -190,14 +190,7 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 			return err
 		}
 
-		err = handler.admit(ctx, tx, chosen)
-		if err == nil {
-			err = records.Send(ctx, tx)
-		}
-		if errors.Is(err, errNotGranted) {
-			return whoClaimed(ctx, tx, inventory.UUIDs(chosen.targets), a.ID)
-		}
-		if err != nil || chosen.failed == nil {
+		if err := handler.admit(ctx, tx, chosen); err != nil || chosen.failed == nil {
 			return err
 		}
 
@@ -227,28 +220,37 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 }
 
 // queueKeyUnused refuses to admit an operation whose idempotency key has been
-// used before; the caller then looks up what that admitted. It saves such a
-// repeat the rest of the transaction. A repeat that comes at the same moment, or
-// has only the same id, violates a constraint instead, and is looked up as well.
-// See records.Queue.
+// used before; the caller then looks up what that admitted. The server refuses:
+// the statement fails for a row that it finds, and the rest of the message is
+// skipped. So a repeat does not wait for the lock of the host, which may be held
+// for long, and keeps nobody else waiting for it.
+//
+// A repeat that comes at the same moment, or has only the same id, violates a
+// constraint instead, and is looked up as well. See records.Queue.
 func queueKeyUnused(tx pgx.Tx, a *Admission) {
 	if a.IdempotencyKey == "" {
 		return
 	}
 
-	records.Queue(tx, "SELECT id FROM operations WHERE actor = $1 AND actor_id = $2 AND project = $3 AND idempotency_key = $4",
+	// No text with a UUID in it is a boolean.
+	records.Queue(tx, `
+		SELECT ('the idempotency key of operation ' || id || ' was used again')::boolean FROM operations
+		WHERE actor = $1 AND actor_id = $2 AND project = $3 AND idempotency_key = $4`,
 		a.Actor.Name, a.Actor.ID, a.Actor.Project, a.IdempotencyKey).QueryRow(func(row pgx.Row) error {
-		var first uuid.UUID
-		switch err := row.Scan(&first); {
+		err := row.Scan(nil)
+		switch pg, isPg := errors.AsType[*pgconn.PgError](err); {
 		case errors.Is(err, pgx.ErrNoRows):
 			return nil
-		case err != nil:
+		case isPg && pg.Code == invalidText:
+			return cyborg.Errorf(cyborg.ErrChanged, "idempotency key %q was used before", a.IdempotencyKey)
+		default:
 			return err
 		}
-
-		return cyborg.Errorf(cyborg.ErrChanged, "idempotency key %q was used before", a.IdempotencyKey).WithOperation(first)
 	})
 }
+
+// invalidText is the SQLSTATE invalid_text_representation.
+const invalidText = "22P02"
 
 // admittedBefore finds the operation that an earlier call with the same id or
 // idempotency key admitted; Repeated is false where there is none.
@@ -283,12 +285,10 @@ func (s *Store) admittedBefore(ctx context.Context, a *Admission) (Admitted, err
 	return Admitted{Operation: op, Repeated: err == nil}, err
 }
 
-// errNotGranted says that another operation has one of the targets.
-var errNotGranted = errors.New("another operation has a claim on one of the targets")
-
 // queueOperation writes the operation, its subjects and its claims, and reads
-// the operation back into out. The message fails with errNotGranted where
-// another operation has one of the targets. See records.Queue.
+// the operation back into out. It fails with records.ErrCollision where another
+// operation has one of the targets since choose looked: the next try of choose
+// says which. See records.Queue.
 func queueOperation(tx pgx.Tx, a *Admission, c *choice, out *cyborg.Operation) error {
 	input, err := json.Marshal(a.Request)
 	if err != nil {
@@ -330,7 +330,7 @@ func queueOperation(tx pgx.Tx, a *Admission, c *choice, out *cyborg.Operation) e
 			SELECT target, $2 FROM unnest($1::uuid[]) AS target ORDER BY target
 			ON CONFLICT DO NOTHING`, targets, a.ID).Exec(func(tag pgconn.CommandTag) error {
 			if int(tag.RowsAffected()) < len(targets) {
-				return errNotGranted
+				return records.ErrCollision
 			}
 			return nil
 		})
@@ -343,27 +343,4 @@ func queueOperation(tx pgx.Tx, a *Admission, c *choice, out *cyborg.Operation) e
 
 	records.QueueBatch(tx, batch)
 	return nil
-}
-
-// whoClaimed returns the error that names the operation which has a claim on
-// one of the targets.
-func whoClaimed(ctx context.Context, tx pgx.Tx, targets []uuid.UUID, operation uuid.UUID) error {
-	var (
-		name  string
-		claim cyborg.Claim
-	)
-
-	err := tx.QueryRow(ctx, `
-		SELECT d.accelerator, o.id, o.kind FROM claims c
-		JOIN operations o ON o.id = c.operation_id JOIN deployables d ON d.uuid = c.deployable_uuid
-		WHERE c.deployable_uuid = ANY($1) AND c.operation_id <> $2 ORDER BY d.uuid LIMIT 1`, targets, operation).
-		Scan(&name, &claim.Operation, &claim.Kind)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return records.ErrCollision // that operation has just ended, so another try may succeed
-	}
-	if err != nil {
-		return err
-	}
-
-	return inventory.Claimed(name, claim)
 }
