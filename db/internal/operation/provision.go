@@ -169,6 +169,11 @@ func (provision) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg
 // restoreName restores the name from before the admission, unless another
 // accelerator has it now.
 func restoreName(ctx context.Context, tx pgx.Tx, o *running) error {
+	// What is queued is sent first, so that a failure below is that of the name.
+	if err := records.Send(ctx, tx); err != nil {
+		return err
+	}
+
 	for i := range o.targets {
 		t := &o.targets[i]
 		if o.before.Name == "" || o.before.Name == t.Name {
