@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
@@ -14,7 +15,8 @@ import (
 )
 
 // messages is a tracer that counts the messages to the database for which a
-// store waits, each a round trip: statements alone, and batches.
+// store waits, each a round trip: statements alone, and batches. It does not
+// count that a connection prepares a statement which it has not used before.
 type messages struct{ sent atomic.Int64 }
 
 func (m *messages) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
@@ -52,21 +54,34 @@ func TestRoundTrips(t *testing.T) {
 	}
 
 	type trips struct{ admit, begin, end int }
+	const failed, succeeded = cyborg.OperationFailed, cyborg.OperationSucceeded
+	provision := toProvision(cyborg.ProvisionRequest{Accelerator: card.UUID})
+	rename := toProvision(cyborg.ProvisionRequest{Accelerator: card.UUID, Name: "another"})
+
 	for _, test := range []struct {
 		name      string
 		admission db.Admission
+		end       cyborg.OperationState
 		want      trips
 	}{
-		{"provision", toProvision(cyborg.ProvisionRequest{Accelerator: card.UUID}), trips{3, 3, 4}},
-		{"attach", toAttach(card.UUID, onHost("h1")), trips{3, 3, 4}},
-		{"detach", toDetach(card.UUID, nil), trips{3, 3, 4}},
-		{"retire", toRetire(card), trips{3, 3, 4}},
+		{"failed provision", rename, failed, trips{3, 3, 8}}, // it restores the name within a savepoint
+		{"provision under another name", rename, succeeded, trips{3, 3, 4}},
+		{"failed program", toProgram(card.UUID), failed, trips{3, 3, 5}},
+		{"program", toProgram(card.UUID), succeeded, trips{3, 3, 4}},
+		{"failed attach", toAttach(card.UUID, onHost("h1")), failed, trips{3, 3, 7}},
+		{"attach", toAttach(card.UUID, onHost("h1")), succeeded, trips{3, 3, 4}},
+		{"failed detach", toDetach(card.UUID, nil), failed, trips{3, 3, 4}},
+		{"detach", toDetach(card.UUID, nil), succeeded, trips{3, 3, 4}},
+		{"failed retire", toRetire(card), failed, trips{3, 3, 4}},
+		{"retire", toRetire(card), succeeded, trips{3, 3, 4}},
+		{"provision", provision, succeeded, trips{3, 3, 4}},
 	} {
 		var (
 			got trips
 			out db.Admitted
 		)
 
+		test.admission.ID = uuid.New()
 		test.admission.IdempotencyKey, test.admission.Fingerprint = test.name, "f"
 		got.admit = tripsOf(func() (err error) { out, err = store.Admit(t.Context(), test.admission); return err })
 		run := runOf(out.Operation.ID)
@@ -76,9 +91,12 @@ func TestRoundTrips(t *testing.T) {
 		h.sequence++
 		seen := device("card0")
 		seen.Deployables[0].BitstreamID = test.name
-		outcome := cyborg.Outcome{Operation: out.Operation.ID, State: cyborg.OperationSucceeded, Observations: []cyborg.Observation{
+		outcome := cyborg.Outcome{Operation: out.Operation.ID, State: test.end, Observations: []cyborg.Observation{
 			{Sequence: h.sequence, Backend: "fake", Device: seen},
 		}}
+		if program, ok := test.admission.Request.(cyborg.ProgramRequest); ok {
+			outcome.BitstreamID, outcome.Images = test.name, map[uuid.UUID]cyborg.Image{card.UUID: program.Image}
+		}
 		got.end = tripsOf(func() error { return store.End(t.Context(), run, outcome) })
 
 		require.Equal(t, test.want, got, test.name)

@@ -80,9 +80,7 @@ func (p provision) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 	target := &chosen.targets[0]
 	name := cmp.Or(p.request.Name, target.Name)
 	if name != target.Name {
-		if err := nameFree(ctx, tx, name); err != nil {
-			return err
-		}
+		queueNameFree(tx, name)
 	}
 
 	_, err := tx.Exec(ctx, "UPDATE deployables SET accelerator = $2, untouched = false WHERE uuid = $1", target.UUID, name)
@@ -93,22 +91,23 @@ func (p provision) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 	return err
 }
 
-// nameFree refuses a name that an accelerator has already, with the operation
-// through which it got that name.
-func nameFree(ctx context.Context, tx pgx.Tx, name string) error {
-	has, err := inventory.ReadAccelerators(ctx, tx, " WHERE d.accelerator = $1", name)
-	if err != nil || len(has) == 0 {
-		return err
-	}
+// queueNameFree refuses a name that an accelerator has already, with the
+// operation through which it got that name. See records.Queue.
+func queueNameFree(tx pgx.Tx, name string) {
+	inventory.QueueRead(tx, func(has []inventory.Accelerator) error {
+		if len(has) == 0 {
+			return nil
+		}
 
-	// A provision that has not ended has not moved the accelerator yet.
-	by := has[0].MovedBy
-	if claim := has[0].Claim; claim != nil && claim.Kind == cyborg.OperationProvision {
-		by = claim.Operation
-	}
+		// A provision that has not ended has not moved the accelerator yet.
+		by := has[0].MovedBy
+		if claim := has[0].Claim; claim != nil && claim.Kind == cyborg.OperationProvision {
+			by = claim.Operation
+		}
 
-	return cyborg.Errorf(cyborg.ErrNameTaken, "another accelerator is called %q", name).
-		WithOperation(by).WithHint("Choose another name.")
+		return cyborg.Errorf(cyborg.ErrNameTaken, "another accelerator is called %q", name).
+			WithOperation(by).WithHint("Choose another name.")
+	}, " WHERE d.accelerator = $1", name)
 }
 
 // guard refuses an accelerator that is in service or must not be taken into it.

@@ -173,6 +173,7 @@ func (s *Store) begin(ctx context.Context, run Run, andEnd bool) (cyborg.Work, e
 			return err
 		}
 
+		// The message has read the targets again.
 		o.targets = inventory.MoveToFront(o.targets, o.first)
 		for i := range o.targets {
 			work.Targets = append(work.Targets, o.targets[i].Target())
