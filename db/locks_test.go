@@ -19,6 +19,15 @@ import (
 // a change that takes it in shared mode, too, does not wait.
 func (r *records) requireWaits(t *testing.T, host string, change func() error) {
 	t.Helper()
+	waited, err := r.whileLocked(t, host, change)
+	require.True(t, waited, "it did not wait for the lock of host %s", host)
+	require.NoError(t, err)
+}
+
+// whileLocked makes a change while somebody else holds the lock of a host, in
+// shared mode, and returns whether it has waited for that.
+func (r *records) whileLocked(t *testing.T, host string, change func() error) (waited bool, err error) {
+	t.Helper()
 	tx, err := r.sql.Begin(t.Context())
 	require.NoError(t, err)
 	defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
@@ -28,11 +37,31 @@ func (r *records) requireWaits(t *testing.T, host string, change func() error) {
 	ended := make(chan error, 1)
 	go func() { ended <- change() }()
 
-	require.Eventually(t, func() bool { return len(ended) > 0 || r.waiting(t) == 1 }, 5*time.Minute, time.Millisecond)
-	require.Empty(t, ended, "it did not wait for the lock of host %s", host)
+	require.Eventually(t, func() bool {
+		waited = r.waiting(t) == 1
+		return waited || len(ended) > 0
+	}, 5*time.Minute, time.Millisecond)
 
 	require.NoError(t, tx.Rollback(t.Context()))
-	require.NoError(t, <-ended)
+	return waited, <-ended
+}
+
+// TestARepeatDoesNotWaitForItsHost: a caller that sends a request again, with
+// its key, learns at once what became of it.
+func TestARepeatDoesNotWaitForItsHost(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	request := toProvision(cyborg.ProvisionRequest{Accelerator: r.addHost(t, "h1", 1).accelerator(t, "card0").UUID})
+	request.IdempotencyKey, request.Fingerprint = "key", "f"
+	first := r.admit(t, request)
+
+	var out db.Admitted
+	request.ID = uuid.New()
+	waited, err := r.whileLocked(t, "h1", func() (err error) { out, err = r.Admit(t.Context(), request); return err })
+	require.NoError(t, err)
+	require.False(t, waited, "it waited for the lock of its host")
+	require.True(t, out.Repeated)
+	require.Equal(t, first.ID, out.Operation.ID)
 }
 
 // TestChangesWaitForTheirHost: whoever changes what belongs to a host waits for

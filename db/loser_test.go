@@ -1,8 +1,10 @@
 package db_test
 
 import (
+	"context"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -74,6 +76,40 @@ func TestConflictNamesTheWinningOperation(t *testing.T) {
 	refused(t, another, cyborg.ErrNoFit, best.Operation)
 	r.end(t, best, cyborg.OperationSucceeded)
 	refused(t, another, cyborg.ErrNoFit, best.Operation)
+}
+
+// TestALateConflictNamesTheOperation: a claim that is granted to another
+// operation in the very moment is named, though the name that was asked for has
+// just been given away as well.
+func TestALateConflictNamesTheOperation(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	a, b := h.accelerator(t, "card0"), h.accelerator(t, "card1")
+	op := r.admit(t, toProvision(cyborg.ProvisionRequest{Accelerator: b.UUID}))
+
+	// It does not lock the host, so it comes between the look and the claim.
+	other, err := r.sql.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = other.Rollback(context.WithoutCancel(t.Context())) }()
+	_, err = other.Exec(t.Context(), "INSERT INTO claims (deployable_uuid, operation_id) VALUES ($1, $2)", a.UUID, op.ID)
+	require.NoError(t, err)
+	_, err = other.Exec(t.Context(), "UPDATE deployables SET accelerator = 'wanted' WHERE uuid = $1", b.UUID)
+	require.NoError(t, err)
+
+	refused := make(chan error, 1)
+	go func() {
+		_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID, Name: "wanted"}))
+		refused <- err
+	}()
+	require.Eventually(t, func() bool {
+		return scalar[int](t, r, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == 1
+	}, 5*time.Minute, time.Millisecond)
+	require.NoError(t, other.Commit(t.Context()))
+
+	err = <-refused
+	requireKind(t, cyborg.ErrClaimed, err)
+	require.Equal(t, op.ID, cyborg.AsError(err).Operation)
 }
 
 // TestConcurrentUsesOfOneName: where many give the same name to different

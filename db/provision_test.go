@@ -203,6 +203,35 @@ func TestProvisionAfterFailureIsFree(t *testing.T) {
 	require.Equal(t, cyborg.StatusReady, h.accelerator(t, "card0").Status())
 }
 
+// TestOnlyTheOldNameMayBeTaken: a provision that is undone goes without its old
+// name where somebody has that now. A new part that its host has shown, and whose
+// name somebody has, is another matter: the end is refused, and tried again.
+func TestOnlyTheOldNameMayBeTaken(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	work := r.begin(t, toProvision(cyborg.ProvisionRequest{Accelerator: h.accelerator(t, "card0").UUID, Name: "new"}))
+
+	// As where another transaction takes the name between the look and the insert.
+	r.exec(t, `CREATE FUNCTION taken() RETURNS trigger LANGUAGE plpgsql AS $$
+		BEGIN RAISE EXCEPTION 'taken' USING ERRCODE = 'unique_violation', CONSTRAINT = 'deployables_accelerator_key'; END $$`)
+	r.exec(t, "CREATE TRIGGER taken BEFORE INSERT ON deployables FOR EACH ROW EXECUTE FUNCTION taken()")
+
+	h.sequence++
+	seen := device("card0")
+	seen.Deployables = append(seen.Deployables, deployable("part1", 0))
+	outcome := cyborg.Outcome{
+		Operation: work.Operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrHardware, "it smoked"),
+		Observations: []cyborg.Observation{{Sequence: h.sequence, Backend: "fake", Device: seen}},
+	}
+	requireKind(t, cyborg.ErrInternal, r.End(t.Context(), runOf(work.Operation), outcome), "SQLSTATE 23505")
+
+	r.exec(t, "DROP TRIGGER taken ON deployables")
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), outcome))
+	require.Equal(t, "h1_card0", h.accelerator(t, "card0").Name)
+	require.Equal(t, "h1_part1", h.accelerator(t, "part1").Name)
+}
+
 // TestUnprovisioned: new hardware is listed for provision, but not while its
 // host is silent or it is protected, in maintenance or failed before.
 func TestUnprovisioned(t *testing.T) {

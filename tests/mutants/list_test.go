@@ -565,8 +565,8 @@ func ofRecords() []mutant {
 		{
 			breaks: "a settlement leaves a claimed accelerator in error", file: operation + "disagreements.go", pkg: pkg,
 			test: "TestSettlingLeavesAClaimedAcceleratorInError",
-			old:  "inventory.Settle(ctx, tx, free)",
-			new:  "inventory.Settle(ctx, tx, append(free, targets...))",
+			old:  "inventory.QueueSettle(tx, free)",
+			new:  "inventory.QueueSettle(tx, append(free, targets...))",
 		},
 		{
 			breaks: "a decision waits for the host", file: operation + "disagreements.go", pkg: pkg, test: "TestDecideWaitsForAdmissions",
@@ -614,6 +614,23 @@ func ofRecords() []mutant {
 			test: "TestBindsOfOneHostRunConcurrently",
 			old:  `"SELECT pg_advisory_xact_lock(hashtextextended(host, 0)) FROM deployables WHERE uuid = $1"`,
 			new:  `"SELECT pg_advisory_xact_lock_shared(hashtextextended(host, 0)) FROM deployables WHERE uuid = $1"`,
+		},
+		{
+			breaks: "a repeat does not wait for its host", file: operation + "admit.go", pkg: pkg, test: "TestARepeatDoesNotWaitForItsHost",
+			old: "('the idempotency key of operation ' || id || ' was used again')::boolean FROM",
+			new: "true FROM",
+		},
+		{
+			breaks: "what is queued is done, and checked, before the commit", file: "db/internal/records/message.go", pkg: "db/internal/records",
+			test: "TestAQueuedStatementCanRefuse",
+			old:  "if err := Send(ctx, t); err != nil {\n\t\treturn err\n\t}\n\treturn t.Tx.Commit(ctx)",
+			new:  "return t.Tx.Commit(ctx)",
+		},
+		{
+			breaks: "a row that is not there fails no message", file: "db/internal/records/message.go", pkg: "db/internal/records",
+			test: "TestNoRowIsNoFailure",
+			old:  "none, err = err, nil",
+			new:  "none = err",
 		},
 		{
 			breaks: "a change of a host keeps others out", file: "db/internal/records/locks.go", pkg: pkg, test: "TestChangesWaitForTheirHost",

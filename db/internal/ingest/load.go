@@ -7,25 +7,22 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cyborg-project/cyborg/db/internal/merge"
+	"github.com/cyborg-project/cyborg/db/internal/records"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
-// readHostRows reads the columns of hosts that a merge compares a report with.
-func readHostRows(ctx context.Context, tx pgx.Tx, names []string) (map[string]hostRow, error) {
-	rows, err := tx.Query(ctx, `
-		SELECT name, boot_id, agent_version, report_seq, digest, base, generation FROM hosts WHERE name = ANY($1)`, names)
-	if err != nil {
-		return nil, err
-	}
-
-	known := map[string]hostRow{}
-	var h hostRow
-	_, err = pgx.ForEachRow(rows, []any{&h.Name, &h.BootID, &h.AgentVersion, &h.ReportSeq, &h.Digest, &h.Base, &h.Generation}, func() error {
-		known[h.Name] = h
-		return nil
+// queueHostRows reads into known the columns of hosts that a merge compares a
+// report with. See records.Queue.
+func queueHostRows(tx pgx.Tx, known map[string]hostRow, names []string) {
+	records.Queue(tx, `
+		SELECT name, boot_id, agent_version, report_seq, digest, base, generation FROM hosts WHERE name = ANY($1)`, names).Query(func(rows pgx.Rows) error {
+		var h hostRow
+		_, err := pgx.ForEachRow(rows, []any{&h.Name, &h.BootID, &h.AgentVersion, &h.ReportSeq, &h.Digest, &h.Base, &h.Generation}, func() error {
+			known[h.Name] = h
+			return nil
+		})
+		return err
 	})
-
-	return known, err
 }
 
 // loadInventories reads, in one round trip, what is recorded of the hosts of

@@ -17,20 +17,28 @@ import (
 // Observe merges what an agent observed of devices after an operation had
 // changed them, in the order of the sequence numbers. An observation that is
 // not newer than the recorded report is left out, and so is one whose number is
-// out of reach; superseded tells whether the last one was not newer.
+// out of reach; superseded tells whether the last one was not newer. Some of its
+// writes may only be queued; see records.Queue.
 func Observe(ctx context.Context, d *records.DB, tx pgx.Tx, host string, observations []cyborg.Observation) (superseded bool, err error) {
 	if len(observations) == 0 {
 		return false, nil
 	}
 
-	known, err := readHostRows(ctx, tx, []string{host})
-	if err != nil {
-		return false, err
-	}
+	known := map[string]hostRow{}
+	queueHostRows(tx, known, []string{host})
 
 	// A later observation of a device replaces an earlier one.
 	slices.SortStableFunc(observations, func(a, b cyborg.Observation) int { return cmp.Compare(a.Sequence, b.Sequence) })
 	for _, o := range observations {
+		// This also reads the host's row, and writes what the observation before has
+		// changed.
+		inventories, err := loadInventories(ctx, tx, d.Options.DeployableName, []agentapi.Report{{Host: host, Base: observed, Content: agentapi.Content{
+			Backends: []agentapi.BackendReport{{Name: o.Backend, Devices: []cyborg.DeviceReport{o.Device}}},
+		}}})
+		if err != nil {
+			return false, err
+		}
+
 		superseded = o.Sequence <= known[host].ReportSeq
 		if superseded {
 			continue
@@ -44,14 +52,8 @@ func Observe(ctx context.Context, d *records.DB, tx pgx.Tx, host string, observa
 			continue
 		}
 
-		inventories, err := loadInventories(ctx, tx, d.Options.DeployableName, []agentapi.Report{{Host: host, BootID: known[host].BootID, Base: observed, Content: agentapi.Content{
-			Backends: []agentapi.BackendReport{{Name: o.Backend, Devices: []cyborg.DeviceReport{o.Device}}},
-		}}})
-		if err != nil {
-			return false, err
-		}
-
 		v := inventories[host]
+		v.Boot = known[host].BootID
 		changed, err := v.Observation(o)
 		if err != nil {
 			return false, err
@@ -67,16 +69,11 @@ func Observe(ctx context.Context, d *records.DB, tx pgx.Tx, host string, observa
 			continue
 		}
 
-		batch := &pgx.Batch{}
-		queueWrite(batch, nil, &diff)
+		queueWrites(tx, nil, &diff)
 		if changed {
-			batch.Queue(wantReportSQL, host)
+			queueWantReport(tx, host)
 		} else { // the last report says how the host is, except perhaps for its journal
-			batch.Queue(wantReportSQL+" AND digest <> '' AND "+disagreesAbout, host, o.Device.Identity)
-		}
-
-		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-			return false, err
+			records.Queue(tx, wantReport+" AND digest <> '' AND "+disagreesAbout, host, o.Device.Identity)
 		}
 	}
 
@@ -98,19 +95,19 @@ func leaveOutJump(ctx context.Context, d *records.DB, tx pgx.Tx, host string, se
 
 	d.Log.WarnContext(ctx, "an observation was left out, because its sequence is out of reach; check the clock of that machine",
 		slog.String("host", host), slog.Int64("sequence", sequence), slog.Int64("furthest", furthest))
-	return true, wantReport(ctx, tx, host)
+	queueWantReport(tx, host)
+	return true, nil
 }
 
-// wantReport makes the host send its report again, also one that it has sent
-// before: the records now differ from the last one, so it would change
-// something.
-func wantReport(ctx context.Context, tx pgx.Tx, host string) error {
-	_, err := tx.Exec(ctx, wantReportSQL, host)
-	return err
+// queueWantReport makes the host send its report again, also one that it has
+// sent before: the records now differ from the last one, so it would change
+// something. See records.Queue.
+func queueWantReport(tx pgx.Tx, host string) {
+	records.Queue(tx, wantReport, host)
 }
 
-// wantReportSQL is the statement of wantReport; its parameter is the host.
-const wantReportSQL = "UPDATE hosts s SET digest = '', generation = generation + 1 WHERE name = $1"
+// wantReport is the statement of queueWantReport; its parameter is the host.
+const wantReport = "UPDATE hosts s SET digest = '', generation = generation + 1 WHERE name = $1"
 
 // disagreesAbout is an SQL condition: the journal of the host s, as last reported,
 // disagrees with what is recorded of the device with the identity $2. Once an

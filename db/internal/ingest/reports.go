@@ -319,8 +319,9 @@ func (s *Store) lockReported(
 func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []agentapi.Report) ([]agentapi.ReportReply, error) {
 	names, newest := newestOf(reports)
 
-	known, err := readHostRows(ctx, tx, names)
-	if err != nil {
+	known := map[string]hostRow{}
+	queueHostRows(tx, known, names)
+	if err := records.Send(ctx, tx); err != nil {
 		return nil, err
 	}
 
@@ -553,7 +554,8 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 		rows = append(rows, host)
 	}
 
-	if err := write(ctx, tx, rows, &diff); err != nil {
+	queueWrites(tx, rows, &diff)
+	if err := records.Send(ctx, tx); err != nil {
 		return nil, err
 	}
 

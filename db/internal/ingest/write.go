@@ -1,12 +1,11 @@
 package ingest
 
 import (
-	"context"
-
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cyborg-project/cyborg/db/internal/merge"
+	"github.com/cyborg-project/cyborg/db/internal/records"
 )
 
 // The columns of the tables as jsonb_to_recordset needs them, with their types.
@@ -23,17 +22,11 @@ const (
 // is known of a host, this checksum counts as the one that was written last.
 const ownWhitelist = `CASE WHEN coalesce(whitelist ->> 'foreign', '') = '' THEN whitelist ->> 'sha256' END`
 
-// write writes hosts and collected changes in one round trip, with at most one
-// insert and one update for each table. The rows go to the server as one JSON
-// array each.
-func write(ctx context.Context, tx pgx.Tx, hosts []hostRow, c *merge.Changes) error {
+// queueWrites writes hosts and collected changes, with at most one insert and
+// one update for each table. The rows go to the server as one JSON array each.
+// See records.Queue.
+func queueWrites(tx pgx.Tx, hosts []hostRow, c *merge.Changes) {
 	batch := &pgx.Batch{}
-	queueWrite(batch, hosts, c)
-	return tx.SendBatch(ctx, batch).Close()
-}
-
-// queueWrite queues the statements of write.
-func queueWrite(batch *pgx.Batch, hosts []hostRow, c *merge.Changes) {
 	queue(batch, hosts, `
 		INSERT INTO hosts (name, boot_id, instance, agent_address, agent_version, report_seq, digest, base, generation, attachments,
 		    whitelist, whitelist_written, last_seen)
@@ -94,6 +87,7 @@ func queueWrite(batch *pgx.Batch, hosts []hostRow, c *merge.Changes) {
 		keys(c.Handles.Updates, func(r merge.HandleRow) uuid.UUID { return r.UUID }))
 
 	queueUnconfirmed(batch, hosts, c.Handles.Inserts)
+	records.QueueBatch(tx, batch)
 }
 
 // queue queues a statement that takes the rows as one JSON array, unless there

@@ -247,6 +247,18 @@ func ReadAccelerators(ctx context.Context, q records.Querier, rest string, value
 	return pgx.CollectRows(rows, new(acceleratorRows).scan)
 }
 
+// QueueRead is ReadAccelerators for a queued statement; check gets what it has
+// found. See records.Queue.
+func QueueRead(tx pgx.Tx, check func(found []Accelerator) error, rest string, values ...any) {
+	records.Queue(tx, selectAccelerators+rest, values...).Query(func(rows pgx.Rows) error {
+		found, err := pgx.CollectRows(rows, new(acceleratorRows).scan)
+		if err != nil {
+			return err
+		}
+		return check(found)
+	})
+}
+
 // Accelerators lists accelerators in the order in which they were found.
 func (s *Store) Accelerators(ctx context.Context, filter AcceleratorFilter, page records.Page) ([]cyborg.Accelerator, error) {
 	c := filter.clause()

@@ -75,9 +75,7 @@ func (s *Store) forgetOn(ctx context.Context, host string, missingFor time.Durat
 			return err
 		}
 
-		if err := Settle(ctx, tx, free); err != nil {
-			return err
-		}
+		QueueSettle(tx, free)
 
 		for _, sql := range []string{
 			"DELETE FROM attach_handles h WHERE " + handles,

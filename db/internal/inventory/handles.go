@@ -7,18 +7,41 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cyborg-project/cyborg/db/internal/merge"
+	"github.com/cyborg-project/cyborg/db/internal/records"
 )
+
+// QueueRelease is ReleaseHandles for handles of these accelerators of a host that are
+// known to have holders, for whom the operations had taken them. See records.Queue.
+func QueueRelease(tx pgx.Tx, host string, targets, handles, operations []uuid.UUID) {
+	records.Queue(tx, `
+		UPDATE attach_handles SET holder_kind = NULL, holder_id = NULL, operation_id = NULL, attached_at = NULL
+		WHERE uuid = ANY($1) AND holder_kind IS NOT NULL`, handles)
+	records.Queue(tx, liftVanished, targets, merge.FenceVanished)
+
+	batch := &pgx.Batch{}
+	queueMarkReleased(batch, []string{host}, handles, operations)
+	records.QueueBatch(tx, batch)
+}
+
+// liftVanished lifts the fences of accelerators that had gone missing under
+// holders which they have no more.
+const liftVanished = `
+	UPDATE deployables d SET fence_reason = NULL
+	WHERE uuid = ANY($1) AND fence_operation IS NULL AND fence_reason = $2 AND NOT ` + GoneUnderHolder
 
 // ReleaseHandles takes handles back from their holders, and lifts the fences of
 // accelerators that had gone missing under these holders. In the condition the
 // table is called h. A handle that its host has attached for somebody else becomes
 // unconfirmed; see QueueMarkUnconfirmed.
 func ReleaseHandles(ctx context.Context, tx pgx.Tx, condition string, values ...any) error {
-	return releaseHandles(ctx, tx, func(batch *pgx.Batch, hosts []string, handles, operations []uuid.UUID) {
-		// What the operation itself had attached is what was taken back.
-		QueueMarkUnconfirmed(batch, hosts, nil, `
-			h.uuid = ANY($3) AND (h.uuid, j.operation_id) NOT IN (SELECT * FROM unnest($3::uuid[], $4::uuid[]))`, handles, operations)
-	}, condition, values...)
+	return releaseHandles(ctx, tx, queueMarkReleased, condition, values...)
+}
+
+// queueMarkReleased is QueueMarkUnconfirmed for handles that were taken back. What
+// the operation itself had attached is what was taken back.
+func queueMarkReleased(batch *pgx.Batch, hosts []string, handles, operations []uuid.UUID) {
+	QueueMarkUnconfirmed(batch, hosts, nil, `
+		h.uuid = ANY($3) AND (h.uuid, j.operation_id) NOT IN (SELECT * FROM unnest($3::uuid[], $4::uuid[]))`, handles, operations)
 }
 
 // ReleaseSettledHandles is ReleaseHandles for handles that their host has detached
@@ -58,9 +81,7 @@ func releaseHandles(
 	}
 
 	batch := &pgx.Batch{}
-	batch.Queue(`
-		UPDATE deployables d SET fence_reason = NULL
-		WHERE uuid = ANY($1) AND fence_operation IS NULL AND fence_reason = $2 AND NOT `+GoneUnderHolder, targets, merge.FenceVanished)
+	batch.Queue(liftVanished, targets, merge.FenceVanished)
 	and(batch, hosts, handles, operations)
 	return tx.SendBatch(ctx, batch).Close()
 }

@@ -14,7 +14,7 @@ import (
 
 // A host is silent when its agent was last heard longer ago than
 // Options.SilentAfter, by the clock of the database. That is computed where it
-// is asked, with the condition of AgentOf, and stored nowhere: a host falls
+// is asked, with the condition of QueueAgentOf, and stored nowhere: a host falls
 // silent without anybody writing it. Placement alone records it, see
 // RecordSilentHosts, because a host that falls silent must change its providers.
 
@@ -24,21 +24,17 @@ func (s *Store) SilentHosts(ctx context.Context, limit int) ([]cyborg.Host, erro
 	return found, s.db.Failure(ctx, err)
 }
 
-// AgentOf returns the instance of the agent that a host has, and since when the
-// host is silent: the zero time where it is not.
-func AgentOf(ctx context.Context, q records.Querier, silentAfter time.Duration, host string) (instance string, silentSince time.Time, err error) {
-	var (
-		seen   time.Time
-		silent bool
-	)
-
-	err = q.QueryRow(ctx, "SELECT instance, last_seen, NOT "+records.Within("last_seen", "$2::interval")+" FROM hosts WHERE name = $1",
-		host, silentAfter).Scan(&instance, &seen, &silent)
-	if err != nil || !silent {
-		return instance, time.Time{}, err
-	}
-
-	return instance, seen, nil
+// QueueAgentOf reads the instance of the agent that a host has, and since when
+// the host is silent: the zero time where it is not. See records.Queue.
+func QueueAgentOf(tx pgx.Tx, silentAfter time.Duration, host string, instance *string, silentSince *time.Time) {
+	records.Queue(tx, "SELECT instance, CASE WHEN NOT "+records.Within("last_seen", "$2::interval")+" THEN last_seen END FROM hosts WHERE name = $1",
+		host, silentAfter).QueryRow(func(row pgx.Row) error {
+		err := row.Scan(instance, (*zeronull.Timestamptz)(silentSince))
+		if errors.Is(err, pgx.ErrNoRows) {
+			return records.NoHost(host)
+		}
+		return err
+	})
 }
 
 // LastSeen says when an agent was last heard, and whether it could take more

@@ -160,14 +160,6 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 	}
 	defer release()
 
-	// Without a key a repeat is rare. It has the id of the first call, violates the
-	// primary key below, and is looked up afterwards.
-	if a.IdempotencyKey != "" {
-		if first, err := s.admittedBefore(ctx, &a); err != nil || first.Repeated {
-			return first, err
-		}
-	}
-
 	var (
 		out     Admitted
 		refused error
@@ -180,6 +172,8 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 
 	err = change(ctx, a.Actor, a.ID, func(tx pgx.Tx) error {
 		out, refused = Admitted{}, nil
+		queueKeyUnused(tx, &a)
+
 		chosen, err := handler.choose(ctx, tx)
 		if err != nil {
 			return err
@@ -192,7 +186,7 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 			return nil
 		}
 
-		if out.Operation, err = insertOperation(ctx, tx, &a, &chosen); err != nil {
+		if err := queueOperation(tx, &a, &chosen, &out.Operation); err != nil {
 			return err
 		}
 
@@ -224,6 +218,39 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 
 	return out, refused
 }
+
+// queueKeyUnused refuses to admit an operation whose idempotency key has been
+// used before; the caller then looks up what that admitted. The server refuses:
+// the statement fails for a row that it finds, and the rest of the message is
+// skipped. So a repeat does not wait for the lock of the host, which may be held
+// for long, and keeps nobody else waiting for it.
+//
+// A repeat that comes at the same moment, or has only the same id, violates a
+// constraint instead, and is looked up as well. See records.Queue.
+func queueKeyUnused(tx pgx.Tx, a *Admission) {
+	if a.IdempotencyKey == "" {
+		return
+	}
+
+	// No text with a UUID in it is a boolean.
+	records.Queue(tx, `
+		SELECT ('the idempotency key of operation ' || id || ' was used again')::boolean FROM operations
+		WHERE actor = $1 AND actor_id = $2 AND project = $3 AND idempotency_key = $4`,
+		a.Actor.Name, a.Actor.ID, a.Actor.Project, a.IdempotencyKey).QueryRow(func(row pgx.Row) error {
+		err := row.Scan(nil)
+		switch pg, isPg := errors.AsType[*pgconn.PgError](err); {
+		case errors.Is(err, pgx.ErrNoRows):
+			return nil
+		case isPg && pg.Code == invalidText:
+			return cyborg.Errorf(cyborg.ErrChanged, "idempotency key %q was used before", a.IdempotencyKey)
+		default:
+			return err
+		}
+	})
+}
+
+// invalidText is the SQLSTATE invalid_text_representation.
+const invalidText = "22P02"
 
 // admittedBefore finds the operation that an earlier call with the same id or
 // idempotency key admitted; Repeated is false where there is none.
@@ -258,13 +285,14 @@ func (s *Store) admittedBefore(ctx context.Context, a *Admission) (Admitted, err
 	return Admitted{Operation: op, Repeated: err == nil}, err
 }
 
-// insertOperation writes the operation, its subjects and its claims, and reads
-// the operation back, in one round trip. It fails with ErrClaimed where another
-// operation has one of the targets.
-func insertOperation(ctx context.Context, tx pgx.Tx, a *Admission, c *choice) (out cyborg.Operation, _ error) {
+// queueOperation writes the operation, its subjects and its claims, and reads
+// the operation back into out. It fails with records.ErrCollision where another
+// operation has one of the targets since choose looked: the next try of choose
+// says which. See records.Queue.
+func queueOperation(tx pgx.Tx, a *Admission, c *choice, out *cyborg.Operation) error {
 	input, err := json.Marshal(a.Request)
 	if err != nil {
-		return out, err
+		return err
 	}
 
 	var key, fingerprint *string
@@ -277,8 +305,7 @@ func insertOperation(ctx context.Context, tx pgx.Tx, a *Admission, c *choice) (o
 		kinds, subjects = append(kinds, string(subject.Kind)), append(subjects, subject.ID)
 	}
 
-	granted, targets := 0, inventory.UUIDs(c.targets)
-
+	targets := inventory.UUIDs(c.targets)
 	batch := &pgx.Batch{}
 
 	// retry_of is left empty where the earlier operation has been pruned.
@@ -302,46 +329,18 @@ func insertOperation(ctx context.Context, tx pgx.Tx, a *Admission, c *choice) (o
 			INSERT INTO claims (deployable_uuid, operation_id)
 			SELECT target, $2 FROM unnest($1::uuid[]) AS target ORDER BY target
 			ON CONFLICT DO NOTHING`, targets, a.ID).Exec(func(tag pgconn.CommandTag) error {
-			granted = int(tag.RowsAffected())
+			if int(tag.RowsAffected()) < len(targets) {
+				return records.ErrCollision
+			}
 			return nil
 		})
 	}
 
 	batch.Queue(records.SelectOperations+" WHERE o.id = $1", a.ID).QueryRow(func(row pgx.Row) (err error) {
-		out, err = records.ScanOperation(row)
+		*out, err = records.ScanOperation(row)
 		return err
 	})
 
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return out, err
-	}
-
-	if granted < len(targets) {
-		return out, whoClaimed(ctx, tx, targets, a.ID)
-	}
-
-	return out, nil
-}
-
-// whoClaimed returns the error that names the operation which has a claim on
-// one of the targets.
-func whoClaimed(ctx context.Context, tx pgx.Tx, targets []uuid.UUID, operation uuid.UUID) error {
-	var (
-		name  string
-		claim cyborg.Claim
-	)
-
-	err := tx.QueryRow(ctx, `
-		SELECT d.accelerator, o.id, o.kind FROM claims c
-		JOIN operations o ON o.id = c.operation_id JOIN deployables d ON d.uuid = c.deployable_uuid
-		WHERE c.deployable_uuid = ANY($1) AND c.operation_id <> $2 ORDER BY d.uuid LIMIT 1`, targets, operation).
-		Scan(&name, &claim.Operation, &claim.Kind)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return records.ErrCollision // that operation has just ended, so another try may succeed
-	}
-	if err != nil {
-		return err
-	}
-
-	return inventory.Claimed(name, claim)
+	records.QueueBatch(tx, batch)
+	return nil
 }

@@ -75,16 +75,12 @@ func (a attach) guard(targets []inventory.Accelerator, operation uuid.UUID) erro
 // begin gives the handle to its holder. The conditions under which it was
 // chosen are repeated, so that a handle which another transaction took is not
 // overwritten.
-func (a attach) begin(ctx context.Context, tx pgx.Tx, o *running) error {
-	tag, err := tx.Exec(ctx, `
+func (a attach) begin(_ context.Context, tx pgx.Tx, o *running) error {
+	records.Queue(tx, `
 		UPDATE attach_handles SET holder_kind = $2, holder_id = $3, operation_id = $4
 		WHERE uuid = $1 AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present'`,
-		o.targets[0].FreeHandle().UUID, string(a.request.Holder.Kind), a.request.Holder.ID, o.id)
-	if err == nil && tag.RowsAffected() == 0 {
-		return records.ErrCollision
-	}
-
-	return err
+		o.targets[0].FreeHandle().UUID, string(a.request.Holder.Kind), a.request.Holder.ID, o.id).Exec(records.MustAffect(records.ErrCollision))
+	return nil
 }
 
 // describe lists the handle that begin took.
@@ -109,8 +105,8 @@ func (attach) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 
 	switch outcome.State {
 	case cyborg.OperationSucceeded:
-		_, err := tx.Exec(ctx, "UPDATE attach_handles SET attached_at = now() WHERE "+taken, o.id, inventory.UUIDs(o.targets))
-		return err
+		records.Queue(tx, "UPDATE attach_handles SET attached_at = now() WHERE "+taken, o.id, inventory.UUIDs(o.targets))
+		return nil
 
 	case cyborg.OperationNeedsOperator:
 		// The handle stays in doubt with its holder, so that nobody else gets it.

@@ -503,7 +503,8 @@ func (b bind) begin(ctx context.Context, tx pgx.Tx, o *running) error {
 		return nil
 	}
 
-	return fenceTargets(ctx, tx, o, fmt.Sprintf("an image is loaded into %s for %s %s", o.targets[0].Name, b.request.Holder.Kind, b.request.Holder.ID))
+	queueFences(tx, o, fmt.Sprintf("an image is loaded into %s for %s %s", o.targets[0].Name, b.request.Holder.Kind, b.request.Holder.ID))
+	return nil
 }
 
 // describe adds the images to load and the handles to attach afterwards.
@@ -538,9 +539,7 @@ func (bind) complete(o *running) bool { return len(o.before.Loads) == 0 }
 // loaded it also lifts, restores or keeps the fences, depending on the outcome.
 func (b bind) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	if outcome.State == cyborg.OperationSucceeded {
-		if err := b.recordLoaded(ctx, tx, o, outcome); err != nil {
-			return err
-		}
+		queueLoaded(tx, o, outcome)
 		return concludeARQs(ctx, tx, o, cyborg.ARQBound, "")
 	}
 
@@ -555,23 +554,17 @@ func (b bind) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 	return restoreFences(ctx, tx, o)
 }
 
-// recordLoaded records the images that were loaded, and lifts the fences that
-// were set for the loading.
-func (bind) recordLoaded(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+// queueLoaded records the images that were loaded, and lifts the fences that
+// were set for the loading. See records.Queue.
+func queueLoaded(tx pgx.Tx, o *running, outcome *cyborg.Outcome) {
 	if len(o.targets) == 0 {
-		return nil
+		return
 	}
 
 	for accelerator, bitstream := range outcome.Bitstreams {
-		_, err := tx.Exec(ctx, "UPDATE deployables SET bitstream_id = $2 WHERE uuid = $1 AND bitstream_id <> $2", accelerator, bitstream)
-		if err != nil {
-			return err
-		}
+		queueBitstream(tx, accelerator, bitstream)
 	}
 
-	if err := recordImages(ctx, tx, o, outcome, false); err != nil {
-		return err
-	}
-
-	return unfenceTargets(ctx, tx, o)
+	queueImages(tx, o, outcome, false)
+	queueUnfence(tx, o)
 }

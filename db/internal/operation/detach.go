@@ -173,9 +173,9 @@ func (d detach) describe(o *running, work *cyborg.Work) {
 func (d detach) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch outcome.State {
 	case cyborg.OperationSucceeded:
-		var handles []uuid.UUID
+		var handles, operations []uuid.UUID
 		for _, h := range d.held(&o.targets[0]) {
-			handles = append(handles, h.UUID)
+			handles, operations = append(handles, h.UUID), append(operations, h.Operation)
 		}
 
 		if d.request.Force {
@@ -184,10 +184,10 @@ func (d detach) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.
 
 		// An accelerator that was in error because of a handle in doubt may be ready
 		// again.
-		if err := inventory.ReleaseHandles(ctx, tx, "uuid = ANY($1)", handles); err != nil {
-			return err
-		}
-		return inventory.Settle(ctx, tx, inventory.UUIDs(o.targets))
+		inventory.QueueRelease(tx, o.host, inventory.UUIDs(o.targets), handles, operations)
+		inventory.QueueSettle(tx, inventory.UUIDs(o.targets))
+
+		return nil
 
 	case cyborg.OperationNeedsOperator:
 		return markInError(ctx, tx, o, outcome)

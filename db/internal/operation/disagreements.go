@@ -328,7 +328,9 @@ func settleHandles(ctx context.Context, tx pgx.Tx, host string, settled []Disagr
 	if err != nil {
 		return err
 	}
-	return inventory.Settle(ctx, tx, free)
+
+	inventory.QueueSettle(tx, free)
+	return nil
 }
 
 // tellSettled writes an event for each attachment that its host has corrected.

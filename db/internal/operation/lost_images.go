@@ -11,18 +11,22 @@ import (
 	"github.com/cyborg-project/cyborg/db/internal/records"
 )
 
-// recordImages records the images that an operation has loaded, so that they
-// can be loaded again: for its targets, and for the other deployables that an
-// image changed, which now have the same one. When a later boot of the host
-// shows another image, a trigger records that the image is lost.
+// queueBitstream records which image a deployable has loaded. See records.Queue.
+func queueBitstream(tx pgx.Tx, deployable uuid.UUID, bitstream string) {
+	records.Queue(tx, "UPDATE deployables SET bitstream_id = $2 WHERE uuid = $1 AND bitstream_id <> $2", deployable, bitstream)
+}
+
+// queueImages records the images that an operation has loaded, so that they can
+// be loaded again: for its targets, and for the other deployables that an image
+// changed, which now have the same one. When a later boot of the host shows
+// another image, a trigger records that the image is lost. See records.Queue.
 //
 // The query of an image's URL is not recorded: the host keeps an image that is
 // loaded, so a reload need not fetch it.
 //
 // A reload is recorded only for its target: the image that other deployables
 // have lost still has to be loaded into them.
-func recordImages(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome, reload bool) error {
-	batch := &pgx.Batch{}
+func queueImages(tx pgx.Tx, o *running, outcome *cyborg.Outcome, reload bool) {
 	for loaded, image := range outcome.Images {
 		var changed []uuid.UUID
 		for i := range o.targets {
@@ -37,14 +41,12 @@ func recordImages(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 
 		// Where the driver reads no bitstream back, or a later report shows another
 		// one, no image is recorded.
-		batch.Queue(`
+		records.Queue(tx, `
 			UPDATE deployables d SET image_lost_at = NULL, image = CASE WHEN d.bitstream_id <> '' AND $3 THEN $2::jsonb END,
 			    image_bitstream = CASE WHEN $3 THEN nullif(d.bitstream_id, '') END,
 			    image_boot = CASE WHEN d.bitstream_id <> '' AND $3 THEN h.boot_id END
 			FROM hosts h WHERE d.uuid = ANY($1) AND h.name = d.host`, changed, image.WithoutQuery(), !o.replaced[loaded])
 	}
-
-	return tx.SendBatch(ctx, batch).Close()
 }
 
 // disturbs reports whether loading an image into one target changes another.

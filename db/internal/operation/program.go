@@ -23,10 +23,7 @@ func newProgram(r cyborg.ProgramRequest, _ records.Options) operationHandler { r
 // choose finds the deployables that the image changes: those of the same
 // program set, or of the whole device.
 func (p program) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
-	if err := inventory.LockHostOfAccelerator(ctx, tx, p.request.Accelerator); err != nil {
-		return choice{}, err
-	}
-
+	records.Queue(tx, inventory.LockHostOfAcceleratorSQL, p.request.Accelerator)
 	targets, err := inventory.LockAccelerators(ctx, tx, `
 		d.device_uuid = (SELECT device_uuid FROM deployables WHERE uuid = $1)
 		AND ($2 OR d.program_set = (SELECT program_set FROM deployables WHERE uuid = $1))`,
@@ -99,13 +96,14 @@ func curable(a *inventory.Accelerator) bool {
 	return a.Lifecycle == cyborg.LifecycleError && a.ErrorKind.Doubt() == cyborg.DoubtImage
 }
 
-func (program) begin(ctx context.Context, tx pgx.Tx, o *running) error {
-	return fenceTargets(ctx, tx, o, fmt.Sprintf("an image is loaded into %s", o.targets[0].Name))
+func (program) begin(_ context.Context, tx pgx.Tx, o *running) error {
+	queueFences(tx, o, fmt.Sprintf("an image is loaded into %s", o.targets[0].Name))
+	return nil
 }
 
-// fenceTargets fences the targets while an image is loaded into them, and
-// remembers their present fences for restoreFences.
-func fenceTargets(ctx context.Context, tx pgx.Tx, o *running, reason string) error {
+// queueFences fences the targets while an image is loaded into them, and
+// remembers their present fences for restoreFences. See records.Queue.
+func queueFences(tx pgx.Tx, o *running, reason string) {
 	o.before.Fences = map[uuid.UUID]cyborg.Fence{}
 	for i := range o.targets {
 		if t := &o.targets[i]; t.Fence != nil {
@@ -113,9 +111,8 @@ func fenceTargets(ctx context.Context, tx pgx.Tx, o *running, reason string) err
 		}
 	}
 
-	_, err := tx.Exec(ctx, "UPDATE deployables SET fence_reason = $2, fence_operation = $3 WHERE uuid = ANY($1)",
+	records.Queue(tx, "UPDATE deployables SET fence_reason = $2, fence_operation = $3 WHERE uuid = ANY($1)",
 		inventory.UUIDs(o.targets), reason, o.id)
-	return err
 }
 
 // withoutSecrets returns the request without the query of its image's URL. The
@@ -150,11 +147,7 @@ func (p program) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg
 	switch outcome.State {
 	case cyborg.OperationSucceeded:
 		if outcome.BitstreamID != "" {
-			_, err := tx.Exec(ctx, "UPDATE deployables SET bitstream_id = $2 WHERE uuid = $1 AND bitstream_id <> $2",
-				o.targets[0].UUID, outcome.BitstreamID)
-			if err != nil {
-				return err
-			}
+			queueBitstream(tx, o.targets[0].UUID, outcome.BitstreamID)
 		}
 
 		var cured []uuid.UUID
@@ -164,15 +157,11 @@ func (p program) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg
 			}
 		}
 
-		if _, err := inventory.SetLifecycle(ctx, tx, cured, cyborg.LifecycleReady); err != nil {
-			return err
-		}
+		inventory.QueueLifecycle(tx, cured, cyborg.LifecycleReady)
+		queueImages(tx, o, outcome, p.request.Reload)
+		queueUnfence(tx, o)
 
-		if err := recordImages(ctx, tx, o, outcome, p.request.Reload); err != nil {
-			return err
-		}
-
-		return unfenceTargets(ctx, tx, o)
+		return nil
 	case cyborg.OperationNeedsOperator:
 		return markUnprogrammed(ctx, tx, o, outcome)
 	default:
@@ -180,12 +169,12 @@ func (p program) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg
 	}
 }
 
-// unfenceTargets lifts the fences of the operation. A target that has to stay
-// fenced for another reason gets that fence; see inventory.RemainingFence.
-func unfenceTargets(ctx context.Context, tx pgx.Tx, o *running) error {
-	_, err := tx.Exec(ctx, "UPDATE deployables d SET fence_reason = "+inventory.RemainingFence+`, fence_operation = NULL
+// queueUnfence lifts the fences of the operation. A target that has to stay
+// fenced for another reason gets that fence; see inventory.RemainingFence. See
+// records.Queue.
+func queueUnfence(tx pgx.Tx, o *running) {
+	records.Queue(tx, "UPDATE deployables d SET fence_reason = "+inventory.RemainingFence+`, fence_operation = NULL
 		WHERE fence_operation = $2 AND uuid = ANY($1)`, inventory.UUIDs(o.targets), o.id)
-	return err
 }
 
 // markUnprogrammed leaves the targets in error, and fenced: nobody knows which
@@ -201,7 +190,7 @@ func markUnprogrammed(ctx context.Context, tx pgx.Tx, o *running, outcome *cybor
 }
 
 // restoreFences lifts the fences of the operation and restores those that
-// fenceTargets has replaced.
+// queueFences has replaced.
 func restoreFences(ctx context.Context, tx pgx.Tx, o *running) error {
 	type row struct {
 		UUID uuid.UUID `json:"uuid"`

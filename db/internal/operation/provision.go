@@ -80,9 +80,7 @@ func (p provision) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 	target := &chosen.targets[0]
 	name := cmp.Or(p.request.Name, target.Name)
 	if name != target.Name {
-		if err := nameFree(ctx, tx, name); err != nil {
-			return err
-		}
+		queueNameFree(tx, name)
 	}
 
 	_, err := tx.Exec(ctx, "UPDATE deployables SET accelerator = $2, untouched = false WHERE uuid = $1", target.UUID, name)
@@ -93,22 +91,23 @@ func (p provision) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 	return err
 }
 
-// nameFree refuses a name that an accelerator has already, with the operation
-// through which it got that name.
-func nameFree(ctx context.Context, tx pgx.Tx, name string) error {
-	has, err := inventory.ReadAccelerators(ctx, tx, " WHERE d.accelerator = $1", name)
-	if err != nil || len(has) == 0 {
-		return err
-	}
+// queueNameFree refuses a name that an accelerator has already, with the
+// operation through which it got that name. See records.Queue.
+func queueNameFree(tx pgx.Tx, name string) {
+	inventory.QueueRead(tx, func(has []inventory.Accelerator) error {
+		if len(has) == 0 {
+			return nil
+		}
 
-	// A provision that has not ended has not moved the accelerator yet.
-	by := has[0].MovedBy
-	if claim := has[0].Claim; claim != nil && claim.Kind == cyborg.OperationProvision {
-		by = claim.Operation
-	}
+		// A provision that has not ended has not moved the accelerator yet.
+		by := has[0].MovedBy
+		if claim := has[0].Claim; claim != nil && claim.Kind == cyborg.OperationProvision {
+			by = claim.Operation
+		}
 
-	return cyborg.Errorf(cyborg.ErrNameTaken, "another accelerator is called %q", name).
-		WithOperation(by).WithHint("Choose another name.")
+		return cyborg.Errorf(cyborg.ErrNameTaken, "another accelerator is called %q", name).
+			WithOperation(by).WithHint("Choose another name.")
+	}, " WHERE d.accelerator = $1", name)
 }
 
 // guard refuses an accelerator that is in service or must not be taken into it.
@@ -140,12 +139,9 @@ func (p provision) guard(targets []inventory.Accelerator, operation uuid.UUID) e
 }
 
 // begin moves the accelerator to installing.
-func (provision) begin(ctx context.Context, tx pgx.Tx, o *running) error {
-	moved, err := inventory.SetLifecycle(ctx, tx, inventory.UUIDs(o.targets), cyborg.LifecycleInstalling)
-	if err == nil && moved == 0 {
-		return records.ErrCollision
-	}
-	return err
+func (provision) begin(_ context.Context, tx pgx.Tx, o *running) error {
+	inventory.QueueLifecycle(tx, inventory.UUIDs(o.targets), cyborg.LifecycleInstalling).Exec(records.MustAffect(records.ErrCollision))
+	return nil
 }
 
 func (provision) describe(*running, *cyborg.Work) {}
@@ -155,19 +151,14 @@ func (provision) describe(*running, *cyborg.Work) {}
 func (provision) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch outcome.State {
 	case cyborg.OperationSucceeded:
-		moved, err := inventory.SetLifecycle(ctx, tx, inventory.UUIDs(o.targets), cyborg.LifecycleReady)
-		if err == nil && moved == 0 {
-			return cyborg.Errorf(cyborg.ErrInternal, "accelerator %q is %s; it cannot become ready", o.targets[0].Name, o.targets[0].Lifecycle)
-		}
-
-		return err
+		inventory.QueueLifecycle(tx, inventory.UUIDs(o.targets), cyborg.LifecycleReady).Exec(records.MustAffect(
+			cyborg.Errorf(cyborg.ErrInternal, "accelerator %q is %s; it cannot become ready", o.targets[0].Name, o.targets[0].Lifecycle)))
+		return nil
 	case cyborg.OperationNeedsOperator:
 		return markInError(ctx, tx, o, outcome)
 	default:
 		if o.state == cyborg.OperationRunning {
-			if _, err := inventory.SetLifecycle(ctx, tx, inventory.UUIDs(o.targets), cyborg.LifecycleInactive); err != nil {
-				return err
-			}
+			inventory.QueueLifecycle(tx, inventory.UUIDs(o.targets), cyborg.LifecycleInactive)
 		}
 
 		return restoreName(ctx, tx, o)
@@ -177,6 +168,11 @@ func (provision) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg
 // restoreName restores the name from before the admission, unless another
 // accelerator has it now.
 func restoreName(ctx context.Context, tx pgx.Tx, o *running) error {
+	// What is queued is sent first, so that a failure below is that of the name.
+	if err := records.Send(ctx, tx); err != nil {
+		return err
+	}
+
 	for i := range o.targets {
 		t := &o.targets[i]
 		if o.before.Name == "" || o.before.Name == t.Name {

@@ -52,8 +52,8 @@ func (retire) describe(*running, *cyborg.Work) {}
 func (retire) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch outcome.State {
 	case cyborg.OperationSucceeded:
-		_, err := inventory.SetLifecycle(ctx, tx, inventory.UUIDs(o.targets), cyborg.LifecycleInactive)
-		return err
+		inventory.QueueLifecycle(tx, inventory.UUIDs(o.targets), cyborg.LifecycleInactive)
+		return nil
 	case cyborg.OperationNeedsOperator:
 		return markInError(ctx, tx, o, outcome)
 	default: // it stays in service, or in error, as before

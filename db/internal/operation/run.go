@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db/internal/ingest"
@@ -33,7 +32,8 @@ type running struct {
 	pending   bool          // Nova has still to be notified of the result
 	age       time.Duration // since its admission
 	handler   operationHandler
-	targets   []inventory.Accelerator // the accelerators that it claims; first the one that the request names
+	first     uuid.UUID               // the accelerator that the request names; zero for none
+	targets   []inventory.Accelerator // the accelerators that it claims, with the first one in front
 
 	// replaced marks the targets that, by a later report, have another image than
 	// the operation loaded; nil if no later report was recorded.
@@ -49,7 +49,6 @@ func (s *Store) lockOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*ru
 	var (
 		o     = running{id: id}
 		input []byte
-		first uuid.UUID
 	)
 	batch := &pgx.Batch{}
 
@@ -84,7 +83,7 @@ func (s *Store) lockOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*ru
 		WHERE operation_id = $1 AND kind = $2 ORDER BY position LIMIT 1`, id, string(cyborg.SubjectAccelerator)).
 		QueryRow(func(row pgx.Row) error {
 			// An operation about a backend may have no accelerator as its subject.
-			if err := row.Scan(&first); !errors.Is(err, pgx.ErrNoRows) {
+			if err := row.Scan(&o.first); !errors.Is(err, pgx.ErrNoRows) {
 				return err
 			}
 			return nil
@@ -94,7 +93,7 @@ func (s *Store) lockOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*ru
 		return nil, err
 	}
 
-	o.targets = inventory.MoveToFront(o.targets, first)
+	o.targets = inventory.MoveToFront(o.targets, o.first)
 
 	request, err := cyborg.DecodeRequest(o.kind, input)
 	if err == nil {
@@ -146,7 +145,7 @@ func (s *Store) begin(ctx context.Context, run Run, andEnd bool) (cyborg.Work, e
 		work = cyborg.Work{Operation: id, Kind: o.kind, Host: o.host}
 
 		if o.state == cyborg.OperationAdmitted {
-			if err := o.start(ctx, tx); err != nil {
+			if err := o.queueStart(ctx, tx); err != nil {
 				return err
 			}
 
@@ -169,14 +168,21 @@ func (s *Store) begin(ctx context.Context, run Run, andEnd bool) (cyborg.Work, e
 			return nil
 		}
 
+		inventory.QueueAgentOf(tx, s.db.Options.SilentAfter, o.host, &work.Instance, &work.HostSilentSince)
+		if err := records.Send(ctx, tx); err != nil {
+			return err
+		}
+
+		// The message has read the targets again.
+		o.targets = inventory.MoveToFront(o.targets, o.first)
 		for i := range o.targets {
 			work.Targets = append(work.Targets, o.targets[i].Target())
 		}
 
 		o.handler.describe(o, &work)
 		work.Assignment = o.assignment
-		work.Instance, work.HostSilentSince, err = inventory.AgentOf(ctx, tx, s.db.Options.SilentAfter, o.host)
-		return err
+
+		return nil
 	})
 	if err != nil {
 		return cyborg.Work{}, err
@@ -185,10 +191,11 @@ func (s *Store) begin(ctx context.Context, run Run, andEnd bool) (cyborg.Work, e
 	return work, nil
 }
 
-// start moves the operation from admitted to running. It checks the guards once
-// more, because the accelerators may have changed since the admission, and
-// reads the targets again after the first change of the operation's kind.
-func (o *running) start(ctx context.Context, tx pgx.Tx) error {
+// queueStart moves the operation from admitted to running. It checks the guards
+// once more, because the accelerators may have changed since the admission, and
+// reads the targets again after the first change of the operation's kind. See
+// records.Queue.
+func (o *running) queueStart(ctx context.Context, tx pgx.Tx) error {
 	if o.cancelled {
 		return cyborg.Errorf(cyborg.ErrCancelled, "the operation was cancelled before it began").WithOperation(o.id)
 	}
@@ -201,19 +208,14 @@ func (o *running) start(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 
-	before := o.targets
 	batch := &pgx.Batch{}
 	batch.Queue("UPDATE operations SET state = $2, started_at = now(), before = $3, run_id = $5 WHERE id = $1 AND state = ANY($4)",
 		o.id, string(cyborg.OperationRunning), o.before, records.Texts(cyborg.Sources(cyborg.OperationTransitions(), cyborg.OperationRunning)), o.run)
-	if len(before) > 0 {
-		inventory.QueueLockAccelerators(batch, &o.targets, "d.uuid = ANY($1)", inventory.UUIDs(before))
+	if len(o.targets) > 0 {
+		inventory.QueueLockAccelerators(batch, &o.targets, "d.uuid = ANY($1)", inventory.UUIDs(o.targets))
 	}
 
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil || len(before) == 0 {
-		return err
-	}
-
-	o.targets = inventory.MoveToFront(o.targets, before[0].UUID)
+	records.QueueBatch(tx, batch)
 	return nil
 }
 
@@ -312,20 +314,22 @@ func (o *running) findReplaced(outcome *cyborg.Outcome) {
 }
 
 // conclude makes the last change of the operation's kind and ends the
-// operation.
+// operation, at the latest with the commit; see records.Queue.
 func (o *running) conclude(ctx context.Context, tx pgx.Tx, outcome *cyborg.Outcome) error {
 	if err := o.handler.end(ctx, tx, o, outcome); err != nil {
 		return err
 	}
-	return o.finish(ctx, tx, outcome)
+
+	o.queueFinish(tx, outcome)
+	return nil
 }
 
-// finish releases the operation's claims and sets its final state. The claims
-// go first: a constraint of the schema lets only open operations have claims.
-func (o *running) finish(ctx context.Context, tx pgx.Tx, outcome *cyborg.Outcome) error {
-	batch := &pgx.Batch{}
+// queueFinish releases the operation's claims and sets its final state. The
+// claims go first: a constraint of the schema lets only open operations have
+// claims.
+func (o *running) queueFinish(tx pgx.Tx, outcome *cyborg.Outcome) {
 	if len(o.targets) > 0 {
-		batch.Queue("DELETE FROM claims WHERE operation_id = $1", o.id)
+		records.Queue(tx, "DELETE FROM claims WHERE operation_id = $1", o.id)
 	}
 
 	// nil keeps the recorded steps, and leaves the result empty.
@@ -343,17 +347,10 @@ func (o *running) finish(ctx context.Context, tx pgx.Tx, outcome *cyborg.Outcome
 		input = secretive.forget()
 	}
 
-	batch.Queue(`
+	records.Queue(tx, `
 		UPDATE operations
 		SET state = $2, error = $3, result = $4, steps = coalesce($5, steps), ended_at = now(), run_id = $7, input = coalesce($8, input)
 		WHERE id = $1 AND state = ANY($6)`,
 		o.id, string(outcome.State), outcome.Error, result, steps,
-		records.Texts(cyborg.Sources(cyborg.OperationTransitions(), outcome.State)), o.run, input).Exec(func(tag pgconn.CommandTag) error {
-		if tag.RowsAffected() == 0 {
-			return records.ErrCollision
-		}
-		return nil
-	})
-
-	return tx.SendBatch(ctx, batch).Close()
+		records.Texts(cyborg.Sources(cyborg.OperationTransitions(), outcome.State)), o.run, input).Exec(records.MustAffect(records.ErrCollision))
 }

@@ -3,7 +3,6 @@ package records
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -36,11 +35,11 @@ var ErrCollision = errors.New("others changed what this transaction had read")
 // lock of the host; see lock_arqs.go.
 //
 // Locks, reads and writes that do not need each other's results go to the
-// database in one batch (pgx.Batch). Each statement of the batch still sees
-// what was committed before it began, and a round trip costs more than most of
-// them.
+// database in one message: in a batch (pgx.Batch), or as statements that Queue
+// adds to the next message. Each statement still sees what was committed before
+// it began, and a round trip costs more than most of them.
 func (d *DB) Change(ctx context.Context, actor cyborg.Actor, operation uuid.UUID, body func(tx pgx.Tx) error) error {
-	return d.transact(ctx, beginAs(actor, operation, ""), body)
+	return d.transact(ctx, settings{actor, operation, ""}, body)
 }
 
 // ChangeByKey is like DB.Change, for transactions whose statements find a few
@@ -50,14 +49,14 @@ func (d *DB) Change(ctx context.Context, actor cyborg.Actor, operation uuid.UUID
 // that are longer than ours are, and planning costs more than the statement
 // itself.
 func (d *DB) ChangeByKey(ctx context.Context, actor cyborg.Actor, operation uuid.UUID, body func(tx pgx.Tx) error) error {
-	return d.transact(ctx, beginAs(actor, operation, ", set_config('plan_cache_mode', 'force_generic_plan', true)"), body)
+	return d.transact(ctx, settings{actor, operation, ", set_config('plan_cache_mode', 'force_generic_plan', true)"}, body)
 }
 
-// transact runs body in a transaction that the statement begin begins, and
-// tries it again where it has collided with another one. After the commit it
-// says so to Committed. Whether there were events in it, only the triggers know;
-// nearly every change has some, and a wake-up for nothing costs little.
-func (d *DB) transact(ctx context.Context, begin string, body func(tx pgx.Tx) error) error {
+// transact runs body in a transaction with these settings, and tries it again
+// where it has collided with another one. After the commit it says so to
+// Committed. Whether there were events in it, only the triggers know; nearly
+// every change has some, and a wake-up for nothing costs little.
+func (d *DB) transact(ctx context.Context, with settings, body func(tx pgx.Tx) error) error {
 	// One turn for all tries: a transaction that has waited for it is not refused
 	// for overload because it has collided.
 	ctx, release, err := TakeTurn(ctx)
@@ -75,7 +74,7 @@ func (d *DB) transact(ctx context.Context, begin string, body func(tx pgx.Tx) er
 			}
 		}
 
-		err = pgx.BeginTxFunc(ctx, d.Pool.Connections, pgx.TxOptions{BeginQuery: begin}, body)
+		err = d.try(ctx, with, body)
 		if !collided(err) {
 			break
 		}
@@ -91,20 +90,21 @@ func (d *DB) transact(ctx context.Context, begin string, body func(tx pgx.Tx) er
 	return d.Failure(ctx, err)
 }
 
-// beginAs returns the statements that begin a transaction and set who makes its
-// changes, and in which operation; more continues the list of settings. They
-// are sent as one simple query, which cannot have parameters, so the values are
-// written in hexadecimal: no value can then end the string that it stands in.
-func beginAs(actor cyborg.Actor, operation uuid.UUID, more string) string {
-	text := ""
-	if operation != uuid.Nil {
-		text = operation.String()
+// try runs body in one transaction, which is committed unless body fails.
+func (d *DB) try(ctx context.Context, with settings, body func(tx pgx.Tx) error) error {
+	conn, err := d.Pool.Connections.Acquire(ctx)
+	if err != nil {
+		return err
 	}
-	return fmt.Sprintf(`BEGIN ISOLATION LEVEL READ COMMITTED;
-		SELECT set_config('cyborg.actor', convert_from(decode('%x', 'hex'), 'UTF8'), true),
-		       set_config('cyborg.request_id', convert_from(decode('%x', 'hex'), 'UTF8'), true),
-		       set_config('cyborg.operation', convert_from(decode('%x', 'hex'), 'UTF8'), true)%s`,
-		actor.Name, actor.RequestID, text, more)
+	defer conn.Release()
+
+	tx := with.begin(conn.Conn())
+	defer func() { _ = tx.Rollback(ctx) }() // nothing is left to roll back after a commit
+
+	if err := body(tx); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
 }
 
 // Repairer is the actor of changes that the system makes on its own.
