@@ -53,6 +53,9 @@ func (p program) doctorCommand() *cobra.Command {
 				return
 			}
 
+			if err := checkIdentity(c); err != nil {
+				f.Error("certificate", err, "Give the agent the certificate of its host.")
+			}
 			f.OKf("configuration", "is good; this host is %s", c.Agent.Host)
 
 			examineStateDir(f, c.Agent.StateDir)

@@ -152,6 +152,27 @@ func OfCertificate(certificate *x509.Certificate, trustDomain string) (Identity,
 	return i, nil
 }
 
+// CheckOwn compares the certificate of a process with what the process is; an
+// empty name is any. The error is of kind ErrInvalid, and names the certificate as
+// the caller does. One that names nobody may be right where the other end is not
+// ours, so it is no error.
+func CheckOwn(certificate string, of *x509.Certificate, own Identity) error {
+	for _, uri := range of.URIs {
+		named, err := Parse(uri.String())
+		if err != nil || named == own || own.Name == "" && named.TrustDomain == own.TrustDomain && named.Role == own.Role {
+			continue
+		}
+
+		wanted := own
+		if own.Name == "" {
+			wanted.Name = "NAME"
+		}
+		return cyborg.Errorf(cyborg.ErrInvalid, "%s is the certificate of %s, and this process needs one of %s", certificate, named, wanted).
+			WithHint("Give it a certificate of its own. Upper and lower case differ in a host's name (agent.host), and the trust domain is identity.trust_domain.")
+	}
+	return nil
+}
+
 // OfConnection returns whom the verified certificate of the other end names. The
 // error is of kind ErrUnauthenticated where the other end has shown none that an
 // authority has signed, else as that of OfCertificate.

@@ -63,10 +63,8 @@ func Examine(ctx context.Context, f *doctor.Findings, c config.Temporal, want Ex
 	e := examiner{Findings: f, client: lazy, namespace: options.Namespace}
 
 	asked := time.Now()
-	if !e.ask(ctx, "temporal", func(ctx context.Context) error {
-		_, err := lazy.WorkflowService().GetSystemInfo(ctx, &workflowservice.GetSystemInfoRequest{})
-		return err
-	}, fmt.Sprintf("Start it, or set temporal.address or TEMPORAL_ADDRESS: %s does not answer.", options.HostPort)) {
+	if err := e.answers(ctx); err != nil {
+		f.Error("temporal", err, remedy(err, options.HostPort))
 		return
 	}
 
@@ -82,6 +80,14 @@ func Examine(ctx context.Context, f *doctor.Findings, c config.Temporal, want Ex
 	if want.Queue != "" {
 		e.pollers(ctx, want)
 	}
+}
+
+// answers returns nil where Temporal answers.
+func (e *examiner) answers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, examineLimit)
+	defer cancel()
+	_, err := e.client.WorkflowService().GetSystemInfo(ctx, &workflowservice.GetSystemInfoRequest{})
+	return err
 }
 
 // examiner asks one cluster about one namespace.
