@@ -182,7 +182,11 @@ func (s *standalone) open(stderr io.Writer) (err error) {
 
 	s.later(func(context.Context) error { return s.state.Close() })
 	s.say("State is in %s.", s.state.Path())
-	return s.openLog(stderr)
+	if err := s.openLog(stderr); err != nil {
+		return err
+	}
+	engine.LogRefusedConnections(s.log)
+	return nil
 }
 
 // migrate brings the schema of Cyborg's database to the version of this

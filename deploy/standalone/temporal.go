@@ -57,7 +57,9 @@ func runTemporal(ctx context.Context, c *config.Config, out, stderr io.Writer) e
 	}
 	embedded.PostgresURL, embedded.UIGuard = urls, web.GuardBrowsers(true)
 
-	e, err := engine.Start(ctx, embedded, c.Log.Logger(stderr))
+	log := c.Log.Logger(stderr)
+	engine.LogRefusedConnections(log)
+	e, err := engine.Start(ctx, embedded, log)
 	if ctx.Err() != nil && e == nil {
 		return nil // the process was told to stop during the start
 	}

@@ -307,4 +307,9 @@ func TestGuardedEngineNeedsACertificate(t *testing.T) {
 		require.Error(t, err, name)
 		c.Close()
 	}
+
+	// The log of the server says so, too.
+	for _, reason := range []string{"tls: client didn't provide a certificate", "tls: first record does not look like a TLS handshake"} {
+		require.Eventually(t, func() bool { return engine.RefusedConnections.Has(reason) }, time.Minute, 10*time.Millisecond, reason)
+	}
 }
