@@ -65,6 +65,7 @@ func (p program) doctorCommand() *cobra.Command {
 			examineEndpoints(cmd.Context(), f, c)
 			temporalclient.Examine(cmd.Context(), f, c.Temporal, temporalclient.Examination{
 				Queue: workflows.AgentQueue(c.Agent.Host), IfUnserved: "Start the agent of this host.",
+				Renewed: agent.EnrolledFiles(c.Agent.StateDir).Cert,
 			})
 
 			examineCertificates(f, c.Agent)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/api/serviceerror"
@@ -36,8 +37,14 @@ func (refusing) GetSystemInfo(context.Context, *workflowservice.GetSystemInfoReq
 // issue puts a certificate with its key into a file.
 func issue(t *testing.T, from *pki.Authority, role identity.Role, name string) string {
 	t.Helper()
+	return issueFor(t, from, role, name, 0)
+}
+
+// issueFor is issue for a certificate that is valid for this long; 0 for any time.
+func issueFor(t *testing.T, from *pki.Authority, role identity.Role, name string, life time.Duration) string {
+	t.Helper()
 	certificate, key, err := from.IssuePair(pki.Leaf{
-		Identity: identity.Identity{TrustDomain: "lab", Role: role, Name: name}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)},
+		Valid: life, Identity: identity.Identity{TrustDomain: "lab", Role: role, Name: name}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)},
 	})
 	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), name)
@@ -96,9 +103,10 @@ func TestErrorsSayWhatIsWrong(t *testing.T) {
 
 		var findings doctor.Findings
 		Examine(t.Context(), &findings, configured, Examination{})
-		require.Contains(t, findings.All()[0].Found, test.says, name)
-		require.Contains(t, findings.All()[0].Do, test.do, name)
-		require.NotContains(t, findings.All()[0].Do, "Start it", name)
+		last := findings.All()[len(findings.All())-1]
+		require.Contains(t, last.Found, test.says, name)
+		require.Contains(t, last.Do, test.do, name)
+		require.NotContains(t, last.Do, "Start it", name)
 	}
 }
 
@@ -125,4 +133,25 @@ func TestOwnCertificate(t *testing.T) {
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 		require.ErrorContains(t, err, "is the certificate of spiffe://lab/host/h2, and this process needs one of spiffe://lab/")
 	}
+}
+
+// TestCertificatesForTemporalThatEndSoon: the doctor warns before the end.
+func TestCertificatesForTemporalThatEndSoon(t *testing.T) {
+	t.Parallel()
+	ours := authority(t)
+	soon, late := issueFor(t, ours, identity.Host, "h1", 13*24*time.Hour), issueFor(t, ours, identity.Host, "h1", 15*24*time.Hour)
+	state := func(file, renewed string) doctor.State {
+		var findings doctor.Findings
+		configured := config.Temporal{Address: "127.0.0.1:1", TLS: config.TemporalTLS{CA: ours.CertificateFile(), Cert: file, Key: file}}
+		Examine(t.Context(), &findings, configured, Examination{Renewed: renewed})
+		require.Equal(t, "certificate of temporal.tls.cert", findings.All()[0].Check)
+		require.Equal(t, doctor.Finding{
+			Check: "certificate of temporal.tls.ca", State: doctor.OK, Found: "is valid until " + ours.Certificate().NotAfter.UTC().Format(time.DateOnly),
+		}, findings.All()[1])
+		return findings.All()[0].State
+	}
+
+	require.Equal(t, doctor.Warning, state(soon, ""))
+	require.Equal(t, doctor.OK, state(late, ""))
+	require.Equal(t, doctor.OK, state(soon, soon), "its agent renews it")
 }
