@@ -51,7 +51,7 @@ func runTemporal(ctx context.Context, c *config.Config, out, stderr io.Writer) e
 		defer state.Close() //nolint:errcheck // the process ends, which unlocks it as well
 	}
 
-	embedded, err := engineConfig(c, state)
+	embedded, held, err := engineConfig(c, state)
 	if err != nil {
 		return err
 	}
@@ -67,6 +67,7 @@ func runTemporal(ctx context.Context, c *config.Config, out, stderr io.Writer) e
 		return err
 	}
 
+	go held.keep(ctx, log)
 	fmt.Fprintf(out, "Temporal is ready at %s, namespace %s; its UI at %s.\n", e.FrontendAddress(), e.Namespace(), e.UIURL())
 
 	select {

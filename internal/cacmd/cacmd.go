@@ -120,6 +120,9 @@ func (i issue) run(cmd *cobra.Command, dir, role, name string) error {
 	if err != nil {
 		return err
 	}
+	if err := authority.CheckTime(time.Now()); err != nil {
+		return err
+	}
 
 	if sameFile(i.out+".crt", authority.CertificateFile()) {
 		return commandline.UsageErrorf(cmd, "--out %s is the authority itself, whose key would be lost: name other files", i.out)

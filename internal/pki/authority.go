@@ -315,6 +315,18 @@ func (a *Authority) Issue(public crypto.PublicKey, leaf Leaf) (*x509.Certificate
 	return certificate, nil
 }
 
+// CheckTime returns an error of kind ErrInvalid for an authority that is not valid
+// now: nobody would accept what it signs.
+func (a *Authority) CheckTime(now time.Time) error {
+	if !now.Before(a.certificate.NotBefore) && now.Before(a.certificate.NotAfter) {
+		return nil
+	}
+
+	return cyborg.Errorf(cyborg.ErrInvalid, "the authority in %s is valid from %s to %s, and now it is %s", a.dir,
+		a.certificate.NotBefore.UTC().Format(time.RFC3339), a.certificate.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339)).
+		WithHint("Look at this machine's clock: it is wrong now, or was when the authority was made. In the second case move the directory away, so that another authority is made, and give everybody a certificate of that one.")
+}
+
 // IssueRequest is Issue for the key of a certificate request in DER. Nothing else
 // of the request counts: whom the certificate names is the caller's decision. The
 // signature proves that whoever asks has the private key.
