@@ -62,7 +62,13 @@ func Make(dir string) (*Authority, error) {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the directory of the authority: %w", err)
 	}
 
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	// Only the directory itself is closed to others: those above it may be for
+	// everybody, such as /etc/cyborg.
+	err = os.MkdirAll(filepath.Dir(dir), 0o755)
+	if err == nil {
+		err = os.Mkdir(dir, 0o700)
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the directory of the authority cannot be made: %w", err)
 	}
 
