@@ -187,6 +187,7 @@ func (s *standalone) open(stderr io.Writer) (err error) {
 		return err
 	}
 	engine.LogRefusedConnections(s.log)
+	engine.RedirectLibraries(s.log)
 	return nil
 }
 

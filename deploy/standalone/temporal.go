@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 
 	"github.com/spf13/cobra"
 
@@ -55,10 +56,12 @@ func runTemporal(ctx context.Context, c *config.Config, out, stderr io.Writer) e
 	if err != nil {
 		return err
 	}
-	embedded.PostgresURL, embedded.UIGuard = urls, web.GuardBrowsers(true)
+	guard := web.GuardBrowsers(true)
+	embedded.PostgresURL, embedded.UIGuard = urls, func(ui http.Handler) http.Handler { return web.Identified(guard(ui)) }
 
 	log := c.Log.Logger(stderr)
 	engine.LogRefusedConnections(log)
+	engine.RedirectLibraries(log)
 	e, err := engine.Start(ctx, embedded, log)
 	if ctx.Err() != nil && e == nil {
 		return nil // the process was told to stop during the start

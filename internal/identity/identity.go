@@ -8,6 +8,7 @@
 package identity
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"net/url"
@@ -153,17 +154,20 @@ func OfCertificate(certificate *x509.Certificate, trustDomain string) (Identity,
 }
 
 // CheckOwn compares the certificate of a process with what the process is; an
-// empty name is any. The error is of kind ErrInvalid, and names the certificate as
-// the caller does. One that names nobody may be right where the other end is not
-// ours, so it is no error.
+// empty trust domain or name is any. The error is of kind ErrInvalid, and names the
+// certificate as the caller does. One that names nobody may be right where the other
+// end is not ours, so it is no error.
 func CheckOwn(certificate string, of *x509.Certificate, own Identity) error {
 	for _, uri := range of.URIs {
 		named, err := Parse(uri.String())
-		if err != nil || named == own || own.Name == "" && named.TrustDomain == own.TrustDomain && named.Role == own.Role {
+		if err != nil {
 			continue
 		}
 
-		wanted := own
+		wanted := Identity{TrustDomain: cmp.Or(own.TrustDomain, named.TrustDomain), Role: own.Role, Name: cmp.Or(own.Name, named.Name)}
+		if named == wanted {
+			continue
+		}
 		if own.Name == "" {
 			wanted.Name = "NAME"
 		}
