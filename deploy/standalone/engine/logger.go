@@ -112,14 +112,12 @@ func RedirectLibraries(out *slog.Logger) {
 // libraries writes each line that is printed to the log.
 type libraries struct{ out *slog.Logger }
 
-// uiLoaded is what the Web UI prints at each start, once for each of its clients.
-const uiLoaded = "Loaded CA cert from base64"
-
 // Write logs a line. It is a warning, as nobody prints so what goes well, but for
 // the Web UI.
 func (l libraries) Write(line []byte) (int, error) {
 	level, text := slog.LevelWarn, strings.TrimSpace(string(line))
-	if text == uiLoaded {
+	// The Web UI prints this at each start about each of its certificates.
+	if strings.HasPrefix(text, "Loaded ") && strings.HasSuffix(text, " from base64") {
 		level = slog.LevelDebug
 	}
 	l.out.LogAttrs(context.Background(), level, "a library says", slog.String("text", text))
