@@ -214,7 +214,7 @@ func TestDoctorFindings(t *testing.T) {
 		"no steps": {func(f *fakeAPI) {
 			f.usage(cyborg.HostUsage{Host: "h1", Error: cyborg.UsageUnanswered}, cyborg.HostUsage{Host: "h2", Error: "is silent"})
 		}, "steps of hosts", doctor.Failed, "1 heard, but no answer comes by way of Temporal: h1"},
-		"no host":        {func(f *fakeAPI) { f.hosts() }, "hosts", doctor.Warning, "none has ever reported"},
+		"no host": {func(f *fakeAPI) { f.hosts() }, "hosts", doctor.Warning, "none has ever reported"},
 		"a host never heard": {func(f *fakeAPI) {
 			f.answers("GET /v1/hosts", http.StatusOK, map[string]any{"host": []cyborg.Host{{Name: "h1", Silent: true, RegisteredAt: noon, Backends: []cyborg.Backend{}}}})
 		}, "hosts", doctor.Failed, "1 of 1 silent: h1 (never heard)"},

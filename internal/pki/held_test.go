@@ -42,9 +42,9 @@ func TestHeldCertificateIsRenewedWhileItsHolderRuns(t *testing.T) {
 
 		ctx, stop := context.WithCancel(t.Context())
 		go held.Run(ctx, slog.New(slog.DiscardHandler))
-		time.Sleep(15 * time.Hour)
+		<-time.After(15 * time.Hour)
 		require.Equal(t, first.Leaf.Raw, read().Leaf.Raw)
-		time.Sleep(2 * time.Hour)
+		<-time.After(2 * time.Hour)
 		second := read()
 		require.True(t, second.Leaf.NotAfter.After(first.Leaf.NotAfter))
 		require.Equal(t, first.PrivateKey, second.PrivateKey)

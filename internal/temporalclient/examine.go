@@ -96,9 +96,9 @@ func examineFiles(f *doctor.Findings, c config.Temporal, renewed string) {
 		return // Options has said what is wrong
 	}
 
-	switch cert := profile.TLS.ClientCertPath; {
-	case cert == "":
-	case cert == renewed:
+	switch cert := profile.TLS.ClientCertPath; cert {
+	case "":
+	case renewed:
 		f.EnrolledCertificateFile("temporal.tls.cert", cert, time.Now())
 	default:
 		f.CertificateFile("temporal.tls.cert", cert, time.Now())

@@ -102,7 +102,7 @@ func (e *explainer) handshake(ctx context.Context) string {
 	if err != nil {
 		return ""
 	}
-	defer raw.Close()
+	defer raw.Close() //nolint:errcheck // nothing was written to it that anybody waits for
 
 	name, _, _ := net.SplitHostPort(e.address)
 	requested, shown := false, tls.Certificate{}
@@ -111,8 +111,9 @@ func (e *explainer) handshake(ctx context.Context) string {
 			return ""
 		}
 	}
-	connection := tls.Client(raw, &tls.Config{ //nolint:gosec // see above
-		ServerName: name, InsecureSkipVerify: true, NextProtos: []string{"h2"},
+	connection := tls.Client(raw, &tls.Config{
+		ServerName: name, NextProtos: []string{"h2"},
+		InsecureSkipVerify: true, //nolint:gosec // see above
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			requested = true
 			return &shown, nil

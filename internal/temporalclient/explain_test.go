@@ -31,7 +31,7 @@ type refusing struct {
 }
 
 func (refusing) GetSystemInfo(context.Context, *workflowservice.GetSystemInfoRequest) (*workflowservice.GetSystemInfoResponse, error) {
-	return nil, serviceerror.NewPermissionDenied("Request unauthorized.", "spiffe://lab/host/h2 may not do this").(*serviceerror.PermissionDenied).Status().Err()
+	return nil, serviceerror.ToStatus(serviceerror.NewPermissionDenied("Request unauthorized.", "spiffe://lab/host/h2 may not do this")).Err()
 }
 
 // issue puts a certificate with its key into a file.

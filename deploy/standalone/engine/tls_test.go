@@ -218,10 +218,10 @@ func TestCertificatesAreRefused(t *testing.T) {
 
 	for want, given := range map[string]pki.Files{
 		"is the certificate of spiffe://lab/admin/ann, and this process needs one of spiffe://lab/server/NAME": {Cert: admin, Key: admin, CA: good.CA},
-		"needs all of a certificate, a key and a client CA": {},
-		"needs all of a certificate":                        {Cert: good.Cert},
-		"cannot be used":                                    {Cert: good.Cert, Key: other.Key, CA: good.CA},
-		"holds no certificate":                              {Cert: good.Cert, Key: good.Key, CA: good.Key},
+		"needs all of a certificate, a key and a client CA":                                                    {},
+		"needs all of a certificate": {Cert: good.Cert},
+		"cannot be used":             {Cert: good.Cert, Key: other.Key, CA: good.CA},
+		"holds no certificate":       {Cert: good.Cert, Key: good.Key, CA: good.Key},
 	} {
 		_, err := engine.Start(t.Context(), engine.Config{Listen: "127.0.0.1:0", UIListen: "127.0.0.1:0", TLS: given}, slog.New(slog.DiscardHandler))
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
