@@ -3,7 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
-	stdlog "log"
+	stdlog "log" //nolint:depguard // it is what libraries print by
 	"log/slog"
 	"slices"
 	"strings"

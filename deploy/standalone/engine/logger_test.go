@@ -3,7 +3,7 @@ package engine
 import (
 	"bytes"
 	"errors"
-	"log"
+	"log" //nolint:depguard // see RedirectLibraries
 	"log/slog"
 	"strings"
 	"testing"
