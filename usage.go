@@ -31,6 +31,10 @@ type DeployableUsage struct {
 	Error   string             `json:"error,omitempty"`
 }
 
+// UsageUnanswered is the error of a host that has not answered in time, though it
+// is heard.
+const UsageUnanswered = "did not answer in time"
+
 // HostUsage is one host's part of a census.
 type HostUsage struct {
 	Host        string            `json:"host"`

@@ -57,7 +57,7 @@ func Census(ctx workflow.Context, in CensusInput) (cyborg.Census, error) {
 
 // Unanswered returns the entry of a host that did not answer in time.
 func Unanswered(host string) cyborg.HostUsage {
-	return cyborg.HostUsage{Host: host, Error: "did not answer in time", Deployables: []cyborg.DeployableUsage{}}
+	return cyborg.HostUsage{Host: host, Error: cyborg.UsageUnanswered, Deployables: []cyborg.DeployableUsage{}}
 }
 
 // askUsage asks one host once, within the time that is left. An agent that is

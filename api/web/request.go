@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/limiter"
 )
 
@@ -98,6 +99,15 @@ func requestIDOf(r *http.Request) string {
 		return id
 	}
 	return "req-" + uuid.NewString()
+}
+
+// Identified gives each request its ID, for a listener without Observe.
+func Identified(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		x := &exchange{requestID: requestIDOf(r)}
+		w.Header().Set(RequestIDHeader, x.requestID)
+		next.ServeHTTP(w, r.WithContext(cyborg.WithRequestID(context.WithValue(r.Context(), exchangeKey{}, x), x.requestID)))
+	})
 }
 
 // LimiterClass returns the class of requests with that HTTP method.

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"sync"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/config"
@@ -28,16 +29,18 @@ const (
 // the authority of its clients are. At the first start it makes an authority in
 // the state directory, the certificate of Temporal and one for the operator's
 // command line. They are valid as long as the authority, whose key is beside
-// them: whoever could steal one could make another.
-func makeCertificates(c *config.Config, state *statedir.Dir) (pki.Files, error) {
+// them: whoever could steal one could make another. The caller keeps them valid
+// while Temporal runs.
+func makeCertificates(c *config.Config, state *statedir.Dir) (files pki.Files, held certificates, err error) {
 	authority, err := pki.Make(state.Join(certificatesDir))
 	if err != nil {
-		return pki.Files{}, err
+		return files, nil, err
 	}
 
 	admin := identity.Identity{TrustDomain: c.Identity.TrustDomain, Role: identity.Admin, Name: adminName}
-	if _, err := authority.Hold(state.Join(certificatesDir, "admin.pem"), pki.Leaf{Identity: admin, Valid: pki.AuthorityLife}); err != nil {
-		return pki.Files{}, err
+	operator, err := authority.Hold(state.Join(certificatesDir, "admin.pem"), pki.Leaf{Identity: admin, Valid: pki.AuthorityLife})
+	if err != nil {
+		return files, nil, err
 	}
 
 	leaf := pki.Leaf{
@@ -48,11 +51,25 @@ func makeCertificates(c *config.Config, state *statedir.Dir) (pki.Files, error) 
 		leaf.DNS = append(leaf.DNS, name)
 	}
 
-	held, err := authority.Hold(state.Join(certificatesDir, "temporal.pem"), leaf)
+	temporal, err := authority.Hold(state.Join(certificatesDir, "temporal.pem"), leaf)
 	if err != nil {
-		return pki.Files{}, err
+		return files, nil, err
 	}
-	return held.Files(), nil
+	return temporal.Files(), certificates{operator, temporal}, nil
+}
+
+// certificates are those that this process holds in files; none where an operator
+// does.
+type certificates []*pki.Held
+
+// keep renews them until ctx ends.
+func (c certificates) keep(ctx context.Context, log *slog.Logger) {
+	var running sync.WaitGroup
+	for _, one := range c {
+		running.Go(func() { one.Run(ctx, log) })
+	}
+	running.Wait()
+	<-ctx.Done()
 }
 
 // chooseAuthority has hosts enroll by the authority in the state directory, if

@@ -102,7 +102,7 @@ func (s *standalone) start(ctx context.Context, stderr io.Writer) ([]server.Part
 	conductor := bufconn.Listen(connectionBuffer)
 	listeners.ConnectAgents(conductor)
 
-	embedded, err := s.engineConfig()
+	embedded, held, err := s.engineConfig()
 	if err != nil {
 		return nil, err
 	}
@@ -138,6 +138,7 @@ func (s *standalone) start(ctx context.Context, stderr io.Writer) ([]server.Part
 	parts := []server.Part{
 		watched("PostgreSQL", records.done, records.err),
 		watched("Temporal", temporal.Done(), temporal.Err),
+		{Name: "certificates", Run: func(ctx context.Context) error { held.keep(ctx, s.log); return nil }},
 		{Name: "server", Run: func(ctx context.Context) error {
 			return server.Run(ctx, s.config, server.Deps{
 				Temporal: connected, Namespace: temporal.Namespace(), DatabaseURL: records.url(database),
@@ -182,7 +183,12 @@ func (s *standalone) open(stderr io.Writer) (err error) {
 
 	s.later(func(context.Context) error { return s.state.Close() })
 	s.say("State is in %s.", s.state.Path())
-	return s.openLog(stderr)
+	if err := s.openLog(stderr); err != nil {
+		return err
+	}
+	engine.LogRefusedConnections(s.log)
+	engine.RedirectLibraries(s.log)
+	return nil
 }
 
 // migrate brings the schema of Cyborg's database to the version of this
@@ -197,25 +203,26 @@ func (s *standalone) migrate(ctx context.Context, databaseURL string) error {
 
 // engineConfig returns the configuration of the embedded Temporal, without its
 // database.
-func (s *standalone) engineConfig() (engine.Config, error) {
-	made, err := engineConfig(s.config, s.state)
+func (s *standalone) engineConfig() (engine.Config, certificates, error) {
+	made, held, err := engineConfig(s.config, s.state)
 	if err != nil {
-		return engine.Config{}, err
+		return engine.Config{}, nil, err
 	}
 
 	made.UIGuard, err = uiGuard(s.config)
-	return made, err
+	return made, held, err
 }
 
 // engineConfig returns the configuration of an embedded Temporal, without its
 // database. Unless certificates are configured, it makes some in the state
-// directory.
-func engineConfig(c *config.Config, state *statedir.Dir) (engine.Config, error) {
+// directory, which the caller keeps valid.
+func engineConfig(c *config.Config, state *statedir.Dir) (engine.Config, certificates, error) {
 	files := c.Standalone.TemporalTLS.Files()
+	var held certificates
 	if files.Cert == "" {
 		var err error
-		if files, err = makeCertificates(c, state); err != nil {
-			return engine.Config{}, err
+		if files, held, err = makeCertificates(c, state); err != nil {
+			return engine.Config{}, nil, err
 		}
 	}
 
@@ -224,7 +231,7 @@ func engineConfig(c *config.Config, state *statedir.Dir) (engine.Config, error) 
 		TLS: files, TrustDomain: c.Identity.TrustDomain, UIWrites: c.Standalone.TemporalUIWrites,
 		Namespace: c.Temporal.Namespace, Retention: c.Retention.Histories,
 		SearchAttributes: workflows.SearchAttributes(),
-	}, nil
+	}, held, nil
 }
 
 // engine starts the embedded Temporal, and has it stopped at the end.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/http"
 
 	"github.com/spf13/cobra"
 
@@ -51,13 +52,17 @@ func runTemporal(ctx context.Context, c *config.Config, out, stderr io.Writer) e
 		defer state.Close() //nolint:errcheck // the process ends, which unlocks it as well
 	}
 
-	embedded, err := engineConfig(c, state)
+	embedded, held, err := engineConfig(c, state)
 	if err != nil {
 		return err
 	}
-	embedded.PostgresURL, embedded.UIGuard = urls, web.GuardBrowsers(true)
+	guard := web.GuardBrowsers(true)
+	embedded.PostgresURL, embedded.UIGuard = urls, func(ui http.Handler) http.Handler { return web.Identified(guard(ui)) }
 
-	e, err := engine.Start(ctx, embedded, c.Log.Logger(stderr))
+	log := c.Log.Logger(stderr)
+	engine.LogRefusedConnections(log)
+	engine.RedirectLibraries(log)
+	e, err := engine.Start(ctx, embedded, log)
 	if ctx.Err() != nil && e == nil {
 		return nil // the process was told to stop during the start
 	}
@@ -65,6 +70,7 @@ func runTemporal(ctx context.Context, c *config.Config, out, stderr io.Writer) e
 		return err
 	}
 
+	go held.keep(ctx, log)
 	fmt.Fprintf(out, "Temporal is ready at %s, namespace %s; its UI at %s.\n", e.FrontendAddress(), e.Namespace(), e.UIURL())
 
 	select {

@@ -21,7 +21,7 @@ func uiGuard(c *config.Config) (func(http.Handler) http.Handler, error) {
 	open := len(c.API.Tokens) == 0 && c.API.TLS.ClientCA == "" && !c.Keystone.Enabled
 	browsers := web.GuardBrowsers(open)
 	if open {
-		return browsers, nil
+		return func(ui http.Handler) http.Handler { return web.Identified(browsers(ui)) }, nil
 	}
 
 	callers, err := auth.New(auth.Config{Tokens: server.Tokens(c.API)})
@@ -31,12 +31,12 @@ func uiGuard(c *config.Config) (func(http.Handler) http.Handler, error) {
 
 	return func(ui http.Handler) http.Handler {
 		if len(c.API.Tokens) == 0 {
-			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			return web.Identified(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				web.WriteError(w, r, cyborg.Errorf(cyborg.ErrForbidden, "a browser can show neither a token of Keystone nor a client certificate here").
 					WithHint("To see Temporal's Web UI, add a token with the role reader to api.tokens, and give it as the password."))
-			})
+			}))
 		}
-		return browsers(asked(callers, ui))
+		return web.Identified(browsers(asked(callers, ui)))
 	}, nil
 }
 
@@ -49,7 +49,11 @@ func asked(callers *auth.Authenticator, ui http.Handler) http.Handler {
 
 		caller, err := callers.Authenticate(attempt)
 		if err != nil {
-			web.WriteError(w, r, askPassword{cyborg.Errorf(cyborg.ErrUnauthenticated, "Temporal's Web UI asks for a token of the API").
+			wrong := "Temporal's Web UI asks for a token of the API"
+			if token != "" {
+				wrong = "the password is no token of the API"
+			}
+			web.WriteError(w, r, askPassword{cyborg.Errorf(cyborg.ErrUnauthenticated, "%s", wrong).
 				WithHint("Give one of api.tokens as the password; the user name does not matter.")})
 			return
 		}

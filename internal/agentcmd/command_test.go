@@ -21,6 +21,8 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/fake"
 	"github.com/cyborg-project/cyborg/internal/commandline"
 	"github.com/cyborg-project/cyborg/internal/config"
+	"github.com/cyborg-project/cyborg/internal/identity"
+	"github.com/cyborg-project/cyborg/internal/pki"
 	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
@@ -313,5 +315,55 @@ func TestAnAgentRunsWithoutItsServers(t *testing.T) {
 		require.Equal(t, 0, code, stderr.String())
 	case <-time.After(5 * time.Minute):
 		t.Fatal("the agent does not stop")
+	}
+}
+
+// TestForeignCertificate: an agent with the certificate of another host says so
+// before it asks anybody.
+func TestForeignCertificate(t *testing.T) {
+	t.Parallel()
+	authority, err := pki.Make(filepath.Join(t.TempDir(), "ca"))
+	require.NoError(t, err)
+	certificate, key, err := authority.IssuePair(pki.Leaf{Identity: identity.Identity{TrustDomain: "cyborg", Role: identity.Host, Name: "h2"}})
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "h2.pem")
+	require.NoError(t, os.WriteFile(file, append(certificate, key...), 0o600))
+
+	files := "{cert: " + file + ", key: " + file + ", ca: " + authority.CertificateFile() + "}"
+	for _, text := range []string{"agent: {host: h1, tls: " + files + "}", "agent: {host: h1}\ntemporal: {tls: " + files + "}"} {
+		code, _, errOut := command(t, text, "--state-dir", t.TempDir())
+		require.Equal(t, commandline.ExitUsage, code, errOut)
+		require.Contains(t, errOut, "is the certificate of spiffe://cyborg/host/h2, and this process needs one of spiffe://cyborg/host/h1")
+	}
+}
+
+// TestCertificatesAreChecked: a key in the place of a certificate, and two files
+// that do not belong together, are no good configuration.
+func TestCertificatesAreChecked(t *testing.T) {
+	t.Parallel()
+	authority, err := pki.Make(filepath.Join(t.TempDir(), "ca"))
+	require.NoError(t, err)
+	dir := t.TempDir()
+	for _, name := range []string{"a", "b"} {
+		certificate, key, err := authority.IssuePair(pki.Leaf{Identity: identity.Identity{TrustDomain: "cyborg", Role: identity.Host, Name: "h1"}})
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name+".crt"), certificate, 0o600))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name+".key"), key, 0o600))
+	}
+
+	for files, good := range map[string]bool{
+		"{cert: a.crt, key: a.key, ca: a.crt}": true,
+		"{cert: a.key, key: a.key}":            false,
+		"{cert: a.crt, key: b.key}":            false,
+		"{ca: a.key}":                          false,
+	} {
+		for _, section := range []string{"agent: {host: h1, tls: ", "agent: {host: h1}\ntemporal: {tls: "} {
+			text := section + strings.NewReplacer("a.", dir+"/a.", "b.", dir+"/b.").Replace(files) + "}"
+			code, _, errOut := command(t, text, "config", "check", "--state-dir", t.TempDir())
+			require.Equal(t, good, code == 0, "%s: %s", text, errOut)
+			if !good {
+				require.Contains(t, errOut, "tls: ", text)
+			}
+		}
 	}
 }

@@ -53,6 +53,9 @@ func (p program) doctorCommand() *cobra.Command {
 				return
 			}
 
+			if err := checkIdentity(c); err != nil {
+				f.Error("certificate", err, "Give the agent the certificate of its host.")
+			}
 			f.OKf("configuration", "is good; this host is %s", c.Agent.Host)
 
 			examineStateDir(f, c.Agent.StateDir)
@@ -62,6 +65,7 @@ func (p program) doctorCommand() *cobra.Command {
 			examineEndpoints(cmd.Context(), f, c)
 			temporalclient.Examine(cmd.Context(), f, c.Temporal, temporalclient.Examination{
 				Queue: workflows.AgentQueue(c.Agent.Host), IfUnserved: "Start the agent of this host.",
+				Renewed: agent.EnrolledFiles(c.Agent.StateDir).Cert,
 			})
 
 			examineCertificates(f, c.Agent)

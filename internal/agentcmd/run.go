@@ -2,6 +2,7 @@ package agentcmd
 
 import (
 	"cmp"
+	"crypto/tls"
 	"log/slog"
 	"path/filepath"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/clock"
 	"github.com/cyborg-project/cyborg/internal/config"
+	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/pki"
 	"github.com/cyborg-project/cyborg/internal/temporalclient"
 	"github.com/cyborg-project/cyborg/workers/agent"
@@ -28,6 +30,9 @@ func (p program) run(cmd *cobra.Command, _ []string) error {
 	ctx, log := cmd.Context(), c.Log.Logger(cmd.ErrOrStderr())
 	settings, err := agentConfig(c, log)
 	if err != nil {
+		return err
+	}
+	if err := checkIdentity(c); err != nil {
 		return err
 	}
 
@@ -71,6 +76,21 @@ func (p program) run(cmd *cobra.Command, _ []string) error {
 	}
 
 	return group.Wait()
+}
+
+// checkIdentity compares the agent's certificates with its host.
+func checkIdentity(c *config.Config) error {
+	own := identity.Identity{TrustDomain: c.Identity.TrustDomain, Role: identity.Host, Name: c.Agent.Host}
+	if c.Agent.TLS.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(c.Agent.TLS.Cert, c.Agent.TLS.Key)
+		if err != nil {
+			return cyborg.Errorf(cyborg.ErrInvalid, "agent.tls.cert %s cannot be used: %w", c.Agent.TLS.Cert, err)
+		}
+		if err := identity.CheckOwn("agent.tls.cert "+c.Agent.TLS.Cert, pair.Leaf, own); err != nil {
+			return err
+		}
+	}
+	return temporalclient.CheckIdentity(c.Temporal, own)
 }
 
 // agentConfig turns the operator's configuration into that of the agent.

@@ -4,6 +4,7 @@
 package cacmd
 
 import (
+	"crypto/x509"
 	"encoding/pem"
 	"fmt"
 	"net"
@@ -120,15 +121,19 @@ func (i issue) run(cmd *cobra.Command, dir, role, name string) error {
 	if err != nil {
 		return err
 	}
+	if err := authority.CheckTime(time.Now()); err != nil {
+		return err
+	}
 
 	if sameFile(i.out+".crt", authority.CertificateFile()) {
 		return commandline.UsageErrorf(cmd, "--out %s is the authority itself, whose key would be lost: name other files", i.out)
 	}
 
-	certificate, key, err := i.make(authority, leaf)
+	issued, key, err := i.make(authority, leaf)
 	if err != nil {
 		return err
 	}
+	certificate := pki.EncodeCertificate(issued)
 	if i.out == stdout {
 		_, err := cmd.OutOrStdout().Write(slices.Concat(certificate, key))
 		return err
@@ -147,7 +152,11 @@ func (i issue) run(cmd *cobra.Command, dir, role, name string) error {
 		return cyborg.Errorf(cyborg.ErrInvalid, "the certificate cannot be written: %w", err)
 	}
 
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, valid for %s.\n", written, leaf.Identity, i.valid)
+	until := "valid until " + issued.NotAfter.UTC().Format(time.RFC3339)
+	if issued.NotAfter.Equal(authority.Certificate().NotAfter) {
+		until += ", when the authority ends"
+	}
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s: %s, %s.\n", written, leaf.Identity, until)
 	return err
 }
 
@@ -191,9 +200,14 @@ func (i issue) leaf(cmd *cobra.Command, role, name string) (pki.Leaf, error) {
 }
 
 // make has the authority sign. The key is nil if it is that of a request.
-func (i issue) make(authority *pki.Authority, leaf pki.Leaf) (certificate, key []byte, err error) {
+func (i issue) make(authority *pki.Authority, leaf pki.Leaf) (certificate *x509.Certificate, key []byte, err error) {
 	if i.request == "" {
-		return authority.IssuePair(leaf)
+		signer, key, err := pki.GenerateKey()
+		if err != nil {
+			return nil, nil, err
+		}
+		certificate, err = authority.Issue(signer.Public(), leaf)
+		return certificate, key, err
 	}
 
 	text, err := os.ReadFile(i.request)
@@ -205,10 +219,14 @@ func (i issue) make(authority *pki.Authority, leaf pki.Leaf) (certificate, key [
 	if block == nil {
 		return nil, nil, cyborg.Errorf(cyborg.ErrInvalid, "the file %s holds no certificate request in PEM format", i.request)
 	}
-
-	issued, err := authority.IssueRequest(block.Bytes, leaf)
-	if err != nil {
-		return nil, nil, err
+	if block.Type != "CERTIFICATE REQUEST" && block.Type != "NEW CERTIFICATE REQUEST" { // OpenSSL has written both
+		return nil, nil, cyborg.Errorf(cyborg.ErrInvalid, "the file %s holds no certificate request: it begins with %q", i.request, cyborg.Sanitize(block.Type, longestType)).
+			WithHint("Make one with: openssl req -new -key KEY -subj /CN=NAME")
 	}
-	return pki.EncodeCertificate(issued), nil, nil
+
+	certificate, err = authority.IssueRequest(block.Bytes, leaf)
+	return certificate, nil, err
 }
+
+// longestType is how many characters of a PEM block's type an error shows.
+const longestType = 40

@@ -148,3 +148,31 @@ func TestMistakes(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, entries)
 }
+
+// TestWhatIsSaidIsTrue: the authority cuts a life that is longer than its own, a
+// certificate is no request, and the directories above that of the authority are
+// open to others.
+func TestWhatIsSaidIsTrue(t *testing.T) {
+	t.Parallel()
+	above := filepath.Join(t.TempDir(), "etc", "cyborg")
+	dir, out := filepath.Join(above, "ca"), filepath.Join(t.TempDir(), "h1")
+	code, _, errOut := run(t, "ca", "init", "--dir", dir)
+	require.Zero(t, code, errOut)
+	for path, mode := range map[string]os.FileMode{above: 0o755, dir: 0o700} {
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		require.Equal(t, mode, info.Mode().Perm(), path)
+	}
+
+	code, said, errOut := run(t, "ca", "issue", "host", "h1", "--dir", dir, "--out", out, "--valid", "1000000h")
+	require.Zero(t, code, errOut)
+	pair, err := tls.LoadX509KeyPair(out+".crt", out+".key")
+	require.NoError(t, err)
+	require.Contains(t, said, "valid until "+pair.Leaf.NotAfter.UTC().Format(time.RFC3339)+", when the authority ends.")
+	_, said, _ = run(t, "ca", "issue", "host", "h1", "--dir", dir, "--out", out)
+	require.NotContains(t, said, "when the authority ends")
+
+	code, _, errOut = run(t, "ca", "issue", "host", "h1", "--dir", dir, "--out", out, "--csr", out+".crt")
+	require.Equal(t, 2, code)
+	require.Contains(t, errOut, `h1.crt holds no certificate request: it begins with "CERTIFICATE"`)
+}

@@ -289,6 +289,10 @@ func examineHosts(ctx context.Context, f *doctor.Findings, client *apiclient.Cli
 		f.OKf("hosts", "none of %d is silent", len(hosts))
 	}
 
+	if len(hosts) > len(silent) {
+		examineSteps(ctx, f, client)
+	}
+
 	const check = "clocks of agents"
 	if len(skewed) > 0 {
 		f.Warn(check, fmt.Sprintf("differ from the database's by more than %s on %s", clockBound, english.Some(skewed)),
@@ -298,6 +302,35 @@ func examineHosts(ctx context.Context, f *doctor.Findings, client *apiclient.Cli
 	}
 
 	examineReleases(f, "agents", release, releases)
+}
+
+// examineSteps asks every host something by way of Temporal. A host without a
+// certificate for Temporal, for one, is heard and yet takes no step.
+func examineSteps(ctx context.Context, f *doctor.Findings, client *apiclient.Client) {
+	const check = "steps of hosts"
+	census, ok := ask(ctx, f, check, "Look at the server's log.", func(ctx context.Context) (cyborg.Census, error) { return client.Usage(ctx) })
+	if !ok {
+		return
+	}
+
+	var idle []string
+	answered := 0
+	for _, host := range census.Hosts {
+		switch host.Error {
+		case "":
+			answered++
+		case cyborg.UsageUnanswered: // a silent host has another error
+			idle = append(idle, host.Host)
+		}
+	}
+
+	if len(idle) > 0 {
+		f.Fail(check, fmt.Sprintf("%d heard, but no answer comes by way of Temporal: %s", len(idle), english.Some(idle)),
+			"Run `cyborg-agent doctor` there, and look at the agent's log: it may have no certificate for Temporal, or not reach it. Until then all operations there wait.")
+		return
+	}
+
+	f.OKf(check, "%s answered by way of Temporal", english.Count(answered, "host"))
 }
 
 // clockOffset returns by how much a host's clock is ahead of the database's, or

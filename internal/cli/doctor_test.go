@@ -32,6 +32,7 @@ func healthy(t *testing.T) *fakeAPI {
 	api.clock(0)
 	api.services(service("api", true), service("conductor", true))
 	api.hosts(cyborg.Host{Name: "h1", AgentVersion: cyborg.Version})
+	api.usage(cyborg.HostUsage{Host: "h1"})
 	api.backends(cyborg.Backend{Host: "h1", Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{}})
 	api.openOperation(time.Minute)
 	api.drift()
@@ -73,6 +74,14 @@ func (f *fakeAPI) hosts(hosts ...cyborg.Host) {
 		hosts[i].LastSeen, hosts[i].RegisteredAt, hosts[i].Backends = noon, noon, []cyborg.Backend{}
 	}
 	f.answers("GET /v1/hosts", http.StatusOK, map[string]any{"host": append([]cyborg.Host{}, hosts...)})
+}
+
+// usage sets what the hosts answer by way of Temporal.
+func (f *fakeAPI) usage(hosts ...cyborg.HostUsage) {
+	for i := range hosts {
+		hosts[i].Deployables = []cyborg.DeployableUsage{}
+	}
+	f.answers("GET /v1/usage", http.StatusOK, cyborg.Census{Hosts: hosts})
 }
 
 // backends sets the backends that the API lists.
@@ -169,7 +178,7 @@ func TestDoctorOnAHealthySystem(t *testing.T) {
 	for line := range strings.Lines(got.out) {
 		require.True(t, strings.HasPrefix(line, "ok "), line)
 	}
-	require.Equal(t, 15, strings.Count(got.out, "\n"), got.out)
+	require.Equal(t, 16, strings.Count(got.out, "\n"), got.out)
 }
 
 // TestDoctorFindings: each check finds what is wrong with its subject and says
@@ -202,7 +211,10 @@ func TestDoctorFindings(t *testing.T) {
 		"a wrong clock":  {func(f *fakeAPI) { f.clock(time.Hour) }, "clock of the server", doctor.Failed, "is ahead of this machine's by "},
 		"no conductor":   {func(f *fakeAPI) { f.services(service("api", true)) }, "services", doctor.Failed, "no conductor lives"},
 		"a service gone": {func(f *fakeAPI) { f.services(service("api", true), service("conductor", true), service("api", false)) }, "services", doctor.Warning, "api on s1 (since 2026-01-31T12:00:00Z) disappeared without notice"},
-		"no host":        {func(f *fakeAPI) { f.hosts() }, "hosts", doctor.Warning, "none has ever reported"},
+		"no steps": {func(f *fakeAPI) {
+			f.usage(cyborg.HostUsage{Host: "h1", Error: cyborg.UsageUnanswered}, cyborg.HostUsage{Host: "h2", Error: "is silent"})
+		}, "steps of hosts", doctor.Failed, "1 heard, but no answer comes by way of Temporal: h1"},
+		"no host": {func(f *fakeAPI) { f.hosts() }, "hosts", doctor.Warning, "none has ever reported"},
 		"a host never heard": {func(f *fakeAPI) {
 			f.answers("GET /v1/hosts", http.StatusOK, map[string]any{"host": []cyborg.Host{{Name: "h1", Silent: true, RegisteredAt: noon, Backends: []cyborg.Backend{}}}})
 		}, "hosts", doctor.Failed, "1 of 1 silent: h1 (never heard)"},

@@ -5,11 +5,46 @@ import (
 	"crypto/x509"
 	"slices"
 
+	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/pki"
 )
 
 // Files returns where the listener's certificates are.
 func (t ServerTLS) Files() pki.Files { return pki.Files{Cert: t.Cert, Key: t.Key, CA: t.ClientCA} }
+
+// Files returns where the certificates for Temporal are.
+func (t TemporalTLS) Files() pki.Files { return pki.Files{Cert: t.Cert, Key: t.Key, CA: t.CA} }
+
+// CheckCertificates returns an error of kind ErrInvalid where the process could not
+// use the certificates, keys and authorities in its files: Load looks only whether
+// the files can be read.
+func (c *Config) CheckCertificates(process Process) error {
+	type section struct {
+		setting string
+		files   pki.Files
+	}
+
+	var used []section
+	if process == ProcessServer || process == ProcessStandalone {
+		used = append(used, section{"api.tls", c.API.TLS.Files()}, section{"agent_endpoint.tls", c.AgentEndpoint.TLS.Files()})
+	}
+	if process == ProcessStandalone || process == ProcessTemporal {
+		used = append(used, section{"standalone.temporal_tls", c.Standalone.TemporalTLS.Files()})
+	}
+	if process == ProcessAgent {
+		used = append(used, section{"agent.tls", c.Agent.TLS.Files()})
+	}
+	if process == ProcessAgent || process == ProcessServer {
+		used = append(used, section{"temporal.tls", c.Temporal.TLS.Files()})
+	}
+
+	for _, one := range used {
+		if err := one.files.Check(); err != nil {
+			return cyborg.Errorf(cyborg.ErrInvalid, "%s: %w", one.setting, err)
+		}
+	}
+	return nil
+}
 
 // Names returns the names and addresses in the listener's certificate, by which
 // callers may address it; none without a certificate that can be read.

@@ -31,6 +31,9 @@ func For(process config.Process, further ...func(*cobra.Command, *config.Config)
 					return err
 				}
 
+				if err := loaded.CheckCertificates(process); err != nil {
+					return err
+				}
 				for _, check := range further {
 					if err := check(cmd, loaded); err != nil {
 						return err

@@ -8,6 +8,7 @@
 package identity
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"net/url"
@@ -150,6 +151,30 @@ func OfCertificate(certificate *x509.Certificate, trustDomain string) (Identity,
 		return Identity{}, cyborg.Errorf(cyborg.ErrForbidden, "the certificate is of the trust domain %s, and only those of %s count here", i.TrustDomain, trustDomain)
 	}
 	return i, nil
+}
+
+// CheckOwn compares the certificate of a process with what the process is; an
+// empty trust domain or name is any. The error is of kind ErrInvalid, and names the
+// certificate as the caller does. One that names nobody may be right where the other
+// end is not ours, so it is no error.
+func CheckOwn(certificate string, of *x509.Certificate, own Identity) error {
+	for _, uri := range of.URIs {
+		named, err := Parse(uri.String())
+		if err != nil {
+			continue
+		}
+
+		wanted := Identity{TrustDomain: cmp.Or(own.TrustDomain, named.TrustDomain), Role: own.Role, Name: cmp.Or(own.Name, named.Name)}
+		if named == wanted {
+			continue
+		}
+		if own.Name == "" {
+			wanted.Name = "NAME"
+		}
+		return cyborg.Errorf(cyborg.ErrInvalid, "%s is the certificate of %s, and this process needs one of %s", certificate, named, wanted).
+			WithHint("Give it a certificate of its own. Upper and lower case differ in a host's name (agent.host), and the trust domain is identity.trust_domain.")
+	}
+	return nil
 }
 
 // OfConnection returns whom the verified certificate of the other end names. The

@@ -62,7 +62,13 @@ func Make(dir string) (*Authority, error) {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the directory of the authority: %w", err)
 	}
 
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	// Only the directory itself is closed to others: those above it may be for
+	// everybody, such as /etc/cyborg.
+	err = os.MkdirAll(filepath.Dir(dir), 0o755)
+	if err == nil {
+		err = os.Mkdir(dir, 0o700)
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the directory of the authority cannot be made: %w", err)
 	}
 
@@ -313,6 +319,18 @@ func (a *Authority) Issue(public crypto.PublicKey, leaf Leaf) (*x509.Certificate
 		return nil, cyborg.Errorf(cyborg.ErrInternal, "the certificate of %s cannot be read again: %w", leaf.Identity, err)
 	}
 	return certificate, nil
+}
+
+// CheckTime returns an error of kind ErrInvalid for an authority that is not valid
+// now: nobody would accept what it signs.
+func (a *Authority) CheckTime(now time.Time) error {
+	if !now.Before(a.certificate.NotBefore) && now.Before(a.certificate.NotAfter) {
+		return nil
+	}
+
+	return cyborg.Errorf(cyborg.ErrInvalid, "the authority in %s is valid from %s to %s, and now it is %s", a.dir,
+		a.certificate.NotBefore.UTC().Format(time.RFC3339), a.certificate.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339)).
+		WithHint("Look at this machine's clock: it is wrong now, or was when the authority was made. In the second case move the directory away, so that another authority is made, and give everybody a certificate of that one.")
 }
 
 // IssueRequest is Issue for the key of a certificate request in DER. Nothing else

@@ -34,11 +34,17 @@ func GenerateKey() (crypto.Signer, []byte, error) {
 		return nil, nil, cyborg.Errorf(cyborg.ErrInternal, "a key cannot be made: %w", err)
 	}
 
+	text, err := encodeKey(key)
+	return key, text, err
+}
+
+// encodeKey returns the private key in PEM format.
+func encodeKey(key crypto.PrivateKey) ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return nil, nil, cyborg.Errorf(cyborg.ErrInternal, "a key cannot be encoded: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrInternal, "a key cannot be encoded: %w", err)
 	}
-	return key, pem.EncodeToMemory(&pem.Block{Type: keyBlock, Bytes: der}), nil
+	return pem.EncodeToMemory(&pem.Block{Type: keyBlock, Bytes: der}), nil
 }
 
 // readKey reads the private key of an authority. Nobody but its owner may be able

@@ -23,6 +23,18 @@ type Files struct {
 	CA        string // empty for the authorities of the system, or for no demand
 }
 
+// Check returns an error of kind ErrInvalid where a file cannot be used, or the
+// certificate and the key do not belong together.
+func (f Files) Check() error {
+	if f.Cert != "" {
+		if _, err := f.pair(nil); err != nil {
+			return err
+		}
+	}
+	_, err := f.pool(nil)
+	return err
+}
+
 // reloaded is what was read from files that may be replaced at any time.
 type reloaded[T any] struct {
 	paths []string

@@ -30,9 +30,10 @@ type Held struct {
 	mu sync.Mutex // guards the file
 }
 
-// Hold returns the certificate in the file. It makes a new one, with a new key,
-// where there is none, or one that the authority has not signed, that holds
-// something else than the leaf or that must be renewed. Run keeps it valid.
+// Hold returns the certificate in the file. It makes a new one where there is none,
+// or one that the authority has not signed, that holds something else than the leaf
+// or that must be renewed. The key stays the same as long as the authority does.
+// Run keeps the certificate valid.
 func (a *Authority) Hold(path string, leaf Leaf) (*Held, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -56,10 +57,13 @@ func (h *Held) Renew(now time.Time) error {
 	if h.good(now) {
 		return nil
 	}
+	if err := h.authority.CheckTime(now); err != nil {
+		return err
+	}
 
 	leaf := h.leaf
 	leaf.Start = now
-	certificate, key, err := h.authority.IssuePair(leaf)
+	certificate, key, err := h.issue(leaf)
 	if err != nil {
 		return err
 	}
@@ -70,6 +74,25 @@ func (h *Held) Renew(now time.Time) error {
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the certificate of %s cannot be kept: %w", leaf.Identity, err)
 	}
 	return nil
+}
+
+// issue makes a certificate for the key that is in the file. Others may have derived
+// something from this key. It makes a new one where there is none, or where somebody
+// has replaced the authority: then nothing of the old one is to count.
+func (h *Held) issue(leaf Leaf) (certificate, key []byte, err error) {
+	pair, err := tls.LoadX509KeyPair(h.path, h.path)
+	if err != nil || pair.Leaf == nil || pair.Leaf.CheckSignatureFrom(h.authority.certificate) != nil {
+		return h.authority.IssuePair(leaf)
+	}
+
+	if key, err = encodeKey(pair.PrivateKey); err != nil {
+		return nil, nil, err
+	}
+	issued, err := h.authority.Issue(pair.Leaf.PublicKey, leaf)
+	if err != nil {
+		return nil, nil, err
+	}
+	return EncodeCertificate(issued), key, nil
 }
 
 // good says whether the certificate in the file is the one that is wanted, and

@@ -86,6 +86,10 @@ func Commands() []*cobra.Command {
 // Serve runs a server process over an external PostgreSQL and Temporal until
 // ctx ends.
 func Serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
+	if err := temporalclient.CheckIdentity(c.Temporal, ownIdentity(c)); err != nil {
+		return err
+	}
+
 	listeners, err := Listen(ctx, c, log)
 	if err != nil {
 		return err

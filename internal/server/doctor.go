@@ -42,6 +42,9 @@ func doctorCommand() *cobra.Command {
 
 			f.OKf("configuration", "is good")
 			alive := examineDatabase(cmd.Context(), f, c)
+			if err := temporalclient.CheckIdentity(c.Temporal, ownIdentity(c)); err != nil {
+				f.Error("certificate", err, "Correct temporal.tls.")
+			}
 			temporalclient.Examine(cmd.Context(), f, c.Temporal, temporalclient.Examination{
 				Histories: c.Retention.Histories, Attributes: workflows.SearchAttributes(),
 				Queue: workflows.ConductorQueue, IfUnserved: "Start a server with: cyborg server", IsAlive: alive,
@@ -168,6 +171,8 @@ func examineListeners(ctx context.Context, f *doctor.Findings, c *config.Config)
 		if given.Cert != "" {
 			if _, err := pki.Server(pki.ServerOptions{Files: given.Files()}); err != nil {
 				f.Error("certificate of "+setting, err, "Put a certificate and its key there, and authorities that can be read.")
+			} else if err := checkIdentity(given.Files(), ownIdentity(c)); err != nil {
+				f.Error("certificate of "+setting, err, "")
 			} else {
 				f.CertificateFile(setting+".tls.cert", given.Cert, time.Now())
 			}

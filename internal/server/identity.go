@@ -4,6 +4,8 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/cyborg-project/cyborg/internal/config"
+	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/workers/conductor"
 )
 
@@ -21,6 +23,12 @@ func hostname() string {
 // process has one worker, whatever its roles.
 func workerIdentity(host, version, instance string) string {
 	return conductor.Identity("conductor", host, version, instance)
+}
+
+// ownIdentity is what the certificates of a server must say, if anything; the name
+// is any.
+func ownIdentity(c *config.Config) identity.Identity {
+	return identity.Identity{TrustDomain: c.Identity.TrustDomain, Role: identity.Server}
 }
 
 // instance tells two processes of one machine apart: it is the process id.

@@ -10,6 +10,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api"
 	"github.com/cyborg-project/cyborg/internal/config"
+	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/pki"
 	"github.com/cyborg-project/cyborg/internal/revocation"
 )
@@ -45,7 +46,10 @@ func Listen(ctx context.Context, c *config.Config, log *slog.Logger) (*Listeners
 		if given.Files.Cert != "" {
 			var err error
 			given.Log = log
-			if t, err = pki.Server(given); err != nil {
+			if t, err = pki.Server(given); err == nil {
+				err = checkIdentity(given.Files, ownIdentity(c))
+			}
+			if err != nil {
 				return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s: %w", setting, err)
 			}
 		}
@@ -90,6 +94,16 @@ func Listen(ctx context.Context, c *config.Config, log *slog.Logger) (*Listeners
 	}
 
 	return &l, nil
+}
+
+// checkIdentity returns an error where the certificate of a listener is that of
+// somebody who is no server: agents and callers would refuse it.
+func checkIdentity(files pki.Files, own identity.Identity) error {
+	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	if err != nil {
+		return cyborg.Errorf(cyborg.ErrInvalid, "the certificate %s cannot be used: %w", files.Cert, err)
+	}
+	return identity.CheckOwn("the certificate "+files.Cert, pair.Leaf, own)
 }
 
 // ConnectAgents has the agents' endpoint served on a listener that only this

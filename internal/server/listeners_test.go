@@ -129,3 +129,17 @@ func shake(t *testing.T, listener net.Listener, files pki.Files) error {
 	}
 	return err
 }
+
+// TestListenersNeedTheCertificateOfAServer: with that of a host or a person, every
+// client would refuse the server.
+func TestListenersNeedTheCertificateOfAServer(t *testing.T) {
+	t.Parallel()
+	for _, role := range []identity.Role{identity.Host, identity.Admin} {
+		files := issue(t, newAuthority(t), role)
+		c := config.Default()
+		c.API.Listen, c.API.TLS = "127.0.0.1:0", config.ServerTLS{Cert: files.Cert, Key: files.Key}
+		_, err := Listen(t.Context(), c, slog.New(slog.DiscardHandler))
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
+		require.ErrorContains(t, err, "api.listen: the certificate "+files.Cert+" is the certificate of spiffe://cyborg/"+string(role)+"/")
+	}
+}

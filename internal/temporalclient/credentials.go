@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/pki"
 )
@@ -39,6 +40,40 @@ func reload(options *client.ConnectionOptions, from *envconfig.ClientConfigTLS, 
 	}
 	options.DialOptions = append(options.DialOptions, grpc.WithTransportCredentials(creds))
 	return nil
+}
+
+// hasCertificate says whether a client shows a certificate.
+func hasCertificate(from *envconfig.ClientConfigTLS) bool {
+	return from != nil && !from.Disabled && (from.ClientCertPath != "" || len(from.ClientCertData) > 0)
+}
+
+// CheckIdentity returns an error of kind ErrInvalid where the certificate for
+// Temporal says that this process is another one than it is. A process asks before
+// it connects: Temporal would only refuse each of its calls.
+func CheckIdentity(c config.Temporal, own identity.Identity) error {
+	profile, err := profileOf(c, nil)
+	if err != nil || !hasCertificate(profile.TLS) {
+		return err
+	}
+
+	from := "temporal.tls.cert " + profile.TLS.ClientCertPath
+	if profile.TLS.ClientCertPath == "" {
+		from = "the certificate in TEMPORAL_TLS_CLIENT_CERT_DATA"
+	}
+
+	pair, err := certificateOf(profile.TLS)
+	if err != nil {
+		return cyborg.Errorf(cyborg.ErrInvalid, "%s cannot be used: %w", from, err)
+	}
+	return identity.CheckOwn(from, pair.Leaf, own)
+}
+
+// certificateOf reads the certificate that a client shows.
+func certificateOf(from *envconfig.ClientConfigTLS) (tls.Certificate, error) {
+	if from.ClientCertPath != "" {
+		return tls.LoadX509KeyPair(from.ClientCertPath, from.ClientKeyPath)
+	}
+	return tls.X509KeyPair(from.ClientCertData, from.ClientKeyData)
 }
 
 // reloading are the credentials of a client whose certificates are in files. All

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/doctor"
+	"github.com/cyborg-project/cyborg/internal/english"
 )
 
 // examineLimit limits each request to Temporal.
@@ -29,6 +31,8 @@ type Examination struct {
 	// Attributes are search attributes that the namespace must have; nil for no
 	// check.
 	Attributes map[string]enumspb.IndexedValueType
+	// Renewed is a certificate that its holder renews by itself; empty for none.
+	Renewed string
 	// Queue is a task queue that somebody should serve; empty for no check.
 	Queue string
 	// IfUnserved says what to do where nobody serves the queue.
@@ -53,6 +57,8 @@ func Examine(ctx context.Context, f *doctor.Findings, c config.Temporal, want Ex
 		return
 	}
 
+	examineFiles(f, c, want.Renewed)
+
 	lazy, err := client.NewLazyClient(options)
 	if err != nil {
 		f.Error("temporal", err, "Correct temporal in the configuration.")
@@ -63,10 +69,8 @@ func Examine(ctx context.Context, f *doctor.Findings, c config.Temporal, want Ex
 	e := examiner{Findings: f, client: lazy, namespace: options.Namespace}
 
 	asked := time.Now()
-	if !e.ask(ctx, "temporal", func(ctx context.Context) error {
-		_, err := lazy.WorkflowService().GetSystemInfo(ctx, &workflowservice.GetSystemInfoRequest{})
-		return err
-	}, fmt.Sprintf("Start it, or set temporal.address or TEMPORAL_ADDRESS: %s does not answer.", options.HostPort)) {
+	if err := e.answers(ctx); err != nil {
+		f.Error("temporal", err, remedy(err, options.HostPort))
 		return
 	}
 
@@ -82,6 +86,34 @@ func Examine(ctx context.Context, f *doctor.Findings, c config.Temporal, want Ex
 	if want.Queue != "" {
 		e.pollers(ctx, want)
 	}
+}
+
+// examineFiles checks for how long the certificates for Temporal are valid that are
+// in files.
+func examineFiles(f *doctor.Findings, c config.Temporal, renewed string) {
+	profile, err := profileOf(c, nil)
+	if err != nil || profile.TLS == nil || profile.TLS.Disabled {
+		return // Options has said what is wrong
+	}
+
+	switch cert := profile.TLS.ClientCertPath; cert {
+	case "":
+	case renewed:
+		f.EnrolledCertificateFile("temporal.tls.cert", cert, time.Now())
+	default:
+		f.CertificateFile("temporal.tls.cert", cert, time.Now())
+	}
+	if ca := profile.TLS.ServerCACertPath; ca != "" {
+		f.CertificateFile("temporal.tls.ca", ca, time.Now())
+	}
+}
+
+// answers returns nil where Temporal answers.
+func (e *examiner) answers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, examineLimit)
+	defer cancel()
+	_, err := e.client.WorkflowService().GetSystemInfo(ctx, &workflowservice.GetSystemInfoRequest{})
+	return err
 }
 
 // examiner asks one cluster about one namespace.
@@ -161,7 +193,8 @@ func (e *examiner) attributes(ctx context.Context, want map[string]enumspb.Index
 	}
 
 	if len(missing) > 0 {
-		e.Warn("search attributes", fmt.Sprintf("missing, or of another type: %v", missing), "A server adds them when it starts. If it may not, add them by hand.")
+		slices.Sort(missing)
+		e.Warn("search attributes", "missing, or of another type: "+english.List(missing), "A server adds them when it starts. If it may not, add them by hand.")
 		return
 	}
 

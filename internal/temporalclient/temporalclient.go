@@ -11,6 +11,7 @@ import (
 
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/contrib/envconfig"
+	"google.golang.org/grpc"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/config"
@@ -34,19 +35,10 @@ func Options(c config.Temporal, log *slog.Logger, identity string) (client.Optio
 // options is Options with the environment from lookup; nil means the process's
 // own.
 func options(c config.Temporal, log *slog.Logger, identity string, lookup envconfig.EnvLookup) (client.Options, error) {
-	var profile envconfig.ClientConfigProfile
-	if c.Environment {
-		var err error
-		profile, err = envconfig.LoadClientConfigProfile(envconfig.LoadClientConfigProfileOptions{
-			EnvLookup: lookup,
-		})
-		if err != nil {
-			return client.Options{}, cyborg.Errorf(cyborg.ErrInvalid, "Temporal's environment profile cannot be read: %w", err).
-				WithHint("Look at TEMPORAL_CONFIG_FILE, TEMPORAL_PROFILE and the other TEMPORAL_ variables, or set temporal.environment to false.")
-		}
+	profile, err := profileOf(c, lookup)
+	if err != nil {
+		return client.Options{}, err
 	}
-
-	override(&profile, c)
 
 	options, err := profile.ToClientOptions(envconfig.ToClientOptionsRequest{})
 	if err != nil {
@@ -59,10 +51,31 @@ func options(c config.Temporal, log *slog.Logger, identity string, lookup envcon
 			WithHint("Look at temporal.tls in the configuration and at the TEMPORAL_TLS_ variables.")
 	}
 
+	explained := explainer{address: options.HostPort, secure: options.ConnectionOptions.TLS != nil, tls: profile.TLS}
+	options.ConnectionOptions.DialOptions = append(options.ConnectionOptions.DialOptions, grpc.WithChainUnaryInterceptor(explained.intercept))
+
 	options.Identity = identity
 	options.ConnectionOptions.GrpcCompression = NoCompression()
 	options.Logger = NewLogger(log)
 	return options, nil
+}
+
+// profileOf returns the environment profile with our configuration on top.
+func profileOf(c config.Temporal, lookup envconfig.EnvLookup) (envconfig.ClientConfigProfile, error) {
+	var profile envconfig.ClientConfigProfile
+	if c.Environment {
+		var err error
+		profile, err = envconfig.LoadClientConfigProfile(envconfig.LoadClientConfigProfileOptions{
+			EnvLookup: lookup,
+		})
+		if err != nil {
+			return profile, cyborg.Errorf(cyborg.ErrInvalid, "Temporal's environment profile cannot be read: %w", err).
+				WithHint("Look at TEMPORAL_CONFIG_FILE, TEMPORAL_PROFILE and the other TEMPORAL_ variables, or set temporal.environment to false.")
+		}
+	}
+
+	override(&profile, c)
+	return profile, nil
 }
 
 // NoCompression is the compression of messages to Temporal: none. They are

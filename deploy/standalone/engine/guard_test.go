@@ -124,6 +124,49 @@ func complete(t *testing.T, c client.Client, token []byte, answer string) error 
 	return err
 }
 
+// pollAtOnce begins a poll of the host's queue, and returns how it ended where that is
+// within the limit: nil for one that waits for a step until then.
+func pollAtOnce(ctx context.Context, c client.Client, host string, limit time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	_, err := c.WorkflowService().PollActivityTaskQueue(ctx, &workflowservice.PollActivityTaskQueueRequest{
+		Namespace: "cyborg", TaskQueue: &taskqueuepb.TaskQueue{Name: "agent." + host}, Identity: "without end",
+	})
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// TestOneHostLeavesPollsToOthers: whoever polls without end as one host is
+// refused, with a sentence, until fewer polls are open.
+func TestOneHostLeavesPollsToOthers(t *testing.T) {
+	t.Parallel()
+	g := startGuarded(t)
+	h1, h2 := g.as(t, identity.Host, "h1"), g.as(t, identity.Host, "h2")
+
+	many, giveUp := context.WithCancel(t.Context())
+	defer giveUp()
+	refused := make(chan error, 120)
+	for range 2 { // one connection takes at most a hundred calls at once
+		again := g.as(t, identity.Host, "h1")
+		for range 60 {
+			go func() { refused <- pollAtOnce(many, again, "h1", time.Minute) }()
+		}
+	}
+
+	var exhausted *serviceerror.ResourceExhausted
+	for range 20 {
+		require.ErrorAs(t, <-refused, &exhausted)
+	}
+	require.Contains(t, exhausted.Message, "spiffe://lab/host/h1 has 100 polls open already")
+	require.ErrorAs(t, pollAtOnce(t.Context(), h1, "h1", 5*time.Second), &exhausted)
+	require.NoError(t, pollAtOnce(t.Context(), h2, "h2", 5*time.Second))
+
+	giveUp()
+	require.Eventually(t, func() bool { return pollAtOnce(t.Context(), h1, "h1", 5*time.Second) == nil }, time.Minute, time.Millisecond)
+}
+
 // requireDenied requires that Temporal has refused a call, and not failed.
 func requireDenied(t *testing.T, err error, what string) {
 	t.Helper()
@@ -264,5 +307,10 @@ func TestGuardedEngineNeedsACertificate(t *testing.T) {
 		cancel()
 		require.Error(t, err, name)
 		c.Close()
+	}
+
+	// The log of the server says so, too.
+	for _, reason := range []string{"tls: client didn't provide a certificate", "tls: first record does not look like a TLS handshake"} {
+		require.Eventually(t, func() bool { return engine.RefusedConnections.Has(reason) }, time.Minute, 10*time.Millisecond, reason)
 	}
 }

@@ -100,6 +100,11 @@ func sealKeyOf(files pki.Files) ([]byte, error) {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "Temporal's certificate %s and key %s cannot be used: %w", files.Cert, files.Key, err)
 	}
 
+	// Clients take no Temporal that shows the certificate of a host or a person.
+	if err := trust.CheckOwn("Temporal's certificate "+files.Cert, server.Leaf, trust.Identity{Role: trust.Server}); err != nil {
+		return nil, err
+	}
+
 	private, err := x509.MarshalPKCS8PrivateKey(server.PrivateKey)
 	if err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the key of Temporal's certificate cannot be used: %w", err)

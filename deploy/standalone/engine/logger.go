@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	stdlog "log" //nolint:depguard // it is what libraries print by
 	"log/slog"
 	"slices"
 	"strings"
@@ -99,6 +100,28 @@ func givenUp(tags []tag.Tag) bool {
 		text := fmt.Sprint(t.Value())
 		return strings.HasSuffix(text, context.Canceled.Error()) || strings.HasSuffix(text, streamEnded)
 	})
+}
+
+// RedirectLibraries has the log take what libraries print on their own by Go's
+// package log, such as Temporal's Web UI.
+func RedirectLibraries(out *slog.Logger) {
+	stdlog.SetFlags(0)
+	stdlog.SetOutput(libraries{out})
+}
+
+// libraries writes each line that is printed to the log.
+type libraries struct{ out *slog.Logger }
+
+// Write logs a line. It is a warning, as nobody prints so what goes well, but for
+// the Web UI.
+func (l libraries) Write(line []byte) (int, error) {
+	level, text := slog.LevelWarn, strings.TrimSpace(string(line))
+	// The Web UI prints this at each start about each of its certificates.
+	if strings.HasPrefix(text, "Loaded ") && strings.HasSuffix(text, " from base64") {
+		level = slog.LevelDebug
+	}
+	l.out.LogAttrs(context.Background(), level, "a library says", slog.String("text", text))
+	return len(line), nil
 }
 
 // attributes converts tags to attributes, with underscores in their keys as in

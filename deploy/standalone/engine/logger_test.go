@@ -3,7 +3,9 @@ package engine
 import (
 	"bytes"
 	"errors"
+	"log" //nolint:depguard // see RedirectLibraries
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -107,4 +109,16 @@ func TestFatalEndsTheGoroutineAndIsReported(t *testing.T) {
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(e.Err()))
 	require.EqualError(t, e.Err(), "Temporal gave up: cannot listen: port taken")
 	require.Panics(t, func() { e.log.Panic("p") })
+}
+
+// TestLibrariesPrintToTheLog: what the Web UI prints at each start is for
+// developers; whatever else is printed is for operators.
+func TestLibrariesPrintToTheLog(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	printed := log.New(libraries{slog.New(slog.NewTextHandler(&out, nil))}, "", 0)
+	printed.Printf("Loaded CA cert from base64")
+	require.Empty(t, out.String())
+	printed.Printf("it is broken")
+	require.Contains(t, out.String(), `level=WARN msg="a library says" text="it is broken"`)
 }

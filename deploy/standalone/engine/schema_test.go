@@ -13,8 +13,6 @@ import (
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
 )
 
-func TestMain(m *testing.M) { postgrestest.Main(m) }
-
 // TestSchemaIsUpdatedFromOlderVersions: a schema of any older version ends with
 // the columns of a new one.
 func TestSchemaIsUpdatedFromOlderVersions(t *testing.T) {

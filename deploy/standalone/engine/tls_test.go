@@ -211,11 +211,17 @@ func TestCertificatesAreRefused(t *testing.T) {
 	ours := newAuthority(t)
 	good, other := files(t, ours, t.TempDir()), files(t, ours, t.TempDir())
 
+	cert, key, err := ours.IssuePair(pki.Leaf{Identity: identity.Identity{TrustDomain: "lab", Role: identity.Admin, Name: "ann"}})
+	require.NoError(t, err)
+	admin := filepath.Join(t.TempDir(), "admin.pem")
+	require.NoError(t, os.WriteFile(admin, append(cert, key...), 0o600))
+
 	for want, given := range map[string]pki.Files{
-		"needs all of a certificate, a key and a client CA": {},
-		"needs all of a certificate":                        {Cert: good.Cert},
-		"cannot be used":                                    {Cert: good.Cert, Key: other.Key, CA: good.CA},
-		"holds no certificate":                              {Cert: good.Cert, Key: good.Key, CA: good.Key},
+		"is the certificate of spiffe://lab/admin/ann, and this process needs one of spiffe://lab/server/NAME": {Cert: admin, Key: admin, CA: good.CA},
+		"needs all of a certificate, a key and a client CA":                                                    {},
+		"needs all of a certificate": {Cert: good.Cert},
+		"cannot be used":             {Cert: good.Cert, Key: other.Key, CA: good.CA},
+		"holds no certificate":       {Cert: good.Cert, Key: good.Key, CA: good.Key},
 	} {
 		_, err := engine.Start(t.Context(), engine.Config{Listen: "127.0.0.1:0", UIListen: "127.0.0.1:0", TLS: given}, slog.New(slog.DiscardHandler))
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))

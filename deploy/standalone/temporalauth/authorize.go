@@ -25,9 +25,19 @@ func (g *Guard) Authorize(ctx context.Context, claims *authorization.Claims, tar
 
 	if err := g.decide(who, target); err != nil {
 		g.tell(ctx, who, target.APIName, err)
-		return authorization.Result{Decision: authorization.DecisionDeny, Reason: err.Error()}, nil
+		return authorization.Result{Decision: authorization.DecisionDeny, Reason: sentence(err)}, nil
 	}
 	return authorization.Result{Decision: authorization.DecisionAllow}, nil
+}
+
+// sentence returns what is wrong, and what to do about it: a client gets nothing
+// else.
+func sentence(err error) string {
+	said := err.Error()
+	if hint := cyborg.AsError(err).Hint; hint != "" {
+		said += ". " + hint
+	}
+	return said
 }
 
 // decide returns why a call is refused; nil where it is allowed.
@@ -44,7 +54,8 @@ func (g *Guard) decide(who caller, target *authorization.CallTarget) error {
 	case !listed:
 		return cyborg.Errorf(cyborg.ErrForbidden, "%s may not call %s: nobody may", who, short(target.APIName))
 	case !slices.Contains(r.roles, who.Role):
-		return cyborg.Errorf(cyborg.ErrForbidden, "%s may not call %s", who, short(target.APIName))
+		return cyborg.Errorf(cyborg.ErrForbidden, "%s may not call %s", who, short(target.APIName)).
+			WithHint("Give an agent the certificate of its host, and a server one with the role server.")
 	case !r.anywhere && target.Namespace != g.config.Namespace:
 		return cyborg.Errorf(cyborg.ErrForbidden, "%s may not call %s in the namespace %q, only in %q",
 			who, short(target.APIName), cyborg.Sanitize(target.Namespace, longestShown), g.config.Namespace)

@@ -64,6 +64,7 @@ type Guard struct {
 	config  Config
 	allowed map[string]rule
 	log     *slog.Logger
+	polls   openPolls
 
 	mu     sync.Mutex
 	logged map[refusal]time.Time // when each refusal was logged last
@@ -85,7 +86,8 @@ func New(config Config) (*Guard, error) {
 	}
 
 	return &Guard{
-		config: config, allowed: rules(), log: cmp.Or(config.Log, slog.New(slog.DiscardHandler)), logged: map[refusal]time.Time{},
+		config: config, allowed: rules(), log: cmp.Or(config.Log, slog.New(slog.DiscardHandler)),
+		polls: openPolls{of: map[identity.Identity]int{}}, logged: map[refusal]time.Time{},
 	}, nil
 }
 
@@ -95,7 +97,7 @@ func (g *Guard) Options() []temporal.ServerOption {
 	return []temporal.ServerOption{
 		temporal.WithClaimMapper(func(*config.Config) authorization.ClaimMapper { return claimMapper{g} }),
 		temporal.WithAuthorizer(g),
-		temporal.WithChainedFrontendGrpcInterceptors(g.sealPolled),
+		temporal.WithChainedFrontendGrpcInterceptors(g.limitPolls, g.sealPolled),
 	}
 }
 

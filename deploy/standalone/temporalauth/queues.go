@@ -62,7 +62,8 @@ func mayUse(who caller, queue string) error {
 	}
 
 	if foreign || strings.HasPrefix(queue, reserved) {
-		return cyborg.Errorf(cyborg.ErrForbidden, "%s may not use the task queue %q", who, cyborg.Sanitize(queue, longestShown))
+		return cyborg.Errorf(cyborg.ErrForbidden, "%s may not use the task queue %q", who, cyborg.Sanitize(queue, longestShown)).
+			WithHint("Give the agent of a host the certificate with exactly the name of this host (agent.host).")
 	}
 	return nil
 }

@@ -9,7 +9,6 @@ import (
 
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/api/workflowservice/v1"
-	"go.temporal.io/server/common/authorization"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -50,11 +49,10 @@ func (g *Guard) sealPolled(ctx context.Context, request any, _ *grpc.UnaryServer
 			continue // a poll that found nothing
 		}
 
-		claims, _ := ctx.Value(authorization.MappedClaims).(*authorization.Claims)
-		if claims == nil {
+		who, known := callerIn(ctx)
+		if !known {
 			return nil, cyborg.Errorf(cyborg.ErrInternal, "a task was polled by nobody")
 		}
-		who, _ := claims.Extensions.(caller)
 		if who.self {
 			continue
 		}

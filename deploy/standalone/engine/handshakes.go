@@ -1,0 +1,105 @@
+package engine
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/grpclog"
+)
+
+// LogRefusedConnections has the log say who tried to connect to Temporal, and why
+// that failed: mostly a client without a certificate, or with one that is not good.
+// Whoever has such a client learns it from the log of either end.
+//
+// Temporal makes its gRPC server itself, and gRPC tells of such connections only in
+// its own log, which a process has one of. So this is called once, before anything
+// of gRPC is used.
+func LogRefusedConnections(log *slog.Logger) {
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(&handshakes{log: log, told: map[refused]time.Time{}}, io.Discard, io.Discard))
+}
+
+const (
+	// tellAgain is how often the same refusal of one address is logged: clients try
+	// again and again, and they need no certificate for that.
+	tellAgain = time.Minute
+	// mostTold is how many refusals are told apart; all others count as one.
+	mostTold = 1000
+)
+
+// refused is what is logged once in a while. The zero value stands for all that are
+// not told apart.
+type refused struct{ address, reason string }
+
+// handshakes reads gRPC's log for refused connections.
+type handshakes struct {
+	log *slog.Logger
+
+	mu   sync.Mutex
+	told map[refused]time.Time
+}
+
+// Write reads one line.
+func (h *handshakes) Write(line []byte) (int, error) {
+	peer, reason, ok := readHandshake(string(line))
+	if !ok {
+		return len(line), nil
+	}
+
+	address, _, err := net.SplitHostPort(peer)
+	if err != nil {
+		address = peer
+	}
+	if h.due(refused{address, reason}, time.Now()) {
+		h.log.WarnContext(context.Background(), "a connection to Temporal was refused", "peer", peer, "error", reason)
+	}
+	return len(line), nil
+}
+
+// due says whether to log a refusal now.
+func (h *handshakes) due(what refused, now time.Time) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if _, known := h.told[what]; !known && len(h.told) >= mostTold {
+		for one, at := range h.told {
+			if now.Sub(at) >= tellAgain {
+				delete(h.told, one)
+			}
+		}
+		if len(h.told) >= mostTold {
+			what = refused{}
+		}
+	}
+
+	if at, known := h.told[what]; known && now.Sub(at) < tellAgain {
+		return false
+	}
+	h.told[what] = now
+	return true
+}
+
+// readHandshake finds in a line of gRPC's log whose handshake has failed, and why.
+// gRPC 1.83 writes: … connection error: desc = "ServerHandshake(\"ADDRESS\")
+// failed: REASON" (internal/transport, NewServerTransport).
+func readHandshake(line string) (peer, reason string, ok bool) {
+	_, quoted, ok := strings.Cut(strings.TrimSpace(line), "connection error: desc = ")
+	if !ok {
+		return "", "", false
+	}
+
+	text, err := strconv.Unquote(quoted)
+	rest, ok := strings.CutPrefix(text, "ServerHandshake(")
+	if err != nil || !ok {
+		return "", "", false
+	}
+
+	quoted, reason, ok = strings.Cut(rest, ") failed: ")
+	peer, err = strconv.Unquote(quoted)
+	return peer, reason, ok && err == nil
+}

@@ -1,0 +1,78 @@
+package temporalauth
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/api/serviceerror"
+	"go.temporal.io/server/common/authorization"
+	"google.golang.org/grpc"
+
+	"github.com/cyborg-project/cyborg/internal/identity"
+)
+
+// mostPolls is how many polls of one host may be open at once. An agent has one,
+// and for a moment those of the connections that it has lost. Temporal bounds
+// only the polls of all together, so one host could otherwise leave none to the
+// others. Servers have no such bound: a worker of theirs polls up to two hundred
+// times at once, and several may share one identity.
+const mostPolls = 100
+
+// openPolls counts the polls of each host that wait for a step.
+type openPolls struct {
+	mu sync.Mutex
+	of map[identity.Identity]int // without those that have none
+}
+
+// begin counts one more poll, and reports whether that is allowed. The caller
+// calls end where it is.
+func (o *openPolls) begin(who identity.Identity) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.of[who] >= mostPolls {
+		return false
+	}
+	o.of[who]++
+	return true
+}
+
+// end counts one poll less.
+func (o *openPolls) end(who identity.Identity) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.of[who]--; o.of[who] == 0 {
+		delete(o.of, who)
+	}
+}
+
+// limitPolls refuses further polls of a host that has many open. It is an
+// interceptor of Temporal's frontend, within the authorization.
+func (g *Guard) limitPolls(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	who, known := callerIn(ctx)
+	if call.FullMethod != workflowService+"PollActivityTaskQueue" || !known || who.Role != identity.Host {
+		return handler(ctx, request)
+	}
+
+	if !g.polls.begin(who.Identity) {
+		err := serviceerror.NewResourceExhausted(enumspb.RESOURCE_EXHAUSTED_CAUSE_CONCURRENT_LIMIT, fmt.Sprintf(
+			"%s has %d polls open already, and no agent needs more than one: find out who else uses its certificate, and revoke it with `cyborg host revoke`", who, mostPolls))
+		g.tell(ctx, who, call.FullMethod, err)
+		return nil, err
+	}
+	defer g.polls.end(who.Identity) // also where the handler panics
+
+	return handler(ctx, request)
+}
+
+// callerIn returns who makes the call with this context; known is false where
+// nobody has asked.
+func callerIn(ctx context.Context) (who caller, known bool) {
+	claims, _ := ctx.Value(authorization.MappedClaims).(*authorization.Claims)
+	if claims == nil {
+		return caller{}, false
+	}
+	who, _ = claims.Extensions.(caller)
+	return who, true
+}

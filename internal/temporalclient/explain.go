@@ -1,0 +1,152 @@
+package temporalclient
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"go.temporal.io/api/errordetails/v1"
+	"go.temporal.io/sdk/contrib/envconfig"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// explainer has the errors of calls say what is wrong. Temporal's own text for a
+// refused call is always the same, and its reason is in the details, which nobody
+// logs. A connection that ends because a certificate is missing looks like a
+// Temporal that is away.
+type explainer struct {
+	address string
+	secure  bool                       // the client speaks TLS
+	tls     *envconfig.ClientConfigTLS // nil for none
+
+	mu    sync.Mutex // guards the fields below
+	asked time.Time
+	last  string // what was wrong then
+}
+
+const (
+	// askAgain is for how long the answer of Temporal's listener counts: many calls
+	// fail at once.
+	askAgain = 5 * time.Second
+	// askLimit limits the question.
+	askLimit = 3 * time.Second
+)
+
+// intercept is the interceptor of the client. It is within the SDK's own, so that
+// these see the same codes as without it.
+func (e *explainer) intercept(
+	ctx context.Context, method string, request, reply any, connection *grpc.ClientConn, call grpc.UnaryInvoker, options ...grpc.CallOption,
+) error {
+	err := call(ctx, method, request, reply, connection, options...)
+	switch status.Code(err) {
+	case codes.PermissionDenied:
+		return withReason(err)
+	case codes.Unavailable:
+		return e.unavailable(ctx, err)
+	default:
+		return err
+	}
+}
+
+// refusedThis begins the text of a refusal.
+const refusedThis = "Temporal has refused this: "
+
+// withReason puts the reason of a refusal into its text.
+func withReason(err error) error {
+	refused := status.Convert(err)
+	for _, detail := range refused.Details() {
+		if denied, ok := detail.(*errordetails.PermissionDeniedFailure); ok && denied.GetReason() != "" {
+			said := refused.Proto()
+			said.Message = refusedThis + denied.GetReason()
+			return status.ErrorProto(said)
+		}
+	}
+	return err
+}
+
+// unavailable says where certificates are the reason that Temporal cannot be
+// reached.
+func (e *explainer) unavailable(ctx context.Context, err error) error {
+	if wrong := e.ask(ctx); wrong != "" {
+		return status.Errorf(codes.Unavailable, "Temporal at %s %s", e.address, wrong)
+	}
+	return err
+}
+
+// ask connects to Temporal and returns what is wrong with how this client speaks
+// to it, as the end of a sentence; empty for nothing.
+func (e *explainer) ask(ctx context.Context) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.asked.IsZero() || time.Since(e.asked) >= askAgain {
+		e.asked, e.last = time.Now(), e.handshake(ctx)
+	}
+	return e.last
+}
+
+// handshake makes a connection as the client does, but for one thing: it believes
+// whatever the other end shows, because it only wants to know what that asks for.
+// Nothing is sent but the certificate.
+func (e *explainer) handshake(ctx context.Context) string {
+	// The call may have used up its own time.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
+	defer cancel()
+	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", e.address)
+	if err != nil {
+		return ""
+	}
+	defer raw.Close() //nolint:errcheck // nothing was written to it that anybody waits for
+
+	name, _, _ := net.SplitHostPort(e.address)
+	requested, shown := false, tls.Certificate{}
+	if hasCertificate(e.tls) {
+		if shown, err = certificateOf(e.tls); err != nil {
+			return ""
+		}
+	}
+	connection := tls.Client(raw, &tls.Config{
+		ServerName: name, NextProtos: []string{"h2"},
+		InsecureSkipVerify: true, //nolint:gosec // see above
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			requested = true
+			return &shown, nil
+		},
+	})
+
+	// A server says what it thinks of a certificate only after the handshake. One that
+	// takes it begins to speak HTTP/2.
+	err = connection.HandshakeContext(ctx)
+	speaks := err == nil || requested
+	if err == nil {
+		deadline, _ := ctx.Deadline()
+		if err = connection.SetReadDeadline(deadline); err == nil {
+			_, err = connection.Read(make([]byte, 1))
+		}
+	}
+
+	alert, _ := errors.AsType[*net.OpError](err)
+	switch {
+	case requested && !hasCertificate(e.tls):
+		return "asks for a certificate: set temporal.tls.cert, temporal.tls.key and temporal.tls.ca, or enroll the host, and start this process again"
+	case requested && alert != nil && alert.Op == "remote error": // as crypto/tls names an alert of the other end
+		return fmt.Sprintf("refuses the certificate of this process (%s): it takes those that its own authority has signed, that are valid now and were not revoked", alert.Err)
+	case speaks && !e.secure:
+		return "speaks TLS: set temporal.tls.enabled, and temporal.tls.ca if its authority is not one of the system's"
+	}
+	return ""
+}
+
+// remedy returns what to do about a Temporal that does not answer.
+func remedy(err error, address string) string {
+	if said := err.Error(); strings.Contains(said, "certificate") || strings.Contains(said, "TLS") || strings.Contains(said, refusedThis) {
+		return "Correct temporal.tls: docs/operations.md says how to get a certificate for Temporal. Temporal itself is there."
+	}
+	return fmt.Sprintf("Start it, or set temporal.address or TEMPORAL_ADDRESS: %s does not answer.", address)
+}
