@@ -30,6 +30,7 @@ const (
 	AxisHealth         EventAxis = "health"         // what a boot of the host has cost
 	AxisHolder         EventAxis = "holder"         // who has a handle of an accelerator
 	AxisIdentity       EventAxis = "identity"       // whether a host's agent may have certificates of the servers' authority
+	AxisJournal        EventAxis = "journal"        // a host's journal was lost, or is an old copy
 	AxisLifecycle      EventAxis = "lifecycle"      // how far an accelerator is taken into service
 	AxisName           EventAxis = "name"           // the name of an accelerator or a device profile
 	AxisNovaWhitelist  EventAxis = "nova_whitelist" // whether Nova itself gives out an accelerator
@@ -49,8 +50,8 @@ const (
 func EventAxes() []EventAxis {
 	return []EventAxis{
 		AxisAccelerator, AxisAdministration, AxisAttributes, AxisBackend, AxisBitstream, AxisBoot, AxisCancel, AxisClaim, AxisDevice,
-		AxisDriver, AxisFence, AxisHealth, AxisHolder, AxisIdentity, AxisLifecycle, AxisName, AxisNovaWhitelist, AxisOptions,
-		AxisPresence, AxisProject, AxisProtected, AxisReported, AxisSettled, AxisSpecs, AxisState, AxisSteps,
+		AxisDriver, AxisFence, AxisHealth, AxisHolder, AxisIdentity, AxisJournal, AxisLifecycle, AxisName, AxisNovaWhitelist,
+		AxisOptions, AxisPresence, AxisProject, AxisProtected, AxisReported, AxisSettled, AxisSpecs, AxisState, AxisSteps,
 	}
 }
 

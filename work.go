@@ -51,6 +51,8 @@ type Work struct {
 	// Assignment is the operation's assignment number: the host refuses a step with
 	// a lower one than it has seen for the same accelerator.
 	Assignment int64 `json:"assignment,omitempty"`
+	// Journal is how far the journal of the host's agent had got in its last report.
+	Journal JournalPosition `json:"journal,omitzero"`
 	// HostSilentSince is when the host's agent was last heard, where the host is
 	// silent.
 	HostSilentSince time.Time `json:"host_silent_since,omitzero"`

@@ -316,7 +316,8 @@ func TestFeedOfADatabaseThatWasRestoredBeforeTheMigration(t *testing.T) {
 	r.exec(t, `
 		DROP TRIGGER number_transaction ON events; ALTER TABLE events ALTER transaction SET DEFAULT pg_current_xact_id();
 		DROP FUNCTION number_transaction, begin_feed_epoch, feed_base, unreadable_from; DROP TABLE feed_epochs;
-		DROP TABLE host_identities, forgotten_handles; DROP FUNCTION host_identities_changed`)
+		DROP TABLE host_identities, forgotten_handles; DROP FUNCTION host_identities_changed;
+		ALTER TABLE hosts DROP COLUMN journal_opening, DROP COLUMN journal_writes`)
 	_, err := db.Migrate(t.Context(), r.url)
 	require.NoError(t, err)
 

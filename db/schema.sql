@@ -380,6 +380,8 @@ CREATE TABLE hosts (
     attachments jsonb NOT NULL DEFAULT '[]'::jsonb,
     whitelist jsonb,
     whitelist_written text,
+    journal_opening uuid,
+    journal_writes bigint NOT NULL DEFAULT 0,
     CONSTRAINT hosts_pkey PRIMARY KEY (name),
     CONSTRAINT hosts_name_check CHECK (name <> ''::text)
 ) WITH (fillfactor=60);

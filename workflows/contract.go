@@ -154,6 +154,8 @@ type CheckRunResult struct {
 	Instance string `json:"instance,omitempty"`
 	// Assignment is the operation's assignment number.
 	Assignment int64 `json:"assignment,omitempty"`
+	// Journal is how far the agent's journal had got in its last report.
+	Journal cyborg.JournalPosition `json:"journal,omitzero"`
 }
 
 // RecordInput replaces the recorded steps of a running operation.
@@ -204,6 +206,9 @@ type Addressee struct {
 	// operation, and each decision of Reconcile, has a greater number than those
 	// before it. 0 in a step of a release that did not say so.
 	Assignment int64 `json:"assignment,omitempty"`
+	// Journal is how far the agent's journal had got, as the records know. One that
+	// does not hold this position is an old copy, by which no step may go.
+	Journal cyborg.JournalPosition `json:"journal,omitzero"`
 }
 
 // AgentInstance returns the agent that the step is for; empty for any.
@@ -214,6 +219,9 @@ func (a *Addressee) SentBy() string { return a.Run }
 
 // Number returns the assignment number; 0 for none.
 func (a *Addressee) Number() int64 { return a.Assignment }
+
+// JournalHeld returns the position that the agent's journal must hold.
+func (a *Addressee) JournalHeld() cyborg.JournalPosition { return a.Journal }
 
 // address sets all of it.
 func (a *Addressee) address(to Addressee) { *a = to }

@@ -275,6 +275,7 @@ func (o *operation) send(ctx workflow.Context, options workflow.ActivityOptions,
 	o.checked = false // whatever happens while this waits, the records must be asked again
 	c.input.address(Addressee{
 		Instance: o.work.Instance, Run: workflow.GetInfo(ctx).WorkflowExecution.RunID, Assignment: o.work.Assignment,
+		Journal: o.work.Journal,
 	})
 	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, options), c.activity, c.input).Get(ctx, c.result)
 	o.notice(err)
@@ -510,7 +511,7 @@ func (o *operation) check(ctx workflow.Context) error {
 	}
 
 	o.checked, o.late = true, false
-	o.work.Instance, o.work.Assignment = result.Instance, result.Assignment
+	o.work.Instance, o.work.Assignment, o.work.Journal = result.Instance, result.Assignment, result.Journal
 	return nil
 }
 

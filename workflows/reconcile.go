@@ -99,6 +99,8 @@ type Disagreement struct {
 	Entry    SettleEntry `json:"entry"`
 	// Instance is the agent that the host had when this was read.
 	Instance string `json:"instance,omitempty"`
+	// Position is how far the agent's journal had got, as the records knew then.
+	Position cyborg.JournalPosition `json:"position,omitzero"`
 	// Unconfirmed is set if the handle was taken back and its host has not
 	// confirmed that: it is the operation that had attached the handle.
 	Unconfirmed uuid.UUID `json:"left_operation,omitzero"`
@@ -357,7 +359,9 @@ func settleOne(ctx workflow.Context, in ReconcileInput, found Disagreement) (ask
 
 	d := decided.Disagreement
 	input := SettleInput{Host: d.Host, Entries: []SettleEntry{d.Entry}}
-	input.address(Addressee{Instance: d.Instance, Run: workflow.GetInfo(ctx).WorkflowExecution.RunID, Assignment: d.Assignment})
+	input.address(Addressee{
+		Instance: d.Instance, Run: workflow.GetInfo(ctx).WorkflowExecution.RunID, Assignment: d.Assignment, Journal: d.Position,
+	})
 
 	var result SettleResult
 	if err := askToSettle(ctx, in, input, &result); err != nil {

@@ -42,6 +42,7 @@ type Journal interface {
 	Lost(attachment journal.Attachment) bool
 	Raise(number int64, subjects ...journal.Subject) error
 	KeepRaised() error
+	Holds(position journal.Position) bool
 }
 
 // Reporter sends inventory reports to the conductor.
@@ -177,6 +178,9 @@ func serve[In, Out any](
 			err = a.requireMine(&in, info.WorkflowExecution.RunID)
 		}
 		if err == nil {
+			err = a.requireTrueJournal(work, &in)
+		}
+		if err == nil {
 			err = a.checkAllowed(name)
 		}
 		if err == nil {
@@ -217,6 +221,7 @@ type addressed interface {
 	AgentInstance() string
 	SentBy() string
 	Number() int64
+	JournalHeld() cyborg.JournalPosition
 }
 
 // requireMine refuses a step that the conductor has sent to another agent of
@@ -238,6 +243,28 @@ func (a *Activities) requireMine(in any, run string) error {
 		return cyborg.Errorf(cyborg.ErrSuperseded, "run %s sent the step, and run %s has taken its place", step.SentBy(), run)
 	}
 	return nil
+}
+
+// requireTrueJournal refuses a step while the journal is an old copy: it does not
+// hold the position that an earlier report of this host has told. A report is
+// sent first, because in its course the journal is emptied.
+func (a *Activities) requireTrueJournal(ctx context.Context, in any) error {
+	step, ok := in.(addressed)
+	if !ok || a.Journal.Holds(journal.Position(step.JournalHeld())) {
+		return nil
+	}
+
+	short, cancel := context.WithTimeout(ctx, reportWithin)
+	defer cancel()
+	_, _, err := a.Reporter.Report(short)
+	if a.Journal.Holds(journal.Position(step.JournalHeld())) {
+		return nil
+	}
+
+	if err == nil {
+		err = errors.New("the one that was asked does not know it")
+	}
+	return cyborg.Errorf(cyborg.ErrUnavailable, "the journal of host %s is an old copy, and no conductor has said what counts now: %w", a.Inventory.Host(), err)
 }
 
 // bounded returns a context that ends a little before Temporal's deadline.

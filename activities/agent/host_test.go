@@ -204,6 +204,8 @@ type reporter struct {
 	mu        sync.Mutex
 	failure   error
 	reports   []agentapi.Report
+	// answered, where set, is called when a report is answered.
+	answered func()
 }
 
 func (u *reporter) Report(ctx context.Context) (agentapi.Report, agentapi.ReportReply, error) {
@@ -218,6 +220,9 @@ func (u *reporter) Report(ctx context.Context) (agentapi.Report, agentapi.Report
 		return report, agentapi.ReportReply{}, err
 	}
 	u.reports = append(u.reports, report)
+	if u.answered != nil {
+		u.answered()
+	}
 	return report, agentapi.ReportReply{Generation: int64(len(u.reports)), Accepted: true}, nil
 }
 

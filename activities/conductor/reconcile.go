@@ -273,7 +273,7 @@ func fromRecord(d db.Disagreement) workflows.Disagreement {
 
 	return workflows.Disagreement{
 		Host: d.Host, Accelerator: d.Accelerator, Journal: d.Journal, Recorded: d.Recorded, Unconfirmed: d.Unconfirmed, Instance: d.Instance,
-		Changed: d.Changed, Observations: d.Observations,
+		Position: d.Position, Changed: d.Changed, Observations: d.Observations,
 		Assignment: d.Assignment, Report: d.Report,
 		Entry: workflows.SettleEntry{
 			Backend: d.Backend, Deployable: d.Deployable, Handle: d.Handle, Operation: d.Operation, Want: want,

@@ -53,6 +53,13 @@ type Report struct {
 	Assignment int64 `json:"assignment,omitempty"`
 	// AskFloor asks for ReportReply.Floor: the agent's journal is new.
 	AskFloor bool `json:"ask_floor,omitempty"`
+	// Journal is how far the agent's journal has got, at least.
+	Journal cyborg.JournalPosition `json:"journal,omitzero"`
+	// Follows answers ReportReply.Known: the journal holds that position.
+	Follows cyborg.JournalPosition `json:"follows,omitzero"`
+	// Forgot is set where the journal did not hold Follows, and was emptied for that
+	// reason.
+	Forgot bool `json:"forgot,omitempty"`
 }
 
 // Content is the part of a report that describes the host; two equal contents
@@ -102,6 +109,10 @@ type ReportReply struct {
 	// Floor answers Report.AskFloor; nil where it was not asked, where the report
 	// was not accepted, and from a release that had no numbers.
 	Floor *Floor `json:"floor,omitempty"`
+	// Known is set where the report was not recorded: an earlier one was made with a
+	// journal that had got there. An agent whose journal does not hold this position
+	// empties it. Then it reports again, with this position as Report.Follows.
+	Known cyborg.JournalPosition `json:"known,omitzero"`
 }
 
 // Floor says which assignment numbers a host may still accept: those above

@@ -43,6 +43,7 @@ var clauseTable = map[cyborg.EventAxis]func(c change) string{
 	cyborg.AxisHealth:         healthClause,
 	cyborg.AxisHolder:         holderClause,
 	cyborg.AxisIdentity:       identityClause,
+	cyborg.AxisJournal:        func(change) string { return "lost its journal, or came back with an old copy of it" },
 	cyborg.AxisLifecycle:      lifecycleClause,
 	cyborg.AxisName:           nameClause,
 	cyborg.AxisNovaWhitelist:  novaWhitelistClause,

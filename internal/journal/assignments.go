@@ -32,12 +32,12 @@ func (j *Journal) Raise(number int64, subjects ...Subject) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, subject := range subjects {
-		highest, known := j.highest(subject)
+		highest, _ := j.highest(subject)
 		switch {
 		case number < highest:
 			return cyborg.Errorf(cyborg.ErrLate, "number %d comes too late for %s: this host has seen %d", number, subject, highest).
 				WithHint("Something later was decided about it. Look at its history; repeat the request where it is still wanted.")
-		case !known && j.state.floor != nil && number <= j.state.floor.Number && !slices.Contains(j.state.floor.Open, number):
+		case j.state.floor != nil && number <= j.state.floor.Number && !slices.Contains(j.state.floor.Open, number):
 			return cyborg.Errorf(cyborg.ErrLate, "number %d comes too late for %s: it is from before this host lost its journal", number, subject).
 				WithHint("Repeat the request where it is still wanted.")
 		}

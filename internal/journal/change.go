@@ -167,6 +167,13 @@ type Floor struct {
 	Open   []int64 `json:"open,omitempty"`
 }
 
+// Position says how far a journal has got: a process that has opened it, and how
+// many writes this one has made.
+type Position struct {
+	Opening uuid.UUID `json:"opening"`
+	Writes  int64     `json:"writes"`
+}
+
 // Change is one write. It first drops the entries that it names, then puts
 // those that it lists, each replacing the entry with the same key.
 type Change struct {
@@ -182,7 +189,12 @@ type Change struct {
 	Staged          []Staged        `json:"staged,omitempty"`
 	Assigned        []Assigned      `json:"assigned,omitempty"`
 	// Floor replaces the one before; nil leaves it.
-	Floor *Floor `json:"floor,omitempty"`
+	DropFloor bool   `json:"drop_floor,omitempty"`
+	Floor     *Floor `json:"floor,omitempty"`
+	// Position is how far the process that wrote this had got with it.
+	Position Position `json:"position,omitzero"`
+	// Forgot is the position for which the journal was emptied; see Restart.
+	Forgot Position `json:"forgot,omitzero"`
 }
 
 // stamp sets the boot id and the time where they are not set. It copies the

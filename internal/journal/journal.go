@@ -57,8 +57,10 @@ type Options struct {
 type Journal struct {
 	path   string
 	bootID string
-	log    *slog.Logger
-	now    func() time.Time
+	// opening names this process in positions; see Position.
+	opening uuid.UUID
+	log     *slog.Logger
+	now     func() time.Time
 
 	// mu guards everything below. It is held while the disk is written: changes
 	// reach the file in the order in which they take effect.
@@ -88,7 +90,7 @@ type Journal struct {
 // kind ErrInvalid that says what to do; so is the journal of a newer release.
 func Open(dir string, options Options) (*Journal, error) {
 	j := &Journal{
-		path: filepath.Join(dir, fileName), bootID: options.BootID, log: options.Log, now: options.Now, state: newState(),
+		path: filepath.Join(dir, fileName), bootID: options.BootID, opening: uuid.New(), log: options.Log, now: options.Now, state: newState(),
 		raised: map[Subject]int64{},
 	}
 
@@ -196,6 +198,7 @@ func (j *Journal) Write(change Change) error {
 func (j *Journal) write(change Change) error {
 	change.stamp(j.bootID, j.now())
 	change.Assigned = listAssigned(j.raised)
+	change.Position = Position{Opening: j.opening, Writes: j.state.writesOf(j.opening) + 1}
 	record, err := encode(change)
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrInternal, "a journal record cannot be encoded: %w", err)

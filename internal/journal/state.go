@@ -31,6 +31,9 @@ type state struct {
 	// dropped: a step may come late by any time.
 	assigned map[Subject]int64
 	floor    *Floor // nil before the conductor has told
+	// positions are those of the last processes, the latest last.
+	positions []Position
+	forgot    Position // see Journal.Forgot
 }
 
 // newState returns the empty state.
@@ -45,6 +48,8 @@ func newState() state {
 // what it drops.
 func (s *state) apply(c Change) {
 	s.sequence = max(s.sequence, c.Sequence)
+	s.reach(c.Forgot)
+	s.reach(c.Position)
 
 	for _, key := range c.DropSteps {
 		delete(s.steps, key)
@@ -77,6 +82,12 @@ func (s *state) apply(c Change) {
 	for _, assigned := range c.Assigned {
 		s.assigned[assigned.Subject] = max(s.assigned[assigned.Subject], assigned.Number)
 	}
+	if c.Forgot.Opening != uuid.Nil {
+		s.forgot = c.Forgot
+	}
+	if c.DropFloor {
+		s.floor = nil
+	}
 	if c.Floor != nil {
 		s.floor = c.Floor
 	}
@@ -105,6 +116,10 @@ func (s *state) changes() iter.Seq[Change] {
 			}
 		}
 
+		if s.forgot.Opening != uuid.Nil && !yield(Change{Forgot: s.forgot}) {
+			return
+		}
+
 		if s.floor != nil && !yield(Change{Floor: s.floor}) {
 			return
 		}
@@ -115,6 +130,12 @@ func (s *state) changes() iter.Seq[Change] {
 
 		for _, step := range s.stepsByTime() {
 			if !yield(Change{Steps: []Step{step}}) {
+				return
+			}
+		}
+
+		for _, position := range s.positions {
+			if !yield(Change{Position: position}) {
 				return
 			}
 		}

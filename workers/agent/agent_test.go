@@ -525,7 +525,45 @@ func TestStepsWaitForTheFloor(t *testing.T) {
 	before := len(h.conductor.reported())
 	require.NoError(t, os.Remove(filepath.Join(h.config.StateDir, "journal")))
 	_, stop = h.run()
-	require.True(t, h.reports(before + 1)[before].AskFloor)
+	lost := h.reports(before + 1)[before]
+	require.True(t, lost.AskFloor)
+	require.True(t, lost.Forgot)
+	stop()
+}
+
+// An agent whose journal is an old copy says nothing of what it lists. It forgets
+// that, and asks which numbers count, before it takes a step. One that was only
+// started again has a true journal.
+func TestOldCopyOfTheJournal(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.temporal.start()
+	file := filepath.Join(h.config.StateDir, "journal")
+
+	_, stop := h.run()
+	first := h.reports(1)[0]
+	stop()
+	copied, err := os.ReadFile(file)
+	require.NoError(t, err)
+
+	require.NoError(t, h.bench.Vanish(t.Context(), card))
+	_, stop = h.run()
+	again := h.reports(2)[1]
+	require.Equal(t, first.Journal.Opening, again.Follows.Opening)
+	require.NotEqual(t, first.Journal.Opening, again.Journal.Opening)
+	require.False(t, again.Forgot)
+	require.False(t, again.AskFloor)
+	stop()
+
+	before := h.conductor.reported()
+	require.NoError(t, os.WriteFile(file, copied, 0o600))
+	require.NoError(t, os.Remove(filepath.Join(h.config.StateDir, "inventory.json"))) // that of the copy would be as old
+	_, stop = h.run()
+	restored := h.reports(len(before) + 1)[len(before)]
+	require.Equal(t, before[len(before)-1].Journal, restored.Follows)
+	require.True(t, restored.Forgot)
+	require.True(t, restored.AskFloor)
+	h.eventually(func() bool { return h.temporal.worker("agent.node-1") != "" })
 	stop()
 }
 

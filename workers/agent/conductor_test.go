@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
@@ -58,6 +59,11 @@ func (c *conductor) serve(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 
+		if known := c.knownJournal(); known != (cyborg.JournalPosition{}) && known.Opening != report.Journal.Opening && report.Follows != known {
+			encode(w, agentapi.ReportReply{Known: known})
+			return
+		}
+
 		reply := agentapi.ReportReply{Accepted: len(c.reports) == 0 || c.reports[len(c.reports)-1].Sequence < report.Sequence}
 		if reply.Accepted {
 			c.reports = append(c.reports, report)
@@ -89,6 +95,14 @@ func (c *conductor) record(report agentapi.Report) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.reports = append(c.reports, report)
+}
+
+// knownJournal returns how far the agent's journal had got in the last report.
+func (c *conductor) knownJournal() cyborg.JournalPosition {
+	if len(c.reports) == 0 {
+		return cyborg.JournalPosition{}
+	}
+	return c.reports[len(c.reports)-1].Journal
 }
 
 // differs tells whether the agent's last acknowledged report is not the last

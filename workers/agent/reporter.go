@@ -79,6 +79,10 @@ type reporter struct {
 	introduced chan struct{}
 	introduce  func()
 
+	// follows is the position of the journal that the conductor knew last from another
+	// process of this agent.
+	follows journal.Position
+
 	// savedAt is when the inventory was last written to disk.
 	savedAt time.Time
 	// saveTimer runs while the inventory has to be written.
@@ -96,6 +100,10 @@ type assignments interface {
 	Assignment() int64
 	HasFloor() bool
 	SetFloor(floor journal.Floor) error
+	Position() journal.Position
+	Holds(position journal.Position) bool
+	Restart(position journal.Position) error
+	Forgot() journal.Position
 }
 
 // reportRequest is a caller that waits for a report which begins after the
@@ -299,6 +307,12 @@ func (r *reporter) send(ctx context.Context, whole bool) (agentapi.Report, agent
 		report, reply, err = r.post(ctx, true)
 	}
 
+	if err == nil && reply.Known != (cyborg.JournalPosition{}) {
+		if err = r.follow(ctx, journal.Position(reply.Known)); err == nil {
+			report, reply, err = r.post(ctx, true)
+		}
+	}
+
 	if err == nil && !reply.Accepted {
 		err = cyborg.Errorf(cyborg.ErrChanged, "the conductor has a newer report of host %s than number %d", report.Host, report.Sequence).
 			WithHint("A second agent runs under this host's name. Stop one of them, and start the other again.")
@@ -310,6 +324,21 @@ func (r *reporter) send(ctx context.Context, whole bool) (agentapi.Report, agent
 
 	r.takeVerdict(ctx, err)
 	return report, reply, err
+}
+
+// follow makes sure that the journal holds the position that the conductor knows
+// from an earlier process of this agent. A journal that does not was lost, or is
+// an old copy, and what it says is forgotten. From then on this agent is one that
+// has lost its journal: it asks the hardware, and the conductor says which numbers
+// count.
+func (r *reporter) follow(ctx context.Context, known journal.Position) error {
+	r.follows = known
+	if r.assignments.Holds(known) {
+		return nil
+	}
+
+	r.log.WarnContext(ctx, "the journal was lost, or is an old copy; what it says is forgotten, and the hardware is asked instead")
+	return r.assignments.Restart(known)
 }
 
 // lacksFloor reports whether the conductor has still to say which assignment
@@ -366,6 +395,8 @@ func (r *reporter) post(ctx context.Context, whole bool) (report agentapi.Report
 	}
 
 	report.Instance, report.Assignment, report.AskFloor = r.instance, r.assignments.Assignment(), !r.assignments.HasFloor()
+	report.Journal, report.Follows = cyborg.JournalPosition(r.assignments.Position()), cyborg.JournalPosition(r.follows)
+	report.Forgot = r.follows != (journal.Position{}) && r.assignments.Forgot() == r.follows
 	if r.uptime != nil {
 		report.Uptime = r.uptime()
 	}

@@ -23,6 +23,8 @@ func checkReport(r *agentapi.Report) error {
 		return bad("sequence %d is not positive", r.Sequence)
 	case r.Sequence > agentapi.MaxSequence:
 		return bad("sequence %d is above %d", r.Sequence, int64(agentapi.MaxSequence))
+	case r.Journal.Writes < 0:
+		return bad("%d writes of its journal are fewer than none", r.Journal.Writes)
 	case r.Digest == "":
 		return bad("it has no digest")
 	case !optionalName(r.BootID) || !optionalName(r.Instance) || !optionalName(r.AgentVersion) || !optionalName(r.Digest):

@@ -15,9 +15,10 @@ import (
 // report with. See records.Queue.
 func queueHostRows(tx pgx.Tx, known map[string]hostRow, names []string) {
 	records.Queue(tx, `
-		SELECT name, boot_id, agent_version, report_seq, digest, base, generation FROM hosts WHERE name = ANY($1)`, names).Query(func(rows pgx.Rows) error {
+		SELECT name, boot_id, agent_version, report_seq, digest, base, generation, journal_opening, journal_writes FROM hosts WHERE name = ANY($1)`, names).Query(func(rows pgx.Rows) error {
 		var h hostRow
-		_, err := pgx.ForEachRow(rows, []any{&h.Name, &h.BootID, &h.AgentVersion, &h.ReportSeq, &h.Digest, &h.Base, &h.Generation}, func() error {
+		columns := []any{&h.Name, &h.BootID, &h.AgentVersion, &h.ReportSeq, &h.Digest, &h.Base, &h.Generation, &h.JournalOpening, &h.JournalWrites}
+		_, err := pgx.ForEachRow(rows, columns, func() error {
 			known[h.Name] = h
 			return nil
 		})

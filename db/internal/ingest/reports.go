@@ -90,6 +90,10 @@ type hostRow struct {
 	Digest       string `json:"digest"`
 	Base         string `json:"base"`
 	Generation   int64  `json:"generation"`
+	// JournalOpening and JournalWrites are how far the agent's journal had got; see
+	// journal.
+	JournalOpening *uuid.UUID `json:"journal_opening"`
+	JournalWrites  int64      `json:"journal_writes"`
 
 	// Attachments and Whitelist are written only.
 	Attachments []agentapi.Attachment `json:"attachments"`
@@ -98,6 +102,14 @@ type hostRow struct {
 	// exceed is the highest sequence number of an operation's observation that is
 	// newer than the report that is merged; 0 for none.
 	exceed int64
+}
+
+// journal returns how far the agent's journal had got in the last report.
+func (h *hostRow) journal() cyborg.JournalPosition {
+	if h.JournalOpening == nil {
+		return cyborg.JournalPosition{}
+	}
+	return cyborg.JournalPosition{Opening: *h.JournalOpening, Writes: h.JournalWrites}
 }
 
 // merge records reports that have passed checkReport, in one transaction. It
@@ -325,14 +337,17 @@ func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []agentapi.R
 		return nil, err
 	}
 
-	var touched, changed []int // indexes of the reports that say nothing new, and of those that do
-	whole := map[string]bool{} // hosts that are asked for a whole report
+	var touched, changed []int    // indexes of the reports that say nothing new, and of those that do
+	whole := map[string]bool{}    // hosts that are asked for a whole report
+	unproven := map[string]bool{} // hosts whose agents must say first that their journal is no old copy
 	for _, name := range names {
 		i := newest[name]
 		r := reports[i]
 		host, ok := known[name]
 
 		switch {
+		case ok && r.Sequence > host.ReportSeq && mustProve(&r, host.journal()):
+			unproven[name] = true
 		case r.Base != "" && (!ok || r.Sequence > host.ReportSeq && (r.BootID != host.BootID || r.Base != host.Base)):
 			// The difference is based on a report that is not the recorded one.
 			whole[name] = true
@@ -353,6 +368,14 @@ func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []agentapi.R
 		return nil, err
 	}
 
+	recorded := touched
+	for _, i := range changed {
+		if _, ok := written[reports[i].Host]; ok {
+			recorded = append(recorded, i)
+		}
+	}
+	queueLostJournals(tx, reports, recorded, known)
+
 	// What was not written is a difference that does not fit the records.
 	for _, i := range changed {
 		if _, ok := written[reports[i].Host]; !ok {
@@ -364,17 +387,23 @@ func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []agentapi.R
 	var refused []int // indexes of the reports that were not accepted
 
 	for i, r := range reports {
+		before := known[r.Host]
+		if i == newest[r.Host] && unproven[r.Host] {
+			replies[i] = agentapi.ReportReply{Generation: before.Generation, Known: before.journal()}
+			continue
+		}
+
 		if r.Base != "" && i == newest[r.Host] && whole[r.Host] {
-			replies[i] = agentapi.ReportReply{Generation: known[r.Host].Generation, Whole: true}
+			replies[i] = agentapi.ReportReply{Generation: before.Generation, Whole: true}
 			continue
 		}
 
 		host, ok := written[r.Host]
 		if !ok {
-			host = known[r.Host]
+			host = before
 		}
 
-		counts, before := &reports[newest[r.Host]], known[r.Host]
+		counts := &reports[newest[r.Host]]
 		// A report that is repeated, because its acknowledgement was lost, is accepted
 		// again. An empty digest does not tell which report was recorded; it is taken
 		// for the same one, and the reply to the next heartbeat asks for a report.
@@ -454,21 +483,24 @@ func touch(ctx context.Context, tx pgx.Tx, reports []agentapi.Report, which []in
 
 	var (
 		names, versions, instances, addresses []string
-		sequences                             []int64
+		sequences, writes                     []int64
+		openings                              []*uuid.UUID
 	)
 
 	for _, i := range which {
 		names, versions = append(names, reports[i].Host), append(versions, reports[i].AgentVersion)
 		instances, addresses = append(instances, reports[i].Instance), append(addresses, reports[i].Address)
 		sequences = append(sequences, reports[i].Sequence)
+		openings, writes = append(openings, openingOf(&reports[i])), append(writes, reports[i].Journal.Writes)
 	}
 
 	_, err := tx.Exec(ctx, `
 		UPDATE hosts SET report_seq = r.sequence, agent_version = r.version, instance = r.instance, agent_address = r.address,
-		    last_seen = clock_timestamp()
-		FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[]) AS r (name, version, sequence, instance, address)
+		    journal_opening = r.opening, journal_writes = r.writes, last_seen = clock_timestamp()
+		FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::uuid[], $7::bigint[])
+		    AS r (name, version, sequence, instance, address, opening, writes)
 		WHERE hosts.name = r.name`,
-		names, versions, sequences, instances, addresses)
+		names, versions, sequences, instances, addresses, openings, writes)
 
 	return err
 }
@@ -527,6 +559,7 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 
 		host.Name, host.BootID, host.AgentVersion, host.ReportSeq = r.Host, r.BootID, r.AgentVersion, r.Sequence
 		host.Instance, host.Address = r.Instance, r.Address
+		host.JournalOpening, host.JournalWrites = openingOf(&r), r.Journal.Writes
 
 		// The digest is left empty where the same report has to come again, and the
 		// base where a report was not recorded completely: no difference may build on

@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db/internal/records"
@@ -94,6 +95,8 @@ func superseded(id uuid.UUID, state cyborg.OperationState, owner string, run Run
 type Addressee struct {
 	Instance   string // the agent that the host has now; empty where the host was forgotten
 	Assignment int64  // the operation's assignment number
+	// Journal is how far the agent's journal had got in its last report.
+	Journal cyborg.JournalPosition
 }
 
 // CheckRun makes sure that the operation is still open and the run's, and
@@ -104,9 +107,9 @@ type Addressee struct {
 func (s *Store) CheckRun(ctx context.Context, run Run) (to Addressee, err error) {
 	o := running{id: run.Operation}
 	err = s.db.Pool.QueryRow(ctx, `
-		SELECT o.state, o.run_id, o.assignment, coalesce(h.instance, '')
+		SELECT o.state, o.run_id, o.assignment, coalesce(h.instance, ''), h.journal_opening, coalesce(h.journal_writes, 0)
 		FROM operations o LEFT JOIN hosts h ON h.name = o.host WHERE o.id = $1`,
-		run.Operation).Scan(&o.state, &o.run, &to.Assignment, &to.Instance)
+		run.Operation).Scan(&o.state, &o.run, &to.Assignment, &to.Instance, (*zeronull.UUID)(&to.Journal.Opening), &to.Journal.Writes)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Addressee{}, records.NoOperation(run.Operation)
 	}
@@ -146,8 +149,10 @@ func (s *Store) Renumber(ctx context.Context, run Run) (to Addressee, err error)
 		}
 
 		return tx.QueryRow(ctx, `
-			UPDATE operations SET assignment = next_assignment() WHERE id = $1
-			RETURNING assignment, coalesce((SELECT instance FROM hosts WHERE name = host), '')`, run.Operation).Scan(&to.Assignment, &to.Instance)
+			UPDATE operations o SET assignment = next_assignment() WHERE id = $1
+			RETURNING assignment, coalesce((SELECT instance FROM hosts WHERE name = o.host), ''),
+			          (SELECT journal_opening FROM hosts WHERE name = o.host), coalesce((SELECT journal_writes FROM hosts WHERE name = o.host), 0)`,
+			run.Operation).Scan(&to.Assignment, &to.Instance, (*zeronull.UUID)(&to.Journal.Opening), &to.Journal.Writes)
 	})
 	return to, err
 }

@@ -168,7 +168,7 @@ func (s *Store) begin(ctx context.Context, run Run, andEnd bool) (cyborg.Work, e
 			return nil
 		}
 
-		inventory.QueueAgentOf(tx, s.db.Options.SilentAfter, o.host, &work.Instance, &work.HostSilentSince)
+		inventory.QueueAgentOf(tx, s.db.Options.SilentAfter, o.host, &work)
 		if err := records.Send(ctx, tx); err != nil {
 			return err
 		}

@@ -1,0 +1,56 @@
+package ingest
+
+import (
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/records"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
+)
+
+// An agent may have lost its journal, or have an old copy of it: its state
+// directory was restored from a backup, or its machine has gone back to a
+// snapshot. An old copy lists what was undone since, so nothing of a report that
+// was made with it is recorded. Only the agent can tell whether its journal holds
+// the position that the records know, so each new process of it is asked once.
+
+// mustProve reports whether a report may have been made with an old journal: the
+// agent has still to say that its journal holds the known position.
+func mustProve(r *agentapi.Report, known cyborg.JournalPosition) bool {
+	switch {
+	case r.Journal.Opening == uuid.Nil || known.Opening == uuid.Nil: // a release that had no positions
+		return false
+	case r.Journal.Opening == known.Opening:
+		return r.Journal.Writes < known.Writes
+	default:
+		return r.Follows != known
+	}
+}
+
+// queueLostJournals writes into the histories of these reports' hosts that the
+// agent has emptied its journal, where it has. With these reports the records get
+// another position, so each loss is told once. See records.Queue.
+func queueLostJournals(tx pgx.Tx, reports []agentapi.Report, which []int, known map[string]hostRow) {
+	var lost []string
+	for _, i := range which {
+		if r, host := &reports[i], known[reports[i].Host]; r.Forgot && r.Journal.Opening != host.journal().Opening {
+			lost = append(lost, r.Host)
+		}
+	}
+
+	if len(lost) > 0 {
+		records.Queue(tx, `
+			INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+			SELECT 'host', name, name, 'journal', '', '', '{}' FROM unnest($1::text[]) AS name`, lost)
+	}
+}
+
+// openingOf returns the process that has opened the journal of a report, or nil
+// where the report does not name it.
+func openingOf(r *agentapi.Report) *uuid.UUID {
+	if r.Journal.Opening == uuid.Nil {
+		return nil
+	}
+	return &r.Journal.Opening
+}
