@@ -37,6 +37,7 @@ const (
 	ErrBusy            ErrorKind = "busy"            // the device is busy for a moment
 	ErrHostSilent      ErrorKind = "host_silent"     // the agent of the host does not answer
 	ErrOtherAgent      ErrorKind = "other_agent"     // the step is for another agent of the host than the one that has it
+	ErrNotGranted      ErrorKind = "not_granted"     // the step has no grant of a conductor's that is valid now
 	ErrLate            ErrorKind = "late"            // the host has seen a later assignment number than the step's
 	ErrUnavailable     ErrorKind = "unavailable"     // a service that is needed does not answer
 	ErrTimeout         ErrorKind = "timeout"         // a step took longer than its limit
@@ -73,6 +74,7 @@ var errorKindTable = map[ErrorKind]errorKindRow{
 	ErrBusy:            {http.StatusConflict, true, slog.LevelInfo},
 	ErrHostSilent:      {http.StatusServiceUnavailable, false, slog.LevelWarn},
 	ErrOtherAgent:      {http.StatusServiceUnavailable, true, slog.LevelWarn},
+	ErrNotGranted:      {http.StatusServiceUnavailable, true, slog.LevelWarn},
 	ErrLate:            {http.StatusConflict, true, slog.LevelWarn},
 	ErrUnavailable:     {http.StatusServiceUnavailable, true, slog.LevelWarn},
 	ErrTimeout:         {http.StatusGatewayTimeout, true, slog.LevelWarn},
@@ -113,7 +115,7 @@ func (k ErrorKind) Retryable() bool { return k.row().retry }
 func (k ErrorKind) Refusal() bool {
 	switch k {
 	case ErrInUse, ErrProtected, ErrUnsupported, ErrNotFound, ErrInvalid, ErrChanged, ErrImageRejected, ErrTooLarge, ErrOtherAgent, ErrSuperseded,
-		ErrLate:
+		ErrLate, ErrNotGranted:
 		return true
 	default:
 		return false

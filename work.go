@@ -45,14 +45,13 @@ type Work struct {
 	// left to do; empty otherwise.
 	Ended OperationState `json:"ended,omitempty"`
 	Host  string         `json:"host"`
-	// Instance is the host's agent, as its reports name it: only this one takes the
-	// steps.
-	Instance string `json:"instance,omitempty"`
+	Agent                // the host's
 	// Assignment is the operation's assignment number: the host refuses a step with
 	// a lower one than it has seen for the same accelerator.
 	Assignment int64 `json:"assignment,omitempty"`
-	// Journal is how far the journal of the host's agent had got in its last report.
-	Journal JournalPosition `json:"journal,omitzero"`
+	// Grant is what the run of the operation may have the host do, signed by a
+	// conductor.
+	Grant string `json:"grant,omitempty"`
 	// HostSilentSince is when the host's agent was last heard, where the host is
 	// silent.
 	HostSilentSince time.Time `json:"host_silent_since,omitzero"`

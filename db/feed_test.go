@@ -328,7 +328,8 @@ func TestEventsNameActorAndOperation(t *testing.T) {
 	a := h.ready(t, "card0")
 
 	work := r.begin(t, toAttach(a.UUID, onHost("h1")))
-	require.NoError(t, r.Record(t.Context(), runOf(work.Operation), []cyborg.Step{{Name: "attach"}}))
+	_, err := r.Record(t.Context(), runOf(work.Operation), []cyborg.Step{{Name: "attach"}})
+	require.NoError(t, err)
 	r.end(t, work, cyborg.OperationSucceeded)
 	r.endOfFeed(t)
 

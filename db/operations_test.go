@@ -398,13 +398,15 @@ func TestRecordSteps(t *testing.T) {
 	work := r.begin(t, toProgram(a.UUID))
 
 	steps := []cyborg.Step{{Name: "stage", State: cyborg.StepDone, Note: "4 MiB"}}
-	require.NoError(t, r.Record(t.Context(), runOf(work.Operation), steps))
+	_, err := r.Record(t.Context(), runOf(work.Operation), steps)
+	require.NoError(t, err)
 	op, err := r.Operation(t.Context(), work.Operation)
 	require.NoError(t, err)
 	require.Equal(t, steps, op.Steps)
 
 	r.end(t, work, cyborg.OperationSucceeded)
-	requireSuperseded(t, r.Record(t.Context(), runOf(work.Operation), nil))
+	_, err = r.Record(t.Context(), runOf(work.Operation), nil)
+	requireSuperseded(t, err)
 	op, err = r.Operation(t.Context(), work.Operation)
 	require.NoError(t, err)
 	require.Equal(t, steps, op.Steps, "an end without steps, and a late record, leave them")

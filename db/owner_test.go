@@ -38,7 +38,8 @@ func TestOtherRunOfAnOperationIsRefused(t *testing.T) {
 	requireSuperseded(t, err)
 	_, err = r.CheckRun(t.Context(), stray)
 	requireSuperseded(t, err)
-	requireSuperseded(t, r.Record(t.Context(), stray, []cyborg.Step{{Name: "attach"}}))
+	_, err = r.Record(t.Context(), stray, []cyborg.Step{{Name: "attach"}})
+	requireSuperseded(t, err)
 	requireSuperseded(t, r.FailARQs(t.Context(), stray, "no"))
 	for _, state := range []cyborg.OperationState{cyborg.OperationSucceeded, cyborg.OperationFailed, cyborg.OperationCancelled} {
 		requireSuperseded(t, r.End(t.Context(), stray, cyborg.Outcome{Operation: work.Operation, State: state}))
@@ -70,7 +71,8 @@ func TestEndedOperationIsNobodys(t *testing.T) {
 
 	_, err := r.CheckRun(t.Context(), run)
 	requireSuperseded(t, err)
-	requireSuperseded(t, r.Record(t.Context(), run, []cyborg.Step{{Name: "program"}}))
+	_, err = r.Record(t.Context(), run, []cyborg.Step{{Name: "program"}})
+	requireSuperseded(t, err)
 	requireSuperseded(t, r.End(t.Context(), run, cyborg.Outcome{Operation: work.Operation, State: cyborg.OperationSucceeded}))
 
 	again := cyborg.Outcome{Operation: work.Operation, State: cyborg.OperationFailed}
@@ -133,7 +135,7 @@ func TestRunOfAnEarlierRelease(t *testing.T) {
 	t.Parallel()
 	for name, ask := range map[string]func(r *records, run db.Run) error{
 		"begin":  func(r *records, run db.Run) error { _, err := r.Begin(t.Context(), run); return err },
-		"record": func(r *records, run db.Run) error { return r.Record(t.Context(), run, nil) },
+		"record": func(r *records, run db.Run) error { _, err := r.Record(t.Context(), run, nil); return err },
 		"check":  func(r *records, run db.Run) error { _, err := r.CheckRun(t.Context(), run); return err },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -345,6 +345,15 @@ CREATE TABLE forgotten_handles (
     CONSTRAINT forgotten_handles_pkey PRIMARY KEY (host, kind, identity)
 );
 
+CREATE TABLE grant_keys (
+    id text NOT NULL,
+    public bytea NOT NULL,
+    last_seen timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT grant_keys_pkey PRIMARY KEY (id),
+    CONSTRAINT grant_keys_id_check CHECK (id <> ''::text),
+    CONSTRAINT grant_keys_public_check CHECK (length(public) = 32)
+);
+
 CREATE TABLE host_identities (
     host text NOT NULL,
     state text NOT NULL,
@@ -382,6 +391,7 @@ CREATE TABLE hosts (
     whitelist_written text,
     journal_opening uuid,
     journal_writes bigint NOT NULL DEFAULT 0,
+    uptime interval,
     CONSTRAINT hosts_pkey PRIMARY KEY (name),
     CONSTRAINT hosts_name_check CHECK (name <> ''::text)
 ) WITH (fillfactor=60);

@@ -29,9 +29,7 @@ func attach(ctx workflow.Context, o *operation) error {
 		var result, undoResult ChangeResult
 		detach := o.undoCall(call{
 			activity: DetachActivity, summary: "take back " + handle.Identity,
-			input: &DetachInput{
-				Operation: o.in.Operation, Target: o.target(), Handles: []cyborg.WorkHandle{handle}, Undo: true,
-			},
+			input:  takeBackInput(o.work, handle),
 			result: &undoResult, limit: o.in.Limits.Step,
 		})
 
@@ -42,7 +40,7 @@ func attach(ctx workflow.Context, o *operation) error {
 
 		err := o.step(ctx, name, call{
 			activity: AttachActivity, summary: "attach " + handle.Identity + " to the host",
-			input:  &AttachInput{Operation: o.in.Operation, Target: o.target(), Handle: handle},
+			input:  attachInput(o.work, handle, false),
 			result: &result, limit: o.in.Limits.Step,
 		}, detach)
 		if err != nil {
@@ -52,4 +50,25 @@ func attach(ctx workflow.Context, o *operation) error {
 	}
 
 	return nil
+}
+
+// permittedAttach is PermittedBy for an attach.
+func permittedAttach(work cyborg.Work) []Permitted {
+	var out []Permitted
+	for _, handle := range work.Handles {
+		if handle.Holder.Kind == cyborg.HolderHost {
+			out = append(out, Permitted{AttachActivity, attachInput(work, handle, false)}, Permitted{DetachActivity, takeBackInput(work, handle)})
+		}
+	}
+	return out
+}
+
+// attachInput is the input of an attach of one handle.
+func attachInput(work cyborg.Work, handle cyborg.WorkHandle, undo bool) *AttachInput {
+	return &AttachInput{Operation: work.Operation, Target: work.Targets[0], Handle: handle, Undo: undo}
+}
+
+// takeBackInput is the input of the undo of an attach.
+func takeBackInput(work cyborg.Work, handle cyborg.WorkHandle) *DetachInput {
+	return &DetachInput{Operation: work.Operation, Target: work.Targets[0], Handles: []cyborg.WorkHandle{handle}, Undo: true}
 }

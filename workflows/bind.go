@@ -159,18 +159,15 @@ func (b *binding) loadAll(ctx workflow.Context) error {
 		}
 	}
 
-	for i, want := range b.work.Loads {
-		at := slices.IndexFunc(b.work.Targets, func(t cyborg.Target) bool { return t.Accelerator == want.Accelerator })
-		if at < 0 {
-			return cyborg.Errorf(cyborg.ErrInternal, "the bind does not have accelerator %s, for which it has an image", want.Accelerator)
-		}
+	loads, err := bindLoads(b.work)
+	if err != nil {
+		return err
+	}
 
-		l := load{
-			operation: b.operation, target: b.work.Targets[at], disturbed: b.disturbedWith(at), image: want.Image,
-			journalID: b.journalID(i, want.Accelerator),
-		}
+	for _, work := range loads {
+		l := load{operation: b.operation, loadWork: work}
 		if len(b.work.Loads) > 1 {
-			l.suffix = " " + l.target.Deployable
+			l.suffix = " " + l.into.Deployable
 		}
 
 		if b.in.Abandoned {
@@ -182,7 +179,7 @@ func (b *binding) loadAll(ctx workflow.Context) error {
 			return err
 		}
 
-		if id := l.found.Image.ID; id != "" && id == l.target.BitstreamID {
+		if id := l.found.Image.ID; id != "" && id == l.into.BitstreamID {
 			continue // this image is loaded already
 		}
 
@@ -190,8 +187,8 @@ func (b *binding) loadAll(ctx workflow.Context) error {
 			return err
 		}
 
-		b.outcome.Bitstreams[want.Accelerator] = l.result.BitstreamID
-		b.outcome.Images[want.Accelerator] = l.reloadable()
+		b.outcome.Bitstreams[l.into.Accelerator] = l.result.BitstreamID
+		b.outcome.Images[l.into.Accelerator] = l.reloadable()
 	}
 
 	if b.in.Abandoned {
@@ -200,13 +197,45 @@ func (b *binding) loadAll(ctx workflow.Context) error {
 	return nil
 }
 
+// permittedBind is PermittedBy for a bind. One whose work is wrong may do
+// nothing, and its run says why.
+func permittedBind(work cyborg.Work) []Permitted {
+	loads, err := bindLoads(work)
+	if err != nil {
+		return nil
+	}
+
+	var out []Permitted
+	for _, load := range loads {
+		out = append(out, load.permitted(work.Operation)...)
+	}
+	return out
+}
+
+// bindLoads lists the images that a bind loads.
+func bindLoads(work cyborg.Work) ([]loadWork, error) {
+	var out []loadWork
+	for i, want := range work.Loads {
+		at := slices.IndexFunc(work.Targets, func(t cyborg.Target) bool { return t.Accelerator == want.Accelerator })
+		if at < 0 {
+			return nil, cyborg.Errorf(cyborg.ErrInternal, "the bind does not have accelerator %s, for which it has an image", want.Accelerator)
+		}
+
+		out = append(out, loadWork{
+			into: work.Targets[at], disturbed: disturbedWith(work, at), image: want.Image.WithoutQuery(),
+			journalID: journalID(work, i, want.Accelerator),
+		})
+	}
+	return out, nil
+}
+
 // disturbedWith returns the other targets that an image for the target at this
 // index disturbs as well.
-func (o *operation) disturbedWith(at int) []cyborg.Target {
-	of := o.work.Targets[at]
+func disturbedWith(work cyborg.Work, at int) []cyborg.Target {
+	of := work.Targets[at]
 	var out []cyborg.Target
 
-	for i, t := range o.work.Targets {
+	for i, t := range work.Targets {
 		if i != at && t.Device == of.Device && t.ProgramSet == of.ProgramSet {
 			out = append(out, t)
 		}

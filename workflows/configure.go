@@ -2,6 +2,8 @@ package workflows
 
 import (
 	"go.temporal.io/sdk/workflow"
+
+	"github.com/cyborg-project/cyborg"
 )
 
 // Configure installs, updates or uninstalls a driver's backend on a host while
@@ -19,7 +21,7 @@ func configure(ctx workflow.Context, o *operation) error {
 
 	err := o.step(ctx, string(request.Action), call{
 		activity: ConfigureActivity, summary: string(request.Action) + " " + request.Backend,
-		input: &ConfigureInput{Operation: o.in.Operation, Request: request}, result: &result, limit: o.in.Limits.Step,
+		input: configureInput(o.work), result: &result, limit: o.in.Limits.Step,
 	}, nil)
 	if err != nil {
 		return err
@@ -29,4 +31,14 @@ func configure(ctx workflow.Context, o *operation) error {
 		"state": string(result.State), "error": result.Error, "services": result.Services, "devices": result.Devices,
 	}
 	return nil
+}
+
+// permittedConfigure is PermittedBy for a configure.
+func permittedConfigure(work cyborg.Work) []Permitted {
+	return []Permitted{{ConfigureActivity, configureInput(work)}}
+}
+
+// configureInput is the input of a configure.
+func configureInput(work cyborg.Work) *ConfigureInput {
+	return &ConfigureInput{Operation: work.Operation, Request: *work.Configure}
 }

@@ -38,7 +38,7 @@ const (
 // See also placement.go and rescue.go.
 const (
 	BeginActivity  = "Begin"  // BeginInput → cyborg.Work
-	RecordActivity = "Record" // RecordInput → nothing. Writes the steps of a running operation
+	RecordActivity = "Record" // RecordInput → CheckRunResult. Writes the steps of a running operation
 	EndActivity    = "End"    // cyborg.Outcome → nothing
 
 	CheckRunActivity = "CheckRun" // CheckRunInput → CheckRunResult. Asks whether the run still has the operation
@@ -146,22 +146,26 @@ type CheckRunInput struct {
 	// Late asks for a new assignment number: the host has refused a step because it
 	// has seen a later one.
 	Late bool `json:"late,omitempty"`
+	// Grant is what the operation may do, as the run was told last.
+	Grant string `json:"grant,omitempty"`
 }
 
 // CheckRunResult says that the run has the operation.
 type CheckRunResult struct {
-	// Instance is the agent that the host has now.
-	Instance string `json:"instance,omitempty"`
+	cyborg.Agent // that the host has now
+
 	// Assignment is the operation's assignment number.
 	Assignment int64 `json:"assignment,omitempty"`
-	// Journal is how far the agent's journal had got in its last report.
-	Journal cyborg.JournalPosition `json:"journal,omitzero"`
+	// Grant is what the operation may do, signed anew.
+	Grant string `json:"grant,omitempty"`
 }
 
 // RecordInput replaces the recorded steps of a running operation.
 type RecordInput struct {
 	Operation uuid.UUID     `json:"operation"`
 	Steps     []cyborg.Step `json:"steps"`
+	// Grant is CheckRunInput.Grant.
+	Grant string `json:"grant,omitempty"`
 }
 
 // FailARQsInput names a bind that will not succeed, and the reason that its
@@ -209,6 +213,9 @@ type Addressee struct {
 	// Journal is how far the agent's journal had got, as the records know. One that
 	// does not hold this position is an old copy, by which no step may go.
 	Journal cyborg.JournalPosition `json:"journal,omitzero"`
+	// Grant is all of this and what the operation may do, signed by a conductor; see
+	// package grant. Empty in a step of a release that had none.
+	Grant string `json:"grant,omitempty"`
 }
 
 // AgentInstance returns the agent that the step is for; empty for any.
@@ -222,6 +229,9 @@ func (a *Addressee) Number() int64 { return a.Assignment }
 
 // JournalHeld returns the position that the agent's journal must hold.
 func (a *Addressee) JournalHeld() cyborg.JournalPosition { return a.Journal }
+
+// Granted returns the grant; empty for none.
+func (a *Addressee) Granted() string { return a.Grant }
 
 // address sets all of it.
 func (a *Addressee) address(to Addressee) { *a = to }
@@ -265,12 +275,21 @@ type DetachInput struct {
 
 // FindImageInput names an image in Glance, and the accelerator that it is for.
 type FindImageInput struct {
-	Operation uuid.UUID     `json:"operation"`
+	Operation uuid.UUID `json:"operation"`
+	// JournalID is the id of the steps that use the image.
+	JournalID uuid.UUID     `json:"journal_id,omitzero"`
 	Target    cyborg.Target `json:"target"`
 	Image     cyborg.Image  `json:"image"`
 	// Valid is how long the URL of the image can be used to begin a download, or to
 	// continue one.
 	Valid time.Duration `json:"valid"`
+	// Grant is what the operation may do so far; it must have this search.
+	Grant string `json:"grant,omitempty"`
+}
+
+// Permitted lists what the host may do with the image that was found.
+func (in FindImageInput) Permitted(found FindImageResult) []Permitted {
+	return permittedWith(in.JournalID, in.Target, found.Image, found.Fetch)
 }
 
 // FindImageResult is the image with its id and checksum.
@@ -281,6 +300,8 @@ type FindImageResult struct {
 	// Fetch is the path and query at which every agent endpoint serves the image to
 	// the operation's host, for as long as the operation runs.
 	Fetch string `json:"fetch"`
+	// Grant is FindImageInput.Grant with what the host may do with the image.
+	Grant string `json:"grant,omitempty"`
 }
 
 // StageInput names the image that the host fetches and checks.

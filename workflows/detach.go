@@ -36,7 +36,7 @@ func detach(ctx workflow.Context, o *operation) error {
 	var result ChangeResult
 	err := o.step(ctx, "detach", call{
 		activity: DetachActivity, summary: "detach " + o.target().Deployable,
-		input:  &DetachInput{Operation: o.in.Operation, Target: o.target(), Handles: o.work.Handles},
+		input:  detachInput(o.work),
 		result: &result, limit: o.in.Limits.Step,
 	}, o.attachAgain)
 	if err != nil {
@@ -75,7 +75,7 @@ func (o *operation) attachAgain(ctx workflow.Context) error {
 		var undoResult ChangeResult
 		again := o.undoCall(call{
 			activity: AttachActivity, summary: "attach " + handle.Identity + " again",
-			input:  &AttachInput{Operation: o.in.Operation, Target: o.target(), Handle: handle, Undo: true},
+			input:  attachInput(o.work, handle, true),
 			result: &undoResult, limit: o.in.Limits.Step,
 		})
 
@@ -85,4 +85,24 @@ func (o *operation) attachAgain(ctx workflow.Context) error {
 	}
 
 	return nil
+}
+
+// permittedDetach is PermittedBy for a detach.
+func permittedDetach(work cyborg.Work) []Permitted {
+	if work.Forced != "" {
+		return nil
+	}
+
+	out := []Permitted{{DetachActivity, detachInput(work)}}
+	for _, handle := range work.Handles {
+		if handle.Holder.Kind == cyborg.HolderHost {
+			out = append(out, Permitted{AttachActivity, attachInput(work, handle, true)})
+		}
+	}
+	return out
+}
+
+// detachInput is the input of a detach.
+func detachInput(work cyborg.Work) *DetachInput {
+	return &DetachInput{Operation: work.Operation, Target: work.Targets[0], Handles: work.Handles}
 }

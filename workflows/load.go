@@ -13,13 +13,8 @@ import (
 // image.
 type load struct {
 	*operation
+	loadWork
 
-	target    cyborg.Target
-	disturbed []cyborg.Target // the other targets that the image disturbs as well
-	image     cyborg.Image    // as it was asked for
-	// journalID is the id of the steps in the host's journal: the operation's, or
-	// one of this target alone.
-	journalID uuid.UUID
 	// suffix ends the names of the steps where the operation has several loads, so
 	// that they differ.
 	suffix string
@@ -31,11 +26,50 @@ type load struct {
 	restored ChangeResult
 }
 
+// loadWork is what one load has to do, as it follows from the work of its
+// operation.
+type loadWork struct {
+	into      cyborg.Target
+	disturbed []cyborg.Target // the other targets that the image disturbs as well
+	image     cyborg.Image    // as it was asked for
+	// journalID is the id of the steps in the host's journal: the operation's, or
+	// one of this target alone.
+	journalID uuid.UUID
+}
+
+// permitted lists what PermittedBy does for one load. What the host may do with
+// an image of Glance is permitted when it was found; see FindImageInput.Permitted.
+func (l loadWork) permitted(operation uuid.UUID) []Permitted {
+	out := []Permitted{{RestoreActivity, l.restoreInput()}}
+	if l.image.InGlance() {
+		return append(out, Permitted{FindImageActivity, l.findInput(operation)})
+	}
+	return append(out, permittedWith(l.journalID, l.into, l.image, "")...)
+}
+
+// permittedWith lists what the host may do with an image whose source is known.
+func permittedWith(journalID uuid.UUID, target cyborg.Target, image cyborg.Image, fetch string) []Permitted {
+	return []Permitted{
+		{StageActivity, &StageInput{Operation: journalID, Target: target, Image: image, Fetch: fetch}},
+		{ProgramActivity, &ProgramInput{Operation: journalID, Target: target, Image: image}},
+	}
+}
+
+// findInput is the input of the search for the image.
+func (l loadWork) findInput(operation uuid.UUID) FindImageInput {
+	return FindImageInput{Operation: operation, JournalID: l.journalID, Target: l.into, Image: l.image}
+}
+
+// restoreInput is the input of the undo.
+func (l loadWork) restoreInput() *RestoreInput {
+	return &RestoreInput{Operation: l.journalID, Target: l.into, Disturbed: l.disturbed}
+}
+
 // undo returns the undo of run: it loads the image that the target had before.
 func (l *load) undo() func(ctx workflow.Context) error {
 	putBack := l.undoCall(call{
 		activity: RestoreActivity, summary: "bring back the image before",
-		input: &RestoreInput{Operation: l.journalID, Target: l.target, Disturbed: l.disturbed}, result: &l.restored, limit: l.in.Limits.Program,
+		input: l.restoreInput(), result: &l.restored, limit: l.in.Limits.Program,
 	})
 
 	return func(ctx workflow.Context) error {
@@ -50,13 +84,11 @@ func (l *load) undo() func(ctx workflow.Context) error {
 // find sets found.Image to the image to load. An image in Glance gets its id
 // and checksum there; any other stays as it was asked for.
 func (l *load) find(ctx workflow.Context) error {
-	// A run of release 0.1 has the whole source in its history.
-	l.image = l.image.WithoutQuery()
 	l.found.Image = l.image
 	if !l.image.InGlance() {
 		return nil
 	}
-	return l.findImage(ctx, l.target, "find image"+l.suffix, &l.found)
+	return l.findImage(ctx, l.findInput(l.in.Operation), "find image"+l.suffix, &l.found)
 }
 
 // run stages the image and loads it. Staging touches no hardware, so it has no
@@ -64,7 +96,7 @@ func (l *load) find(ctx workflow.Context) error {
 func (l *load) run(ctx workflow.Context) error {
 	err := l.step(ctx, "stage"+l.suffix, call{
 		activity: StageActivity, summary: "fetch and check " + cyborg.ShowSource(l.image.Source),
-		input:  &StageInput{Operation: l.journalID, Target: l.target, Image: l.found.Image, Fetch: l.found.Fetch},
+		input:  &StageInput{Operation: l.journalID, Target: l.into, Image: l.found.Image, Fetch: l.found.Fetch},
 		result: &l.staged, limit: l.in.Limits.Stage,
 	}, nil)
 	if err != nil {
@@ -77,7 +109,7 @@ func (l *load) run(ctx workflow.Context) error {
 
 	err = l.step(ctx, "program"+l.suffix, call{
 		activity: ProgramActivity, summary: "load " + cyborg.ShowSource(l.found.Image.Source),
-		input:  &ProgramInput{Operation: l.journalID, Target: l.target, Image: l.found.Image, SHA256: l.staged.SHA256},
+		input:  &ProgramInput{Operation: l.journalID, Target: l.into, Image: l.found.Image, SHA256: l.staged.SHA256},
 		result: &l.result, limit: l.in.Limits.Program,
 	}, l.undo())
 	if err != nil {
@@ -104,24 +136,24 @@ func (l *load) reloadable() cyborg.Image {
 // Glance may be away for a while, so the attempts go on until Limits.Attempts
 // or Limits.Stage is reached. The URL in the answer stays valid for as long as
 // the host may need to begin to fetch.
-func (o *operation) findImage(ctx workflow.Context, target cyborg.Target, name string, found *FindImageResult) error {
+func (o *operation) findImage(ctx workflow.Context, input FindImageInput, name string, found *FindImageResult) error {
 	limits := o.in.Limits
+	input.Valid, input.Grant = limits.AgentWait+limits.Stage, o.work.Grant
 	o.note(ctx, name, cyborg.StepRunning, "")
 
 	o.checked = false // the answer may take its time
 	err := repeat{within: limits.Stage, attempts: limits.Attempts, shortest: shortestPause, longest: longestPause}.run(ctx, workflow.ActivityOptions{
 		TaskQueue:           ConductorQueue,
 		StartToCloseTimeout: limits.Step,
-		Summary:             "find " + cyborg.ShowSource(found.Image.Source),
-	}, FindImageActivity, FindImageInput{
-		Operation: o.in.Operation, Target: target, Image: found.Image, Valid: limits.AgentWait + limits.Stage,
-	}, found)
+		Summary:             "find " + cyborg.ShowSource(input.Image.Source),
+	}, FindImageActivity, input, found)
 	if err != nil {
 		o.notice(err)
 		o.note(ctx, name, cyborg.StepFailed, FromFailure(err).Message)
 		return err
 	}
 
+	o.work.Grant = found.Grant
 	o.note(ctx, name, cyborg.StepDone, "image "+found.Image.ID)
 	return nil
 }

@@ -220,7 +220,8 @@ const (
 // longest step of another operation may take. Such a wait is not counted as an
 // attempt. Neither is it where another agent than the host's took the step and
 // refused it, for as long as the host's agent may take to come; nor where the
-// host has seen a later number, for as long: the records draw a new one.
+// host has seen a later number, or the grant was no longer valid, for as long:
+// the records give out new ones.
 func (o *operation) attempt(ctx workflow.Context, name string, c call) (began bool, _ error) {
 	options := o.options(c)
 	options.ScheduleToStartTimeout = o.in.Limits.AgentWait
@@ -248,8 +249,10 @@ func (o *operation) attempt(ctx workflow.Context, name string, c call) (began bo
 			return began, err
 		}
 
-		// Another agent, or a number that is too low: this agent did not take it.
-		other := FromFailure(err).Kind == cyborg.ErrOtherAgent || o.late
+		// Another agent, a number that is too low, or a grant that is too old: this
+		// agent did not take it, and the records give the next try what it needs.
+		kind := FromFailure(err).Kind
+		other := kind == cyborg.ErrOtherAgent || kind == cyborg.ErrNotGranted || o.late
 		uncounted := other && workflow.Now(ctx).Before(agentDeadline)
 		if !retryable(err) || attempts >= o.in.Limits.Attempts && !uncounted || ctx.Err() != nil {
 			return began || !refused(err), err
@@ -275,7 +278,7 @@ func (o *operation) send(ctx workflow.Context, options workflow.ActivityOptions,
 	o.checked = false // whatever happens while this waits, the records must be asked again
 	c.input.address(Addressee{
 		Instance: o.work.Instance, Run: workflow.GetInfo(ctx).WorkflowExecution.RunID, Assignment: o.work.Assignment,
-		Journal: o.work.Journal,
+		Journal: o.work.Journal, Grant: o.work.Grant,
 	})
 	err := workflow.ExecuteActivity(workflow.WithActivityOptions(ctx, options), c.activity, c.input).Get(ctx, c.result)
 	o.notice(err)
@@ -423,8 +426,12 @@ func (o *operation) note(ctx workflow.Context, name string, state cyborg.StepSta
 // while the operation goes on. It is used only by operations of several long
 // steps: for the others it is not worth a write.
 func (o *operation) record(ctx workflow.Context) error {
-	err := o.ask(ctx, RecordActivity, RecordInput{Operation: o.in.Operation, Steps: o.outcome.Steps}, nil)
+	var result CheckRunResult // the zero value from release 0.1
+	err := o.ask(ctx, RecordActivity, RecordInput{Operation: o.in.Operation, Steps: o.outcome.Steps, Grant: o.work.Grant}, &result)
 	o.checked = err == nil
+	if result != (CheckRunResult{}) {
+		o.follow(result)
+	}
 	return err
 }
 
@@ -460,16 +467,16 @@ func (o *operation) describe(ctx workflow.Context) {
 // that work on accelerators may call it.
 func (o *operation) target() cyborg.Target { return o.work.Targets[0] }
 
-// journalID is the id under which the host's journal keeps the steps for the
-// accelerator at index i. The journal holds one step of a kind per id, so each
+// journalID is the id under which the host's journal keeps an operation's steps
+// for the accelerator at index i. The journal holds one step of a kind per id, so each
 // accelerator but the first needs an id of its own. It is derived from the
 // operation, so that a run that takes over arrives at the same one.
-func (o *operation) journalID(i int, accelerator uuid.UUID) uuid.UUID {
+func journalID(work cyborg.Work, i int, accelerator uuid.UUID) uuid.UUID {
 	if i == 0 {
-		return o.in.Operation
+		return work.Operation
 	}
 
-	return uuid.NewSHA1(o.in.Operation, accelerator[:])
+	return uuid.NewSHA1(work.Operation, accelerator[:])
 }
 
 // observe keeps what the agent saw after a change: End records it together with
@@ -506,13 +513,18 @@ func (o *operation) check(ctx workflow.Context) error {
 	}
 
 	var result CheckRunResult
-	if err := o.ask(ctx, CheckRunActivity, CheckRunInput{Operation: o.in.Operation, Late: o.late}, &result); err != nil {
+	if err := o.ask(ctx, CheckRunActivity, CheckRunInput{Operation: o.in.Operation, Late: o.late, Grant: o.work.Grant}, &result); err != nil {
 		return err
 	}
 
 	o.checked, o.late = true, false
-	o.work.Instance, o.work.Assignment, o.work.Journal = result.Instance, result.Assignment, result.Journal
+	o.follow(result)
 	return nil
+}
+
+// follow takes what the next step has to carry.
+func (o *operation) follow(result CheckRunResult) {
+	o.work.Agent, o.work.Assignment, o.work.Grant = result.Agent, result.Assignment, result.Grant
 }
 
 // fenced says that the run asks the records before its steps, and repeats undos

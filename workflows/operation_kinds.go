@@ -13,20 +13,22 @@ type OperationWorkflow struct {
 	Kind cyborg.OperationKind
 	Name string // the registered name; histories carry it, so it never changes
 	Run  func(ctx workflow.Context, in OperationInput) (OperationResult, error)
+	// permitted is PermittedBy for this kind; nil where it asks nothing of its host.
+	permitted func(work cyborg.Work) []Permitted
 }
 
 // workflowTable has the workflow of each kind.
 var workflowTable = []OperationWorkflow{
-	{cyborg.OperationProvision, "Provision", Provision},
-	{cyborg.OperationProgram, "Program", Program},
-	{cyborg.OperationAttach, "Attach", Attach},
-	{cyborg.OperationDetach, "Detach", Detach},
-	{cyborg.OperationConfigure, "Configure", Configure},
-	{cyborg.OperationRetire, "Retire", Retire},
-	{cyborg.OperationBind, "BindARQs", BindARQs},
-	{cyborg.OperationUnbind, "UnbindARQs", UnbindARQs},
-	{cyborg.OperationWhitelist, "WhitelistDevices", WhitelistDevices},
-	{cyborg.OperationRescue, "RescueInstances", RescueInstances},
+	{cyborg.OperationProvision, "Provision", Provision, permittedProvision},
+	{cyborg.OperationProgram, "Program", Program, permittedProgram},
+	{cyborg.OperationAttach, "Attach", Attach, permittedAttach},
+	{cyborg.OperationDetach, "Detach", Detach, permittedDetach},
+	{cyborg.OperationConfigure, "Configure", Configure, permittedConfigure},
+	{cyborg.OperationRetire, "Retire", Retire, permittedRetire},
+	{cyborg.OperationBind, "BindARQs", BindARQs, permittedBind},
+	{cyborg.OperationUnbind, "UnbindARQs", UnbindARQs, permittedUnbind},
+	{cyborg.OperationWhitelist, "WhitelistDevices", WhitelistDevices, permittedWhitelist},
+	{cyborg.OperationRescue, "RescueInstances", RescueInstances, nil},
 }
 
 // OperationWorkflows returns the workflow of every kind of operation, for

@@ -21,7 +21,7 @@ func Program(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 // program holds the steps of a program. The first target gets the image; the
 // others are those that it disturbs.
 func program(ctx workflow.Context, o *operation) error {
-	l := load{operation: o, target: o.target(), disturbed: o.work.Targets[1:], image: o.work.Program.Image, journalID: o.in.Operation}
+	l := load{operation: o, loadWork: programLoad(o.work)}
 
 	if o.in.Abandoned {
 		return o.abandon("program", l.undo())
@@ -38,10 +38,23 @@ func program(ctx workflow.Context, o *operation) error {
 	}
 
 	o.outcome.BitstreamID = l.result.BitstreamID
-	o.outcome.Images = map[uuid.UUID]cyborg.Image{l.target.Accelerator: l.reloadable()}
+	o.outcome.Images = map[uuid.UUID]cyborg.Image{l.into.Accelerator: l.reloadable()}
 	o.outcome.Result = map[string]any{"bitstream_id": l.result.BitstreamID, "sha256": l.staged.SHA256, "size": l.staged.Size}
 	if l.found.Function != "" {
 		o.outcome.Result["function_id"] = l.found.Function
 	}
 	return nil
+}
+
+// permittedProgram is PermittedBy for a program.
+func permittedProgram(work cyborg.Work) []Permitted {
+	return programLoad(work).permitted(work.Operation)
+}
+
+// programLoad is the one load of a program. A run of release 0.1 has the whole
+// source of the image in its history.
+func programLoad(work cyborg.Work) loadWork {
+	return loadWork{
+		into: work.Targets[0], disturbed: work.Targets[1:], image: work.Program.Image.WithoutQuery(), journalID: work.Operation,
+	}
 }

@@ -2,6 +2,8 @@ package workflows
 
 import (
 	"go.temporal.io/sdk/workflow"
+
+	"github.com/cyborg-project/cyborg"
 )
 
 // remedyInstall is the remedy where nobody knows whether an accelerator is
@@ -17,13 +19,11 @@ func Provision(ctx workflow.Context, in OperationInput) (OperationResult, error)
 // provision holds the one step of a provision.
 func provision(ctx workflow.Context, o *operation) error {
 	var result, undoResult ChangeResult
-	input := InstallInput{Operation: o.in.Operation, Target: o.target()}
-	undoInput := input
-	undoInput.Undo = true
+	input, undoInput := installInput(o.work, false), installInput(o.work, true)
 
 	uninstall := o.undoCall(call{
 		activity: UninstallActivity, summary: "uninstall " + o.target().Deployable,
-		input: &undoInput, result: &undoResult, limit: o.in.Limits.Step,
+		input: undoInput, result: &undoResult, limit: o.in.Limits.Step,
 	})
 
 	if o.in.Abandoned {
@@ -32,7 +32,7 @@ func provision(ctx workflow.Context, o *operation) error {
 
 	err := o.step(ctx, "install", call{
 		activity: InstallActivity, summary: "install " + o.target().Deployable,
-		input: &input, result: &result, limit: o.in.Limits.Step,
+		input: input, result: &result, limit: o.in.Limits.Step,
 	}, uninstall)
 	if err != nil {
 		return err
@@ -40,4 +40,14 @@ func provision(ctx workflow.Context, o *operation) error {
 
 	o.observe(&result)
 	return nil
+}
+
+// permittedProvision is PermittedBy for a provision.
+func permittedProvision(work cyborg.Work) []Permitted {
+	return []Permitted{{InstallActivity, installInput(work, false)}, {UninstallActivity, installInput(work, true)}}
+}
+
+// installInput is the input of an install or an uninstall.
+func installInput(work cyborg.Work, undo bool) *InstallInput {
+	return &InstallInput{Operation: work.Operation, Target: work.Targets[0], Undo: undo}
 }

@@ -97,10 +97,8 @@ type Disagreement struct {
 	// empty for free.
 	Recorded string      `json:"recorded"`
 	Entry    SettleEntry `json:"entry"`
-	// Instance is the agent that the host had when this was read.
-	Instance string `json:"instance,omitempty"`
-	// Position is how far the agent's journal had got, as the records knew then.
-	Position cyborg.JournalPosition `json:"position,omitzero"`
+	// Agent is the one that the host had when this was read.
+	Agent cyborg.Agent `json:"agent,omitzero"`
 	// Unconfirmed is set if the handle was taken back and its host has not
 	// confirmed that: it is the operation that had attached the handle.
 	Unconfirmed uuid.UUID `json:"left_operation,omitzero"`
@@ -126,6 +124,8 @@ type DecideInput struct {
 type DecideResult struct {
 	Disagreement Disagreement `json:"disagreement"`
 	Settled      bool         `json:"settled,omitempty"`
+	// Grant is what the host may do about it, signed by a conductor.
+	Grant string `json:"grant,omitempty"`
 }
 
 // InspectInput is the input of the Inspect activity.
@@ -358,13 +358,13 @@ func settleOne(ctx workflow.Context, in ReconcileInput, found Disagreement) (ask
 	}
 
 	d := decided.Disagreement
-	input := SettleInput{Host: d.Host, Entries: []SettleEntry{d.Entry}}
+	input := settleInput(d)
 	input.address(Addressee{
-		Instance: d.Instance, Run: workflow.GetInfo(ctx).WorkflowExecution.RunID, Assignment: d.Assignment, Journal: d.Position,
+		Instance: d.Agent.Instance, Run: workflow.GetInfo(ctx).WorkflowExecution.RunID, Assignment: d.Assignment, Journal: d.Agent.Journal, Grant: decided.Grant,
 	})
 
 	var result SettleResult
-	if err := askToSettle(ctx, in, input, &result); err != nil {
+	if err := askToSettle(ctx, in, *input, &result); err != nil {
 		return false, err
 	}
 
@@ -378,6 +378,16 @@ func settleOne(ctx workflow.Context, in ReconcileInput, found Disagreement) (ask
 
 	err := workflow.ExecuteLocalActivity(records, RecordSettledActivity, RecordSettledInput{Disagreements: []Disagreement{d}}).Get(ctx, nil)
 	return err == nil, err
+}
+
+// PermittedAbout lists what the host may do about a decided disagreement.
+func PermittedAbout(d Disagreement) []Permitted {
+	return []Permitted{{SettleActivity, settleInput(d)}}
+}
+
+// settleInput is the input for one disagreement.
+func settleInput(d Disagreement) *SettleInput {
+	return &SettleInput{Host: d.Host, Entries: []SettleEntry{d.Entry}}
 }
 
 // askToSettle sends entries to their host.

@@ -2,6 +2,8 @@ package workflows
 
 import (
 	"go.temporal.io/sdk/workflow"
+
+	"github.com/cyborg-project/cyborg"
 )
 
 // Retire takes an accelerator out of service: its driver uninstalls it, and
@@ -16,13 +18,11 @@ func Retire(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 // retire holds the steps of a retire.
 func retire(ctx workflow.Context, o *operation) error {
 	var result, undoResult ChangeResult
-	input := InstallInput{Operation: o.in.Operation, Target: o.target()}
-	undoInput := input
-	undoInput.Undo = true
+	input, undoInput := installInput(o.work, false), installInput(o.work, true)
 
 	installAgain := o.undoCall(call{
 		activity: InstallActivity, summary: "install " + o.target().Deployable + " again",
-		input: &undoInput, result: &undoResult, limit: o.in.Limits.Step,
+		input: undoInput, result: &undoResult, limit: o.in.Limits.Step,
 	})
 
 	// An abandoned run goes on where Placement refuses: its earlier run may have
@@ -33,7 +33,7 @@ func retire(ctx workflow.Context, o *operation) error {
 
 	err := o.step(ctx, "uninstall", call{
 		activity: UninstallActivity, summary: "uninstall " + o.target().Deployable,
-		input: &input, result: &result, limit: o.in.Limits.Step,
+		input: input, result: &result, limit: o.in.Limits.Step,
 	}, installAgain)
 	if err != nil {
 		return err
@@ -41,4 +41,9 @@ func retire(ctx workflow.Context, o *operation) error {
 
 	o.observe(&result)
 	return nil
+}
+
+// permittedRetire is PermittedBy for a retire.
+func permittedRetire(work cyborg.Work) []Permitted {
+	return []Permitted{{UninstallActivity, installInput(work, false)}, {InstallActivity, installInput(work, true)}}
 }

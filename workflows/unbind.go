@@ -17,26 +17,16 @@ func UnbindARQs(ctx workflow.Context, in OperationInput) (OperationResult, error
 // unbind holds the steps of an unbind: one for each accelerator whose handles
 // the operation takes back.
 func unbind(ctx workflow.Context, o *operation) error {
-	for i, target := range o.work.Targets {
-		var handles []cyborg.WorkHandle
-		for _, handle := range o.work.Handles {
-			if handle.Accelerator == target.Accelerator {
-				handles = append(handles, handle)
-			}
-		}
-
-		if len(handles) == 0 {
-			continue
-		}
-
-		if err := o.requireUnallocated(ctx, target, handles); err != nil {
+	for _, input := range releases(o.work) {
+		target := input.Target
+		if err := o.requireUnallocated(ctx, target, input.Handles); err != nil {
 			return err
 		}
 
 		var result ChangeResult
 		err := o.step(ctx, "release "+target.Deployable, call{
 			activity: DetachActivity, summary: "release " + target.Deployable,
-			input:  &DetachInput{Operation: o.journalID(i, target.Accelerator), Target: target, Handles: handles},
+			input:  input,
 			result: &result, limit: o.in.Limits.Step,
 		}, nil)
 		if err != nil {
@@ -46,4 +36,32 @@ func unbind(ctx workflow.Context, o *operation) error {
 	}
 
 	return nil
+}
+
+// permittedUnbind is PermittedBy for an unbind.
+func permittedUnbind(work cyborg.Work) []Permitted {
+	var out []Permitted
+	for _, input := range releases(work) {
+		out = append(out, Permitted{DetachActivity, input})
+	}
+	return out
+}
+
+// releases are the inputs of the steps of an unbind: one for each accelerator
+// whose handles it takes back.
+func releases(work cyborg.Work) []*DetachInput {
+	var out []*DetachInput
+	for i, target := range work.Targets {
+		input := &DetachInput{Operation: journalID(work, i, target.Accelerator), Target: target}
+		for _, handle := range work.Handles {
+			if handle.Accelerator == target.Accelerator {
+				input.Handles = append(input.Handles, handle)
+			}
+		}
+
+		if len(input.Handles) > 0 {
+			out = append(out, input)
+		}
+	}
+	return out
 }

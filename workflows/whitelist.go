@@ -23,10 +23,10 @@ func WhitelistDevices(ctx workflow.Context, in OperationInput) (OperationResult,
 // the result.
 func whitelist(ctx workflow.Context, o *operation) error {
 	var result WhitelistResult
-	input := WhitelistInput{Operation: o.in.Operation, Host: o.work.Host, Work: *o.work.Whitelist}
+	input := whitelistInput(o.work)
 
 	undo := o.undoCall(call{
-		activity: RestoreWhitelistActivity, summary: "restore the whitelist of " + o.work.Host, input: &input, limit: o.in.Limits.Step,
+		activity: RestoreWhitelistActivity, summary: "restore the whitelist of " + o.work.Host, input: input, limit: o.in.Limits.Step,
 	})
 
 	if o.in.Abandoned {
@@ -34,7 +34,7 @@ func whitelist(ctx workflow.Context, o *operation) error {
 	}
 
 	err := o.step(ctx, "write", call{
-		activity: WriteWhitelistActivity, summary: "whitelist on " + o.work.Host, input: &input, result: &result, limit: o.in.Limits.Step,
+		activity: WriteWhitelistActivity, summary: "whitelist on " + o.work.Host, input: input, result: &result, limit: o.in.Limits.Step,
 	}, undo)
 	if err != nil {
 		return err
@@ -44,6 +44,16 @@ func whitelist(ctx workflow.Context, o *operation) error {
 		"file": result.File, "changed": result.Changed, "sha256": result.SHA256, "notes": result.Notes,
 	}
 	return nil
+}
+
+// permittedWhitelist is PermittedBy for a whitelist.
+func permittedWhitelist(work cyborg.Work) []Permitted {
+	return []Permitted{{WriteWhitelistActivity, whitelistInput(work)}, {RestoreWhitelistActivity, whitelistInput(work)}}
+}
+
+// whitelistInput is the input of a write of the whitelist, and of its undo.
+func whitelistInput(work cyborg.Work) *WhitelistInput {
+	return &WhitelistInput{Operation: work.Operation, Host: work.Host, Work: *work.Whitelist}
 }
 
 // PreviewWhitelistInput asks a host what a whitelist would change.

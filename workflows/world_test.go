@@ -11,11 +11,13 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/testsuite"
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/grant"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -62,6 +64,10 @@ type world struct {
 	// nothing was waited for since. unasked are the steps that were sent without it.
 	asked   bool
 	unasked []string
+	// found is what was found in Glance, and unpermitted are the activities that were
+	// sent although nothing that the conductor signs permits them.
+	found       []workflows.Permitted
+	unpermitted []string
 	// number is the operation's assignment number, and hostSaw the highest that the
 	// host has seen.
 	number, hostSaw int64
@@ -198,7 +204,7 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 		if in.Late {
 			w.number++
 		}
-		return workflows.CheckRunResult{Instance: "agent-2", Assignment: w.number}, nil
+		return workflows.CheckRunResult{Agent: cyborg.Agent{Instance: "agent-2"}, Assignment: w.number}, nil
 	})
 	on(workflows.LastSeenActivity, func(context.Context, workflows.LastSeenInput) (workflows.LastSeenResult, error) {
 		w.mu.Lock()
@@ -227,9 +233,11 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 	})
 
 	on(workflows.FindImageActivity, func(ctx context.Context, in workflows.FindImageInput) (workflows.FindImageResult, error) {
+		asked := in
 		in.Image.ID, in.Image.Checksum = "found", "sha512:00"
-		return workflows.FindImageResult{Image: in.Image, Function: "aes", Fetch: workflows.ImageFetch(in.Operation, "secret")},
-			w.call(ctx, "Find", false, func() {})
+		found := workflows.FindImageResult{Image: in.Image, Function: "aes", Fetch: workflows.ImageFetch(in.Operation, "secret")}
+		note(func() { w.found = append(w.found, asked.Permitted(found)...) })
+		return found, w.call(ctx, "Find", false, func() {})
 	})
 	on(workflows.StageActivity, func(ctx context.Context, in workflows.StageInput) (workflows.StageResult, error) {
 		note(func() { w.staged = in })
@@ -271,6 +279,38 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 	on(workflows.ConfigureActivity, func(ctx context.Context, _ workflows.ConfigureInput) (workflows.ConfigureResult, error) {
 		return workflows.ConfigureResult{State: cyborg.BackendOK}, w.call(ctx, "Configure", false, func() {})
 	})
+}
+
+// requirePermitted notes an activity that changes something, or whose result is
+// signed, and that follows neither from the work nor from an image that was found.
+func (w *world) requirePermitted(info *activity.Info, args converter.EncodedValues) {
+	name := info.ActivityType.Name
+	if info.TaskQueue != workflows.AgentQueue(w.work.Host) && name != workflows.FindImageActivity {
+		return
+	}
+
+	var (
+		raw  converter.RawValue
+		find workflows.FindImageInput
+		sent = grant.Step{Activity: name}
+	)
+	err := args.Get(&raw)
+	if err == nil && name == workflows.FindImageActivity {
+		err = args.Get(&find)
+		find.Valid, find.Grant = 0, ""
+		sent, _ = grant.StepOf(name, find)
+	} else if err == nil {
+		_, sent.Input, err = grant.Canonical(raw.Payload().GetData())
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, permitted := range append(workflows.PermittedBy(w.work), w.found...) {
+		if step, stepErr := grant.StepOf(permitted.Activity, permitted.Input); err == nil && stepErr == nil && step == sent {
+			return
+		}
+	}
+	w.unpermitted = append(w.unpermitted, fmt.Sprintf("%s with %s (%v)", name, raw.Payload().GetData(), err))
 }
 
 // late is what the host answers to a step whose number is lower than one that it
@@ -326,6 +366,9 @@ func (w *world) play(
 	env := environment()
 	w.cancel = env.CancelWorkflow
 	w.register(env)
+	env.SetOnActivityStartedListener(func(info *activity.Info, _ context.Context, args converter.EncodedValues) {
+		w.requirePermitted(info, args)
+	})
 	change(env)
 
 	all := workflows.OperationWorkflows()
@@ -344,6 +387,7 @@ func (w *world) play(
 	w.mu.Unlock()
 
 	require.True(t, env.IsWorkflowCompleted())
+	require.Empty(t, w.unpermitted, "an activity was sent that the work does not permit; %s", w)
 	require.Empty(t, w.unasked, "a step was sent although the records had not just said that the run has the operation; %s", w)
 	var result workflows.OperationResult
 	if err := env.GetWorkflowError(); err != nil {

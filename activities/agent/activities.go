@@ -19,6 +19,7 @@ import (
 
 	"github.com/google/uuid"
 	"go.temporal.io/sdk/activity"
+	"go.temporal.io/sdk/converter"
 	"go.temporal.io/sdk/temporal"
 
 	"github.com/cyborg-project/cyborg"
@@ -65,6 +66,11 @@ type Activities struct {
 	// Instance is this agent, as its reports name it. A step for another agent of
 	// the host is refused.
 	Instance string
+	// Grants returns what the conductor has said last about who signs steps.
+	Grants func() agentapi.Grants
+	// Uptime returns for how long the host has been up, as it tells the conductor;
+	// nil where it does not.
+	Uptime func() time.Duration
 	// Nova is the file with this host's Nova whitelist; its directory is empty
 	// where the host has none.
 	Nova novaconf.File
@@ -140,12 +146,12 @@ type try struct {
 }
 
 // serve wraps the body of an activity into the function that a worker
-// registers. It sends heartbeats while the body runs, survives a panic, logs
+// registers. It admits the step, sends heartbeats while the body runs, survives a panic, logs
 // and counts the outcome, and converts the error into what Temporal carries.
 func serve[In, Out any](
 	a *Activities, name string, stop stopping, do func(context.Context, *try, In) (Out, error),
-) func(context.Context, In) (Out, error) {
-	return func(ctx context.Context, in In) (Out, error) {
+) func(context.Context, converter.RawValue) (Out, error) {
+	return func(ctx context.Context, raw converter.RawValue) (Out, error) {
 		a.running.Add(1)
 		defer a.running.Add(-1)
 
@@ -172,16 +178,13 @@ func serve[In, Out any](
 
 		// A try that Temporal has given up must not begin: another try may be under
 		// way.
-		var out Out
+		var (
+			in  In
+			out Out
+		)
 		err := context.Cause(work) // the first heartbeat may have returned that Temporal no longer waits for this try
 		if err == nil {
-			err = a.requireMine(&in, info.WorkflowExecution.RunID)
-		}
-		if err == nil {
-			err = a.requireTrueJournal(work, &in)
-		}
-		if err == nil {
-			err = a.checkAllowed(name)
+			in, err = admit[In](work, a, name, raw, info.WorkflowExecution.RunID)
 		}
 		if err == nil {
 			err = recovered(log, func() (err error) {
@@ -214,57 +217,6 @@ func serve[In, Out any](
 
 		return out, workflows.ToFailure(err)
 	}
-}
-
-// addressed is the input of a step; see workflows.Addressee.
-type addressed interface {
-	AgentInstance() string
-	SentBy() string
-	Number() int64
-	JournalHeld() cyborg.JournalPosition
-}
-
-// requireMine refuses a step that the conductor has sent to another agent of
-// this host: this one was replaced, or speaks for a host that is not its own,
-// and may still reach Temporal where it no longer reaches a conductor. It also
-// refuses a step that another run had sent: Temporal gives the steps of a run
-// that is reset to the agent once more, for the run that follows.
-func (a *Activities) requireMine(in any, run string) error {
-	step, ok := in.(addressed)
-
-	switch {
-	case !ok:
-		return nil
-	case step.AgentInstance() != "" && step.AgentInstance() != a.Instance:
-		return cyborg.Errorf(cyborg.ErrOtherAgent, "the step is for agent %s of host %s, and this one is %s",
-			step.AgentInstance(), a.Inventory.Host(), a.Instance).
-			WithHint("Two agents run under this host's name, or this one was replaced. See duplicate agents in the runbook.")
-	case step.SentBy() != "" && step.SentBy() != run:
-		return cyborg.Errorf(cyborg.ErrSuperseded, "run %s sent the step, and run %s has taken its place", step.SentBy(), run)
-	}
-	return nil
-}
-
-// requireTrueJournal refuses a step while the journal is an old copy: it does not
-// hold the position that an earlier report of this host has told. A report is
-// sent first, because in its course the journal is emptied.
-func (a *Activities) requireTrueJournal(ctx context.Context, in any) error {
-	step, ok := in.(addressed)
-	if !ok || a.Journal.Holds(journal.Position(step.JournalHeld())) {
-		return nil
-	}
-
-	short, cancel := context.WithTimeout(ctx, reportWithin)
-	defer cancel()
-	_, _, err := a.Reporter.Report(short)
-	if a.Journal.Holds(journal.Position(step.JournalHeld())) {
-		return nil
-	}
-
-	if err == nil {
-		err = errors.New("the one that was asked does not know it")
-	}
-	return cyborg.Errorf(cyborg.ErrUnavailable, "the journal of host %s is an old copy, and no conductor has said what counts now: %w", a.Inventory.Host(), err)
 }
 
 // bounded returns a context that ends a little before Temporal's deadline.

@@ -65,6 +65,8 @@ type host struct {
 	usageTimeout time.Duration
 	// allowed are the kinds of work that the host allows; nil means all.
 	allowed []cyborg.OperationKind
+	// uptime is for how long the machine is up.
+	uptime atomic.Int64
 	// late makes each try begin long after it was scheduled.
 	late atomic.Bool
 }
@@ -206,6 +208,15 @@ type reporter struct {
 	reports   []agentapi.Report
 	// answered, where set, is called when a report is answered.
 	answered func()
+	// grants is what the conductor says about who signs steps.
+	grants agentapi.Grants
+}
+
+// Grants returns what the conductor has said last.
+func (u *reporter) Grants() agentapi.Grants {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.grants
 }
 
 func (u *reporter) Report(ctx context.Context) (agentapi.Report, agentapi.ReportReply, error) {
@@ -298,7 +309,8 @@ func (h *host) startAs(f *fate) {
 	h.reporter = &reporter{inventory: h.inventory}
 	h.served = (&agent.Activities{
 		Inventory: h.inventory, Journal: mortal{h.journal, f}, Images: h.images, Reporter: h.reporter, Log: log, UsageTimeout: h.usageTimeout,
-		Nova: nova, Allowed: h.allowed, Instance: instance,
+		Nova: nova, Allowed: h.allowed, Instance: instance, Grants: h.reporter.Grants,
+		Uptime: func() time.Duration { return time.Duration(h.uptime.Load()) },
 		Now: func() time.Time {
 			if h.late.Load() {
 				return time.Now().Add(time.Minute)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/grant"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -53,8 +54,9 @@ type Owners interface {
 	BeginAndEnd(ctx context.Context, run db.Run) (cyborg.Work, error)
 	CheckRun(ctx context.Context, run db.Run) (db.Addressee, error)
 	Renumber(ctx context.Context, run db.Run) (db.Addressee, error)
-	Record(ctx context.Context, run db.Run, steps []cyborg.Step) error
+	Record(ctx context.Context, run db.Run, steps []cyborg.Step) (db.Addressee, error)
 	End(ctx context.Context, run db.Run, outcome cyborg.Outcome) error
+	GrantKeys(ctx context.Context) ([]grant.Key, error)
 }
 
 // Hardware lists the accelerators for which Reconcile has something to do.
@@ -103,6 +105,7 @@ type Activities struct {
 	client client.Client
 	policy Policy
 	cloud  Cloud
+	grants Grants
 	log    *slog.Logger
 	runs   Runs
 	began  time.Time // when this process began to serve
@@ -110,8 +113,8 @@ type Activities struct {
 
 // New returns the activities. The client is used to look at runs, and to start
 // those that the activities admit or adopt.
-func New(store Store, c client.Client, policy Policy, cloud Cloud, log *slog.Logger) *Activities {
-	return &Activities{store: store, client: c, policy: policy, cloud: cloud, log: log, began: time.Now()}
+func New(store Store, c client.Client, policy Policy, cloud Cloud, grants Grants, log *slog.Logger) *Activities {
+	return &Activities{store: store, client: c, policy: policy, cloud: cloud, grants: grants, log: log, began: time.Now()}
 }
 
 // Runs notifies of what happens to operations in this process.

@@ -5,8 +5,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/grant"
 	"github.com/cyborg-project/cyborg/internal/openstack/glance"
 	"github.com/cyborg-project/cyborg/workflows"
 )
@@ -19,12 +22,62 @@ type Images interface {
 // FindImage is the activity that finds an image in Glance, checks that it fits
 // its target, and permits the host to fetch it.
 func (a *Activities) FindImage(ctx context.Context, in workflows.FindImageInput) (workflows.FindImageResult, error) {
-	if err := a.requireOwner(ctx, in.Operation); err != nil {
+	to, err := a.addresseeOf(ctx, in.Operation)
+	if err != nil {
 		return workflows.FindImageResult{}, err
 	}
 
+	steps, err := a.permitFind(ctx, in)
+	if err != nil {
+		return workflows.FindImageResult{}, workflows.ToFailure(err)
+	}
+
 	out, err := a.findImage(ctx, in)
+	if err != nil {
+		return out, workflows.ToFailure(err)
+	}
+
+	out.Grant, err = a.signFound(ctx, in, out, to, steps)
 	return out, workflows.ToFailure(err)
+}
+
+// permitFind makes sure that the operation is about this image and this
+// accelerator: what the host may do with the image is signed next. It returns
+// what is signed already.
+func (a *Activities) permitFind(ctx context.Context, in workflows.FindImageInput) ([]grant.Step, error) {
+	if a.grants.Signer == nil || in.Operation == uuid.Nil { // a run of release 0.1
+		return nil, nil
+	}
+
+	steps, err := a.permittedSteps(ctx, in.Operation, in.Grant)
+	if err != nil {
+		return nil, err
+	}
+
+	asked := in
+	asked.Valid, asked.Grant = 0, ""
+	search, err := grant.StepOf(workflows.FindImageActivity, asked)
+	if err == nil && !slices.Contains(steps, search) {
+		err = cyborg.Errorf(cyborg.ErrForbidden, "operation %s does not load the image %q into accelerator %s",
+			in.Operation, cyborg.ShowSource(in.Image.Source), in.Target.Accelerator)
+	}
+	return steps, err
+}
+
+// signFound adds to the steps what the host may do with the image that was found,
+// and signs them all.
+func (a *Activities) signFound(
+	ctx context.Context, in workflows.FindImageInput, out workflows.FindImageResult, to db.Addressee, steps []grant.Step,
+) (string, error) {
+	if steps == nil {
+		return "", nil
+	}
+
+	found, err := stepsOf(in.Permitted(out))
+	if err != nil {
+		return "", err
+	}
+	return a.sign(ctx, in.Operation, to.Host, to.Agent, to.Assignment, slices.Concat(steps, found))
 }
 
 func (a *Activities) findImage(ctx context.Context, in workflows.FindImageInput) (workflows.FindImageResult, error) {

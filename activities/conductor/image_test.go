@@ -56,7 +56,7 @@ func newCard() *card {
 // find calls the activity as the operation's workflow does.
 func (c *card) find(t *testing.T, cloud conductor.Cloud, image cyborg.Image) (workflows.FindImageInput, workflows.FindImageResult, error) {
 	t.Helper()
-	acts := conductor.New(c, &mocks.Client{}, conductor.Policy{}, cloud, slog.New(slog.DiscardHandler))
+	acts := conductor.New(c, &mocks.Client{}, conductor.Policy{}, cloud, conductor.Grants{}, slog.New(slog.DiscardHandler))
 	in := workflows.FindImageInput{
 		Operation: uuid.New(), Target: cyborg.Target{Accelerator: c.accelerator.UUID}, Image: image, Valid: time.Minute,
 	}

@@ -76,7 +76,7 @@ func newComputeHeard(t *testing.T, cards int, policy conductor.Policy, silentAft
 	policy.CheckInstances = time.Hour
 	temporal := &mocks.Client{}
 	temporal.On("ExecuteWorkflow", mock.Anything, mock.Anything, mock.Anything, mock.Anything).Return(&mocks.WorkflowRun{}, nil)
-	for name, a := range conductor.New(store, temporal, policy, conductor.Cloud{Nova: nova.New(session)}, log).All() {
+	for name, a := range conductor.New(store, temporal, policy, conductor.Cloud{Nova: nova.New(session)}, conductor.Grants{}, log).All() {
 		c.env.RegisterActivityWithOptions(a, registered(name))
 	}
 

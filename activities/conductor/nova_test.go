@@ -90,7 +90,7 @@ func TestL46OneFailingInstanceDoesNotBlockOthers(t *testing.T) {
 	tidy := func() workflows.TidyResult {
 		var suite testsuite.WorkflowTestSuite
 		env := suite.NewTestActivityEnvironment()
-		acts := conductor.New(store, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: asked}, slog.New(slog.DiscardHandler))
+		acts := conductor.New(store, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: asked}, conductor.Grants{}, slog.New(slog.DiscardHandler))
 		env.RegisterActivityWithOptions(acts.Tidy, activity.RegisterOptions{Name: workflows.TidyActivity})
 
 		value, err := env.ExecuteActivity(workflows.TidyActivity, workflows.TidyInput{})
@@ -163,7 +163,7 @@ func TestBeginNotifiesNova(t *testing.T) {
 	recorded := 0
 
 	begin := func(n *listeningNova, in workflows.BeginInput) (*conductor.Activities, cyborg.Work) {
-		acts := conductor.New(plainBinds{arq: arq, notified: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, slog.New(slog.DiscardHandler))
+		acts := conductor.New(plainBinds{arq: arq, notified: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, conductor.Grants{}, slog.New(slog.DiscardHandler))
 		_, ended, forget := acts.Runs().Watch(operation)
 		defer forget()
 
@@ -200,7 +200,7 @@ func TestBeginNotifiesNova(t *testing.T) {
 	require.Equal(t, 2, recorded, "no notification was recorded for this one")
 
 	n.notified, n.first = nil, nil // a notification would call the nil function and panic
-	acts = conductor.New(plainBinds{arq: arq, notified: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, slog.New(slog.DiscardHandler))
+	acts = conductor.New(plainBinds{arq: arq, notified: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, conductor.Grants{}, slog.New(slog.DiscardHandler))
 	work, err = beginRun(acts, workflows.BeginInput{Operation: operation, Abandoned: true})
 	require.NoError(t, err)
 	require.Empty(t, work.Ended, "it has only begun")
@@ -208,7 +208,7 @@ func TestBeginNotifiesNova(t *testing.T) {
 
 	synctest.Test(t, func(t *testing.T) {
 		n := &listeningNova{first: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }}
-		acts := conductor.New(plainBinds{arq: arq, notified: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, slog.New(slog.DiscardHandler))
+		acts := conductor.New(plainBinds{arq: arq, notified: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, conductor.Grants{}, slog.New(slog.DiscardHandler))
 
 		began := time.Now()
 		work, err := beginRun(acts, workflows.BeginInput{Operation: operation})

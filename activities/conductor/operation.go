@@ -41,9 +41,10 @@ func (a *Activities) Begin(ctx context.Context, in workflows.BeginInput) (cyborg
 	if work.Ended != "" {
 		a.ended(ctx, cyborg.Outcome{Operation: in.Operation, State: work.Ended})
 		work.Notify = a.notifyAtOnce(ctx, in.Operation, work.Notify)
+		return work, nil
 	}
 
-	return work, nil
+	return work, workflows.ToFailure(a.signWork(ctx, &work))
 }
 
 // runOf returns the run that has called this activity, as Temporal names it.
@@ -59,12 +60,18 @@ func runOf(ctx context.Context, operation uuid.UUID) db.Run {
 // that was reset since. An input of release 0.1 may not name its operation;
 // its attempt goes on without the question.
 func (a *Activities) requireOwner(ctx context.Context, operation uuid.UUID) error {
+	_, err := a.addresseeOf(ctx, operation)
+	return err
+}
+
+// addresseeOf is requireOwner, and returns what the run's next step has to carry.
+func (a *Activities) addresseeOf(ctx context.Context, operation uuid.UUID) (db.Addressee, error) {
 	if operation == uuid.Nil {
-		return nil
+		return db.Addressee{}, nil
 	}
 
-	_, err := a.store.CheckRun(ctx, runOf(ctx, operation))
-	return workflows.ToFailure(err)
+	to, err := a.store.CheckRun(ctx, runOf(ctx, operation))
+	return to, workflows.ToFailure(err)
 }
 
 // CheckRun is the activity that asks whether the calling run still has its
@@ -76,13 +83,26 @@ func (a *Activities) CheckRun(ctx context.Context, in workflows.CheckRunInput) (
 	}
 
 	to, err := check(ctx, runOf(ctx, in.Operation))
-	return workflows.CheckRunResult(to), workflows.ToFailure(err)
+	if err != nil {
+		return workflows.CheckRunResult{}, workflows.ToFailure(err)
+	}
+	return a.next(ctx, in.Operation, in.Grant, to)
+}
+
+// next returns what the next step of an operation has to carry.
+func (a *Activities) next(ctx context.Context, operation uuid.UUID, earlier string, to db.Addressee) (workflows.CheckRunResult, error) {
+	signed, err := a.signAgain(ctx, operation, earlier, to)
+	return workflows.CheckRunResult{Agent: to.Agent, Assignment: to.Assignment, Grant: signed}, workflows.ToFailure(err)
 }
 
 // Record is the activity that writes the steps of a running operation to the
-// records, where the API reads them.
-func (a *Activities) Record(ctx context.Context, in workflows.RecordInput) error {
-	return workflows.ToFailure(a.store.Record(ctx, runOf(ctx, in.Operation), in.Steps))
+// records, where the API reads them. It returns what the next step has to carry.
+func (a *Activities) Record(ctx context.Context, in workflows.RecordInput) (workflows.CheckRunResult, error) {
+	to, err := a.store.Record(ctx, runOf(ctx, in.Operation), in.Steps)
+	if err != nil {
+		return workflows.CheckRunResult{}, workflows.ToFailure(err)
+	}
+	return a.next(ctx, in.Operation, in.Grant, to)
 }
 
 // End is the activity that records the outcome of an operation and releases its

@@ -49,7 +49,7 @@ func TestAttemptForASupersededRun(t *testing.T) {
 			t.Parallel()
 			var suite testsuite.WorkflowTestSuite
 			env, records := suite.NewTestActivityEnvironment(), &taken{}
-			acts := conductor.New(records, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
+			acts := conductor.New(records, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{}, conductor.Grants{}, slog.New(slog.DiscardHandler))
 			env.RegisterActivityWithOptions(acts.All()[name], registered(name))
 
 			_, err := env.ExecuteActivity(name, input)

@@ -191,7 +191,7 @@ func TestOrphans(t *testing.T) {
 			c.op.ID, c.op.Kind = uuid.New(), cyborg.OperationAttach
 			temporal := &executions{runs: c.runs}
 			store := oneOperation{operations: operations{of: map[uuid.UUID]cyborg.Operation{c.op.ID: c.op}}, op: c.op}
-			acts := conductor.New(store, temporal, conductor.Policy{}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
+			acts := conductor.New(store, temporal, conductor.Policy{}, conductor.Cloud{}, conductor.Grants{}, slog.New(slog.DiscardHandler))
 
 			var suite testsuite.WorkflowTestSuite
 			env := suite.NewTestActivityEnvironment()
@@ -286,7 +286,7 @@ func adopt(t *testing.T, store conductor.Store, temporal client.Client, orphan w
 	t.Helper()
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
-	acts := conductor.New(store, temporal, conductor.Policy{}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
+	acts := conductor.New(store, temporal, conductor.Policy{}, conductor.Cloud{}, conductor.Grants{}, slog.New(slog.DiscardHandler))
 	env.RegisterActivityWithOptions(acts.Adopt, activity.RegisterOptions{Name: workflows.AdoptActivity})
 	_, err := env.ExecuteActivity(workflows.AdoptActivity, workflows.AdoptInput{Orphans: []workflows.Orphan{orphan}})
 	require.NoError(t, err)
@@ -312,7 +312,7 @@ func TestK10InspectGoesOn(t *testing.T) {
 	t.Parallel()
 	store := doubtful{hosts: 1, running: 600}
 	temporal := &slowExecutions{silentFor: "program/" + store.id(300).String()}
-	acts := conductor.New(store, temporal, conductor.Policy{}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
+	acts := conductor.New(store, temporal, conductor.Policy{}, conductor.Cloud{}, conductor.Grants{}, slog.New(slog.DiscardHandler))
 
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
@@ -336,7 +336,7 @@ func TestK10InspectGoesOn(t *testing.T) {
 	require.Len(t, findings.Orphans, 100)
 
 	store = doubtful{hosts: 1, running: 1}
-	acts = conductor.New(store, &slowExecutions{silentFor: "program/" + store.id(1).String()}, conductor.Policy{}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
+	acts = conductor.New(store, &slowExecutions{silentFor: "program/" + store.id(1).String()}, conductor.Policy{}, conductor.Cloud{}, conductor.Grants{}, slog.New(slog.DiscardHandler))
 	env = suite.NewTestActivityEnvironment()
 	env.RegisterActivityWithOptions(acts.Inspect, activity.RegisterOptions{Name: workflows.InspectActivity})
 	_, err = inspect(workflows.Place{})

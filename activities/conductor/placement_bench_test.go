@@ -34,7 +34,7 @@ func BenchmarkPlacement(b *testing.B) {
 	for range b.N {
 		c := newCloud(b)
 		acts := conductor.NewPlacement(c.Store, placement.New(c.model), conductor.PlacementOptions{CompareEvery: time.Hour, Width: atOnce}, log)
-		all := conductor.New(c.Store, nil, conductor.Policy{}, conductor.Cloud{Placement: acts}, log)
+		all := conductor.New(c.Store, nil, conductor.Policy{}, conductor.Cloud{Placement: acts}, conductor.Grants{}, log)
 
 		// run runs an activity in an environment of its own, because one environment
 		// cannot run several at once.

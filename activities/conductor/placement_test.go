@@ -57,7 +57,7 @@ func newCloud(t testing.TB) *cloud {
 
 	var suite testsuite.WorkflowTestSuite
 	c.env = suite.NewTestActivityEnvironment()
-	all := conductor.New(store, nil, conductor.Policy{}, conductor.Cloud{Placement: c.acts}, log)
+	all := conductor.New(store, nil, conductor.Policy{}, conductor.Cloud{Placement: c.acts}, conductor.Grants{}, log)
 	for name, a := range all.All() {
 		c.env.RegisterActivityWithOptions(a, registered(name))
 	}
@@ -570,7 +570,7 @@ func TestPlacementFenceInvalidatesOldPlans(t *testing.T) {
 
 				var suite testsuite.WorkflowTestSuite
 				other.env = suite.NewTestActivityEnvironment()
-				all := conductor.New(c.Store, nil, conductor.Policy{}, conductor.Cloud{Placement: c.acts}, slog.New(slog.DiscardHandler))
+				all := conductor.New(c.Store, nil, conductor.Policy{}, conductor.Cloud{Placement: c.acts}, conductor.Grants{}, slog.New(slog.DiscardHandler))
 				for name, activity := range all.All() {
 					other.env.RegisterActivityWithOptions(activity, registered(name))
 				}

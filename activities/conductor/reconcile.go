@@ -234,7 +234,12 @@ func (a *Activities) Decide(ctx context.Context, in workflows.DecideInput) (work
 		return workflows.DecideResult{}, workflows.ToFailure(err)
 	}
 
-	return workflows.DecideResult{Disagreement: fromRecord(decided)}, nil
+	result := workflows.DecideResult{Disagreement: fromRecord(decided)}
+	steps, err := stepsOf(workflows.PermittedAbout(result.Disagreement))
+	if err == nil {
+		result.Grant, err = a.sign(ctx, uuid.Nil, decided.Host, decided.Agent, decided.Assignment, steps)
+	}
+	return result, workflows.ToFailure(err)
 }
 
 // RecordSettled is the activity that records which attachments the hosts have
@@ -272,8 +277,8 @@ func fromRecord(d db.Disagreement) workflows.Disagreement {
 	}
 
 	return workflows.Disagreement{
-		Host: d.Host, Accelerator: d.Accelerator, Journal: d.Journal, Recorded: d.Recorded, Unconfirmed: d.Unconfirmed, Instance: d.Instance,
-		Position: d.Position, Changed: d.Changed, Observations: d.Observations,
+		Host: d.Host, Accelerator: d.Accelerator, Journal: d.Journal, Recorded: d.Recorded, Unconfirmed: d.Unconfirmed, Agent: d.Agent,
+		Changed: d.Changed, Observations: d.Observations,
 		Assignment: d.Assignment, Report: d.Report,
 		Entry: workflows.SettleEntry{
 			Backend: d.Backend, Deployable: d.Deployable, Handle: d.Handle, Operation: d.Operation, Want: want,

@@ -78,7 +78,7 @@ func TestTidyHeartbeats(t *testing.T) {
 	once := sync.OnceFunc(func() { close(heard) })
 	env.SetOnActivityHeartbeatListener(func(*activity.Info, converter.EncodedValues) { once() })
 
-	acts := conductor.New(slow{heard: heard}, &mocks.Client{}, conductor.Policy{ForgetUnbound: time.Hour}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
+	acts := conductor.New(slow{heard: heard}, &mocks.Client{}, conductor.Policy{ForgetUnbound: time.Hour}, conductor.Cloud{}, conductor.Grants{}, slog.New(slog.DiscardHandler))
 	env.RegisterActivityWithOptions(acts.Tidy, activity.RegisterOptions{Name: workflows.TidyActivity})
 
 	value, err := env.ExecuteActivity(workflows.TidyActivity, workflows.TidyInput{})
@@ -109,7 +109,7 @@ func TestAdoptContinuesAfterFailures(t *testing.T) {
 
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
-	acts := conductor.New(store, temporal, conductor.Policy{}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
+	acts := conductor.New(store, temporal, conductor.Policy{}, conductor.Cloud{}, conductor.Grants{}, slog.New(slog.DiscardHandler))
 	env.RegisterActivityWithOptions(acts.Adopt, activity.RegisterOptions{Name: workflows.AdoptActivity})
 
 	value, err := env.ExecuteActivity(workflows.AdoptActivity, workflows.AdoptInput{Orphans: []workflows.Orphan{
@@ -225,7 +225,7 @@ func TestSettledAsDecided(t *testing.T) {
 		Operation: uuid.New(), Accelerator: uuid.New(), Journal: cyborg.AttachmentLost, Recorded: "attached", Unconfirmed: uuid.New(),
 		Attach: true, Report: 7, Assignment: 8, Changed: new(true), Observations: []cyborg.Observation{{Sequence: 9, Backend: "fake"}},
 	}}
-	acts := conductor.New(store, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
+	acts := conductor.New(store, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{}, conductor.Grants{}, slog.New(slog.DiscardHandler))
 
 	result, err := acts.Decide(t.Context(), workflows.DecideInput{})
 	require.NoError(t, err)
@@ -260,7 +260,7 @@ func inspectRound(t *testing.T, store doubtful) {
 		WorkflowExecutionInfo: &workflowpb.WorkflowExecutionInfo{Status: enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING},
 	}, nil)
 
-	acts := conductor.New(store, temporal, conductor.Policy{}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
+	acts := conductor.New(store, temporal, conductor.Policy{}, conductor.Cloud{}, conductor.Grants{}, slog.New(slog.DiscardHandler))
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
 	env.RegisterActivityWithOptions(acts.Inspect, activity.RegisterOptions{Name: workflows.InspectActivity})
@@ -295,7 +295,7 @@ func inspectRound(t *testing.T, store doubtful) {
 // A round inspects a limited number of hosts, even where all is well.
 func TestInspectIsBoundedPerRound(t *testing.T) {
 	t.Parallel()
-	acts := conductor.New(doubtful{hosts: 6000}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{}, slog.New(slog.DiscardHandler))
+	acts := conductor.New(doubtful{hosts: 6000}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{}, conductor.Grants{}, slog.New(slog.DiscardHandler))
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
 	env.RegisterActivityWithOptions(acts.Inspect, activity.RegisterOptions{Name: workflows.InspectActivity})

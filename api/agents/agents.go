@@ -20,6 +20,7 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
+	"github.com/cyborg-project/cyborg/internal/grant"
 	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/workflows"
 )
@@ -63,6 +64,9 @@ type Records interface {
 	// CheckHostIdentity returns an error of kind ErrForbidden if the certificates of
 	// this enrollment of the host were revoked.
 	CheckHostIdentity(ctx context.Context, host string, enrollment int64) error
+
+	// GrantKeys returns the keys of the processes that sign what hosts may do.
+	GrantKeys(ctx context.Context) ([]grant.Key, error)
 }
 
 // Config bounds what agents may do. The zero value of a field means its
@@ -80,6 +84,9 @@ type Config struct {
 	// Refuse is asked at each request about the certificate of its agent, which was
 	// verified before; nil refuses none.
 	Refuse func(*x509.Certificate) error
+
+	// Grants says that agents may take only steps that are signed.
+	Grants bool
 
 	// Enrollment says how agents get certificates; nil if they get none here.
 	Enrollment *Enrollment
@@ -144,6 +151,7 @@ type endpoint struct {
 	bodies  *bodies // of reports
 	beats   *bodies // of heartbeats
 	held    *held
+	grants  *grants
 	reports *places // one place for each report in progress, shared among hosts
 	large   *places // one place for each report that is longer than smallReport, shared among peers
 
@@ -174,6 +182,7 @@ func New(config Config, deps Deps) (http.Handler, error) {
 		bodies:  &bodies{limit: config.MaxBodies, time: config.BodyTime},
 		beats:   &bodies{limit: config.MaxBodies, time: config.BodyTime},
 		held:    &held{limit: config.MaxHeld},
+		grants:  &grants{required: config.Grants, read: deps.Records.GrantKeys},
 		reports: newPlaces(config.MaxReports, config.ReportWait),
 		large:   newPlaces(config.MaxLarge, config.ReportWait),
 

@@ -48,6 +48,9 @@ func (e *endpoint) heartbeat(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if reply.Grants, err = e.grants.tell(r.Context()); err != nil {
+		return err
+	}
 
 	return web.WriteJSON(w, http.StatusOK, reply)
 }

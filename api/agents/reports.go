@@ -92,6 +92,9 @@ func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference boo
 	if err != nil {
 		return err
 	}
+	if reply.Grants, err = e.grants.tell(r.Context()); err != nil {
+		return err
+	}
 
 	return web.WriteJSON(w, http.StatusOK, reply)
 }

@@ -17,6 +17,8 @@ type Heartbeat struct {
 	SentAt       time.Time `json:"sent_at"`        // by the agent's clock
 
 	Assignment int64 `json:"assignment,omitempty"` // as in a Report
+	// Uptime is for how long the host has been up.
+	Uptime time.Duration `json:"uptime,omitempty"`
 }
 
 // HeartbeatReply says whether the records still agree with the agent's last
@@ -27,4 +29,6 @@ type HeartbeatReply struct {
 	// DuplicateAgents are the addresses of other agents that run under the same
 	// host's name, and are refused.
 	DuplicateAgents []string `json:"rivals,omitempty"`
+	// Grants says which steps the host may take; nil from a release that had none.
+	Grants *Grants `json:"grants,omitempty"`
 }

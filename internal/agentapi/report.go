@@ -113,6 +113,8 @@ type ReportReply struct {
 	// journal that had got there. An agent whose journal does not hold this position
 	// empties it. Then it reports again, with this position as Report.Follows.
 	Known cyborg.JournalPosition `json:"known,omitzero"`
+	// Grants says which steps the host may take; nil from a release that had none.
+	Grants *Grants `json:"grants,omitempty"`
 }
 
 // Floor says which assignment numbers a host may still accept: those above

@@ -82,6 +82,9 @@ func Run(ctx context.Context, c *config.Config, deps Deps) error {
 		return err
 	}
 
+	if err := s.drawGrantKey(ctx); err != nil {
+		return err
+	}
 	s.activities = s.newActivities()
 
 	// Parts are stopped in reverse order: those that take requests come after those
@@ -90,6 +93,9 @@ func Run(ctx context.Context, c *config.Config, deps Deps) error {
 		return err
 	}
 	parts := []Part{s.revocations(), s.worker()}
+	if s.grants.Signer != nil {
+		parts = append(parts, s.grantKey())
+	}
 
 	if c.Server.Has(config.RoleConductor) {
 		conducting, err := s.conductor()
@@ -120,6 +126,8 @@ type server struct {
 	config *config.Config
 	store  *db.Store
 	limits workflows.Limits
+	// grants signs what operations may have hosts do.
+	grants activities.Grants
 	// activities are those of this process's worker.
 	activities *activities.Activities
 	metrics    *metrics
@@ -165,7 +173,7 @@ func (s *server) newActivities() *activities.Activities {
 		ForgetUnbound:  s.config.ARQs.ForgetUnboundAfter,
 		CheckInstances: s.config.Nova.CheckInstances,
 		RescueWithin:   rescueWithin,
-	}, cloud, s.Log)
+	}, cloud, s.grants, s.Log)
 }
 
 // servicesKept is for how long a process that was killed stays in the list of
@@ -211,7 +219,8 @@ func (s *server) conductor() ([]Part, error) {
 
 	endpoint, err := agents.New(agents.Config{
 		Certificates: s.config.AgentEndpoint.TLS.ClientCA != "", TrustDomain: s.config.Identity.TrustDomain,
-		Hosts: s.config.AgentEndpoint.TLS.Names(), Enrollment: enrollment(s.config), Refuse: s.Listeners.revoked.Check,
+		Grants: s.grants.Signer != nil,
+		Hosts:  s.config.AgentEndpoint.TLS.Names(), Enrollment: enrollment(s.config), Refuse: s.Listeners.revoked.Check,
 	}, deps)
 	if err != nil {
 		return nil, err

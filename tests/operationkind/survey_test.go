@@ -130,7 +130,7 @@ func run(t *testing.T, store *db.Store, log *slog.Logger, op cyborg.Operation, u
 	env.SetWorkerOptions(worker.Options{DeadlockDetectionTimeout: 10 * time.Minute})
 
 	conductor.RegisterWorkflows(env)
-	for name, a := range activities.New(store, nil, activities.Policy{}, activities.Cloud{}, log).All() {
+	for name, a := range activities.New(store, nil, activities.Policy{}, activities.Cloud{}, activities.Grants{}, log).All() {
 		env.RegisterActivityWithOptions(a, activity.RegisterOptions{Name: name})
 	}
 	env.RegisterActivityWithOptions(func(context.Context, workflows.UsageInput) (cyborg.HostUsage, error) { return usage, nil },

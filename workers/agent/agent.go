@@ -198,6 +198,7 @@ func (a *Agent) assemble(dir *statedir.Dir, j *journal.Journal) (parts, error) {
 	activities := &activity.Activities{
 		Inventory: known, Journal: j, Images: store, Reporter: sender, Log: a.log,
 		Nova: nova, Allowed: a.config.Activities, Instance: sender.instance,
+		Grants: sender.Grants, Uptime: sender.uptime,
 		UsageTimeout: a.config.UsageTimeout, Ended: measured.stepEnded, Now: a.deps.Clock,
 	}
 

@@ -88,8 +88,10 @@ type reporter struct {
 	// saveTimer runs while the inventory has to be written.
 	saveTimer *time.Timer
 
-	// mu guards failure, which Report's callers read.
+	// mu guards what follows, which others read.
 	mu sync.Mutex
+	// grants is what the conductor has said last about who signs steps.
+	grants agentapi.Grants
 	// failure is why the last report was not acknowledged; nil where it was.
 	failure error
 }
@@ -322,6 +324,7 @@ func (r *reporter) send(ctx context.Context, whole bool) (agentapi.Report, agent
 		err = r.takeFloor(reply.Floor)
 	}
 
+	r.takeGrants(reply.Grants)
 	r.takeVerdict(ctx, err)
 	return report, reply, err
 }
@@ -339,6 +342,30 @@ func (r *reporter) follow(ctx context.Context, known journal.Position) error {
 
 	r.log.WarnContext(ctx, "the journal was lost, or is an old copy; what it says is forgotten, and the hardware is asked instead")
 	return r.assignments.Restart(known)
+}
+
+// takeGrants keeps what a conductor has said about who signs steps. A conductor
+// of a release that had no grants says nothing; it does not take back what
+// another one has said.
+func (r *reporter) takeGrants(told *agentapi.Grants) {
+	if told == nil {
+		return
+	}
+
+	r.mu.Lock()
+	before := r.grants.Required
+	r.grants = *told
+	r.mu.Unlock()
+	if before && !told.Required {
+		r.log.Warn("the conductor has turned grants off; this agent does whatever Temporal tells it")
+	}
+}
+
+// Grants returns what the conductor has said last about who signs steps.
+func (r *reporter) Grants() agentapi.Grants {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.grants
 }
 
 // lacksFloor reports whether the conductor has still to say which assignment
@@ -397,9 +424,7 @@ func (r *reporter) post(ctx context.Context, whole bool) (report agentapi.Report
 	report.Instance, report.Assignment, report.AskFloor = r.instance, r.assignments.Assignment(), !r.assignments.HasFloor()
 	report.Journal, report.Follows = cyborg.JournalPosition(r.assignments.Position()), cyborg.JournalPosition(r.follows)
 	report.Forgot = r.follows != (journal.Position{}) && r.assignments.Forgot() == r.follows
-	if r.uptime != nil {
-		report.Uptime = r.uptime()
-	}
+	report.Uptime = r.up()
 
 	if difference, ok := r.inventory.Difference(report); ok && !whole {
 		err := r.endpoint.post(ctx, differencePath, difference, &reply)
@@ -462,6 +487,7 @@ func (r *reporter) heartbeat(ctx context.Context) {
 			return
 		}
 
+		r.takeGrants(reply.Grants) // before the verdict, on which steps are taken
 		r.takeVerdict(ctx, err)
 
 		if err == nil {
@@ -498,6 +524,14 @@ func (r *reporter) heartbeat(ctx context.Context) {
 	}
 }
 
+// up returns for how long the host has been up; 0 where nobody knows.
+func (r *reporter) up() time.Duration {
+	if r.uptime == nil {
+		return 0
+	}
+	return r.uptime()
+}
+
 // sendHeartbeat sends one heartbeat. It carries the acknowledged digest and
 // generation, from which the conductor sees whether it needs a report.
 func (r *reporter) sendHeartbeat(ctx context.Context) (agentapi.HeartbeatReply, error) {
@@ -509,7 +543,7 @@ func (r *reporter) sendHeartbeat(ctx context.Context) (agentapi.HeartbeatReply, 
 	err := r.endpoint.post(ctx, heartbeatPath, agentapi.Heartbeat{
 		Host: r.inventory.Host(), BootID: r.bootID, Instance: r.instance, AgentVersion: r.version, StartedAt: r.started,
 		Digest: acked.Digest, Generation: acked.Generation, Busy: r.busy(),
-		SentAt: r.clock().UTC(), Assignment: r.assignments.Assignment(),
+		SentAt: r.clock().UTC(), Assignment: r.assignments.Assignment(), Uptime: r.up(),
 	}, &reply)
 
 	return reply, err

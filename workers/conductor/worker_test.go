@@ -132,7 +132,7 @@ func TestServeWaitsForTemporal(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	heard := make(chan struct{}, 1)
 	served := make(chan error, 1)
-	acts := activities.New(nil, c, activities.Policy{}, activities.Cloud{}, slog.New(slog.DiscardHandler))
+	acts := activities.New(nil, c, activities.Policy{}, activities.Cloud{}, activities.Grants{}, slog.New(slog.DiscardHandler))
 	go func() {
 		served <- conductor.Serve(ctx, c, acts, "test", slog.New(slog.NewTextHandler(logWatcher{heard}, nil)))
 	}()

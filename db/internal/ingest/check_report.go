@@ -25,6 +25,8 @@ func checkReport(r *agentapi.Report) error {
 		return bad("sequence %d is above %d", r.Sequence, int64(agentapi.MaxSequence))
 	case r.Journal.Writes < 0:
 		return bad("%d writes of its journal are fewer than none", r.Journal.Writes)
+	case r.Uptime < 0:
+		return bad("an uptime of %s is less than none", r.Uptime)
 	case r.Digest == "":
 		return bad("it has no digest")
 	case !optionalName(r.BootID) || !optionalName(r.Instance) || !optionalName(r.AgentVersion) || !optionalName(r.Digest):

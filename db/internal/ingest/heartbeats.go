@@ -90,6 +90,7 @@ func (s *Store) recordHeartbeats(
 		names, instances, versions, addresses []string
 		starts, sent                          []time.Time
 		busy                                  []bool
+		uptimes                               []int64
 	)
 
 	for key, b := range latest {
@@ -97,7 +98,7 @@ func (s *Store) recordHeartbeats(
 		names, instances = append(names, key.host), append(instances, key.instance)
 		versions, addresses = append(versions, b.AgentVersion), append(addresses, b.Address)
 		starts, busy = append(starts, b.StartedAt), append(busy, b.Busy)
-		sent = append(sent, b.SentAt)
+		sent, uptimes = append(sent, b.SentAt), append(uptimes, b.Uptime.Milliseconds())
 	}
 
 	// clock_offset is the agent's clock at the sending minus the database's clock
@@ -111,19 +112,19 @@ func (s *Store) recordHeartbeats(
 	// too.
 	rows, err := s.db.Pool.Query(ctx, `
 		WITH beats AS (
-			SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::timestamptz[], $6::boolean[], $7::timestamptz[])
-			    WITH ORDINALITY AS b (name, instance, version, address, started_at, busy, sent_at, n)),
+			SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::timestamptz[], $6::boolean[], $7::timestamptz[], $9::bigint[])
+			    WITH ORDINALITY AS b (name, instance, version, address, started_at, busy, sent_at, uptime_ms, n)),
 		free AS (
 			SELECT name FROM hosts WHERE name = ANY($1) ORDER BY name FOR NO KEY UPDATE SKIP LOCKED),
 		heard AS (
 			UPDATE hosts h SET last_seen = clock_timestamp(), agent_version = b.version, agent_started_at = b.started_at, busy = b.busy,
-			    agent_address = b.address, clock_offset = b.sent_at - clock_timestamp()
+			    agent_address = b.address, uptime = `+uptime("b")+`, clock_offset = b.sent_at - clock_timestamp()
 			FROM beats b JOIN free USING (name) WHERE h.name = b.name AND NOT `+otherAgent+`)
 		SELECT b.n, h.boot_id, h.digest, h.generation, `+otherAgent+`,
 		       (SELECT array_agg(address ORDER BY address) FROM duplicate_agents
 		        WHERE host = h.name AND `+records.Within("last_seen", "$8::interval")+`), (`+lastAssignment+`)
 		FROM beats b JOIN hosts h USING (name) WHERE h.name = ANY($1)`,
-		names, instances, versions, addresses, starts, busy, sent, s.db.Options.SilentAfter)
+		names, instances, versions, addresses, starts, busy, sent, s.db.Options.SilentAfter, uptimes)
 	if err != nil {
 		return nil, nil, s.db.Failure(ctx, err)
 	}

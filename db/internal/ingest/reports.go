@@ -94,6 +94,7 @@ type hostRow struct {
 	// journal.
 	JournalOpening *uuid.UUID `json:"journal_opening"`
 	JournalWrites  int64      `json:"journal_writes"`
+	UptimeMS       int64      `json:"uptime_ms"` // written only; 0 where the agent does not say
 
 	// Attachments and Whitelist are written only.
 	Attachments []agentapi.Attachment `json:"attachments"`
@@ -483,27 +484,31 @@ func touch(ctx context.Context, tx pgx.Tx, reports []agentapi.Report, which []in
 
 	var (
 		names, versions, instances, addresses []string
-		sequences, writes                     []int64
+		sequences, writes, uptimes            []int64
 		openings                              []*uuid.UUID
 	)
 
 	for _, i := range which {
 		names, versions = append(names, reports[i].Host), append(versions, reports[i].AgentVersion)
 		instances, addresses = append(instances, reports[i].Instance), append(addresses, reports[i].Address)
-		sequences = append(sequences, reports[i].Sequence)
+		sequences, uptimes = append(sequences, reports[i].Sequence), append(uptimes, reports[i].Uptime.Milliseconds())
 		openings, writes = append(openings, openingOf(&reports[i])), append(writes, reports[i].Journal.Writes)
 	}
 
 	_, err := tx.Exec(ctx, `
 		UPDATE hosts SET report_seq = r.sequence, agent_version = r.version, instance = r.instance, agent_address = r.address,
-		    journal_opening = r.opening, journal_writes = r.writes, last_seen = clock_timestamp()
-		FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::uuid[], $7::bigint[])
-		    AS r (name, version, sequence, instance, address, opening, writes)
+		    journal_opening = r.opening, journal_writes = r.writes, uptime = `+uptime("r")+`, last_seen = clock_timestamp()
+		FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::uuid[], $7::bigint[], $8::bigint[])
+		    AS r (name, version, sequence, instance, address, opening, writes, uptime_ms)
 		WHERE hosts.name = r.name`,
-		names, versions, sequences, instances, addresses, openings, writes)
+		names, versions, sequences, instances, addresses, openings, writes, uptimes)
 
 	return err
 }
+
+// uptime is the column of hosts from the milliseconds that the alias has; null
+// where the agent does not say.
+func uptime(alias string) string { return "nullif(" + alias + ".uptime_ms, 0) * interval '1 ms'" }
 
 // writeReports merges the contents of reports that say something new, and
 // returns the hosts as they are recorded then. A host whose report has only a
@@ -559,7 +564,7 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 
 		host.Name, host.BootID, host.AgentVersion, host.ReportSeq = r.Host, r.BootID, r.AgentVersion, r.Sequence
 		host.Instance, host.Address = r.Instance, r.Address
-		host.JournalOpening, host.JournalWrites = openingOf(&r), r.Journal.Writes
+		host.JournalOpening, host.JournalWrites, host.UptimeMS = openingOf(&r), r.Journal.Writes, r.Uptime.Milliseconds()
 
 		// The digest is left empty where the same report has to come again, and the
 		// base where a report was not recorded completely: no difference may build on

@@ -24,21 +24,6 @@ func (s *Store) SilentHosts(ctx context.Context, limit int) ([]cyborg.Host, erro
 	return found, s.db.Failure(ctx, err)
 }
 
-// QueueAgentOf reads into the work of an operation the agent that a host has, and
-// since when the host is silent: the zero time where it is not. See
-// records.Queue.
-func QueueAgentOf(tx pgx.Tx, silentAfter time.Duration, host string, work *cyborg.Work) {
-	records.Queue(tx, `
-		SELECT instance, journal_opening, journal_writes, CASE WHEN NOT `+records.Within("last_seen", "$2::interval")+` THEN last_seen END
-		FROM hosts WHERE name = $1`, host, silentAfter).QueryRow(func(row pgx.Row) error {
-		err := row.Scan(&work.Instance, (*zeronull.UUID)(&work.Journal.Opening), &work.Journal.Writes, (*zeronull.Timestamptz)(&work.HostSilentSince))
-		if errors.Is(err, pgx.ErrNoRows) {
-			return records.NoHost(host)
-		}
-		return err
-	})
-}
-
 // LastSeen says when an agent was last heard, and whether it could take more
 // work.
 type LastSeen struct {

@@ -32,10 +32,8 @@ type Disagreement struct {
 	Unconfirmed uuid.UUID
 	// Attach is the decision: whether the handle is to be attached.
 	Attach bool
-	// Instance is the agent that the host has now.
-	Instance string
-	// Position is how far its journal had got in its last report.
-	Position cyborg.JournalPosition
+	// Agent is the one that the host has now.
+	Agent cyborg.Agent
 	// Report is the number of the host's report that has this journal.
 	Report int64
 	// Assignment is the number of the decision, for the host; 0 for a disagreement
@@ -111,7 +109,7 @@ func selectDisagreements() string {
 		       r.error_kind, r.observed_seq, r.claimed
 		FROM journal j FULL JOIN held r ON r.host = j.host AND r.deployable = j.deployable AND r.handle = j.handle
 		WHERE r.uuid IS NULL OR j.state IS DISTINCT FROM 'attached' OR r.attached_at IS NULL OR r.lifecycle = 'error')
-	SELECT d.*, s.instance, s.report_seq, s.journal_opening, s.journal_writes FROM (
+	SELECT d.*, s.report_seq, ` + inventory.AgentColumns("s") + ` FROM (
 	SELECT p.host, p.backend, p.deployable, p.handle, coalesce(p.uuid, f.uuid) AS handle_uuid, coalesce(p.holder_kind, 'host'),
 	       coalesce(p.holder_id, p.host), coalesce(p.operation_id, p.journal_operation), coalesce(p.accelerator, f.accelerator),
 	       p.journal, CASE WHEN f.holder_kind IS NOT NULL THEN 'given' WHEN p.uuid IS NULL THEN '' WHEN p.attached_at IS NULL THEN 'in_doubt' ELSE 'attached' END,
@@ -155,10 +153,11 @@ func (s *Store) findDisagreements(
 	}
 
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Disagreement, err error) {
-		err = row.Scan(&d.Host, &d.Backend, &d.Deployable, &d.Handle.Identity, (*zeronull.UUID)(&d.Handle.UUID),
+		err = row.Scan(append([]any{
+			&d.Host, &d.Backend, &d.Deployable, &d.Handle.Identity, (*zeronull.UUID)(&d.Handle.UUID),
 			&d.Handle.Holder.Kind, &d.Handle.Holder.ID, (*zeronull.UUID)(&d.Operation), (*zeronull.UUID)(&d.Accelerator),
-			&d.Journal, &d.Recorded, &d.Attach, (*zeronull.UUID)(&d.Unconfirmed), &d.Instance, &d.Report,
-			(*zeronull.UUID)(&d.Position.Opening), &d.Position.Writes)
+			&d.Journal, &d.Recorded, &d.Attach, (*zeronull.UUID)(&d.Unconfirmed), &d.Report,
+		}, inventory.ScanAgent(&d.Agent)...)...)
 		return d, err
 	})
 }

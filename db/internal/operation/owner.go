@@ -6,9 +6,9 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/inventory"
 	"github.com/cyborg-project/cyborg/db/internal/records"
 )
 
@@ -93,10 +93,18 @@ func superseded(id uuid.UUID, state cyborg.OperationState, owner string, run Run
 // Addressee is what the steps of a run carry, so that only the right agent takes
 // them, and in the right order.
 type Addressee struct {
-	Instance   string // the agent that the host has now; empty where the host was forgotten
-	Assignment int64  // the operation's assignment number
-	// Journal is how far the agent's journal had got in its last report.
-	Journal cyborg.JournalPosition
+	cyborg.Agent // that the host has now; the zero value where the host was forgotten
+
+	Host       string
+	Assignment int64 // the operation's assignment number
+}
+
+// selectAddressee reads the addressee of the operation o; see columns.
+var selectAddressee = " SELECT o.assignment, o.host, " + inventory.AgentColumns("h") + " FROM o LEFT JOIN hosts h ON h.name = o.host"
+
+// columns returns where to scan what selectAddressee reads.
+func (to *Addressee) columns() []any {
+	return append([]any{&to.Assignment, &to.Host}, inventory.ScanAgent(&to.Agent)...)
 }
 
 // CheckRun makes sure that the operation is still open and the run's, and
@@ -107,9 +115,9 @@ type Addressee struct {
 func (s *Store) CheckRun(ctx context.Context, run Run) (to Addressee, err error) {
 	o := running{id: run.Operation}
 	err = s.db.Pool.QueryRow(ctx, `
-		SELECT o.state, o.run_id, o.assignment, coalesce(h.instance, ''), h.journal_opening, coalesce(h.journal_writes, 0)
+		SELECT o.state, o.run_id, o.assignment, o.host, `+inventory.AgentColumns("h")+`
 		FROM operations o LEFT JOIN hosts h ON h.name = o.host WHERE o.id = $1`,
-		run.Operation).Scan(&o.state, &o.run, &to.Assignment, &to.Instance, (*zeronull.UUID)(&to.Journal.Opening), &to.Journal.Writes)
+		run.Operation).Scan(append([]any{&o.state, &o.run}, to.columns()...)...)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Addressee{}, records.NoOperation(run.Operation)
 	}
@@ -149,10 +157,8 @@ func (s *Store) Renumber(ctx context.Context, run Run) (to Addressee, err error)
 		}
 
 		return tx.QueryRow(ctx, `
-			UPDATE operations o SET assignment = next_assignment() WHERE id = $1
-			RETURNING assignment, coalesce((SELECT instance FROM hosts WHERE name = o.host), ''),
-			          (SELECT journal_opening FROM hosts WHERE name = o.host), coalesce((SELECT journal_writes FROM hosts WHERE name = o.host), 0)`,
-			run.Operation).Scan(&to.Assignment, &to.Instance, (*zeronull.UUID)(&to.Journal.Opening), &to.Journal.Writes)
+			WITH o AS (UPDATE operations SET assignment = next_assignment() WHERE id = $1 RETURNING assignment, host)`+selectAddressee,
+			run.Operation).Scan(to.columns()...)
 	})
 	return to, err
 }

@@ -220,9 +220,10 @@ func (o *running) queueStart(ctx context.Context, tx pgx.Tx) error {
 }
 
 // Record replaces the recorded steps of an open operation. The error is of kind
-// ErrSuperseded where the operation has ended, or another run has it.
-func (s *Store) Record(ctx context.Context, run Run, steps []cyborg.Step) error {
-	return s.db.ChangeByKey(ctx, cyborg.Actor{}, run.Operation, func(tx pgx.Tx) error {
+// ErrSuperseded where the operation has ended, or another run has it. It returns
+// what the next step has to carry.
+func (s *Store) Record(ctx context.Context, run Run, steps []cyborg.Step) (to Addressee, err error) {
+	err = s.db.ChangeByKey(ctx, cyborg.Actor{}, run.Operation, func(tx pgx.Tx) error {
 		o, err := s.lockOperation(ctx, tx, run.Operation)
 		if err != nil {
 			return err
@@ -237,9 +238,10 @@ func (s *Store) Record(ctx context.Context, run Run, steps []cyborg.Step) error 
 			steps = []cyborg.Step{}
 		}
 
-		_, err = tx.Exec(ctx, "UPDATE operations SET steps = $2 WHERE id = $1", o.id, steps)
-		return err
+		return tx.QueryRow(ctx, `
+			WITH o AS (UPDATE operations SET steps = $2 WHERE id = $1 RETURNING assignment, host)`+selectAddressee, o.id, steps).Scan(to.columns()...)
 	})
+	return to, err
 }
 
 // End records how an operation ended. One transaction makes the last change of

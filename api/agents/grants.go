@@ -1,0 +1,44 @@
+package agents
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/cyborg-project/cyborg/internal/agentapi"
+	"github.com/cyborg-project/cyborg/internal/grant"
+)
+
+// grants tells agents whether steps must be signed, and by whom. The answer is in
+// every reply, so that an agent that has just started knows it before it takes a
+// step.
+type grants struct {
+	required bool
+	read     func(ctx context.Context) ([]grant.Key, error)
+
+	mu   sync.Mutex
+	keys []grant.Key
+	at   time.Time // when keys were read
+}
+
+// keptKeys is for how long the keys are not read again: many agents send their
+// heartbeats in the same second.
+const keptKeys = time.Second
+
+// tell returns the answer.
+func (g *grants) tell(ctx context.Context) (*agentapi.Grants, error) {
+	if !g.required {
+		return &agentapi.Grants{}, nil
+	}
+
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.at.IsZero() || time.Since(g.at) > keptKeys {
+		keys, err := g.read(ctx)
+		if err != nil {
+			return nil, err
+		}
+		g.keys, g.at = keys, time.Now()
+	}
+	return &agentapi.Grants{Required: true, Keys: g.keys}, nil
+}
