@@ -50,6 +50,9 @@ func doctorCommand() *cobra.Command {
 				Queue: workflows.ConductorQueue, IfUnserved: "Start a server with: cyborg server", IsAlive: alive,
 			})
 
+			if c.Conductor.Grants == config.GrantsOff {
+				f.Warn("grants", "steps are not signed: who can write to Temporal can have any host do anything", "Set conductor.grants to required.")
+			}
 			examineListeners(cmd.Context(), f, c)
 			examineCloud(cmd.Context(), f, c)
 
