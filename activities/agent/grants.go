@@ -25,8 +25,8 @@ type addressed interface {
 	Granted() string
 }
 
-// ungranted are the activities that need no grant, because they only look.
-var ungranted = []string{workflows.DiscoverActivity, workflows.UsageActivity, workflows.PreviewWhitelistActivity}
+// ungrantedTable has the activities that need no grant, because they only look.
+var ungrantedTable = []string{workflows.DiscoverActivity, workflows.UsageActivity, workflows.PreviewWhitelistActivity}
 
 // admit decodes the input of an activity, and makes sure that this agent may take
 // it from this run, now. Temporal has carried it, and nothing of it is believed
@@ -48,7 +48,7 @@ func admit[In any](ctx context.Context, a *Activities, name string, raw converte
 			return in, err
 		}
 	}
-	if !slices.Contains(ungranted, name) {
+	if !slices.Contains(ungrantedTable, name) {
 		if err := a.requireGrant(ctx, name, digest, step, run); err != nil {
 			return in, err
 		}
@@ -120,7 +120,7 @@ func (a *Activities) requireGrant(ctx context.Context, name, digest string, step
 
 // grantKey returns the key of a conductor. One that has just started is known
 // after the next answer from a conductor, so one is asked for.
-func (a *Activities) grantKey(ctx context.Context, id string) (grant.Key, error) {
+func (a *Activities) grantKey(ctx context.Context, id string) (cyborg.GrantKey, error) {
 	if key, ok := keyOf(a.Grants(), id); ok {
 		return key, nil
 	}
@@ -133,18 +133,18 @@ func (a *Activities) grantKey(ctx context.Context, id string) (grant.Key, error)
 	}
 
 	if err != nil {
-		return grant.Key{}, cyborg.Errorf(cyborg.ErrNotGranted, "no conductor has told host %s of the key %.80q, and none answers now: %w", a.Inventory.Host(), id, err)
+		return cyborg.GrantKey{}, cyborg.Errorf(cyborg.ErrNotGranted, "no conductor has told host %s of the key %.80q, and none answers now: %w", a.Inventory.Host(), id, err)
 	}
-	return grant.Key{}, cyborg.Errorf(cyborg.ErrNotGranted, "the step has a grant of the key %.80q, which no conductor has", id)
+	return cyborg.GrantKey{}, cyborg.Errorf(cyborg.ErrNotGranted, "the step has a grant of the key %.80q, which no conductor has", id)
 }
 
-func keyOf(grants agentapi.Grants, id string) (grant.Key, bool) {
+func keyOf(grants agentapi.Grants, id string) (cyborg.GrantKey, bool) {
 	for _, key := range grants.Keys {
 		if key.ID == id {
 			return key, true
 		}
 	}
-	return grant.Key{}, false
+	return cyborg.GrantKey{}, false
 }
 
 // requireTrueJournal refuses a step while the journal is an old copy: it does not

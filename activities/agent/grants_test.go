@@ -26,7 +26,7 @@ const theRun = "default-test-run-id"
 func (h *host) requireGrants() *grant.Signer {
 	h.t.Helper()
 	signer := grant.NewSigner()
-	h.reporter.grants = agentapi.Grants{Required: true, Keys: []grant.Key{grant.NewSigner().Key(), signer.Key()}}
+	h.reporter.grants = agentapi.Grants{Required: true, Keys: []cyborg.GrantKey{grant.NewSigner().Key(), signer.Key()}}
 	return signer
 }
 
@@ -196,6 +196,6 @@ func TestGrantOfANewConductor(t *testing.T) {
 	require.Contains(t, h.refused(cyborg.ErrNotGranted, workflows.AttachActivity, step).Message, "nobody answers")
 
 	h.reporter.failure = nil
-	h.reporter.answered = func() { h.reporter.grants.Keys = []grant.Key{another.Key()} }
+	h.reporter.answered = func() { h.reporter.grants.Keys = []cyborg.GrantKey{another.Key()} }
 	h.must(workflows.AttachActivity, step, nil)
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
-	"github.com/cyborg-project/cyborg/internal/grant"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -56,7 +55,7 @@ type Owners interface {
 	Renumber(ctx context.Context, run db.Run) (db.Addressee, error)
 	Record(ctx context.Context, run db.Run, steps []cyborg.Step) (db.Addressee, error)
 	End(ctx context.Context, run db.Run, outcome cyborg.Outcome) error
-	GrantKeys(ctx context.Context) ([]grant.Key, error)
+	GrantKeys(ctx context.Context) ([]cyborg.GrantKey, error)
 }
 
 // Hardware lists the accelerators for which Reconcile has something to do.

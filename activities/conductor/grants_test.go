@@ -25,7 +25,7 @@ type signed struct {
 	conductor.Store
 	work  cyborg.Work
 	to    db.Addressee
-	keys  []grant.Key
+	keys  []cyborg.GrantKey
 	found db.Disagreement
 	begun int // how often the work was read
 }
@@ -45,7 +45,7 @@ func (s *signed) Record(context.Context, db.Run, []cyborg.Step) (db.Addressee, e
 	return s.to, nil
 }
 
-func (s *signed) GrantKeys(context.Context) ([]grant.Key, error) { return s.keys, nil }
+func (s *signed) GrantKeys(context.Context) ([]cyborg.GrantKey, error) { return s.keys, nil }
 
 func (s *signed) Accelerator(_ context.Context, id uuid.UUID) (cyborg.Accelerator, error) {
 	return cyborg.Accelerator{UUID: id, Host: s.to.Host}, nil
@@ -178,7 +178,7 @@ func TestForeignGrantsAreNotSignedAnew(t *testing.T) {
 	t.Parallel()
 	records := newSigned(cyborg.Image{Source: "new.img"})
 	signer, another, stranger := grant.NewSigner(), grant.NewSigner(), grant.NewSigner()
-	records.keys = []grant.Key{signer.Key(), another.Key()}
+	records.keys = []cyborg.GrantKey{signer.Key(), another.Key()}
 	c := records.conductor(t, conductor.Cloud{}, signer)
 	op := records.work.Operation
 	own := c.open(c.begin(op).Grant).Steps

@@ -20,7 +20,6 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
-	"github.com/cyborg-project/cyborg/internal/grant"
 	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/workflows"
 )
@@ -66,7 +65,7 @@ type Records interface {
 	CheckHostIdentity(ctx context.Context, host string, enrollment int64) error
 
 	// GrantKeys returns the keys of the processes that sign what hosts may do.
-	GrantKeys(ctx context.Context) ([]grant.Key, error)
+	GrantKeys(ctx context.Context) ([]cyborg.GrantKey, error)
 }
 
 // Config bounds what agents may do. The zero value of a field means its

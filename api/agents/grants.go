@@ -5,8 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
-	"github.com/cyborg-project/cyborg/internal/grant"
 )
 
 // grants tells agents whether steps must be signed, and by whom. The answer is in
@@ -14,10 +14,10 @@ import (
 // step.
 type grants struct {
 	required bool
-	read     func(ctx context.Context) ([]grant.Key, error)
+	read     func(ctx context.Context) ([]cyborg.GrantKey, error)
 
 	mu   sync.Mutex
-	keys []grant.Key
+	keys []cyborg.GrantKey
 	at   time.Time // when keys were read
 }
 

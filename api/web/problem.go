@@ -57,6 +57,8 @@ func title(kind cyborg.ErrorKind) string {
 		return "Another operation works on it"
 	case cyborg.ErrInUse:
 		return "It is in use"
+	case cyborg.ErrNotGranted:
+		return "The step has no valid grant"
 	case cyborg.ErrTooLarge:
 		return "It is too large"
 	case cyborg.ErrUnsupported:

@@ -17,6 +17,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,18 +55,13 @@ type Step struct {
 
 // Permits reports whether the activity may be given the input with this digest.
 func (c *Claims) Permits(activity, input string) bool {
-	for _, s := range c.Steps {
-		if s == (Step{activity, input}) {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(c.Steps, Step{activity, input})
 }
 
-// unsigned are the fields of a step's input that its digest leaves out. Those of
+// unsignedTable has the fields of a step's input that its digest leaves out. Those of
 // an Addressee are in the claims themselves. The checksum of the image to load is
 // what the agent itself has said, and it compares that with its journal.
-var unsigned = []string{"instance", "run", "assignment", "journal", "grant", "sha256"}
+var unsignedTable = []string{"instance", "run", "assignment", "journal", "grant", "sha256"}
 
 // Canonical returns the input of an activity, which is given as JSON, in the form
 // that is compared, and the digest that names it in a Step. Spaces, the order of
@@ -80,7 +76,7 @@ func Canonical(input []byte) (text []byte, digest string, err error) {
 	}
 
 	text, err = json.Marshal(fields)
-	for _, name := range unsigned {
+	for _, name := range unsignedTable {
 		delete(fields, name)
 	}
 	signed, signedErr := json.Marshal(fields)
@@ -102,12 +98,6 @@ func StepOf(activity string, input any) (Step, error) {
 	return Step{activity, digest}, err
 }
 
-// Key verifies the grants of one conductor.
-type Key struct {
-	ID     string            `json:"id"`
-	Public ed25519.PublicKey `json:"public"`
-}
-
 // Signer signs grants with a key that this process alone has. It is on no disk,
 // and ends with the process: another process has another one.
 type Signer struct {
@@ -125,8 +115,8 @@ func NewSigner() *Signer {
 }
 
 // Key returns the key that verifies what the signer signs.
-func (s *Signer) Key() Key {
-	return Key{s.id, s.private.Public().(ed25519.PublicKey)} //nolint:forcetypeassert // the package says so
+func (s *Signer) Key() cyborg.GrantKey {
+	return cyborg.GrantKey{ID: s.id, Public: s.private.Public().(ed25519.PublicKey)} //nolint:forcetypeassert // the package says so
 }
 
 // purpose is signed with the claims, so that no signature for anything else could
@@ -159,7 +149,7 @@ func KeyOf(grant string) string {
 
 // Open verifies a grant with the key that KeyOf names, and returns what it says.
 // The error is of kind ErrNotGranted.
-func Open(grant string, key Key) (Claims, error) {
+func Open(grant string, key cyborg.GrantKey) (Claims, error) {
 	var claims Claims
 	parts := strings.Split(grant, ".")
 	if len(parts) != 3 || parts[0] != key.ID || len(key.Public) != ed25519.PublicKeySize {

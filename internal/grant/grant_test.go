@@ -53,7 +53,7 @@ func TestNoOtherGrantOpens(t *testing.T) {
 	foreign, err := other.Sign(grant.Claims{Run: "run"})
 	require.NoError(t, err)
 
-	refused := func(text string, key grant.Key) {
+	refused := func(text string, key cyborg.GrantKey) {
 		t.Helper()
 		claims, err := grant.Open(text, key)
 		require.Equal(t, cyborg.ErrNotGranted, cyborg.ErrorKindOf(err), "%s", text)
@@ -74,11 +74,11 @@ func TestNoOtherGrantOpens(t *testing.T) {
 		refused(none, signer.Key())
 	}
 	refused(text, other.Key())
-	refused(text, grant.Key{ID: signer.Key().ID, Public: other.Key().Public})
-	refused(text, grant.Key{ID: signer.Key().ID})
+	refused(text, cyborg.GrantKey{ID: signer.Key().ID, Public: other.Key().Public})
+	refused(text, cyborg.GrantKey{ID: signer.Key().ID})
 	_, rest, _ := strings.Cut(foreign, ".")
 	refused(signer.Key().ID+"."+rest, signer.Key())
-	refused(signer.Key().ID+"."+rest, grant.Key{ID: signer.Key().ID, Public: other.Key().Public}) // the signature has the key's id
+	refused(signer.Key().ID+"."+rest, cyborg.GrantKey{ID: signer.Key().ID, Public: other.Key().Public}) // the signature has the key's id
 }
 
 // The digest of an input is that of what it says. Only what the claims say

@@ -97,50 +97,50 @@ func (s *state) apply(c Change) {
 // one is the sequence, which is always there: a bad record before it has a good
 // one after it, so replay tells damage from a write that was cut off.
 func (s *state) changes() iter.Seq[Change] {
+	attachments := slices.SortedFunc(maps.Values(s.attachments), func(a, b Attachment) int { return a.Key().compare(b.Key()) })
+	loaded := slices.SortedFunc(maps.Values(s.loaded), func(a, b Loaded) int { return a.RegionKey.compare(b.RegionKey) })
+	staged := slices.SortedFunc(maps.Values(s.staged), func(a, b Staged) int { return a.At.Compare(b.At) })
+
+	var numbers []Change
+	if s.forgot != (Position{}) {
+		numbers = append(numbers, Change{Forgot: s.forgot})
+	}
+	if s.floor != nil {
+		numbers = append(numbers, Change{Floor: s.floor})
+	}
+	if len(s.assigned) > 0 {
+		numbers = append(numbers, Change{Assigned: listAssigned(s.assigned)})
+	}
+
+	lists := []iter.Seq[Change]{
+		each(attachments, func(a Attachment) Change { return Change{Attachments: []Attachment{a}} }),
+		each(loaded, func(l Loaded) Change { return Change{Loaded: []Loaded{l}} }),
+		each(staged, func(g Staged) Change { return Change{Staged: []Staged{g}} }),
+		slices.Values(numbers),
+		each(s.stepsByTime(), func(step Step) Change { return Change{Steps: []Step{step}} }),
+		each(s.positions, func(p Position) Change { return Change{Position: p} }),
+		slices.Values([]Change{{Sequence: max(s.sequence, 1)}}),
+	}
+
 	return func(yield func(Change) bool) {
-		for _, a := range slices.SortedFunc(maps.Values(s.attachments), func(a, b Attachment) int { return a.Key().compare(b.Key()) }) {
-			if !yield(Change{Attachments: []Attachment{a}}) {
+		for _, list := range lists {
+			for change := range list {
+				if !yield(change) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// each returns the change that makes each of these.
+func each[T any](list []T, change func(T) Change) iter.Seq[Change] {
+	return func(yield func(Change) bool) {
+		for _, one := range list {
+			if !yield(change(one)) {
 				return
 			}
 		}
-
-		for _, l := range slices.SortedFunc(maps.Values(s.loaded), func(a, b Loaded) int { return a.RegionKey.compare(b.RegionKey) }) {
-			if !yield(Change{Loaded: []Loaded{l}}) {
-				return
-			}
-		}
-
-		for _, g := range slices.SortedFunc(maps.Values(s.staged), func(a, b Staged) int { return a.At.Compare(b.At) }) {
-			if !yield(Change{Staged: []Staged{g}}) {
-				return
-			}
-		}
-
-		if s.forgot.Opening != uuid.Nil && !yield(Change{Forgot: s.forgot}) {
-			return
-		}
-
-		if s.floor != nil && !yield(Change{Floor: s.floor}) {
-			return
-		}
-
-		if len(s.assigned) > 0 && !yield(Change{Assigned: listAssigned(s.assigned)}) {
-			return
-		}
-
-		for _, step := range s.stepsByTime() {
-			if !yield(Change{Steps: []Step{step}}) {
-				return
-			}
-		}
-
-		for _, position := range s.positions {
-			if !yield(Change{Position: position}) {
-				return
-			}
-		}
-
-		yield(Change{Sequence: max(s.sequence, 1)})
 	}
 }
 

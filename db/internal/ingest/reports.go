@@ -338,58 +338,36 @@ func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []agentapi.R
 		return nil, err
 	}
 
-	var touched, changed []int    // indexes of the reports that say nothing new, and of those that do
-	whole := map[string]bool{}    // hosts that are asked for a whole report
-	unproven := map[string]bool{} // hosts whose agents must say first that their journal is no old copy
-	for _, name := range names {
-		i := newest[name]
-		r := reports[i]
-		host, ok := known[name]
-
-		switch {
-		case ok && r.Sequence > host.ReportSeq && mustProve(&r, host.journal()):
-			unproven[name] = true
-		case r.Base != "" && (!ok || r.Sequence > host.ReportSeq && (r.BootID != host.BootID || r.Base != host.Base)):
-			// The difference is based on a report that is not the recorded one.
-			whole[name] = true
-		case !ok || r.Sequence > host.ReportSeq && (r.Digest != host.Digest || r.BootID != host.BootID):
-			changed = append(changed, i)
-		case r.Sequence > host.ReportSeq:
-			touched = append(touched, i)
-		}
-	}
+	sorted := sortReports(reports, names, newest, known)
+	whole := sorted.whole
 
 	// A host that is asked for its whole report keeps its records until it comes.
-	if err := touch(ctx, tx, reports, touched); err != nil {
+	if err := touch(ctx, tx, reports, sorted.touched); err != nil {
 		return nil, err
 	}
 
-	written, err := s.writeReports(ctx, tx, known, reports, changed)
+	written, err := s.writeReports(ctx, tx, known, reports, sorted.changed)
 	if err != nil {
 		return nil, err
 	}
 
-	recorded := touched
-	for _, i := range changed {
+	// What was not written is a difference that does not fit the records.
+	recorded := sorted.touched
+	for _, i := range sorted.changed {
 		if _, ok := written[reports[i].Host]; ok {
 			recorded = append(recorded, i)
-		}
-	}
-	queueLostJournals(tx, reports, recorded, known)
-
-	// What was not written is a difference that does not fit the records.
-	for _, i := range changed {
-		if _, ok := written[reports[i].Host]; !ok {
+		} else {
 			whole[reports[i].Host] = true
 		}
 	}
+	queueLostJournals(tx, reports, recorded, known)
 
 	replies := make([]agentapi.ReportReply, len(reports))
 	var refused []int // indexes of the reports that were not accepted
 
 	for i, r := range reports {
 		before := known[r.Host]
-		if i == newest[r.Host] && unproven[r.Host] {
+		if i == newest[r.Host] && sorted.unproven[r.Host] {
 			replies[i] = agentapi.ReportReply{Generation: before.Generation, Known: before.journal()}
 			continue
 		}
@@ -422,6 +400,36 @@ func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []agentapi.R
 		return nil, err
 	}
 	return replies, tellFloors(ctx, tx, reports, replies)
+}
+
+// sortedReports says what is to be done with the newest report of each host.
+type sortedReports struct {
+	touched, changed []int           // indexes of the reports that say nothing new, and of those that do
+	whole            map[string]bool // hosts that are asked for a whole report
+	unproven         map[string]bool // hosts whose agents must say first that their journals are no old copies
+}
+
+// sortReports compares the newest report of each host with what is recorded of it.
+func sortReports(reports []agentapi.Report, names []string, newest map[string]int, known map[string]hostRow) sortedReports {
+	out := sortedReports{whole: map[string]bool{}, unproven: map[string]bool{}}
+	for _, name := range names {
+		i := newest[name]
+		r := reports[i]
+		host, ok := known[name]
+
+		switch {
+		case ok && r.Sequence > host.ReportSeq && mustProve(&r, host.journal()):
+			out.unproven[name] = true
+		case r.Base != "" && (!ok || r.Sequence > host.ReportSeq && (r.BootID != host.BootID || r.Base != host.Base)):
+			// The difference is based on a report that is not the recorded one.
+			out.whole[name] = true
+		case !ok || r.Sequence > host.ReportSeq && (r.Digest != host.Digest || r.BootID != host.BootID):
+			out.changed = append(out.changed, i)
+		case r.Sequence > host.ReportSeq:
+			out.touched = append(out.touched, i)
+		}
+	}
+	return out
 }
 
 // exceedObserved raises Exceed in the replies to the refused reports to what

@@ -100,7 +100,9 @@ type Addressee struct {
 }
 
 // selectAddressee reads the addressee of the operation o; see columns.
-var selectAddressee = " SELECT o.assignment, o.host, " + inventory.AgentColumns("h") + " FROM o LEFT JOIN hosts h ON h.name = o.host"
+func selectAddressee() string {
+	return " SELECT o.assignment, o.host, " + inventory.AgentColumns("h") + " FROM o LEFT JOIN hosts h ON h.name = o.host"
+}
 
 // columns returns where to scan what selectAddressee reads.
 func (to *Addressee) columns() []any {
@@ -157,7 +159,7 @@ func (s *Store) Renumber(ctx context.Context, run Run) (to Addressee, err error)
 		}
 
 		return tx.QueryRow(ctx, `
-			WITH o AS (UPDATE operations SET assignment = next_assignment() WHERE id = $1 RETURNING assignment, host)`+selectAddressee,
+			WITH o AS (UPDATE operations SET assignment = next_assignment() WHERE id = $1 RETURNING assignment, host)`+selectAddressee(),
 			run.Operation).Scan(to.columns()...)
 	})
 	return to, err

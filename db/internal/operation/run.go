@@ -239,7 +239,7 @@ func (s *Store) Record(ctx context.Context, run Run, steps []cyborg.Step) (to Ad
 		}
 
 		return tx.QueryRow(ctx, `
-			WITH o AS (UPDATE operations SET steps = $2 WHERE id = $1 RETURNING assignment, host)`+selectAddressee, o.id, steps).Scan(to.columns()...)
+			WITH o AS (UPDATE operations SET steps = $2 WHERE id = $1 RETURNING assignment, host)`+selectAddressee(), o.id, steps).Scan(to.columns()...)
 	})
 	return to, err
 }
