@@ -1081,6 +1081,14 @@ BEGIN
     RETURN NEW;
 END $function$;
 
+CREATE OR REPLACE FUNCTION journals_lost(of_hosts text[])
+ RETURNS void
+ LANGUAGE sql
+AS $function$
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    SELECT 'host', h.name AS id, h.name, 'journal', '', '', '{}' FROM unnest(of_hosts) AS h (name);
+$function$;
+
 CREATE OR REPLACE FUNCTION last_assignment()
  RETURNS bigint
  LANGUAGE sql

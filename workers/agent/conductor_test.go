@@ -59,12 +59,13 @@ func (c *conductor) serve(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 
-		if known := c.knownJournal(); known != (cyborg.JournalPosition{}) && known.Opening != report.Journal.Opening && report.Follows != known {
+		later := len(c.reports) == 0 || c.reports[len(c.reports)-1].Sequence < report.Sequence
+		if known := c.knownJournal(); later && known != (cyborg.JournalPosition{}) && known.Opening != report.Journal.Opening && report.Follows != known {
 			encode(w, agentapi.ReportReply{Known: known})
 			return
 		}
 
-		reply := agentapi.ReportReply{Accepted: len(c.reports) == 0 || c.reports[len(c.reports)-1].Sequence < report.Sequence}
+		reply := agentapi.ReportReply{Accepted: later}
 		if reply.Accepted {
 			c.reports = append(c.reports, report)
 		} else {

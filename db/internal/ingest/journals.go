@@ -40,9 +40,7 @@ func queueLostJournals(tx pgx.Tx, reports []agentapi.Report, which []int, known 
 	}
 
 	if len(lost) > 0 {
-		records.Queue(tx, `
-			INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
-			SELECT 'host', h.name AS id, h.name, 'journal', '', '', '{}' FROM unnest($1::text[]) AS h (name)`, lost)
+		records.Queue(tx, "SELECT journals_lost($1)", lost)
 	}
 }
 
