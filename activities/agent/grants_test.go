@@ -1,7 +1,6 @@
 package agent_test
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -163,8 +162,12 @@ func TestDoubledFieldsAreReadOnce(t *testing.T) {
 	h := newHost(t)
 	h.ready()
 	signer := h.requireGrants()
-	op := uuid.New()
-	in := granted(t, attach(op, handle), signer, claims(t, op, attach(op, handle)))
+	in := workflows.RestoreInput{Operation: uuid.New(), Target: target()}
+	step, err := grant.StepOf(workflows.RestoreActivity, in)
+	require.NoError(t, err)
+	signed := claims(t, in.Operation)
+	signed.Steps = []grant.Step{step}
+	in.Addressee = granted(t, workflows.AttachInput{}, signer, signed).Addressee
 
 	payload, err := converter.GetDefaultDataConverter().ToPayload(in)
 	require.NoError(t, err)
@@ -172,15 +175,12 @@ func TestDoubledFieldsAreReadOnce(t *testing.T) {
 		return converter.NewRawValue(&commonpb.Payload{Metadata: payload.GetMetadata(), Data: []byte("{" + more + "," + string(payload.GetData()[1:]))})
 	}
 
-	evil := fmt.Sprintf(`{"identity":%q,"accelerator":%q}`, second, uuid.New())
-	for _, more := range []string{`"Handle":` + evil, `"HANDLE":` + evil, `"Undo":true`, `"INSTANCE":"x"`} {
-		h.refused(cyborg.ErrNotGranted, workflows.AttachActivity, doubled(more))
+	// What is mixed in says that the card had an image, which it does not have.
+	evil := `{"bitstream_id":"evil"}`
+	for _, more := range []string{`"Target":` + evil, `"TARGET":` + evil, `"others":[` + evil + `]`, `"INSTANCE":"x"`} {
+		h.refused(cyborg.ErrNotGranted, workflows.RestoreActivity, doubled(more))
 	}
-	require.Zero(t, h.fate.count("attach"))
-
-	h.must(workflows.AttachActivity, doubled(`"handle":`+evil), nil)
-	require.True(t, h.attachedNow(handle))
-	require.False(t, h.attachedNow(second))
+	h.must(workflows.RestoreActivity, doubled(`"target":`+evil), nil)
 }
 
 // The key of a conductor that has just started is asked for.

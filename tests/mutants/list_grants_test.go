@@ -1,0 +1,153 @@
+package mutants_test
+
+// ofOldJournals are about journals that are old copies.
+func ofOldJournals() []mutant {
+	const (
+		journal = "internal/journal"
+		agent   = "activities/agent"
+		records = "db"
+	)
+
+	return []mutant{
+		{
+			breaks: "a write counts", file: "internal/journal/journal.go", pkg: journal, test: "TestOldCopyHoldsNotWhatCameLater",
+			old: "j.state.writesOf(j.opening) + 1}",
+			new: "1}",
+		},
+		{
+			breaks: "each process of an agent has a name of its own in the journal", file: "internal/journal/journal.go", pkg: journal,
+			test: "TestOldCopyHoldsNotWhatCameLater",
+			old:  "opening: uuid.New(),",
+			new:  "opening: uuid.Max,",
+		},
+		{
+			breaks: "a rewritten journal has its positions", file: "internal/journal/state.go", pkg: journal, test: "TestPositions",
+			old: "each(s.positions, func(p Position) Change { return Change{Position: p} }),",
+			new: "",
+		},
+		{
+			breaks: "a journal that was emptied has no floor", file: "internal/journal/restart.go", pkg: journal, test: "TestRestart",
+			old: "DropFloor:       true,",
+			new: "",
+		},
+		{
+			breaks: "a floor counts for what the journal has numbers of", file: "internal/journal/assignments.go", pkg: journal, test: "TestRestart",
+			old: "case j.state.floor != nil &&",
+			new: "case highest == 0 && j.state.floor != nil &&",
+		},
+		{
+			breaks: "no step goes by an old copy", file: "activities/agent/grants.go", pkg: agent, test: "TestStepsWithAnOldJournal",
+			old: "err := a.requireTrueJournal(ctx, step); err != nil",
+			new: "err := a.requireTrueJournal(ctx, step); false",
+		},
+		{
+			breaks: "a report of another process must prove its journal", file: "db/internal/ingest/journals.go", pkg: records, test: "TestOldJournal",
+			old: "return r.Follows != known",
+			new: "return false",
+		},
+		{
+			breaks: "a snapshot of a process is an old copy", file: "db/internal/ingest/journals.go", pkg: records, test: "TestOldJournal",
+			old: "return r.Journal.Writes < known.Writes",
+			new: "return false",
+		},
+		{
+			breaks: "the loss of a journal is told once", file: "db/internal/ingest/journals.go", pkg: records, test: "TestOldJournal",
+			old: "r.Forgot && r.Journal.Opening != host.journal().Opening",
+			new: "r.Forgot",
+		},
+	}
+}
+
+// ofGrants are about what hosts do although they were only told to by Temporal.
+func ofGrants() []mutant {
+	const (
+		agent     = "activities/agent"
+		conductor = "activities/conductor"
+		grant     = "internal/grant"
+		agentFile = "activities/agent/grants.go"
+		signFile  = "activities/conductor/grants.go"
+	)
+
+	return []mutant{
+		{
+			breaks: "a step needs a grant", file: agentFile, pkg: agent, test: "TestStepsNeedAGrant",
+			old: "if step == nil || step.Granted() == \"\" {",
+			new: "if step == nil || step.Granted() == \"\" {\n\t\treturn nil\n\t}\n\tif step == nil {",
+		},
+		{
+			breaks: "to look needs no grant", file: agentFile, pkg: agent, test: "TestStepsNeedAGrant",
+			old: "if !slices.Contains(ungrantedTable, name) {",
+			new: "if true {",
+		},
+		{
+			breaks: "what is decoded is what was compared", file: agentFile, pkg: agent, test: "TestDoubledFieldsAreReadOnce",
+			old: "json.Unmarshal(text, &in)",
+			new: "json.Unmarshal(append(text[:0], raw.Payload().GetData()...), &in)",
+		},
+		{
+			breaks: "a grant is for its host", file: agentFile, pkg: agent, test: "TestGrant",
+			old: "case claims.Host != a.Inventory.Host() || ",
+			new: "case ",
+		},
+		{
+			breaks: "a grant is for its run", file: agentFile, pkg: agent, test: "TestGrant",
+			old: "case claims.Run != run:",
+			new: "case false:",
+		},
+		{
+			breaks: "the number of a step is signed", file: agentFile, pkg: agent, test: "TestGrant",
+			old: " || claims.Assignment != step.Number()",
+			new: "",
+		},
+		{
+			breaks: "the input of a step is signed", file: agentFile, pkg: agent, test: "TestGrant",
+			old: "case !claims.Permits(name, digest):",
+			new: "case false:",
+		},
+		{
+			breaks: "a boot ends a grant", file: agentFile, pkg: agent, test: "TestGrant",
+			old: "case claims.Until > 0 && claims.BootID != a.Journal.BootID():",
+			new: "case false:",
+		},
+		{
+			breaks: "a grant ends", file: agentFile, pkg: agent, test: "TestGrant",
+			old: "a.Uptime() > claims.Until:",
+			new: "false:",
+		},
+		{
+			breaks: "a grant is verified", file: "internal/grant/grant.go", pkg: grant, test: "TestNoOtherGrantOpens",
+			old: " || !ed25519.Verify(key.Public, signed(key.ID, text), signature)",
+			new: "",
+		},
+		{
+			breaks: "a signature has the id of its key", file: "internal/grant/grant.go", pkg: grant, test: "TestNoOtherGrantOpens",
+			old: "fmt.Appendf(nil, \"%s%s\\x00%s\", purpose, id, claims)",
+			new: "fmt.Appendf(nil, \"%s%s\\x00%s\", purpose, id[:0], claims)",
+		},
+		{
+			breaks: "numbers in an input are compared exactly", file: "internal/grant/grant.go", pkg: grant, test: "TestCanonical",
+			old: "decoder.UseNumber()",
+			new: "_ = decoder",
+		},
+		{
+			breaks: "only a grant of the same run is signed anew", file: signFile, pkg: conductor, test: "TestForeignGrantsAreNotSignedAnew",
+			old: " && claims.Run == activity.GetInfo(ctx).WorkflowExecution.RunID",
+			new: "",
+		},
+		{
+			breaks: "only a grant of the same operation is signed anew", file: signFile, pkg: conductor, test: "TestForeignGrantsAreNotSignedAnew",
+			old: "claims.Operation == operation && ",
+			new: "",
+		},
+		{
+			breaks: "only images of the operation are looked for", file: "activities/conductor/image.go", pkg: conductor, test: "TestFoundImageIsSigned",
+			old: "!slices.Contains(steps, search)",
+			new: "false",
+		},
+		{
+			breaks: "the undo of a detach is permitted", file: "workflows/detach.go", pkg: "workflows", test: "TestEachStepFails",
+			old: "out = append(out, Permitted{AttachActivity, attachInput(work, handle, true)})",
+			new: "_ = handle",
+		},
+	}
+}
