@@ -292,6 +292,30 @@ func TestDisagreementsWaitForAReport(t *testing.T) {
 	require.False(t, h.asked(t), "the host tells what it has done")
 }
 
+// TestDisagreementBesideWhatIsDetached: an accelerator has a handle of an instance,
+// which is detached, and one of its host, which a boot has undone.
+func TestDisagreementBesideWhatIsDetached(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 0)
+	h.content.Backends[0].Devices = append(h.devices(), device("card0"))
+	h.report(t)
+	id := h.ready(t, "card0").UUID
+	own := h.observed(t, toAttach(id, onHost("h1")), "card0")
+	vm := instance("vm")
+	h.observed(t, toAttach(id, vm), "card0")
+	h.content.Attachments = []agentapi.Attachment{{
+		Backend: "fake", Deployable: "card0", Handle: "card0.0", Operation: own, State: cyborg.AttachmentLost,
+	}}
+	h.report(t)
+	require.Equal(t, []string{"card0"}, h.disagreeing(t))
+
+	h.observed(t, toDetach(id, &vm), "card0")
+	require.True(t, h.asked(t))
+	h.report(t)
+	require.Equal(t, []string{"card0"}, h.disagreeing(t))
+}
+
 // disagreeing are the local names of the accelerators with a disagreement.
 func (h *host) disagreeing(t *testing.T) []string {
 	t.Helper()

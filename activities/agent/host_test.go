@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -50,6 +51,8 @@ type host struct {
 	dir   string
 	nova  string // the directory of Nova's drop-in files
 	bench fake.Bench
+	// renamed is another name of the fake backend; empty for the usual one.
+	renamed string
 	// options are those of the fake backend.
 	options map[string]any
 	boot    string
@@ -294,7 +297,7 @@ func (h *host) startAs(f *fate) {
 		Whitelist: nova.Look,
 		Host:      hostName, Version: "test", Root: "/", StateDir: h.dir, ScanTimeout: time.Minute, FullScanInterval: time.Hour,
 		Backends: []inventory.Setting{
-			{Name: backend, Driver: "fake", Options: maps.Clone(h.options), Enabled: true},
+			{Name: cmp.Or(h.renamed, backend), Driver: "fake", Options: maps.Clone(h.options), Enabled: true},
 			{Name: "off", Driver: "fake", Options: map[string]any{"park": "1xgpu"}},
 		},
 	}, registry, h.journal, log)

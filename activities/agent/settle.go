@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/cyborg-project/cyborg"
@@ -52,7 +53,13 @@ func (a *Activities) settleOne(
 	known, _ := a.Journal.Attachment(key)
 	device := known.Device
 
-	found, err := a.Inventory.Find(ctx, entry.Backend, entry.Deployable, freshEnough)
+	// A backend may have been renamed since: what it had attached is the other's now.
+	backend := entry.Backend
+	if !a.Inventory.Enabled(backend) && device != "" {
+		backend = cmp.Or(a.Inventory.BackendOf(device, entry.Deployable), backend)
+	}
+
+	found, err := a.Inventory.Find(ctx, backend, entry.Deployable, freshEnough)
 	if err == nil {
 		device = found.Device.Identity
 	}
@@ -66,7 +73,7 @@ func (a *Activities) settleOne(
 		return false, err
 	}
 
-	target := cyborg.Target{Backend: entry.Backend, Deployable: entry.Deployable, Device: device}
+	target := cyborg.Target{Backend: backend, Deployable: entry.Deployable, Device: device}
 	unlock, err := a.lock(ctx, to, target, "settling of operation "+entry.Operation.String())
 	if err != nil {
 		return false, err
@@ -92,7 +99,7 @@ func (a *Activities) settleOne(
 		return false, err
 	}
 
-	seen, err := a.Inventory.Observe(ctx, entry.Backend, device, nil)
+	seen, err := a.Inventory.Observe(ctx, backend, device, nil)
 	if err != nil { // such as of a device that is gone; the attachment is settled all the same
 		t.log.WarnContext(ctx, "the device of a settled attachment cannot be looked at", "device", device, "error", err)
 		return true, nil

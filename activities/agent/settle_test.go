@@ -201,3 +201,24 @@ func TestSettleOfAnInstancesHandle(t *testing.T) {
 	require.Equal(t, map[string]bool{second: false}, h.settle(had).Changed)
 	require.True(t, h.attachedNow(second))
 }
+
+// A backend that was renamed has nothing attached under its old name for ever: the
+// one that has the device now takes it back.
+func TestSettleOfARenamedBackend(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	op := uuid.New()
+	h.ready()
+	h.must(workflows.AttachActivity, attach(op, handle), nil)
+
+	h.renamed = "renamed"
+	h.start()
+	h.must(workflows.DiscoverActivity, workflows.DiscoverInput{Host: hostName}, nil) // as at each start of an agent
+	require.True(t, h.attachedNow(handle))
+	result := h.settle(entry(op, handle, workflows.GoalDetached))
+	require.Empty(t, result.Errors)
+	require.True(t, result.Changed[handle])
+	require.Equal(t, "renamed", result.Observations[0].Backend)
+	require.False(t, h.attachedNow(handle))
+	require.Empty(t, h.attachments())
+}

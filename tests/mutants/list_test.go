@@ -512,14 +512,32 @@ func ofRecords() []mutant {
 		{
 			breaks: "an operation that agrees with the journal costs no report", file: "db/internal/ingest/observe.go", pkg: pkg,
 			test: "TestDisagreementsWaitForAReport",
-			old:  "AND j.state IS DISTINCT FROM 'attached'\n",
-			new:  "\n",
+			old:  "AND j.state IS DISTINCT FROM 'attached' AND",
+			new:  "AND",
+		},
+		{
+			breaks: "what an operation has attached itself costs no report", file: "db/internal/ingest/observe.go", pkg: pkg,
+			test: "TestDisagreementsWaitForAReport",
+			old:  " AND h.uuid <> ALL(coalesce($3::uuid[], '{}')) END)",
+			new:  " AND $3::uuid[] IS NOT NULL END)",
+		},
+		{
+			breaks: "what is taken back is kept from everybody until its host has said whether it has it", file: "db/internal/inventory/handles.go", pkg: pkg,
+			test: "TestLostAttachmentInAnOldReport",
+			old:  "queueMark(batch, evenIfOld,",
+			new:  "queueMark(batch, notIfOld,",
+		},
+		{
+			breaks: "what a backend has attached under another name is detached", file: "activities/agent/settle.go", pkg: "activities/agent",
+			test: "TestSettleOfARenamedBackend",
+			old:  "backend = cmp.Or(a.Inventory.BackendOf(device, entry.Deployable), backend)",
+			new:  "backend = cmp.Or(backend, a.Inventory.BackendOf(device, entry.Deployable))",
 		},
 		{
 			breaks: "a report from before a settlement asks for no other", file: operation + "disagreements.go", pkg: pkg,
 			test: "TestSettledIsToldOnce",
-			old:  "tx, host, observations); err != nil {",
-			new:  "tx, host, observations[:0]); err != nil {",
+			old:  "tx, host, observations, handles); err != nil {",
+			new:  "tx, host, observations[:0], handles); err != nil {",
 		},
 		{
 			breaks: "what a host need not change is not told", file: operation + "disagreements.go", pkg: pkg,

@@ -209,6 +209,24 @@ func (i *Inventory) Enabled(backendName string) bool {
 	return ok && b.setting.Enabled
 }
 
+// BackendOf returns the enabled backend that has shown the deployable of a device;
+// empty where none has.
+func (i *Inventory) BackendOf(device, deployable string) string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(i.backends)) {
+		b := i.backends[name]
+		if shown, ok := b.devices[device]; ok && b.setting.Enabled {
+			for _, d := range shown.report.Deployables {
+				if d.Name == deployable {
+					return name
+				}
+			}
+		}
+	}
+	return ""
+}
+
 // make makes a backend's driver, and the directory for its state. A driver that
 // hangs in its creation is limited by w.
 func (i *Inventory) make(ctx context.Context, w *watchdog, setting Setting) (*instance, error) {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cyborg-project/cyborg"
@@ -17,9 +18,12 @@ import (
 // Observe merges what an agent observed of devices after an operation had
 // changed them, in the order of the sequence numbers. An observation that is
 // not newer than the recorded report is left out, and so is one whose number is
-// out of reach; superseded tells whether the last one was not newer. Some of its
-// writes may only be queued; see records.Queue.
-func Observe(ctx context.Context, d *records.DB, tx pgx.Tx, host string, observations []cyborg.Observation) (superseded bool, err error) {
+// out of reach; superseded tells whether the last one was not newer. Own are the
+// handles that the operation has attached or detached. Some of its writes may only be
+// queued; see records.Queue.
+func Observe(
+	ctx context.Context, d *records.DB, tx pgx.Tx, host string, observations []cyborg.Observation, own []uuid.UUID,
+) (superseded bool, err error) {
 	if len(observations) == 0 {
 		return false, nil
 	}
@@ -73,7 +77,7 @@ func Observe(ctx context.Context, d *records.DB, tx pgx.Tx, host string, observa
 		if changed {
 			queueWantReport(tx, host)
 		} else { // the last report says how the host is, except perhaps for its journal
-			records.Queue(tx, wantReport+" AND digest <> '' AND "+disagreesAbout, host, o.Device.Identity)
+			records.Queue(tx, wantReport+" AND digest <> '' AND "+disagreesAbout, host, o.Device.Identity, own)
 		}
 	}
 
@@ -112,15 +116,15 @@ const wantReport = "UPDATE hosts s SET digest = '', generation = generation + 1 
 // disagreesAbout is an SQL condition: the journal of the host s, as last reported,
 // disagrees with what is recorded of the device with the identity $2. Once an
 // operation has observed the device, Reconcile waits for a report that is newer, and
-// a host that has nothing else to tell would not send one. What an operation has
-// attached or detaches changes the journal, so its host sends one by itself.
+// a host that has nothing else to tell would not send one. What an operation itself
+// has attached or detaches, the handles $3, changes the journal, so its host sends one
+// for these.
 const disagreesAbout = `EXISTS (
 	SELECT FROM devices v JOIN deployables d ON d.device_uuid = v.uuid JOIN attach_handles h ON h.deployable_uuid = d.uuid
 	LEFT JOIN jsonb_to_recordset(s.attachments) AS j (deployable text, handle text, state text) ON j.deployable = d.local_name AND j.handle = h.identity
 	WHERE v.host = $1 AND v.identity = $2 AND h.unconfirmed_kind IS NULL
 	  AND CASE WHEN h.holder_kind IS DISTINCT FROM 'host' THEN j.state IS NOT NULL
-	      ELSE h.attached_at IS NOT NULL AND j.state IS DISTINCT FROM 'attached'
-	           AND NOT EXISTS (SELECT FROM claims WHERE deployable_uuid = d.uuid) END)`
+	      ELSE h.attached_at IS NOT NULL AND j.state IS DISTINCT FROM 'attached' AND h.uuid <> ALL(coalesce($3::uuid[], '{}')) END)`
 
 // observed is the Base of the reports that Observe makes of observations. It
 // makes loadInventories load only what the observation shows.

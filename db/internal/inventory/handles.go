@@ -40,7 +40,7 @@ func ReleaseHandles(ctx context.Context, tx pgx.Tx, condition string, values ...
 // queueMarkReleased is QueueMarkUnconfirmed for handles that were taken back. What
 // the operation itself had attached is what was taken back.
 func queueMarkReleased(batch *pgx.Batch, hosts []string, handles, operations []uuid.UUID) {
-	QueueMarkUnconfirmed(batch, hosts, nil, `
+	queueMark(batch, evenIfOld, hosts, nil, `
 		h.uuid = ANY($3) AND (h.uuid, j.operation_id) NOT IN (SELECT * FROM unnest($3::uuid[], $4::uuid[]))`, handles, operations)
 }
 
@@ -60,7 +60,7 @@ func releaseHandles(
 		WITH held AS MATERIALIZED (
 			SELECT uuid, operation_id FROM attach_handles h WHERE holder_kind IS NOT NULL AND `+condition+`)
 		UPDATE attach_handles h SET holder_kind = NULL, holder_id = NULL, operation_id = NULL, attached_at = NULL
-		FROM held WHERE h.uuid = held.uuid RETURNING h.host, h.uuid, held.operation_id, h.deployable_uuid`, values...)
+		FROM held WHERE h.uuid = held.uuid AND h.operation_id = held.operation_id RETURNING h.host, h.uuid, held.operation_id, h.deployable_uuid`, values...)
 	if err != nil {
 		return err
 	}

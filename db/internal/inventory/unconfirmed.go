@@ -40,12 +40,25 @@ func ClearUnconfirmed(ctx context.Context, tx pgx.Tx, condition string, values .
 //
 // Where an operation has observed the device since the report, the entry may have
 // gone meanwhile, and its operation may be older than the retention. Then the
-// statement asks the host for a report instead.
+// statement asks the host for a report instead. A handle that is taken back from a
+// holder is marked even then, because somebody may get it before the report comes.
 //
 // The condition chooses among the free handles h and the entries j of these hosts;
 // its own parameters begin at $3. Added are handles that the transaction has added:
 // what a journal has of these is of before, whoever has attached it.
 func QueueMarkUnconfirmed(batch *pgx.Batch, hosts []string, added []uuid.UUID, condition string, values ...any) {
+	queueMark(batch, notIfOld, hosts, added, condition, values...)
+}
+
+// notIfOld and evenIfOld are SQL conditions of queueMark: which of the handles a are
+// marked.
+const (
+	notIfOld  = "NOT a.old"
+	evenIfOld = "true"
+)
+
+// queueMark implements QueueMarkUnconfirmed.
+func queueMark(batch *pgx.Batch, which string, hosts []string, added []uuid.UUID, condition string, values ...any) {
 	batch.Queue(`
 		WITH attached AS MATERIALIZED (
 			SELECT h.uuid, h.host, j.operation_id, v.observed_seq > s.report_seq AND (h.uuid = ANY($2)) IS NOT TRUE AS old
@@ -56,7 +69,7 @@ func QueueMarkUnconfirmed(batch *pgx.Batch, hosts []string, added []uuid.UUID, c
 			      OR NOT coalesce((SELECT started_at IS NOT NULL FROM operations WHERE id = j.operation_id), false)) AND (`+condition+`)),
 		marked AS (
 			UPDATE attach_handles h SET unconfirmed_kind = 'host', unconfirmed_id = h.host, unconfirmed_operation = a.operation_id
-			FROM attached a WHERE h.uuid = a.uuid AND NOT a.old RETURNING h.deployable_uuid),
+			FROM attached a WHERE h.uuid = a.uuid AND `+which+` RETURNING h.deployable_uuid),
 		asked AS (
 			UPDATE hosts SET digest = '', generation = generation + 1
 			WHERE name IN (SELECT host FROM attached WHERE old) AND digest <> '')

@@ -73,11 +73,10 @@ const (
 // have yet what the operation did. Where a handle is in doubt, or its accelerator
 // in error, the host has to settle it whatever its journal says, and a host that
 // took no step has nothing new to report; so there the age does not matter. A
-// handle that the
-// records give to an instance or a service is listed where the journal says
-// that the host has it: two would use it. An unconfirmed handle is always
-// listed, unless an operation works on its accelerator: its host has to settle
-// it, whatever its journal says.
+// handle that the records give to an instance or a service is listed where the
+// journal says that the host has it: two would use it. An unconfirmed handle is
+// always listed, unless an operation works on its accelerator: its host has to
+// settle it, whatever its journal says.
 //
 // Journal and records agree nearly everywhere, and compared leaves out the rows
 // in which they do, unless the accelerator is in error. For an entry of the
@@ -244,11 +243,14 @@ func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagr
 		}
 
 		// Reports that were made before this have a journal of before, whenever they come.
-		var observations []cyborg.Observation
+		var (
+			observations []cyborg.Observation
+			handles      []uuid.UUID
+		)
 		for _, d := range settled {
-			observations = append(observations, d.Observations...)
+			observations, handles = append(observations, d.Observations...), append(handles, d.Handle.UUID)
 		}
-		if _, err := ingest.Observe(ctx, s.db, tx, host, observations); err != nil {
+		if _, err := ingest.Observe(ctx, s.db, tx, host, observations, handles); err != nil {
 			return err
 		}
 

@@ -283,7 +283,7 @@ func (s *Store) End(ctx context.Context, run Run, outcome cyborg.Outcome) error 
 			return cyborg.Errorf(cyborg.ErrChanged, "operation %s has the state %s and cannot end as %s", o.id, o.state, outcome.State)
 		}
 
-		superseded, err := ingest.Observe(ctx, s.db, tx, o.host, outcome.Observations)
+		superseded, err := ingest.Observe(ctx, s.db, tx, o.host, outcome.Observations, o.handles())
 		if err != nil {
 			return err
 		}
@@ -296,6 +296,21 @@ func (s *Store) End(ctx context.Context, run Run, outcome cyborg.Outcome) error 
 
 		return o.conclude(ctx, tx, &last)
 	})
+}
+
+// handles returns the handles that the operation takes or gives back.
+func (o *running) handles() []uuid.UUID {
+	if len(o.targets) == 0 {
+		return nil
+	}
+
+	var work cyborg.Work
+	o.handler.describe(o, &work)
+	var out []uuid.UUID
+	for _, h := range work.Handles {
+		out = append(out, h.UUID)
+	}
+	return out
 }
 
 // findReplaced marks the targets that no longer have the image that the
