@@ -102,7 +102,7 @@ func retryAfter(kind cyborg.ErrorKind) int {
 		return 1
 	case cyborg.ErrUnavailable, cyborg.ErrTimeout:
 		return 5
-	case cyborg.ErrHostSilent, cyborg.ErrOtherAgent:
+	case cyborg.ErrHostSilent, cyborg.ErrOtherAgent, cyborg.ErrNotGranted:
 		return 10
 	default:
 		return 0
