@@ -32,10 +32,10 @@ func (a *Activities) sign(ctx context.Context, operation uuid.UUID, host string,
 
 	claims := grant.Claims{
 		Operation: operation, Run: activity.GetInfo(ctx).WorkflowExecution.RunID,
-		Host: host, Instance: agent.Instance, Assignment: assignment, Journal: agent.Journal, Steps: steps,
+		Host: host, Instance: agent.Instance, Assignment: assignment, Journal: agent.Journal, BootID: agent.BootID, Steps: steps,
 	}
 	if agent.Uptime > 0 {
-		claims.BootID, claims.Until = agent.BootID, agent.Uptime+a.grants.Valid
+		claims.Until = agent.Uptime + a.grants.Valid
 	}
 	return a.grants.Signer.Sign(claims)
 }
