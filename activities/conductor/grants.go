@@ -21,6 +21,8 @@ type Grants struct {
 	// Valid is for how long a host may begin what is signed: at least as long as a
 	// step may wait for its agent.
 	Valid time.Duration
+	// Kept is for how long the key of a process that has ended is known.
+	Kept time.Duration
 }
 
 // sign returns a grant for the run that has called this activity; empty where
@@ -104,7 +106,7 @@ func (a *Activities) openGrant(ctx context.Context, text string) (grant.Claims, 
 		return grant.Open(text, own)
 	}
 
-	keys, err := a.store.GrantKeys(ctx)
+	keys, err := a.store.GrantKeys(ctx, a.grants.Kept)
 	if err != nil {
 		return grant.Claims{}, err
 	}

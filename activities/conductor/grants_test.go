@@ -45,7 +45,9 @@ func (s *signed) Record(context.Context, db.Run, []cyborg.Step) (db.Addressee, e
 	return s.to, nil
 }
 
-func (s *signed) GrantKeys(context.Context) ([]cyborg.GrantKey, error) { return s.keys, nil }
+func (s *signed) GrantKeys(context.Context, time.Duration) ([]cyborg.GrantKey, error) {
+	return s.keys, nil
+}
 
 func (s *signed) Accelerator(_ context.Context, id uuid.UUID) (cyborg.Accelerator, error) {
 	return cyborg.Accelerator{UUID: id, Host: s.to.Host}, nil

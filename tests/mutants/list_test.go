@@ -939,14 +939,14 @@ func ofAgents() []mutant {
 		},
 		{
 			breaks: "no image is loaded into what is in use", file: agent + "program.go", pkg: pkg, test: "TestProgramInUseIsRefused",
-			old: "if err := a.checkDisturbedUnused(ctx, t, found, in.Image.WholeDevice); err != nil {",
-			new: "if err := error(nil); err != nil {",
+			old: "return found, a.checkDisturbedUnused(ctx, t, found, in.Image.WholeDevice)",
+			new: "return found, nil",
 		},
 		{
 			breaks: "no image is loaded without the memory of what was there", file: agent + "program.go", pkg: pkg,
 			test: "TestJournalLostDuringAProgram",
-			old:  "!staged && !s.begun {",
-			new:  "!staged && s.begun {",
+			old:  "staged, ok := a.Journal.Staged(in.Operation)\n\tif !ok {",
+			new:  "staged, ok := a.Journal.Staged(in.Operation)\n\tif !ok {\n\t\treturn a.Images.Get(ctx, in.SHA256)\n\t}\n\tif !ok {",
 		},
 		{
 			breaks: "a redirect does not tell the URL before", file: "internal/imagesource/imagesource.go", pkg: "internal/imagesource",
