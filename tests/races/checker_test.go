@@ -24,11 +24,10 @@ func (s *handwritten) at(call, ret time.Duration, m action, out outcome) *handwr
 	return s
 }
 
-// done adds an operation that was admitted, began and succeeded within the
+// done adds an operation that was admitted and succeeded within the
 // interval.
 func (s *handwritten) done(call, ret time.Duration, id uuid.UUID, r request) *handwritten {
 	return s.at(call, ret, action{name: "admit", operation: id, request: r}, outcome{}).
-		at(call, ret, action{name: "begin", operation: id}, outcome{}).
 		at(call, ret, action{name: "end", operation: id}, outcome{state: cyborg.OperationSucceeded})
 }
 
@@ -39,6 +38,7 @@ func TestCheckerRefusesIllegalHistories(t *testing.T) {
 	target, x, y, z := uuid.New(), uuid.New(), uuid.New(), uuid.New()
 	attach := func(holder string) request { return request{kind: cyborg.OperationAttach, holder: holder} }
 	begin := func() *handwritten { return &handwritten{target: target} }
+	force := request{kind: cyborg.OperationDetach, force: true}
 	ready := accelerator{lifecycle: cyborg.LifecycleReady, version: 1}
 
 	holding := func(ids ...uuid.UUID) accelerator {
@@ -123,8 +123,8 @@ func TestCheckerRefusesIllegalHistories(t *testing.T) {
 		},
 		"forced without need": {
 			good: begin().done(1, 2, x, attach("a")).
-				at(3, 4, action{name: "admit", request: request{kind: cyborg.OperationDetach, force: true}}, outcome{kind: cyborg.ErrChanged}),
-			bad: begin().done(1, 2, x, attach("a")).done(3, 4, y, request{kind: cyborg.OperationDetach, force: true}),
+				at(3, 4, action{name: "admit", request: force}, outcome{kind: cyborg.ErrChanged}),
+			bad: begin().done(1, 2, x, attach("a")).done(3, 4, y, force),
 		},
 		"programmed under its user": {
 			good: begin().done(1, 2, x, attach("a")).

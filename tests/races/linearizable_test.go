@@ -23,19 +23,28 @@ import (
 
 // raceHistory lets many clients work on a few accelerators at once, through
 // three API processes: attach, detach, program, ready, retire, cancel, retry,
-// change specs, maintain, enable and read. Then it searches, for each
-// accelerator, an order of all actions in which every answer is what the model
-// says. Such an order proves that every refusal names the right operation, no
-// handle has two holders, no change is lost, and every read shows a state that
-// existed.
+// change specs, maintain, enable, give to Nova and read. Meanwhile an operator
+// pulls cards and puts them back, detaches by force, boots the host, changes its
+// backend and has Reconcile run. Then it searches, for each accelerator, an order
+// of all actions in which every answer is what the model says. Such an order
+// proves that every refusal names the right operation, no handle has two holders,
+// no change is lost, and every read shows a state that existed. At last the
+// records must agree with what the clients saw.
 func (s *system) raceHistory(t *testing.T) {
 	t.Helper()
+	agent := s.StartAgent(t, "rack", "3xfpga")
 	found := s.park(t, "rack", "3xfpga", handles)
 
 	for _, image := range images() {
 		path := filepath.Join(s.StateDir, "images", "rack", image)
 		require.NoError(t, os.WriteFile(path, fake.MakeImage("FPGA", image, []byte(image)), 0o600))
 	}
+
+	before := map[uuid.UUID]bool{}
+	for _, op := range s.atRest(t, "rack") {
+		before[op.ID] = true
+	}
+	s.round(t) // the one at the start has ended then
 
 	history, initially := newHistory(), map[uuid.UUID]accelerator{}
 	targets := make([]uuid.UUID, len(found))
@@ -53,41 +62,57 @@ func (s *system) raceHistory(t *testing.T) {
 		all.Go(func() { c.run(budget) })
 	}
 
-	all.Wait()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		all.Wait()
+	}()
+	s.newOperator(t, agent, history, found, optionsOf("3xfpga", handles)).work(done)
+	<-done
 	raced := time.Since(history.began)
 	require.False(t, t.Failed())
 
-	recorded := map[uuid.UUID]apiclient.Operation{}
-	for _, op := range s.atRest(t, "rack") {
-		if op.Kind == cyborg.OperationConfigure {
-			continue
-		}
-		recorded[op.ID] = op
-
-		if op.State != cyborg.OperationSucceeded { // it has lost a race
-			require.NotEqual(t, cyborg.OperationNeedsOperator, op.State, "%v", op.Error)
-			require.Contains(t, []cyborg.ErrorKind{cyborg.ErrChanged, cyborg.ErrCancelled}, op.Error.Kind, "%s %s: %v", op.Kind, op.ID, op.Error)
-		}
-	}
-
 	reader := &client{t: t, number: *clients, random: rand.New(rand.NewPCG(*seed, 0)), endpoints: s.endpoints, history: history}
+	for _, operation := range history.unseen() {
+		reader.follow(reader.endpoint(), operation)
+	}
 	for _, target := range targets {
 		reader.read(target)
 	}
 
-	actions := history.complete(t, recorded)
+	s.mu.Lock()
+	for _, round := range s.rounds {
+		for range handles {
+			for _, target := range targets {
+				history.add(reader.number, action{name: "round", accelerator: target}, outcome{},
+					answer{call: round.began.Sub(history.began), ret: round.ended.Sub(history.began)})
+			}
+		}
+	}
+	s.mu.Unlock()
+
+	actions := history.complete(t, targets)
 	tally := count(actions)
-	t.Logf("%d actions of %d operations in %s: %v", len(actions), len(recorded), within(raced), tally)
-	for _, name := range []string{"admit claimed", "admit in_use", "end succeeded"} {
+	t.Logf("%d actions in %s: %v", len(actions), within(raced), tally)
+	for _, name := range []string{
+		"admit claimed", "admit in_use", "end succeeded", "admit by force", "end whitelist succeeded", "end configure succeeded", "pull", "boot", "round",
+	} {
 		require.Positive(t, tally[name], "the outcome %q never occurred, so there was no race", name)
 	}
 
+	recorded := map[uuid.UUID]apiclient.Operation{}
 	var events []cyborg.Event
-	for id := range recorded {
-		some, err := apiclient.Collect(s.API.OperationHistory(t.Context(), id, apiclient.Page{}))
+	for _, op := range s.atRest(t, "rack") {
+		if before[op.ID] {
+			continue
+		}
+		recorded[op.ID] = op
+
+		some, err := apiclient.Collect(s.API.OperationHistory(t.Context(), op.ID, apiclient.Page{}))
 		require.NoError(t, err)
 		events = append(events, some...)
 	}
+	history.requireRecorded(t, recorded)
 
 	for _, target := range targets {
 		some, err := apiclient.Collect(s.API.History(t.Context(), target, apiclient.Page{}))

@@ -29,7 +29,7 @@ const requestsPath = "/v2/accelerator_requests"
 // second action.
 
 // provider is the state of the model. The maps are never changed, only
-// replaced, because states binding them.
+// replaced, because states share them.
 type provider struct {
 	held   [handles]binding
 	failed map[uuid.UUID]uuid.UUID // requests whose bind has failed: the instance

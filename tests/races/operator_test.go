@@ -1,0 +1,248 @@
+package races_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	temporal "go.temporal.io/sdk/client"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/tests/harness"
+)
+
+// span is the time between two moments.
+type span struct{ began, ended time.Time }
+
+// round makes Reconcile run once, and returns when the round has ended. In this
+// system it runs only then, so that the history knows when it may have settled
+// something. All races share the rounds.
+func (s *system) round(t *testing.T) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	ctx := context.Background() // the last rounds are those of a cleanup
+	schedule := s.temporal.ScheduleClient().GetHandle(ctx, "reconcile")
+	taken := func() (int, bool) {
+		now, err := schedule.Describe(ctx)
+		require.NoError(t, err)
+		return now.Info.NumActions + now.Info.NumActionsSkippedOverlap, len(now.Info.RunningWorkflows) > 0
+	}
+
+	before, _ := taken()
+	began := time.Now()
+	require.NoError(t, schedule.Trigger(ctx, temporal.ScheduleTriggerOptions{}))
+
+	harness.Until(t, ctx, "reconciled", func() error {
+		if now, running := taken(); now <= before || running {
+			return fmt.Errorf("the round has not ended")
+		}
+		return nil
+	})
+	s.rounds = append(s.rounds, span{began, time.Now()})
+}
+
+// operator is a person with the host of the race: at the machine and with the
+// API. Clients keep sending requests meanwhile.
+type operator struct {
+	*system
+	t        *testing.T
+	client   *client
+	agent    *harness.Agent
+	options  cyborg.JSONObject
+	identity map[uuid.UUID]string // of the card of each accelerator
+}
+
+// work does everything once, in a random order, and goes on until the clients
+// are done.
+func (o *operator) work(done <-chan struct{}) {
+	tasks := []func(){o.pull, o.boot, o.pull, o.reinstall, o.update}
+	o.client.random.Shuffle(len(tasks), func(i, j int) { tasks[i], tasks[j] = tasks[j], tasks[i] })
+
+	for n := 0; ; n++ {
+		if n >= len(tasks) {
+			select {
+			case <-done:
+				return
+			default:
+			}
+		}
+		tasks[n%len(tasks)]()
+		o.round(o.t)
+		require.False(o.t, o.t.Failed())
+	}
+}
+
+// did notes what happened to accelerators between a moment and now.
+func (o *operator) did(name string, call time.Duration, targets ...uuid.UUID) {
+	for _, target := range targets {
+		o.client.history.add(o.client.number, action{name: name, accelerator: target}, outcome{}, answer{call: call, ret: o.now()})
+	}
+}
+
+// now is the time since the start of the race.
+func (o *operator) now() time.Duration { return time.Since(o.client.history.began) }
+
+// see waits until the accelerators are reported with this presence, and notes
+// that. The report may have come at any time since a moment.
+func (o *operator) see(presence cyborg.Presence, since time.Duration, targets ...uuid.UUID) {
+	o.t.Helper()
+	ctx := o.t.Context()
+
+	harness.Until(o.t, ctx, string(presence), func() error {
+		if _, err := o.API.Discover(ctx, o.client.host); err != nil {
+			return err
+		}
+		for _, target := range targets {
+			a, _, err := o.API.Accelerator(ctx, target)
+			if err != nil || a.Presence != presence {
+				return fmt.Errorf("accelerator %s is %s: %w", target, a.Presence, err)
+			}
+		}
+		return nil
+	})
+	o.did(string(presence), since, targets...)
+}
+
+// ask requests an operation, and returns the answer once it is known whether it
+// was admitted.
+func (o *operator) ask(w *submission) answer {
+	w.client, w.http.key = o.client.number, uuid.NewString()
+	for {
+		d := o.client.endpoint()
+		a := d.send(o.t, o.client.history.began, w.http)
+		o.client.history.answered(w, a)
+		if a.unknown() && !o.t.Failed() {
+			continue
+		}
+		if a.ended() && a.problem.Kind != "" {
+			o.client.follow(d, a.operation)
+		}
+		return a
+	}
+}
+
+// detach asks to detach an accelerator from all holders.
+func (o *operator) detach(target uuid.UUID, force bool) answer {
+	w := &submission{
+		accelerator: target, request: request{kind: cyborg.OperationDetach, force: force},
+		http: httpRequest{method: http.MethodDelete, path: path(target)},
+	}
+	if force {
+		w.http.path += "?force=true"
+	}
+	return o.ask(w)
+}
+
+// attach asks to attach an accelerator to its host.
+func (o *operator) attach(target uuid.UUID) answer {
+	return o.ask(&submission{
+		accelerator: target, request: request{kind: cyborg.OperationAttach, holder: "host:" + o.client.host},
+		http: httpRequest{method: http.MethodPut, path: path(target), body: map[string]any{"host": o.client.host}},
+	})
+}
+
+// pull takes a card off the bus, detaches it by force, and puts it back.
+func (o *operator) pull() {
+	target := o.client.targets[o.client.random.IntN(len(o.client.targets))]
+	bench, ctx := o.Bench(o.client.host), o.t.Context()
+	o.attach(target)
+
+	at := o.now()
+	require.NoError(o.t, bench.Vanish(ctx, o.identity[target]))
+	o.did("pull", at, target)
+	o.see(cyborg.PresenceMissing, at, target)
+
+	for range 3 { // others compete
+		if a := o.detach(target, true); a.status < http.StatusBadRequest {
+			break
+		}
+	}
+	o.attach(target)
+
+	at = o.now()
+	require.NoError(o.t, bench.Return(ctx, o.identity[target]))
+	o.did("put back", at, target)
+	o.see(cyborg.PresencePresent, at, target)
+	o.attach(target)
+}
+
+// boot boots the host. Half of the times the agent has no time to end its steps.
+func (o *operator) boot() {
+	at := o.now()
+	if o.client.random.IntN(2) == 0 {
+		o.agent.Kill(o.t)
+	} else {
+		o.agent.Stop(o.t)
+	}
+	o.did("power off", at, o.client.targets...)
+
+	o.agent.Reboot(o.t)
+	at = o.now()
+	o.agent.Restart(o.t)
+	o.see(cyborg.PresencePresent, at, o.client.targets...)
+	o.did("boot", at, o.client.targets...)
+}
+
+// driver sends a request about the backend of the host.
+func (o *operator) driver(change, method, path string, body any) answer {
+	return o.ask(&submission{
+		request: request{kind: cyborg.OperationConfigure, change: change},
+		http:    httpRequest{method: method, path: "/v1/hosts/" + o.client.host + "/drivers" + path, body: body},
+	})
+}
+
+// update gives the backend the options that it has.
+func (o *operator) update() {
+	o.driver("update", http.MethodPut, "/fake", map[string]any{"options": o.options})
+}
+
+// reinstall disables the backend, where nobody holds one of its accelerators by
+// then, and enables it again.
+func (o *operator) reinstall() {
+	for range 3 { // others compete
+		for _, target := range o.client.targets {
+			o.detach(target, false)
+		}
+
+		at := o.now()
+		if a := o.driver("uninstall", http.MethodDelete, "/fake", nil); a.status >= http.StatusBadRequest {
+			continue
+		}
+		o.see(cyborg.PresenceMissing, at, o.client.targets...)
+		o.attach(o.client.targets[0])
+
+		at = o.now()
+		for o.driver("install", http.MethodPost, "", map[string]any{"name": "fake", "options": o.options}).status >= http.StatusBadRequest {
+			require.False(o.t, o.t.Failed())
+		}
+		o.see(cyborg.PresencePresent, at, o.client.targets...)
+		return
+	}
+}
+
+// newOperator returns the operator of a host.
+func (s *system) newOperator(t *testing.T, agent *harness.Agent, h *history, found []apiclient.Accelerator, options cyborg.JSONObject) *operator {
+	t.Helper()
+	o := &operator{
+		system: s, t: t, agent: agent, options: options, identity: map[uuid.UUID]string{},
+		client: &client{
+			t: t, number: *clients + 1, random: rand.New(rand.NewPCG(*seed, uint64(*clients+1))), endpoints: s.endpoints, history: h, host: agent.Host,
+		},
+	}
+
+	for i := range found {
+		device, err := s.API.Device(t.Context(), found[i].DeviceUUID)
+		require.NoError(t, err)
+		o.client.targets = append(o.client.targets, found[i].UUID)
+		o.identity[found[i].UUID] = device.Identity
+	}
+	return o
+}
