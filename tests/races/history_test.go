@@ -31,11 +31,11 @@ type submission struct {
 type history struct {
 	began time.Time
 
-	mu          sync.Mutex                  // guards the fields below
-	submissions map[string]*submission      // by key
-	ends        map[uuid.UUID]*sight        // of operations, as clients first saw them
-	recent      map[uuid.UUID][]uuid.UUID   // the operations of an accelerator that answers have named, newest last
-	actions     []porcupine.Operation       // of everything that is not an operation
+	mu          sync.Mutex                // guards the fields below
+	submissions map[string]*submission    // by key
+	ends        map[uuid.UUID]*sight      // of operations, as clients first saw them
+	recent      map[uuid.UUID][]uuid.UUID // the operations of an accelerator that answers have named, newest last
+	actions     []porcupine.Operation     // of everything that is not an operation
 
 	contradictions []string // ends that two clients saw differently
 }
@@ -72,7 +72,7 @@ func (h *history) answered(w *submission, a answer) {
 
 // sight is the end of an operation as clients saw it.
 type sight struct {
-	at    time.Duration // when the first client saw it
+	at    time.Duration         // when the first client saw it
 	state cyborg.OperationState // empty while no answer has said it
 	kind  cyborg.ErrorKind
 }

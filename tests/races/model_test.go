@@ -68,11 +68,17 @@ type accelerator struct {
 	pulled    bool // the card is off the bus
 	disabled  bool // the backend is uninstalled
 	rebooting bool // the host is between two boots
+	silent    bool // its agent was not heard for long
 
-	// The operation that holds the claim, its request and its progress.
+	claimed
+}
+
+// claimed is the operation that has the claim, and how far it is.
+type claimed struct {
 	claim     uuid.UUID
 	request   request
 	begun     bool
+	wasNova   bool             // the accelerator was in the whitelist of Nova before that
 	refused   cyborg.ErrorKind // the guard has refused its begin
 	cancelled bool             // its cancellation was requested
 	disturbed bool             // the hardware was away at some time during it
@@ -103,11 +109,11 @@ func (r request) ofHost() bool {
 
 // action is an action on an accelerator: the input of the model.
 type action struct {
-	name        string    // admit, end, cancel, specs, maintain, enable, read; pull, put back, missing, present, power off, boot, round
-	accelerator uuid.UUID // zero for what is about the host
-	operation   uuid.UUID // admit, end, cancel
-	request     request   // admit, end, cancel
-	retryOf     uuid.UUID // admit
+	name        string                // admit, end, cancel, specs, maintain, enable, read; pull, put back, missing, present, power off, silent, heard, boot, round
+	accelerator uuid.UUID             // zero for what is about the host
+	operation   uuid.UUID             // admit, end, cancel
+	request     request               // admit, end, cancel
+	retryOf     uuid.UUID             // admit
 	retried     cyborg.OperationState // admit: how the retried operation ended, as a client saw
 	version     int64                 // specs: the version that the client expects
 	accType     string                // specs
@@ -153,14 +159,14 @@ func (a accelerator) takes(r request) (out []int) {
 }
 
 // mustForce says that the host cannot take these handles back: the card is
-// missing, its backend disabled, or the handle or the detach itself in doubt.
+// missing, its backend disabled, its agent silent, or the handle or the detach itself in doubt.
 func (a accelerator) mustForce(taken []int) bool {
 	for _, i := range taken {
 		if !a.handles[i].confirmed {
 			return true
 		}
 	}
-	return a.missing || a.disabled || a.lifecycle == cyborg.LifecycleError && a.errorKind == cyborg.OperationDetach
+	return a.missing || a.disabled || a.silent || a.lifecycle == cyborg.LifecycleError && a.errorKind == cyborg.OperationDetach
 }
 
 // guard returns the refusal of a request, or the zero value where it can be
@@ -232,7 +238,7 @@ func (a accelerator) guard(r request, id uuid.UUID) outcome {
 			return refuse(cyborg.ErrChanged, a.movedBy)
 		case a.inUse() != outcome{}:
 			return a.inUse()
-		case a.fence != "":
+		case a.unsettled() || a.fence != "":
 			return refuse(cyborg.ErrChanged, a.fenceBy)
 		}
 		return outcome{}
@@ -256,7 +262,7 @@ func (a accelerator) guard(r request, id uuid.UUID) outcome {
 		return refuse(cyborg.ErrChanged, a.movedBy)
 	case a.maintaining:
 		return changed
-	case a.fence != "":
+	case a.unsettled() || a.fence != "":
 		return refuse(cyborg.ErrChanged, a.fenceBy)
 	}
 
@@ -310,7 +316,7 @@ func (a accelerator) admit(m action, out outcome) []accelerator {
 	}
 
 	if out == (outcome{}) {
-		a.claim, a.request, a.disturbed, a.reached = m.operation, m.request, a.away(), !a.away()
+		a.claimed = claimed{claim: m.operation, request: m.request, disturbed: a.away(), reached: !a.away()}
 	}
 	return a.where(true)
 }
@@ -339,7 +345,7 @@ func (a accelerator) begin(id uuid.UUID) accelerator {
 	case cyborg.OperationProvision:
 		a.lifecycle, a.movedBy, a.errorKind = cyborg.LifecycleInstalling, a.claim, ""
 	case cyborg.OperationWhitelist:
-		a.nova = true // what is taken out stays in until the end
+		a.wasNova, a.nova = a.nova, true // what is taken out stays in until the end
 	case cyborg.OperationAttach:
 		for i := range a.handles {
 			if a.handles[i].holder == "" {
@@ -363,33 +369,33 @@ func (a accelerator) end(m action, out outcome) []accelerator {
 		return a.where(m.request.kind == cyborg.OperationWhitelist && m.request.named != m.accelerator) // it had left it alone
 	}
 
-	r, begun, disturbed := a.request, a.begun, a.disturbed
+	was, r := a.claimed, a.request
 	explained := false
 	switch out.state {
 	case cyborg.OperationSucceeded:
-		explained = begun && (a.reached || !r.needsCard())
+		explained = was.begun && (was.reached || !r.needsCard())
 	case cyborg.OperationCancelled:
-		explained = a.cancelled
+		explained = was.cancelled
 	case cyborg.OperationFailed: // one of the host may have failed because of another accelerator
-		explained = a.refused != "" && a.refused == out.kind || a.refused == "" && (disturbed || r.ofHost())
+		explained = was.refused != "" && was.refused == out.kind || was.refused == "" && (was.disturbed || r.ofHost())
 	case cyborg.OperationNeedsOperator:
-		explained = begun && disturbed
+		explained = was.begun && was.disturbed
 	}
 	if !explained {
 		return nil
 	}
 
-	a.claim, a.request, a.begun, a.refused, a.cancelled, a.disturbed, a.reached = uuid.Nil, request{}, false, "", false, false, false
+	a.claimed = claimed{}
 	switch {
 	case out.state == cyborg.OperationSucceeded:
 		a = a.succeed(r, m)
 	case out.state == cyborg.OperationNeedsOperator:
 		a = a.leaveInError(r, m.operation)
-	case begun:
-		a = a.takeBack(r, m)
+	case was.begun:
+		a = a.takeBack(was)
 	}
 
-	if r.kind == cyborg.OperationProgram && begun && disturbed {
+	if r.kind == cyborg.OperationProgram && was.begun && was.disturbed {
 		a.open = true
 		return a.lostOrNot()
 	}
@@ -436,13 +442,15 @@ func (a accelerator) succeed(r request, m action) accelerator {
 }
 
 // takeBack takes back the first change of an operation.
-func (a accelerator) takeBack(r request, m action) accelerator {
-	switch r.kind {
+func (a accelerator) takeBack(was claimed) accelerator {
+	switch was.request.kind {
 	case cyborg.OperationProvision:
-		a.lifecycle, a.movedBy, a.errorKind = cyborg.LifecycleInactive, m.operation, ""
+		a.lifecycle, a.movedBy, a.errorKind = cyborg.LifecycleInactive, was.claim, ""
+	case cyborg.OperationWhitelist:
+		a.nova = was.wasNova
 	case cyborg.OperationAttach:
 		for i, h := range a.handles {
-			if h.holder != "" && h.by == m.operation {
+			if h.holder != "" && h.by == was.claim {
 				a.handles[i] = held{}
 			}
 		}
@@ -460,9 +468,7 @@ func (a accelerator) leaveInError(r request, by uuid.UUID) accelerator {
 	if a.lifecycle != cyborg.LifecycleError || r.kind == cyborg.OperationProvision || r.kind == cyborg.OperationProgram || r.kind == cyborg.OperationConfigure {
 		a.errorKind = r.kind
 	}
-	if a.lifecycle != cyborg.LifecycleError {
-		a.lifecycle, a.movedBy = cyborg.LifecycleError, by
-	}
+	a.lifecycle, a.movedBy = cyborg.LifecycleError, by
 	if r.kind == cyborg.OperationProgram {
 		a.fence, a.fenceBy, a.kept = fenceImage, by, false
 	}
@@ -552,10 +558,10 @@ func (a accelerator) shows(seen accelerator) bool {
 
 	// The API does not show these.
 	seen.movedBy, seen.errorKind, seen.kept, seen.open = a.movedBy, a.errorKind, a.kept, a.open
-	seen.pulled, seen.disabled, seen.rebooting = a.pulled, a.disabled, a.rebooting
-	seen.request, seen.begun, seen.refused, seen.cancelled = a.request, a.begun, a.refused, a.cancelled
-	seen.disturbed, seen.reached = a.disturbed, a.reached
-	return a == seen
+	seen.pulled, seen.disabled, seen.rebooting, seen.silent = a.pulled, a.disabled, a.rebooting, a.silent
+	claim := seen.claim
+	seen.claimed = a.claimed
+	return a == seen && a.claim == claim
 }
 
 // step applies an action, and returns the states that may follow; none where its
@@ -610,6 +616,10 @@ func (a accelerator) apply(m action, out outcome) []accelerator {
 	case "missing", "present":
 		a.missing = m.name == "missing"
 		return []accelerator{a}
+	case "silent", "heard":
+		was := a.silent
+		a.silent = m.name == "silent"
+		return a.where(was != a.silent)
 	case "power off":
 		a.rebooting = true
 		return []accelerator{a.disturb()}

@@ -28,10 +28,6 @@ var (
 	seed       = flag.Uint64("races.seed", 0, "seed of the random choices; 0 for a new one, which is logged")
 )
 
-// decideLimit bounds the search for an order that explains a history. Where
-// there is one, the search takes about a second.
-const decideLimit = 10 * time.Minute
-
 // holderOf splits the text of a holder.
 func holderOf(text string) (kind, id string) {
 	kind, id, _ = strings.Cut(text, ":")
