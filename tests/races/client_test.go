@@ -76,11 +76,14 @@ func (c *client) act() {
 func path(target uuid.UUID) string { return "/v1/accelerators/" + target.String() }
 
 // ready takes an accelerator into service.
-func (c *client) ready(target uuid.UUID) {
-	c.submit(&submission{
+func (c *client) ready(target uuid.UUID) { c.submit(c.toReady(target)) }
+
+// toReady returns the request for that.
+func (*client) toReady(target uuid.UUID) *submission {
+	return &submission{
 		accelerator: target, request: request{kind: cyborg.OperationProvision},
 		http: httpRequest{method: http.MethodPost, path: path(target) + "/ready"},
-	})
+	}
 }
 
 // retire takes an accelerator out of service.
@@ -128,33 +131,43 @@ func (c *client) detach(target uuid.UUID) {
 }
 
 // program programs an accelerator with a random image.
-func (c *client) program(target uuid.UUID) {
+func (c *client) program(target uuid.UUID) { c.submit(c.toProgram(target)) }
+
+// toProgram returns the request for that.
+func (c *client) toProgram(target uuid.UUID) *submission {
 	image := images()[c.random.IntN(2)]
-	c.submit(&submission{
+	return &submission{
 		accelerator: target, request: request{kind: cyborg.OperationProgram, image: image},
 		http: httpRequest{
 			method: http.MethodPatch, path: path(target) + "/program",
 			body: map[string]any{"image": map[string]any{"source": image, "id": image}},
 		},
-	})
+	}
 }
 
 // whitelist gives one accelerator to Nova and takes all others back, or only
 // takes all back.
 func (c *client) whitelist(named uuid.UUID) {
-	devices := []any{}
 	if c.random.IntN(2) == 0 {
-		devices = append(devices, map[string]any{"device": named.String()})
-	} else {
 		named = uuid.Nil
 	}
+	c.submit(c.toWhitelist(named))
+}
 
-	c.submit(&submission{
+// toWhitelist returns the request that the whitelist has this accelerator, or
+// none.
+func (c *client) toWhitelist(named uuid.UUID) *submission {
+	devices := []any{}
+	if named != uuid.Nil {
+		devices = append(devices, map[string]any{"device": named.String()})
+	}
+
+	return &submission{
 		request: request{kind: cyborg.OperationWhitelist, named: named},
 		http: httpRequest{
 			method: http.MethodPost, path: "/v1/hosts/" + c.host + "/nova-whitelist", body: map[string]any{"devices": devices, "apply": true},
 		},
-	})
+	}
 }
 
 // submit sends a request for an operation: sometimes to two processes at the

@@ -59,27 +59,60 @@ type operator struct {
 	agent    *harness.Agent
 	options  cyborg.JSONObject
 	identity map[uuid.UUID]string // of the card of each accelerator
+	forced   bool                 // a detach by force was admitted
 }
 
 // work does everything once, in a random order, and goes on until the clients
-// are done.
+// are done. Then nobody competes, and it does what the clients have prevented.
 func (o *operator) work(done <-chan struct{}) {
-	tasks := []func(){o.pull, o.boot, o.pull, o.reinstall, o.update}
+	tasks := []func(){o.pull, o.boot, o.pull, o.reinstall, func() { o.update() }}
 	o.client.random.Shuffle(len(tasks), func(i, j int) { tasks[i], tasks[j] = tasks[j], tasks[i] })
 
-	for n := 0; ; n++ {
-		if n >= len(tasks) {
-			select {
-			case <-done:
-				return
-			default:
-			}
-		}
+	racing := true
+	for n := 0; n < len(tasks) || racing; n++ {
 		tasks[n%len(tasks)]()
+		o.round(o.t)
+		require.False(o.t, o.t.Failed())
+
+		select {
+		case <-done:
+			racing = false
+		default:
+		}
+	}
+
+	o.insist(o.update)
+	o.insist(o.takeFromNova)
+	for !o.forced {
+		o.hold(o.client.targets[0])
+		o.pullCard(o.client.targets[0])
 		o.round(o.t)
 		require.False(o.t, o.t.Failed())
 	}
 }
+
+// insist asks until the request is not refused.
+func (o *operator) insist(ask func() answer) {
+	for ask().status >= http.StatusBadRequest {
+		require.False(o.t, o.t.Failed())
+	}
+}
+
+// hold has somebody hold an accelerator, whatever the clients have left of it.
+func (o *operator) hold(target uuid.UUID) {
+	for !o.t.Failed() {
+		o.client.administer(target, "enable", nil)
+		o.takeFromNova()
+		o.ask(o.client.toReady(target))
+		if a := o.attach(target); a.status < http.StatusBadRequest || a.problem.Kind == cyborg.ErrInUse {
+			return
+		}
+		o.ask(o.client.toProgram(target)) // a fence may have refused it
+	}
+}
+
+// takeFromNova empties the whitelist of Nova.
+func (o *operator) takeFromNova() answer { return o.ask(o.client.toWhitelist(uuid.Nil)) }
 
 // did notes what happened to accelerators between a moment and now.
 func (o *operator) did(name string, call time.Duration, targets ...uuid.UUID) {
@@ -150,9 +183,13 @@ func (o *operator) attach(target uuid.UUID) answer {
 	})
 }
 
-// pull takes a card off the bus, detaches it by force, and puts it back.
+// pull takes a random card off the bus, detaches it by force, and puts it back.
 func (o *operator) pull() {
-	target := o.client.targets[o.client.random.IntN(len(o.client.targets))]
+	o.pullCard(o.client.targets[o.client.random.IntN(len(o.client.targets))])
+}
+
+// pullCard is pull for one card.
+func (o *operator) pullCard(target uuid.UUID) {
 	bench, ctx := o.Bench(o.client.host), o.t.Context()
 	o.attach(target)
 
@@ -163,10 +200,12 @@ func (o *operator) pull() {
 
 	for range 3 { // others compete
 		if a := o.detach(target, true); a.status < http.StatusBadRequest {
+			o.forced = o.forced || a.operation != uuid.Nil
 			break
 		}
 	}
 	o.attach(target)
+	o.client.read(target)
 
 	at = o.now()
 	require.NoError(o.t, bench.Return(ctx, o.identity[target]))
@@ -235,8 +274,8 @@ func (o *operator) driver(change, method, path string, body any) answer {
 }
 
 // update gives the backend the options that it has.
-func (o *operator) update() {
-	o.driver("update", http.MethodPut, "/fake", map[string]any{"options": o.options})
+func (o *operator) update() answer {
+	return o.driver("update", http.MethodPut, "/fake", map[string]any{"options": o.options})
 }
 
 // reinstall disables the backend, where nobody holds one of its accelerators by
