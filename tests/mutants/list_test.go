@@ -5,7 +5,7 @@ import "slices"
 // mutants are the mutants by what they break. One belongs here if somebody
 // relies on what it breaks, and nobody would see it in the code at a glance.
 func mutants() []mutant {
-	return slices.Concat(ofJournal(), ofWorkflows(), ofRecords(), ofFeed(), ofWaker(), ofAgents(), ofHeartbeats(), ofTheAPI(), ofReports(), ofDoors(), ofEnrollment())
+	return slices.Concat(ofJournal(), ofWorkflows(), ofRecords(), ofFeed(), ofWaker(), ofAgents(), ofHeartbeats(), ofTheAPI(), ofReports(), ofDoors(), ofEnrollment(), ofRaces())
 }
 
 // ofJournal are about what the journal and the files below it keep.

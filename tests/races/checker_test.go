@@ -27,8 +27,48 @@ func (s *handwritten) at(call, ret time.Duration, m action, out outcome) *handwr
 // done adds an operation that was admitted and succeeded within the
 // interval.
 func (s *handwritten) done(call, ret time.Duration, id uuid.UUID, r request) *handwritten {
+	return s.ended(call, ret, id, r, outcome{state: cyborg.OperationSucceeded})
+}
+
+// ended adds an operation that was admitted and ended so within the interval.
+func (s *handwritten) ended(call, ret time.Duration, id uuid.UUID, r request, how outcome) *handwritten {
 	return s.at(call, ret, action{name: "admit", operation: id, request: r}, outcome{}).
-		at(call, ret, action{name: "end", operation: id}, outcome{state: cyborg.OperationSucceeded})
+		at(call, ret, action{name: "end", operation: id, request: r}, how)
+}
+
+// refused adds an operation that was refused within the interval.
+func (s *handwritten) refused(call, ret time.Duration, r request, kind cyborg.ErrorKind, by uuid.UUID) *handwritten {
+	return s.at(call, ret, action{name: "admit", request: r}, refuse(kind, by))
+}
+
+// did adds what happened to the hardware, or a round of Reconcile.
+func (s *handwritten) did(call, ret time.Duration, name string) *handwritten {
+	return s.at(call, ret, action{name: name}, outcome{})
+}
+
+// read adds a read.
+func (s *handwritten) read(call, ret time.Duration, seen accelerator) *handwritten {
+	return s.at(call, ret, action{name: "read"}, outcome{seen: seen})
+}
+
+// ofHost makes the actions so far those of the host's own part of a history.
+func (s *handwritten) ofHost() *handwritten {
+	for i := range s.actions {
+		m := s.actions[i].Input.(action)
+		m.accelerator = uuid.Nil
+		s.actions[i].Input = m
+	}
+	return s
+}
+
+// requireTold checks the checker: it accepts the good history, and refuses the
+// bad one, which breaks a rule.
+func requireTold(t *testing.T, m porcupine.Model, good, bad *handwritten) {
+	t.Helper()
+	requireLinearizable(t, m, good.actions, nil)
+
+	require.False(t, porcupine.CheckOperations(m, bad.actions))
+	require.False(t, porcupine.CheckOperations(m, essential(bad.actions)))
 }
 
 // TestCheckerRefusesIllegalHistories checks the checker: for each rule it
@@ -134,11 +174,7 @@ func TestCheckerRefusesIllegalHistories(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := model(map[uuid.UUID]accelerator{target: ready})
-			requireLinearizable(t, m, c.good.actions, nil)
-
-			require.False(t, porcupine.CheckOperations(m, c.bad.actions))
-			require.False(t, porcupine.CheckOperations(m, essential(c.bad.actions)))
+			requireTold(t, model(map[uuid.UUID]accelerator{target: ready}), c.good, c.bad)
 		})
 	}
 }
