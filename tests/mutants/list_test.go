@@ -463,8 +463,8 @@ func ofRecords() []mutant {
 		{
 			breaks: "a released handle that its host has attached for somebody else is fenced", file: "db/internal/inventory/handles.go", pkg: pkg,
 			test: "TestLostAttachmentOfAHandleThatIsFreedLater",
-			old:  "`\n\t\t\th.uuid = ANY($3) AND",
-			new:  "`\n\t\t\tfalse AND h.uuid = ANY($3) AND",
+			old:  "`\n\t\th.uuid = ANY($3) AND",
+			new:  "`\n\t\tfalse AND h.uuid = ANY($3) AND",
 		},
 		{
 			breaks: "a detach fences nothing that it has detached", file: "db/internal/inventory/handles.go", pkg: pkg,
