@@ -11,11 +11,6 @@ func ofRaces() []mutant {
 
 	return []mutant{
 		{
-			breaks: "an operation that begins looks again at what it was admitted for", file: operation + "run.go", pkg: "db", test: "TestGuardsApplyAtBegin",
-			old: "if err := o.handler.guard(o.targets, o.id); err != nil {",
-			new: "if err := o.handler.guard(o.targets, o.id); err != nil && o.cancelled {",
-		},
-		{
 			breaks: "force that is not needed any more is refused", file: operation + "detach.go", pkg: "db", test: "TestForceIsRefusedWhileNotNeeded",
 			old: "o.before.Stuck, err = d.forceReason(ctx, tx, &o.targets[0])",
 			new: "o.before.Stuck, _ = d.forceReason(ctx, tx, &o.targets[0])",

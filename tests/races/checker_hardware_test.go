@@ -58,9 +58,17 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 	away := func() *handwritten { return pulled().done(5, 6, y, force) }
 
 	for name, c := range map[string]struct{ good, bad *handwritten }{
-		"missing without a report": {
-			good: begin().did(1, 2, "pull").read(3, 4, ready).did(3, 6, "missing").read(5, 6, gone),
-			bad:  begin().did(1, 2, "pull").read(3, 4, gone).did(5, 6, "missing"),
+		"missing before it was pulled": {
+			good: begin().did(3, 4, "pull").read(5, 6, ready).read(7, 8, gone).did(9, 10, "missing"),
+			bad:  begin().read(1, 2, gone).did(3, 4, "pull").did(9, 10, "missing"),
+		},
+		"present while it is pulled": {
+			good: begin().did(1, 2, "pull").did(3, 4, "missing").did(5, 6, "put back").read(7, 8, gone).read(9, 10, ready),
+			bad:  begin().did(1, 2, "pull").did(3, 4, "missing").read(5, 6, ready).did(7, 8, "put back"),
+		},
+		"not missing where somebody saw that": {
+			good: begin().did(1, 2, "pull").read(3, 4, ready).did(5, 6, "missing"),
+			bad:  begin().did(1, 2, "pull").did(3, 4, "missing").read(5, 6, ready),
 		},
 		"attached while it is missing": {
 			good: begin().did(1, 2, "pull").did(1, 2, "missing").refused(3, 4, toService, cyborg.ErrChanged, uuid.Nil),
@@ -87,14 +95,14 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 			bad:  begin().did(3, 4, "pull").ended(1, 6, x, toHost, stuck).done(7, 8, y, toService),
 		},
 		"a doubt that nobody has settled": {
-			good: begin().did(3, 4, "pull").ended(1, 6, x, toHost, stuck).did(7, 8, "round").read(9, 10, ready),
-			bad:  begin().did(3, 4, "pull").ended(1, 6, x, toHost, stuck).read(7, 8, ready).did(9, 10, "round"),
+			good: begin().did(3, 4, "pull").ended(1, 6, x, toHost, stuck).round(7, 8).read(9, 10, ready),
+			bad:  begin().did(3, 4, "pull").ended(1, 6, x, toHost, stuck).read(7, 8, ready).round(9, 10),
 		},
 		"a doubt that is settled under an operation": {
-			good: begin().did(3, 4, "pull").ended(1, 6, x, toHost, stuck).did(7, 14, "round").
+			good: begin().did(3, 4, "pull").ended(1, 6, x, toHost, stuck).round(7, 14).
 				at(9, 10, action{name: "admit", operation: y, request: retire}, refuse(cyborg.ErrInUse, x)).read(13, 14, ready),
 			bad: begin().did(3, 4, "pull").ended(1, 6, x, toHost, stuck).
-				at(7, 8, action{name: "admit", operation: y, request: force}, outcome{}).did(9, 10, "round").
+				at(7, 8, action{name: "admit", operation: y, request: force}, outcome{}).round(9, 10).
 				read(11, 12, func() accelerator { a := ready; a.claim = y; return a }()).
 				at(13, 14, action{name: "end", operation: y, request: force}, outcome{state: cyborg.OperationSucceeded}),
 		},
@@ -104,8 +112,8 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 			bad:  pulled().did(5, 6, "put back").did(5, 6, "present").done(7, 8, y, force),
 		},
 		"forced though the agent is heard": {
-			good: begin().done(1, 2, x, toHost).did(3, 4, "silent").done(5, 6, y, force).did(7, 8, "heard"),
-			bad:  begin().done(1, 2, x, toHost).did(3, 4, "silent").did(5, 6, "heard").done(7, 8, y, force),
+			good: begin().done(1, 2, x, toHost).did(3, 4, "power off").did(5, 5, "power on").done(6, 7, y, force).did(8, 8, "booted"),
+			bad:  begin().done(1, 2, x, toHost).did(3, 4, "power off").did(5, 5, "power on").did(6, 6, "booted").done(7, 8, y, force),
 		},
 		"forced, and refused as if it need not be": {
 			good: pulled().refused(5, 6, request{kind: cyborg.OperationDetach, force: true, holder: "service:s"}, "", uuid.Nil),
@@ -113,47 +121,47 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 		},
 		"forced, and given away": {
 			good: away().did(7, 8, "put back").did(7, 8, "present").refused(9, 10, toService, cyborg.ErrChanged, y).
-				did(11, 12, "round").done(13, 14, z, toService),
-			bad: away().did(7, 8, "put back").did(7, 8, "present").done(9, 10, z, toService).did(11, 12, "round"),
+				round(11, 12).done(13, 14, z, toService),
+			bad: away().did(7, 8, "put back").did(7, 8, "present").done(9, 10, z, toService).round(11, 12),
 		},
 		"forced, and retired": {
 			good: away().refused(7, 8, retire, cyborg.ErrChanged, y),
 			bad:  away().done(7, 8, z, retire),
 		},
 		"settled without Reconcile": {
-			good: away().did(7, 8, "put back").did(7, 8, "present").read(9, 10, forced).did(11, 12, "round").read(13, 14, ready),
-			bad:  away().did(7, 8, "put back").did(7, 8, "present").read(9, 10, ready).did(11, 12, "round"),
+			good: away().did(7, 8, "put back").did(7, 8, "present").read(9, 10, forced).round(11, 12).read(13, 14, ready),
+			bad:  away().did(7, 8, "put back").did(7, 8, "present").read(9, 10, ready).round(11, 12),
 		},
 		"a holder comes back": {
-			good: away().did(7, 8, "put back").did(7, 8, "present").did(9, 10, "round").read(11, 12, ready),
-			bad: away().did(7, 8, "put back").did(7, 8, "present").did(9, 10, "round").
+			good: away().did(7, 8, "put back").did(7, 8, "present").round(9, 10).read(11, 12, ready),
+			bad: away().did(7, 8, "put back").did(7, 8, "present").round(9, 10).
 				read(11, 12, func() accelerator { a := ready; a.handles[0] = held{toHost.holder, x, true, false}; return a }()),
 		},
 
 		"an image is lost without a boot": {
-			good: begin().done(1, 2, x, aes).did(3, 4, "power off").did(5, 6, "boot").read(7, 8, lost),
-			bad:  begin().done(1, 2, x, aes).read(3, 4, lost).did(5, 6, "power off").did(7, 8, "boot"),
+			good: begin().done(1, 2, x, aes).did(3, 4, "power off").did(5, 5, "power on").did(6, 6, "booted").read(7, 8, lost),
+			bad:  begin().done(1, 2, x, aes).read(3, 4, lost).did(5, 6, "power off").did(7, 7, "power on").did(8, 8, "booted"),
 		},
 		"an image is kept over a boot": {
-			good: begin().done(1, 2, x, aes).did(3, 4, "power off").read(5, 6, loaded).did(5, 8, "boot"),
-			bad:  begin().done(1, 2, x, aes).did(3, 4, "power off").did(5, 6, "boot").read(7, 8, loaded),
+			good: begin().done(1, 2, x, aes).did(3, 4, "power off").read(5, 6, loaded).did(5, 5, "power on").did(8, 8, "booted"),
+			bad:  begin().done(1, 2, x, aes).did(3, 4, "power off").did(5, 5, "power on").did(6, 6, "booted").read(7, 8, loaded),
 		},
 		"another image is loaded under an instance": {
-			good: begin().done(1, 2, x, aes).done(3, 4, y, toInstance).did(5, 6, "power off").did(7, 8, "boot").done(9, 10, z, aes),
+			good: begin().done(1, 2, x, aes).done(3, 4, y, toInstance).did(5, 6, "power off").did(7, 7, "power on").did(8, 8, "booted").done(9, 10, z, aes),
 			bad:  begin().done(1, 2, x, aes).done(3, 4, y, toInstance).done(9, 10, z, aes),
 		},
 		"another image is loaded under a host": {
-			good: begin().done(1, 2, x, aes).done(3, 4, y, toHost).did(5, 6, "power off").did(7, 8, "boot").refused(9, 10, aes, cyborg.ErrInUse, y),
-			bad:  begin().done(1, 2, x, aes).done(3, 4, y, toHost).did(5, 6, "power off").did(7, 8, "boot").done(9, 10, z, aes),
+			good: begin().done(1, 2, x, aes).done(3, 4, y, toHost).did(5, 6, "power off").did(7, 7, "power on").did(8, 8, "booted").refused(9, 10, aes, cyborg.ErrInUse, y),
+			bad:  begin().done(1, 2, x, aes).done(3, 4, y, toHost).did(5, 6, "power off").did(7, 7, "power on").did(8, 8, "booted").done(9, 10, z, aes),
 		},
 		"programmed between two boots": {
-			good: begin().did(1, 2, "power off").did(4, 5, "boot").done(3, 6, x, aes),
-			bad:  begin().did(1, 2, "power off").done(3, 6, x, aes).did(7, 8, "boot"),
+			good: begin().did(1, 2, "power off").did(4, 4, "power on").did(5, 5, "booted").done(3, 6, x, aes),
+			bad:  begin().did(1, 2, "power off").done(3, 6, x, aes).did(7, 7, "power on").did(8, 8, "booted"),
 		},
 		"an image that nobody knows is used": {
-			good: begin().did(3, 4, "power off").ended(1, 6, x, aes, stuck).did(7, 8, "boot").refused(9, 10, toService, cyborg.ErrChanged, x).
+			good: begin().did(3, 4, "power off").ended(1, 6, x, aes, stuck).did(7, 7, "power on").did(8, 8, "booted").refused(9, 10, toService, cyborg.ErrChanged, x).
 				done(11, 12, y, aes).done(13, 14, z, toService),
-			bad: begin().did(3, 4, "power off").ended(1, 6, x, aes, stuck).did(7, 8, "boot").done(13, 14, z, toService),
+			bad: begin().did(3, 4, "power off").ended(1, 6, x, aes, stuck).did(7, 7, "power on").did(8, 8, "booted").done(13, 14, z, toService),
 		},
 
 		"uninstalled under its holder": {

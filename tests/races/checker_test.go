@@ -41,7 +41,12 @@ func (s *handwritten) refused(call, ret time.Duration, r request, kind cyborg.Er
 	return s.at(call, ret, action{name: "admit", request: r}, refuse(kind, by))
 }
 
-// did adds what happened to the hardware, or a round of Reconcile.
+// round adds a round of Reconcile.
+func (s *handwritten) round(began, ended time.Duration) *handwritten {
+	return s.did(began, began, "round begins").did(ended, ended, "round ends")
+}
+
+// did adds what happened to the hardware.
 func (s *handwritten) did(call, ret time.Duration, name string) *handwritten {
 	return s.at(call, ret, action{name: name}, outcome{})
 }

@@ -58,8 +58,8 @@ func (h hints) narrowed(actions []porcupine.Operation) []porcupine.Operation {
 
 	for i := range out {
 		m := out[i].Input.(action)
-		if m.name == "round" || m.requestID == "" && m.operation == uuid.Nil {
-			continue // of nobody
+		if m.requestID == "" && m.operation == uuid.Nil {
+			continue // it is no request
 		}
 		if at, ok := h[m.hint()]; ok {
 			out[i].Call = max(out[i].Call, min(int64(at), out[i].Return))

@@ -82,11 +82,10 @@ func (s *system) raceHistory(t *testing.T) {
 
 	s.mu.Lock()
 	for _, round := range s.rounds {
-		for range handles {
-			for _, target := range targets {
-				history.add(reader.number, action{name: "round", accelerator: target}, outcome{},
-					answer{call: round.began.Sub(history.began), ret: round.ended.Sub(history.began)})
-			}
+		for _, target := range targets {
+			began, ended := round.began.Sub(history.began), round.ended.Sub(history.began)
+			history.add(reader.number, action{name: "round begins", accelerator: target}, outcome{}, answer{call: began, ret: began})
+			history.add(reader.number, action{name: "round ends", accelerator: target}, outcome{}, answer{call: ended, ret: ended})
 		}
 	}
 	s.mu.Unlock()
@@ -95,7 +94,7 @@ func (s *system) raceHistory(t *testing.T) {
 	tally := count(actions)
 	t.Logf("%d actions in %s: %v", len(actions), within(raced), tally)
 	for _, name := range []string{
-		"admit claimed", "admit in_use", "end succeeded", "admit by force", "end whitelist succeeded", "end configure succeeded", "pull", "boot", "round",
+		"admit claimed", "admit in_use", "end succeeded", "admit by force", "end whitelist succeeded", "end configure succeeded", "pull", "booted", "round ends",
 	} {
 		require.Positive(t, tally[name], "the outcome %q never occurred, so there was no race", name)
 	}

@@ -2,6 +2,7 @@ package races_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/anishathalye/porcupine"
@@ -29,9 +30,9 @@ import (
 //     client asks again under the same key until it is told, and the interval
 //     begins with the first try.
 //
-// What nobody is told happens when it may, as hidden or as one of several next
-// states: an admitted operation begins, and a round of Reconcile settles what it
-// can. So the model is nondeterministic.
+// What nobody is told happens at any moment at which it may, see moves: an admitted
+// operation begins, a report arrives, and a round of Reconcile settles what it can.
+// So the model is nondeterministic.
 
 // handles is the number of handles of each accelerator.
 const handles = 2
@@ -67,8 +68,11 @@ type accelerator struct {
 	// What the people at the machine have done.
 	pulled    bool // the card is off the bus
 	disabled  bool // the backend is uninstalled
-	rebooting bool // the host is between two boots
-	silent    bool // its agent was not heard for long
+	rebooting bool // the host is between two boots, of which no report was recorded
+	booting   bool // the agent of the second one runs
+	silent    bool // no agent was heard for long
+
+	reconciling bool // a round of Reconcile is under way
 
 	claimed
 }
@@ -109,7 +113,7 @@ func (r request) ofHost() bool {
 
 // action is an action on an accelerator: the input of the model.
 type action struct {
-	name        string                // admit, end, cancel, specs, maintain, enable, read; pull, put back, missing, present, power off, silent, heard, boot, round
+	name        string                // admit, end, cancel, specs, maintain, enable, read; see did
 	accelerator uuid.UUID             // zero for what is about the host
 	operation   uuid.UUID             // admit, end, cancel
 	request     request               // admit, end, cancel
@@ -489,29 +493,67 @@ func (a accelerator) settle(by uuid.UUID) accelerator {
 	return a
 }
 
-// round returns what a round of Reconcile may do at one moment: nothing, or
-// settle one handle. A handle that is in doubt is freed only where no operation
-// has the accelerator.
-func (a accelerator) round() []accelerator {
-	out := []accelerator{a}
-	settled := func(b accelerator) accelerator {
-		if b.claim == uuid.Nil {
-			b = b.settle(uuid.Nil)
-		}
-		return b
+// moves returns the states that may follow without anybody being told.
+func (a accelerator) moves(id uuid.UUID) (out []accelerator) {
+	if a.claim != uuid.Nil && !a.begun && a.refused == "" && !a.cancelled {
+		out = append(out, a.begin(id))
 	}
 
+	if a.reconciling && a.claim == uuid.Nil {
+		out = append(out, a.settlements()...)
+	}
+
+	// A report arrives. While a backend changes, it may show the card or not.
+	changes := a.begun && a.request.kind == cyborg.OperationConfigure
+	if a.missing && !a.pulled && !a.disabled {
+		b := a
+		b.missing = false
+		out = append(out, b)
+	}
+	if !a.missing && (a.pulled || a.disabled || changes) {
+		b := a
+		b.missing = true
+		out = append(out, b)
+	}
+
+	// The agent of a new boot is heard once that of the boot before counts as silent.
+	if a.booting && a.rebooting {
+		b := a
+		b.silent = !a.silent
+		out = append(out, b)
+		out = append(out, a.boot()...)
+	}
+	return out
+}
+
+// settlements returns what a round of Reconcile may settle at a moment at which no
+// operation has the accelerator: a handle in doubt, or one that a forced detach has
+// freed, or an error that was only a doubt.
+func (a accelerator) settlements() (out []accelerator) {
 	for i, h := range a.handles {
-		if h.left || h.holder != "" && !h.confirmed && a.claim == uuid.Nil {
+		if h.left || h.holder != "" && !h.confirmed {
 			b := a
 			b.handles[i] = held{}
 			if b.fence == fenceLeft && !b.unsettled() {
 				b.fence, b.fenceBy = "", uuid.Nil
 			}
-			out = append(out, settled(b))
+			out = append(out, b.settle(uuid.Nil))
 		}
 	}
-	return append(out, settled(a))
+	return append(out, a.settle(uuid.Nil))
+}
+
+// hidden returns this state and all that may follow without anybody being told.
+func (a accelerator) hidden(id uuid.UUID) []accelerator {
+	out := []accelerator{a}
+	for i := 0; i < len(out); i++ {
+		for _, b := range out[i].moves(id) {
+			if !slices.Contains(out, b) {
+				out = append(out, b)
+			}
+		}
+	}
+	return out
 }
 
 // lostOrNot returns both states of an accelerator of which nobody knows whether
@@ -524,7 +566,8 @@ func (a accelerator) lostOrNot() []accelerator {
 
 // boot is the first report after a boot: the card has lost its image.
 func (a accelerator) boot() []accelerator {
-	a.rebooting = false
+	a.rebooting, a.silent = false, false
+	a = a.cameBack()
 	if a.open || a.begun && a.request.kind == cyborg.OperationProgram {
 		a.open = true
 		return a.lostOrNot()
@@ -558,23 +601,23 @@ func (a accelerator) shows(seen accelerator) bool {
 
 	// The API does not show these.
 	seen.movedBy, seen.errorKind, seen.kept, seen.open = a.movedBy, a.errorKind, a.kept, a.open
-	seen.pulled, seen.disabled, seen.rebooting, seen.silent = a.pulled, a.disabled, a.rebooting, a.silent
+	seen.pulled, seen.disabled, seen.rebooting, seen.booting, seen.silent = a.pulled, a.disabled, a.rebooting, a.booting, a.silent
+	seen.reconciling = a.reconciling
 	claim := seen.claim
 	seen.claimed = a.claimed
 	return a == seen && a.claim == claim
 }
 
 // step applies an action, and returns the states that may follow; none where its
-// outcome is impossible. The operation that has the claim may have begun before.
-func (a accelerator) step(m action, out outcome) []accelerator {
-	next := a.apply(m, out)
-	if a.claim != uuid.Nil && !a.begun && a.refused == "" && !a.cancelled {
-		next = append(next, a.begin(m.accelerator).apply(m, out)...)
+// outcome is impossible. Whatever nobody is told may have happened before.
+func (a accelerator) step(m action, out outcome) (next []accelerator) {
+	for _, b := range a.hidden(m.accelerator) {
+		next = append(next, b.apply(m, out)...)
 	}
 	return next
 }
 
-// apply is step without the hidden begin.
+// apply is step without what nobody is told.
 func (a accelerator) apply(m action, out outcome) []accelerator {
 	switch m.name {
 	case "admit":
@@ -607,32 +650,37 @@ func (a accelerator) apply(m action, out outcome) []accelerator {
 	case "read":
 		return a.where(out.kind == "" && a.shows(out.seen))
 
+	}
+	return a.did(m.name)
+}
+
+// did applies what the operator of the race did, or saw.
+func (a accelerator) did(name string) []accelerator {
+	switch name {
 	case "pull":
 		a.pulled = true
-		return []accelerator{a.disturb()}
+		a = a.disturb()
 	case "put back":
 		a.pulled = false
-		return []accelerator{a.cameBack()}
+		a = a.cameBack()
 	case "missing", "present":
-		a.missing = m.name == "missing"
-		return []accelerator{a}
-	case "silent", "heard":
-		was := a.silent
-		a.silent = m.name == "silent"
-		return a.where(was != a.silent)
+		return a.where(a.missing == (name == "missing"))
+
 	case "power off":
 		a.rebooting = true
-		return []accelerator{a.disturb()}
-	case "boot":
-		var out []accelerator
-		for _, b := range a.boot() {
-			out = append(out, b.cameBack())
-		}
-		return out
-	case "round":
-		return a.round()
+		a = a.disturb()
+	case "power on":
+		a.booting = true
+	case "booted": // a report of the new boot was seen
+		a.booting = false
+		return a.where(!a.rebooting)
+
+	case "round begins", "round ends":
+		a.reconciling = name == "round begins"
+	default:
+		return nil
 	}
-	return nil
+	return []accelerator{a}
 }
 
 // host is the state of the host's own part of the history: which operations

@@ -125,8 +125,8 @@ func (o *operator) did(name string, call time.Duration, targets ...uuid.UUID) {
 func (o *operator) now() time.Duration { return time.Since(o.client.history.began) }
 
 // see waits until the accelerators are reported with this presence, and notes
-// that. The report may have come at any time since a moment.
-func (o *operator) see(presence cyborg.Presence, since time.Duration, targets ...uuid.UUID) {
+// that.
+func (o *operator) see(presence cyborg.Presence, targets ...uuid.UUID) {
 	o.t.Helper()
 	ctx := o.t.Context()
 
@@ -142,7 +142,7 @@ func (o *operator) see(presence cyborg.Presence, since time.Duration, targets ..
 		}
 		return nil
 	})
-	o.did(string(presence), since, targets...)
+	o.did(string(presence), o.now(), targets...)
 }
 
 // ask requests an operation, and returns the answer once it is known whether it
@@ -196,7 +196,7 @@ func (o *operator) pullCard(target uuid.UUID) {
 	at := o.now()
 	require.NoError(o.t, bench.Vanish(ctx, o.identity[target]))
 	o.did("pull", at, target)
-	o.see(cyborg.PresenceMissing, at, target)
+	o.see(cyborg.PresenceMissing, target)
 
 	for range 3 { // others compete
 		if a := o.detach(target, true); a.status < http.StatusBadRequest {
@@ -210,7 +210,7 @@ func (o *operator) pullCard(target uuid.UUID) {
 	at = o.now()
 	require.NoError(o.t, bench.Return(ctx, o.identity[target]))
 	o.did("put back", at, target)
-	o.see(cyborg.PresencePresent, at, target)
+	o.see(cyborg.PresencePresent, target)
 	o.attach(target)
 }
 
@@ -243,7 +243,8 @@ func (o *operator) succeed() {
 		require.NoError(o.t, records.QueryRow(ctx, "SELECT instance FROM hosts WHERE name = $1", host).Scan(&now))
 		return now
 	}
-	before, at := instance(), o.now()
+	before := instance()
+	o.did("power on", o.now(), targets...)
 	o.agent.Launch(o.t)
 
 	harness.Until(o.t, ctx, "another agent", func() error {
@@ -257,12 +258,9 @@ func (o *operator) succeed() {
 		}
 		return nil
 	})
-	o.did("silent", at, targets...)
-	o.did("heard", at, targets...)
-
 	o.agent.WaitHeard(o.t)
-	o.see(cyborg.PresencePresent, at, targets...)
-	o.did("boot", at, targets...)
+	o.see(cyborg.PresencePresent, targets...)
+	o.did("booted", o.now(), targets...)
 }
 
 // driver sends a request about the backend of the host.
@@ -286,18 +284,16 @@ func (o *operator) reinstall() {
 			o.detach(target, false)
 		}
 
-		at := o.now()
 		if a := o.driver("uninstall", http.MethodDelete, "/fake", nil); a.status >= http.StatusBadRequest {
 			continue
 		}
-		o.see(cyborg.PresenceMissing, at, o.client.targets...)
+		o.see(cyborg.PresenceMissing, o.client.targets...)
 		o.attach(o.client.targets[0])
 
-		at = o.now()
-		for o.driver("install", http.MethodPost, "", map[string]any{"name": "fake", "options": o.options}).status >= http.StatusBadRequest {
-			require.False(o.t, o.t.Failed())
-		}
-		o.see(cyborg.PresencePresent, at, o.client.targets...)
+		o.insist(func() answer {
+			return o.driver("install", http.MethodPost, "", map[string]any{"name": "fake", "options": o.options})
+		})
+		o.see(cyborg.PresencePresent, o.client.targets...)
 		return
 	}
 }
