@@ -25,6 +25,7 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 	toInstance := request{kind: cyborg.OperationAttach, holder: "instance:i"}
 	toService := request{kind: cyborg.OperationAttach, holder: "service:s"}
 	detach := request{kind: cyborg.OperationDetach}
+	fromInstance := request{kind: cyborg.OperationDetach, holder: toInstance.holder}
 	force := request{kind: cyborg.OperationDetach, force: true}
 	aes := request{kind: cyborg.OperationProgram, image: "aes"}
 	provision := request{kind: cyborg.OperationProvision}
@@ -46,11 +47,17 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 	loaded, lost := ready, ready
 	loaded.image, lost.lost = "aes", true
 
+	unknown := ready // the image
+	unknown.lifecycle, unknown.fence, unknown.fenceBy = cyborg.LifecycleError, fenceImage, x
+
 	ofNova := ready
 	ofNova.lifecycle, ofNova.nova = cyborg.LifecycleInactive, true
 
 	gone := ready
 	gone.missing = true
+
+	kept := ready
+	kept.lifecycle, kept.maintaining = cyborg.LifecycleInactive, true
 
 	// pulled is a card that x has attached to its host, and that was pulled then.
 	pulled := func() *handwritten { return begin().done(1, 2, x, toHost).did(3, 4, "pull").did(3, 4, "missing") }
@@ -86,6 +93,12 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 			good: begin().did(3, 4, "pull").ended(1, 6, x, toHost, broken).read(7, 8, ready),
 			bad:  begin().did(3, 4, "pull").ended(1, 6, x, toHost, broken).read(7, 8, inDoubt),
 		},
+		"failed before the card was pulled": {
+			good: begin().at(1, 2, action{name: "admit", operation: x, request: toHost}, outcome{}).did(3, 4, "pull").
+				at(5, 6, action{name: "end", operation: x, request: toHost}, broken),
+			bad: begin().at(1, 2, action{name: "admit", operation: x, request: toHost}, outcome{}).did(5, 6, "pull").
+				at(3, 4, action{name: "end", operation: x, request: toHost}, broken),
+		},
 		"in doubt though the card was there": {
 			good: begin().did(3, 4, "pull").ended(1, 6, x, toHost, stuck).read(7, 8, inDoubt),
 			bad:  begin().ended(1, 6, x, toHost, stuck).did(7, 8, "pull"),
@@ -107,6 +120,13 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 				at(13, 14, action{name: "end", operation: y, request: force}, outcome{state: cyborg.OperationSucceeded}),
 		},
 
+		"ready though one handle is in doubt": {
+			good: begin().done(1, 2, w, toInstance).did(3, 4, "pull").ended(5, 6, x, toHost, stuck).done(7, 8, y, fromInstance).
+				read(9, 10, func() accelerator { a := inDoubt; a.handles[0], a.handles[1] = a.handles[1], a.handles[0]; return a }()),
+			bad: begin().done(1, 2, w, toInstance).did(3, 4, "pull").ended(5, 6, x, toHost, stuck).done(7, 8, y, fromInstance).
+				read(9, 10, func() accelerator { a := ready; a.handles[1] = inDoubt.handles[0]; return a }()),
+		},
+
 		"forced though the card is there": {
 			good: pulled().done(5, 6, y, force),
 			bad:  pulled().did(5, 6, "put back").did(5, 6, "present").done(7, 8, y, force),
@@ -114,6 +134,18 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 		"forced though the agent is heard": {
 			good: begin().done(1, 2, x, toHost).did(3, 4, "power off").did(5, 5, "power on").done(6, 7, y, force).did(8, 8, "booted"),
 			bad:  begin().done(1, 2, x, toHost).did(3, 4, "power off").did(5, 5, "power on").did(6, 6, "booted").done(7, 8, y, force),
+		},
+		"forced though its backend is not disabled": {
+			good: begin().done(1, 2, x, uninstall).done(3, 4, y, toService).done(5, 6, z, force).did(7, 7, "present"),
+			bad:  begin().done(1, 2, x, update).done(3, 4, y, toService).done(5, 6, z, force).did(7, 7, "present"),
+		},
+		"forced though nothing is in doubt": {
+			good: begin().did(3, 4, "pull").ended(1, 6, x, toHost, stuck).did(7, 8, "put back").did(9, 9, "present").done(10, 11, y, force),
+			bad:  begin().did(3, 4, "pull").done(1, 6, x, toHost).did(7, 8, "put back").did(9, 9, "present").done(10, 11, y, force),
+		},
+		"forced, and programmed": {
+			good: away().did(7, 8, "put back").did(9, 9, "present").refused(10, 11, aes, cyborg.ErrChanged, y),
+			bad:  away().did(7, 8, "put back").did(9, 9, "present").done(10, 11, z, aes),
 		},
 		"forced, and refused as if it need not be": {
 			good: pulled().refused(5, 6, request{kind: cyborg.OperationDetach, force: true, holder: "service:s"}, "", uuid.Nil),
@@ -164,6 +196,24 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 			bad: begin().did(3, 4, "power off").ended(1, 6, x, aes, stuck).did(7, 7, "power on").did(8, 8, "booted").done(13, 14, z, toService),
 		},
 
+		"an image that nobody knows is used in service": {
+			good: begin().did(3, 4, "power off").ended(1, 6, x, aes, stuck).did(7, 7, "power on").did(8, 8, "booted").done(9, 10, y, provision).
+				refused(11, 12, toService, cyborg.ErrChanged, x),
+			bad: begin().did(3, 4, "power off").ended(1, 6, x, aes, stuck).did(7, 7, "power on").did(8, 8, "booted").done(9, 10, y, provision).
+				done(11, 12, z, toService),
+		},
+		"an image that nobody knows is given to Nova": {
+			good: begin().did(3, 4, "power off").ended(1, 6, x, aes, stuck).did(7, 7, "power on").did(8, 8, "booted").done(9, 10, y, retire).
+				refused(11, 12, give, cyborg.ErrChanged, x),
+			bad: begin().did(3, 4, "power off").ended(1, 6, x, aes, stuck).did(7, 7, "power on").did(8, 8, "booted").done(9, 10, y, retire).
+				done(11, 12, z, give),
+		},
+		"Reconcile cures an image": {
+			good: begin().did(3, 4, "power off").ended(1, 6, x, aes, stuck).round(7, 8).read(9, 10, unknown),
+			bad: begin().did(3, 4, "power off").ended(1, 6, x, aes, stuck).round(7, 8).
+				read(9, 10, func() accelerator { a := unknown; a.lifecycle = cyborg.LifecycleReady; return a }()),
+		},
+
 		"uninstalled under its holder": {
 			good: begin().done(1, 2, x, toService).refused(3, 4, uninstall, cyborg.ErrInUse, x),
 			bad:  begin().done(1, 2, x, toService).done(3, 4, y, uninstall),
@@ -194,6 +244,10 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 			good: begin().done(1, 2, x, retire).done(3, 4, y, give).refused(5, 6, provision, cyborg.ErrInUse, uuid.Nil).
 				done(7, 8, w, takeBack).done(9, 10, z, provision),
 			bad: begin().done(1, 2, x, retire).done(3, 4, y, give).done(9, 10, z, provision),
+		},
+		"taken into service in maintenance": {
+			good: begin().done(1, 2, x, retire).at(3, 4, action{name: "maintain"}, outcome{seen: kept}).refused(5, 6, provision, cyborg.ErrChanged, uuid.Nil),
+			bad:  begin().done(1, 2, x, retire).at(3, 4, action{name: "maintain"}, outcome{seen: kept}).done(5, 6, y, provision),
 		},
 		"taken from Nova before the end": {
 			good: begin().done(1, 2, x, retire).done(3, 4, y, give).
@@ -312,7 +366,8 @@ func TestHistoryIsWhatClientsSaw(t *testing.T) {
 		got = append(got, moment{m.name, m.accelerator, time.Duration(o.Call), time.Duration(o.Return)})
 	}
 	want := []moment{
-		{"admit", target, 10, 40}, {"end", target, 10, 60},
+		{"admit", target, 10, 40},
+		{"end", target, 10, 60},
 		{"admit", target, 12, 55}, // the refusal is about the accelerator of the operation in the way
 	}
 	for _, part := range []uuid.UUID{uuid.Nil, target, other} {

@@ -54,6 +54,7 @@ func (s *system) raceHistory(t *testing.T) {
 	}
 
 	var all sync.WaitGroup
+	defer all.Wait() // where the operator fails, the clients end by themselves
 	budget := newBudget(*operations)
 	for n := range *clients {
 		c := &client{
@@ -154,8 +155,9 @@ func requireOrder(t *testing.T, m porcupine.Model, part []porcupine.Operation) {
 }
 
 // searchLimit is the number of states that a search may go through. Where there
-// is an order, it needs some thousands. Each is kept, and takes about a kilobyte.
-const searchLimit = 1_000_000
+// is an order, it needs some thousands. Each is kept, and takes some kilobytes at
+// most.
+const searchLimit = 500_000
 
 // searched is the result of a search.
 type searched struct {

@@ -806,7 +806,12 @@ func (a accelerator) String() string {
 		set  bool
 		text string
 	}{
-		{a.maintaining, "maintaining"}, {a.missing, "missing"}, {a.nova, "nova"}, {a.lost, "lost"}, {a.pulled, "pulled"}, {a.disabled, "disabled"},
+		{a.maintaining, "maintaining"},
+		{a.missing, "missing"},
+		{a.nova, "nova"},
+		{a.lost, "lost"},
+		{a.pulled, "pulled"},
+		{a.disabled, "disabled"},
 		{a.fence != "", "fenced " + a.fence + " by " + short(a.fenceBy)},
 	} {
 		if mark.set {

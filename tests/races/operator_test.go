@@ -59,7 +59,9 @@ type operator struct {
 	agent    *harness.Agent
 	options  cyborg.JSONObject
 	identity map[uuid.UUID]string // of the card of each accelerator
-	forced   bool                 // a detach by force was admitted
+
+	forced      bool // a detach by force was admitted
+	reinstalled bool
 }
 
 // work does everything once, in a random order, and goes on until the clients
@@ -83,6 +85,9 @@ func (o *operator) work(done <-chan struct{}) {
 
 	o.insist(o.update)
 	o.insist(o.takeFromNova)
+	if !o.reinstalled {
+		o.reinstall()
+	}
 	for !o.forced {
 		o.hold(o.client.targets[0])
 		o.pullCard(o.client.targets[0])
@@ -237,7 +242,7 @@ func (o *operator) succeed() {
 	require.NoError(o.t, err)
 	records, err := pgx.Connect(ctx, url)
 	require.NoError(o.t, err)
-	defer records.Close(ctx) //nolint:errcheck // nothing is left to do
+	defer records.Close(ctx)
 
 	instance := func() (now string) {
 		require.NoError(o.t, records.QueryRow(ctx, "SELECT instance FROM hosts WHERE name = $1", host).Scan(&now))
@@ -258,6 +263,7 @@ func (o *operator) succeed() {
 		}
 		return nil
 	})
+
 	o.agent.WaitHeard(o.t)
 	o.see(cyborg.PresencePresent, targets...)
 	o.did("booted", o.now(), targets...)
@@ -294,6 +300,7 @@ func (o *operator) reinstall() {
 			return o.driver("install", http.MethodPost, "", map[string]any{"name": "fake", "options": o.options})
 		})
 		o.see(cyborg.PresencePresent, o.client.targets...)
+		o.reinstalled = true
 		return
 	}
 }
