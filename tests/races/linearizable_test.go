@@ -32,7 +32,6 @@ import (
 // records must agree with what the clients saw.
 func (s *system) raceHistory(t *testing.T) {
 	t.Helper()
-	agent := s.StartAgent(t, "rack", "3xfpga")
 	found := s.park(t, "rack", "3xfpga", handles)
 
 	for _, image := range images() {
@@ -68,7 +67,7 @@ func (s *system) raceHistory(t *testing.T) {
 		defer close(done)
 		all.Wait()
 	}()
-	s.newOperator(t, agent, history, found, optionsOf("3xfpga", handles)).work(done)
+	s.newOperator(t, history, found, optionsOf("3xfpga", handles)).work(done)
 	<-done
 	raced := time.Since(history.began)
 	require.False(t, t.Failed())

@@ -56,7 +56,6 @@ type operator struct {
 	*system
 	t        *testing.T
 	client   *client
-	agent    *harness.Agent
 	options  cyborg.JSONObject
 	identity map[uuid.UUID]string // of the card of each accelerator
 
@@ -223,13 +222,13 @@ func (o *operator) pullCard(target uuid.UUID) {
 func (o *operator) boot() {
 	at := o.now()
 	if o.client.random.IntN(2) == 0 {
-		o.agent.Kill(o.t)
+		o.rack.Kill(o.t)
 	} else {
-		o.agent.Stop(o.t)
+		o.rack.Stop(o.t)
 	}
 	o.did("power off", at, o.client.targets...)
 
-	o.agent.Reboot(o.t)
+	o.rack.Reboot(o.t)
 	o.succeed()
 }
 
@@ -250,7 +249,7 @@ func (o *operator) succeed() {
 	}
 	before := instance()
 	o.did("power on", o.now(), targets...)
-	o.agent.Launch(o.t)
+	o.rack.Launch(o.t)
 
 	harness.Until(o.t, ctx, "another agent", func() error {
 		_, err := records.Exec(ctx, "UPDATE hosts SET last_seen = now() - interval '1 day' WHERE name = $1 AND instance = $2", host, before)
@@ -264,7 +263,7 @@ func (o *operator) succeed() {
 		return nil
 	})
 
-	o.agent.WaitHeard(o.t)
+	o.rack.WaitHeard(o.t)
 	o.see(cyborg.PresencePresent, targets...)
 	o.did("booted", o.now(), targets...)
 }
@@ -305,13 +304,13 @@ func (o *operator) reinstall() {
 	}
 }
 
-// newOperator returns the operator of a host.
-func (s *system) newOperator(t *testing.T, agent *harness.Agent, h *history, found []apiclient.Accelerator, options cyborg.JSONObject) *operator {
+// newOperator returns the operator of the host rack.
+func (s *system) newOperator(t *testing.T, h *history, found []apiclient.Accelerator, options cyborg.JSONObject) *operator {
 	t.Helper()
 	o := &operator{
-		system: s, t: t, agent: agent, options: options, identity: map[uuid.UUID]string{},
+		system: s, t: t, options: options, identity: map[uuid.UUID]string{},
 		client: &client{
-			t: t, number: *clients + 1, random: rand.New(rand.NewPCG(*seed, uint64(*clients+1))), endpoints: s.endpoints, history: h, host: agent.Host,
+			t: t, number: *clients + 1, random: rand.New(rand.NewPCG(*seed, uint64(*clients+1))), endpoints: s.endpoints, history: h, host: s.rack.Host,
 		},
 	}
 
