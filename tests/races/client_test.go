@@ -63,9 +63,9 @@ func (c *client) act() {
 		c.specs(target)
 	case n < 91:
 		c.administer(target, "maintain", map[string]any{"reason": "race"})
-	case n < 96:
+	case n < 95:
 		c.administer(target, "enable", nil)
-	case n < 97:
+	case n < 98:
 		c.whitelist(target)
 	default:
 		c.read(target)

@@ -94,7 +94,8 @@ func (s *system) raceHistory(t *testing.T) {
 	tally := count(actions)
 	t.Logf("%d actions in %s: %v", len(actions), within(raced), tally)
 	for _, name := range []string{
-		"admit claimed", "admit in_use", "end succeeded", "admit by force", "end whitelist succeeded", "end configure succeeded", "pull", "booted", "round ends",
+		"admit claimed", "admit in_use", "end succeeded", "admit by force", "end whitelist succeeded", "end configure succeeded", "admit configure in_use", "pull", "booted",
+		"round ends",
 	} {
 		require.Positive(t, tally[name], "the outcome %q never occurred, so there was no race", name)
 	}

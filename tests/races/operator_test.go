@@ -58,9 +58,7 @@ type operator struct {
 	client   *client
 	options  cyborg.JSONObject
 	identity map[uuid.UUID]string // of the card of each accelerator
-
-	forced      bool // a detach by force was admitted
-	reinstalled bool
+	forced   bool                 // a detach by force was admitted
 }
 
 // work does everything once, in a random order, and goes on until the clients
@@ -82,11 +80,11 @@ func (o *operator) work(done <-chan struct{}) {
 		}
 	}
 
+	o.atRest(o.t, o.client.host)
 	o.insist(o.update)
 	o.insist(o.takeFromNova)
-	if !o.reinstalled {
-		o.reinstall()
-	}
+	o.hold(o.client.targets[0])
+	o.reinstall()
 	for !o.forced {
 		o.hold(o.client.targets[0])
 		o.pullCard(o.client.targets[0])
@@ -281,27 +279,30 @@ func (o *operator) update() answer {
 	return o.driver("update", http.MethodPut, "/fake", map[string]any{"options": o.options})
 }
 
-// reinstall disables the backend, where nobody holds one of its accelerators by
-// then, and enables it again.
+// reinstall disables the backend, which is refused while somebody holds one of its
+// accelerators, and enables it again.
 func (o *operator) reinstall() {
-	for range 3 { // others compete
+	uninstall := func() answer { return o.driver("uninstall", http.MethodDelete, "/fake", nil) }
+	a := uninstall()
+
+	for try := 0; a.status >= http.StatusBadRequest; try++ {
+		if try == 3 { // others compete
+			return
+		}
+
 		for _, target := range o.client.targets {
 			o.detach(target, false)
 		}
-
-		if a := o.driver("uninstall", http.MethodDelete, "/fake", nil); a.status >= http.StatusBadRequest {
-			continue
-		}
-		o.see(cyborg.PresenceMissing, o.client.targets...)
-		o.attach(o.client.targets[0])
-
-		o.insist(func() answer {
-			return o.driver("install", http.MethodPost, "", map[string]any{"name": "fake", "options": o.options})
-		})
-		o.see(cyborg.PresencePresent, o.client.targets...)
-		o.reinstalled = true
-		return
+		a = uninstall()
 	}
+
+	o.see(cyborg.PresenceMissing, o.client.targets...)
+	o.attach(o.client.targets[0])
+
+	o.insist(func() answer {
+		return o.driver("install", http.MethodPost, "", map[string]any{"name": "fake", "options": o.options})
+	})
+	o.see(cyborg.PresencePresent, o.client.targets...)
 }
 
 // newOperator returns the operator of the host rack.
