@@ -91,6 +91,13 @@ func (o *operator) work(done <-chan struct{}) {
 		o.round(o.t)
 		require.False(o.t, o.t.Failed())
 	}
+
+	// A card that was off the bus when it was retired still has what was installed,
+	// and a fake card shows that.
+	for _, target := range o.client.targets {
+		o.client.administer(target, "enable", nil)
+		o.ask(o.client.toReady(target))
+	}
 }
 
 // insist asks until the request is not refused.
