@@ -116,7 +116,8 @@ func (o *operator) hold(target uuid.UUID) {
 		if a := o.attach(target); a.status < http.StatusBadRequest || a.problem.Kind == cyborg.ErrInUse {
 			return
 		}
-		o.ask(o.client.toProgram(target)) // a fence may have refused it
+		o.ask(o.client.toProgram(target)) // a fence may have refused it,
+		o.round(o.t)                      // or a handle in doubt
 	}
 }
 
