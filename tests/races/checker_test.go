@@ -74,6 +74,7 @@ func requireTold(t *testing.T, m porcupine.Model, good, bad *handwritten) {
 
 	require.False(t, porcupine.CheckOperations(m, bad.actions))
 	require.False(t, porcupine.CheckOperations(m, essential(bad.actions)))
+	require.Equal(t, porcupine.Illegal, search(m, bad.actions, searchLimit).result)
 }
 
 // TestCheckerRefusesIllegalHistories checks the checker: for each rule it

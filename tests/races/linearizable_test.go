@@ -166,25 +166,43 @@ type searched struct {
 	states int64 // through which it went
 }
 
+// place is how far a search has come.
+type place struct {
+	state any  // of the model
+	told  bool // an action was told that changes no state, so no other one comes next
+}
+
 // search looks for an order that explains one part of a history. It gives up after
 // so many states of the model, and the result is Unknown then. A limit of time
 // would depend on what else the machine does, and memory can only be limited so.
+//
+// An action that is possible now and changes nothing, such as most refusals and
+// reads, need not be tried later: where an order has it later, there is the same
+// order with it now. Without this rule the number of orders to try would be
+// exponential in the number of clients.
 func search(m porcupine.Model, part []porcupine.Operation, limit int64) searched {
 	var out searched
 	bounded := m
 	bounded.Partition = nil   // it is one part
 	bounded.StepContext = nil // Step takes its place
+	bounded.Init = func() any { return &place{state: m.Init()} }
+	bounded.Equal = func(a, b any) bool { return m.Equal(a.(*place).state, b.(*place).state) }
+
 	bounded.Step = func(state, input, output any) (bool, any) {
-		if out.states >= limit {
-			return false, nil // so the search finds no way on from anywhere, and ends
+		now := state.(*place)
+		if now.told || out.states >= limit {
+			return false, nil // in the end the search finds no way on from anywhere
 		}
 
-		ok, next := m.Step(state, input, output)
-		if ok {
-			several, _ := next.([]any) // of a model that is nondeterministic
-			out.states += max(1, int64(len(several)))
+		ok, next := m.Step(now.state, input, output)
+		if !ok {
+			return false, nil
 		}
-		return ok, next
+
+		several, _ := next.([]any) // of a model that is nondeterministic
+		out.states += max(1, int64(len(several)))
+		now.told = m.Equal(now.state, next)
+		return true, &place{state: next}
 	}
 
 	const forever = 0

@@ -609,10 +609,13 @@ func (a accelerator) shows(seen accelerator) bool {
 }
 
 // step applies an action, and returns the states that may follow; none where its
-// outcome is impossible. Whatever nobody is told may have happened before.
+// outcome is impossible. Whatever nobody is told may have happened before, and may
+// happen afterwards.
 func (a accelerator) step(m action, out outcome) (next []accelerator) {
-	for _, b := range a.hidden(m.accelerator) {
-		next = append(next, b.apply(m, out)...)
+	for _, before := range a.hidden(m.accelerator) {
+		for _, after := range before.apply(m, out) {
+			next = append(next, after.hidden(m.accelerator)...)
+		}
 	}
 	return next
 }
