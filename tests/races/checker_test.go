@@ -157,6 +157,10 @@ func TestCheckerRefusesIllegalHistories(t *testing.T) {
 				at(3, 4, action{name: "admit", request: attach("a")}, outcome{kind: cyborg.ErrChanged}),
 			bad: begin().at(1, 2, action{name: "maintain"}, outcome{seen: maintained}).done(3, 4, x, attach("a")),
 		},
+		"enabled by nobody": { // the order is to maintain and to enable, though it could also be enabled before
+			good: begin().at(1, 9, action{name: "enable"}, outcome{seen: ready}).at(2, 3, action{name: "maintain"}, outcome{seen: maintained}).read(5, 6, ready),
+			bad:  begin().at(7, 9, action{name: "enable"}, outcome{seen: ready}).at(2, 3, action{name: "maintain"}, outcome{seen: maintained}).read(5, 6, ready),
+		},
 		"retired under its user": {
 			good: begin().done(1, 2, x, attach("a")).
 				at(3, 4, action{name: "admit", request: request{kind: cyborg.OperationRetire}}, outcome{kind: cyborg.ErrInUse, by: x}),

@@ -169,16 +169,28 @@ type searched struct {
 // place is how far a search has come.
 type place struct {
 	state any  // of the model
-	told  bool // an action was told that changes no state, so no other one comes next
+	told  bool // an action comes next that only tells this state
+}
+
+// tells reports whether an action changes nothing, whatever the state is.
+func tells(input, output any) bool {
+	m, ok := input.(action)
+	if !ok {
+		return false
+	}
+
+	out := output.(outcome)
+	refused := out.state == "" && (out.kind != "" || out.nothing)
+	return refused || m.name == "read" || m.name == "missing" || m.name == "present"
 }
 
 // search looks for an order that explains one part of a history. It gives up after
 // so many states of the model, and the result is Unknown then. A limit of time
 // would depend on what else the machine does, and memory can only be limited so.
 //
-// An action that is possible now and changes nothing, such as most refusals and
-// reads, need not be tried later: where an order has it later, there is the same
-// order with it now. Without this rule the number of orders to try would be
+// A refusal or a read that is possible now, whichever of the possible states is the
+// true one, need not be tried later: where an order has it later, there is the
+// same order with it now. Without this rule the number of orders to try would be
 // exponential in the number of clients.
 func search(m porcupine.Model, part []porcupine.Operation, limit int64) searched {
 	var out searched
@@ -201,7 +213,7 @@ func search(m porcupine.Model, part []porcupine.Operation, limit int64) searched
 
 		several, _ := next.([]any) // of a model that is nondeterministic
 		out.states += max(1, int64(len(several)))
-		now.told = m.Equal(now.state, next)
+		now.told = tells(input, output) && m.Equal(now.state, next)
 		return true, &place{state: next}
 	}
 
