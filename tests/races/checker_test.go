@@ -158,8 +158,10 @@ func TestCheckerRefusesIllegalHistories(t *testing.T) {
 			bad: begin().at(1, 2, action{name: "maintain"}, outcome{seen: maintained}).done(3, 4, x, attach("a")),
 		},
 		"enabled by nobody": { // the order is to maintain and to enable, though it could also be enabled before
-			good: begin().at(1, 9, action{name: "enable"}, outcome{seen: ready}).at(2, 3, action{name: "maintain"}, outcome{seen: maintained}).read(5, 6, ready),
-			bad:  begin().at(7, 9, action{name: "enable"}, outcome{seen: ready}).at(2, 3, action{name: "maintain"}, outcome{seen: maintained}).read(5, 6, ready),
+			good: begin().read(0, 1, ready).at(2, 9, action{name: "enable"}, outcome{seen: ready}).
+				at(3, 4, action{name: "maintain"}, outcome{seen: maintained}).read(5, 6, ready),
+			bad: begin().read(0, 1, ready).at(7, 9, action{name: "enable"}, outcome{seen: ready}).
+				at(3, 4, action{name: "maintain"}, outcome{seen: maintained}).read(5, 6, ready),
 		},
 		"retired under its user": {
 			good: begin().done(1, 2, x, attach("a")).
