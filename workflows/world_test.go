@@ -298,7 +298,9 @@ func (w *world) requirePermitted(info *activity.Info, args converter.EncodedValu
 	if err == nil && name == workflows.FindImageActivity {
 		err = args.Get(&find)
 		find.Valid, find.Grant = 0, ""
-		sent, _ = grant.StepOf(name, find)
+		if err == nil {
+			sent, err = grant.StepOf(name, find)
+		}
 	} else if err == nil {
 		_, sent.Input, err = grant.Canonical(raw.Payload().GetData())
 	}

@@ -64,8 +64,9 @@ func (j *Journal) Restart(position Position) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 
-	j.opening, j.told = uuid.New(), false
-	return j.write(Change{
+	before := j.opening
+	j.opening = uuid.New()
+	err := j.write(Change{
 		DropSteps:       slices.Collect(maps.Keys(j.state.steps)),
 		DropAttachments: slices.Collect(maps.Keys(j.state.attachments)),
 		DropLoaded:      slices.Collect(maps.Keys(j.state.loaded)),
@@ -73,6 +74,13 @@ func (j *Journal) Restart(position Position) error {
 		DropFloor:       true,
 		Forgot:          position,
 	})
+	if err != nil {
+		j.opening = before
+		return err
+	}
+
+	j.told = false
+	return nil
 }
 
 // Forgot returns the position of the last Restart; zero where there was none.

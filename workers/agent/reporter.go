@@ -339,13 +339,17 @@ func (r *reporter) send(ctx context.Context, whole bool) (agentapi.Report, agent
 // has lost its journal: it asks the hardware, and the conductor says which numbers
 // count.
 func (r *reporter) follow(ctx context.Context, known journal.Position) error {
-	r.follows = known
 	if r.assignments.Holds(known) {
+		r.follows = known
 		return nil
 	}
 
 	r.log.WarnContext(ctx, "the journal was lost, or is an old copy; what it says is forgotten, and the hardware is asked instead")
-	return r.assignments.Restart(known)
+	if err := r.assignments.Restart(known); err != nil {
+		return err
+	}
+	r.follows = known // only now: the next report says that the journal holds it
+	return nil
 }
 
 // takeGrants keeps what a conductor has said about who signs steps. A conductor
