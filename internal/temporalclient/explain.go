@@ -1,16 +1,20 @@
 package temporalclient
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
 
 	"go.temporal.io/api/errordetails/v1"
+	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/contrib/envconfig"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -23,6 +27,7 @@ import (
 // Temporal that is away.
 type explainer struct {
 	address string
+	name    string                     // by which the client asks for Temporal's certificate
 	secure  bool                       // the client speaks TLS
 	tls     *envconfig.ClientConfigTLS // nil for none
 
@@ -38,6 +43,16 @@ const (
 	// askLimit limits the question.
 	askLimit = 3 * time.Second
 )
+
+// explainerOf returns the explainer of a client with these options.
+func explainerOf(options client.Options, from *envconfig.ClientConfigTLS) *explainer {
+	e := &explainer{address: options.HostPort, tls: from}
+	e.name, _, _ = net.SplitHostPort(options.HostPort)
+	if secure := options.ConnectionOptions.TLS; secure != nil {
+		e.secure, e.name = true, cmp.Or(secure.ServerName, e.name)
+	}
+	return e
+}
 
 // intercept is the interceptor of the client. It is within the SDK's own, so that
 // these see the same codes as without it.
@@ -75,7 +90,7 @@ func withReason(err error) error {
 // reached.
 func (e *explainer) unavailable(ctx context.Context, err error) error {
 	if wrong := e.ask(ctx); wrong != "" {
-		return status.Errorf(codes.Unavailable, "Temporal at %s %s", e.address, wrong)
+		return status.Errorf(codes.Unavailable, "Temporal at %s %s (%s)", e.address, wrong, status.Convert(err).Message())
 	}
 	return err
 }
@@ -93,18 +108,21 @@ func (e *explainer) ask(ctx context.Context) string {
 
 // handshake makes a connection as the client does, but for one thing: it believes
 // whatever the other end shows, because it only wants to know what that asks for.
-// Nothing is sent but the certificate.
+// Nothing is sent but the certificate. It asks nothing where the client goes by way
+// of a proxy: Temporal need not be there without one.
 func (e *explainer) handshake(ctx context.Context) string {
 	// The call may have used up its own time.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
 	defer cancel()
+	if proxy, err := http.ProxyFromEnvironment(&http.Request{URL: &url.URL{Scheme: "https", Host: e.address}}); err != nil || proxy != nil {
+		return ""
+	}
 	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", e.address)
 	if err != nil {
 		return ""
 	}
 	defer raw.Close() //nolint:errcheck // nothing was written to it that anybody waits for
 
-	name, _, _ := net.SplitHostPort(e.address)
 	requested, shown := false, tls.Certificate{}
 	if hasCertificate(e.tls) {
 		if shown, err = certificateOf(e.tls); err != nil {
@@ -112,7 +130,7 @@ func (e *explainer) handshake(ctx context.Context) string {
 		}
 	}
 	connection := tls.Client(raw, &tls.Config{
-		ServerName: name, NextProtos: []string{"h2"},
+		ServerName: e.name, NextProtos: []string{"h2"},
 		InsecureSkipVerify: true, //nolint:gosec // see above
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			requested = true
@@ -131,11 +149,14 @@ func (e *explainer) handshake(ctx context.Context) string {
 		}
 	}
 
+	// Where a certificate is asked for, only an alert says that it was not enough: many
+	// proxies ask for one and go on without it.
 	alert, _ := errors.AsType[*net.OpError](err)
+	refused := requested && alert != nil && alert.Op == "remote error" // as crypto/tls names an alert of the other end
 	switch {
-	case requested && !hasCertificate(e.tls):
+	case refused && !hasCertificate(e.tls):
 		return "asks for a certificate: set temporal.tls.cert, temporal.tls.key and temporal.tls.ca, or enroll the host, and start this process again"
-	case requested && alert != nil && alert.Op == "remote error": // as crypto/tls names an alert of the other end
+	case refused:
 		return fmt.Sprintf("refuses the certificate of this process (%s): it takes those that its own authority has signed, that are valid now and were not revoked", alert.Err)
 	case speaks && !e.secure:
 		return "speaks TLS: set temporal.tls.enabled, and temporal.tls.ca if its authority is not one of the system's"

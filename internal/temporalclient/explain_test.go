@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -15,8 +16,11 @@ import (
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/contrib/envconfig"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/config"
@@ -61,10 +65,16 @@ func serveRefusing(t *testing.T, from *pki.Authority) string {
 		Files: pki.Files{Cert: own, Key: own, CA: from.CertificateFile()}, ClientAuth: tls.RequireAndVerifyClientCert,
 	})
 	require.NoError(t, err)
+	return serve(t, serving, refusing{})
+}
+
+// serve serves a Temporal until the test ends, and returns its address.
+func serve(t *testing.T, serving *tls.Config, temporal workflowservice.WorkflowServiceServer) string {
+	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(serving)))
-	workflowservice.RegisterWorkflowServiceServer(server, refusing{})
+	workflowservice.RegisterWorkflowServiceServer(server, temporal)
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(server.Stop)
 	return listener.Addr().String()
@@ -96,6 +106,9 @@ func TestErrorsSayWhatIsWrong(t *testing.T) {
 		_, err = lazy.WorkflowService().GetSystemInfo(t.Context(), &workflowservice.GetSystemInfoRequest{})
 		lazy.Close()
 		require.ErrorContains(t, err, test.says, name)
+		if test.do != "" {
+			require.ErrorContains(t, err, " (connection error: ", name) // gRPC's own text
+		}
 
 		var out bytes.Buffer
 		NewLogger(slog.New(slog.NewTextHandler(&out, nil))).Warn("Failed to poll for task.", "Error", err)
@@ -108,6 +121,46 @@ func TestErrorsSayWhatIsWrong(t *testing.T) {
 		require.Contains(t, last.Do, test.do, name)
 		require.NotContains(t, last.Do, "Start it", name)
 	}
+}
+
+// unavailable is a Temporal whose proxy asks for a certificate, takes clients without
+// one, and finds nobody behind it.
+type unavailable struct {
+	workflowservice.UnimplementedWorkflowServiceServer
+}
+
+func (unavailable) GetSystemInfo(context.Context, *workflowservice.GetSystemInfoRequest) (*workflowservice.GetSystemInfoResponse, error) {
+	return nil, status.Error(codes.Unavailable, "no healthy upstream")
+}
+
+// TestOptionalCertificate: a certificate that is asked for and not missed is not what
+// is wrong, and the question asks for Temporal by the name that the client uses.
+func TestOptionalCertificate(t *testing.T) {
+	t.Parallel()
+	ours := authority(t)
+	own := issue(t, ours, identity.Server, "temporal")
+	serving, err := pki.Server(pki.ServerOptions{
+		Files: pki.Files{Cert: own, Key: own, CA: ours.CertificateFile()}, ClientAuth: tls.VerifyClientCertIfGiven,
+	})
+	require.NoError(t, err)
+	var names sync.Map
+	chosen := serving.GetConfigForClient
+	serving.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		names.Store(hello.ServerName, true)
+		return chosen(hello)
+	}
+	address := serve(t, serving, unavailable{})
+
+	options, err := Options(config.Temporal{Address: address, TLS: config.TemporalTLS{CA: ours.CertificateFile(), ServerName: "temporal.lab"}},
+		slog.New(slog.DiscardHandler), "test")
+	require.NoError(t, err)
+	e := explainerOf(options, &envconfig.ClientConfigTLS{ServerCACertPath: ours.CertificateFile()})
+	require.Empty(t, e.handshake(t.Context()))
+	_, asked := names.Load("temporal.lab")
+	require.True(t, asked)
+
+	plain := status.Error(codes.Unavailable, "no healthy upstream")
+	require.Equal(t, plain, e.unavailable(t.Context(), plain))
 }
 
 // TestOwnCertificate: a process learns from its own files that it has the
