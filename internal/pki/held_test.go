@@ -64,6 +64,32 @@ func TestHeldCertificateIsRenewedWhileItsHolderRuns(t *testing.T) {
 	})
 }
 
+// TestHeldCertificateThatCannotBeRead: the file stays as it is, because the key in it
+// may be good.
+func TestHeldCertificateThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	authority, err := Make(filepath.Join(dir, "ca"))
+	require.NoError(t, err)
+	path := filepath.Join(dir, "t.pem")
+	require.NoError(t, os.Symlink(path, path)) // for root, too, there is nothing to read
+
+	_, err = authority.Hold(path, temporalLeaf(24*time.Hour))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
+	require.ErrorContains(t, err, "cannot be read, and stays as it is")
+	link, err := os.Readlink(path)
+	require.NoError(t, err)
+	require.Equal(t, path, link)
+
+	// What is broken is replaced.
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, os.WriteFile(path, []byte("half"), 0o600))
+	_, err = authority.Hold(path, temporalLeaf(24*time.Hour))
+	require.NoError(t, err)
+	_, err = tls.LoadX509KeyPair(path, path)
+	require.NoError(t, err)
+}
+
 // TestAuthorityOfAnotherTime: an authority that was made under a wrong clock signs
 // nothing that anybody would accept, and says what to do.
 func TestAuthorityOfAnotherTime(t *testing.T) {
