@@ -21,27 +21,24 @@ import (
 // its own log, which a process has one of. So this is called once, before anything
 // of gRPC is used.
 func LogRefusedConnections(log *slog.Logger) {
-	grpclog.SetLoggerV2(grpclog.NewLoggerV2(&handshakes{log: log, told: map[refused]time.Time{}}, io.Discard, io.Discard))
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(&handshakes{log: log, told: map[string]time.Time{}}, io.Discard, io.Discard))
 }
 
 const (
-	// tellAgain is how often the same refusal of one address is logged: clients try
-	// again and again, and they need no certificate for that.
+	// tellAgain is how often a refusal of one address is logged, whatever its reason:
+	// clients try again and again, they need no certificate for that, and they can
+	// choose among the reasons.
 	tellAgain = time.Minute
-	// mostTold is how many refusals are told apart; all others count as one.
+	// mostTold is how many addresses are told apart; all others count as one.
 	mostTold = 1000
 )
-
-// refused is what is logged once in a while. The zero value stands for all that are
-// not told apart.
-type refused struct{ address, reason string }
 
 // handshakes reads gRPC's log for refused connections.
 type handshakes struct {
 	log *slog.Logger
 
 	mu   sync.Mutex
-	told map[refused]time.Time
+	told map[string]time.Time // by address; empty for all that are not told apart
 }
 
 // Write reads one line.
@@ -55,32 +52,32 @@ func (h *handshakes) Write(line []byte) (int, error) {
 	if err != nil {
 		address = peer
 	}
-	if h.due(refused{address, reason}, time.Now()) {
+	if h.due(address, time.Now()) {
 		h.log.WarnContext(context.Background(), "a connection to Temporal was refused", "peer", peer, "error", reason)
 	}
 	return len(line), nil
 }
 
-// due says whether to log a refusal now.
-func (h *handshakes) due(what refused, now time.Time) bool {
+// due says whether to log a refusal of an address now.
+func (h *handshakes) due(address string, now time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	if _, known := h.told[what]; !known && len(h.told) >= mostTold {
+	if _, known := h.told[address]; !known && len(h.told) >= mostTold {
 		for one, at := range h.told {
 			if now.Sub(at) >= tellAgain {
 				delete(h.told, one)
 			}
 		}
 		if len(h.told) >= mostTold {
-			what = refused{}
+			address = ""
 		}
 	}
 
-	if at, known := h.told[what]; known && now.Sub(at) < tellAgain {
+	if at, known := h.told[address]; known && now.Sub(at) < tellAgain {
 		return false
 	}
-	h.told[what] = now
+	h.told[address] = now
 	return true
 }
 
