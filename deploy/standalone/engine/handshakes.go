@@ -15,13 +15,34 @@ import (
 
 // LogRefusedConnections has the log say who tried to connect to Temporal, and why
 // that failed: mostly a client without a certificate, or with one that is not good.
-// Whoever has such a client learns it from the log of either end.
+// Whoever has such a client learns it from the log of either end. The log also gets
+// the errors of gRPC.
 //
 // Temporal makes its gRPC server itself, and gRPC tells of such connections only in
 // its own log, which a process has one of. So this is called once, before anything
 // of gRPC is used.
 func LogRefusedConnections(log *slog.Logger) {
-	grpclog.SetLoggerV2(grpclog.NewLoggerV2(&handshakes{log: log, told: map[string]time.Time{}}, io.Discard, io.Discard))
+	grpclog.SetLoggerV2(logOf(&handshakes{log: log, told: map[string]time.Time{}}, log))
+}
+
+// logOf returns a log for gRPC, of which handshakes reads all lines, and whose errors
+// are in our log.
+func logOf(handshakes io.Writer, log *slog.Logger) grpclog.LoggerV2 {
+	return grpclog.NewLoggerV2(handshakes, io.Discard, failures{log})
+}
+
+// failures writes the errors of gRPC to the log.
+type failures struct{ log *slog.Logger }
+
+// Write logs one line. It begins with the time and the severity, which the log has
+// itself.
+func (f failures) Write(line []byte) (int, error) {
+	text := strings.TrimSpace(string(line))
+	if _, said, ok := strings.Cut(text, "ERROR: "); ok {
+		text = said
+	}
+	f.log.ErrorContext(context.Background(), "gRPC has failed", "error", text)
+	return len(line), nil
 }
 
 const (

@@ -55,6 +55,21 @@ func TestRefusedConnectionsAreLoggedOnce(t *testing.T) {
 	})
 }
 
+// TestErrorsOfGRPCAreLogged: what else gRPC says is not lost, unless it is no error.
+func TestErrorsOfGRPCAreLogged(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&out, nil))
+	said := logOf(&handshakes{log: log, told: map[string]time.Time{}}, log)
+	said.Info("[core] ListenSocket created")
+	said.Warning("[core] one address does not answer")
+	require.Empty(t, out.String())
+
+	said.Errorf("[core] grpc: server failed to encode response: %v", io.ErrShortWrite)
+	require.Equal(t, 1, strings.Count(out.String(), "\n"), out.String())
+	require.Contains(t, out.String(), `level=ERROR msg="gRPC has failed" error="[core] grpc: server failed to encode response: short write"`)
+}
+
 // RefusedConnections is the log of the connections that were refused while the
 // tests of this process run, each of them: gRPC has one log, and all tests one address.
 var RefusedConnections lines
@@ -86,6 +101,7 @@ func (l *lines) Has(text string) bool {
 }
 
 func TestMain(m *testing.M) {
-	grpclog.SetLoggerV2(grpclog.NewLoggerV2(eachRefused{slog.New(slog.NewTextHandler(&RefusedConnections, nil))}, io.Discard, io.Discard))
+	log := slog.New(slog.NewTextHandler(&RefusedConnections, nil))
+	grpclog.SetLoggerV2(logOf(eachRefused{log}, log))
 	postgrestest.Main(m)
 }
