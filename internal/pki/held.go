@@ -36,7 +36,9 @@ type Held struct {
 // Hold returns the certificate in the file. It makes a new one where there is none,
 // or one that the authority has not signed, that holds something else than the leaf
 // or that must be renewed. The key stays the same as long as the authority does.
-// Run keeps the certificate valid.
+// Run keeps the certificate valid. Where one of the authority is there and cannot be
+// renewed now, because a clock is wrong for one, Run says so: it may do, and another
+// clock may be right.
 func (a *Authority) Hold(path string, leaf Leaf) (*Held, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -44,7 +46,12 @@ func (a *Authority) Hold(path string, leaf Leaf) (*Held, error) {
 	}
 
 	h := &Held{authority: a, path: path, leaf: leaf}
-	return h, h.Renew(time.Now())
+	if err := h.Renew(time.Now()); err != nil {
+		if text, unread := os.ReadFile(path); unread != nil || h.own(text) == nil {
+			return nil, err
+		}
+	}
+	return h, nil
 }
 
 // Files returns where the certificate, its key and its authority are, for Server
@@ -138,13 +145,14 @@ func (h *Held) Run(ctx context.Context, log *slog.Logger) {
 	ticker := time.NewTicker(lookAgain)
 	defer ticker.Stop()
 	for {
+		if err := h.Renew(time.Now()); err != nil {
+			log.ErrorContext(ctx, "a certificate cannot be renewed", "identity", h.leaf.Identity.String(), "error", err, "hint", cyborg.AsError(err).Hint)
+		}
+
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			if err := h.Renew(time.Now()); err != nil {
-				log.ErrorContext(ctx, "a certificate cannot be renewed", "identity", h.leaf.Identity.String(), "error", err)
-			}
 		}
 	}
 }

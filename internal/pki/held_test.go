@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/pem"
@@ -91,13 +92,19 @@ func TestHeldCertificateThatCannotBeRead(t *testing.T) {
 }
 
 // TestAuthorityOfAnotherTime: an authority that was made under a wrong clock signs
-// nothing that anybody would accept, and says what to do.
+// nothing that anybody would accept, and says what to do. What it has signed before
+// goes on: the clock may be wrong only now.
 func TestAuthorityOfAnotherTime(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for name, from := range map[string]time.Time{"past": now.Add(-2 * AuthorityLife), "future": now.Add(AuthorityLife)} {
 		dir := t.TempDir()
 		made, err := Make(dir)
+		require.NoError(t, err)
+		there := filepath.Join(dir, "there.pem")
+		_, err = made.Hold(there, temporalLeaf(AuthorityLife))
+		require.NoError(t, err)
+		before, err := os.ReadFile(there)
 		require.NoError(t, err)
 		der, err := signItself(made.key, from, from.Add(AuthorityLife))
 		require.NoError(t, err)
@@ -108,6 +115,19 @@ func TestAuthorityOfAnotherTime(t *testing.T) {
 		_, err = authority.Hold(filepath.Join(dir, "t.pem"), temporalLeaf(AuthorityLife))
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), name)
 		require.ErrorContains(t, err, "and now it is ", name)
-		require.Contains(t, cyborg.AsError(err).Hint, "Look at this machine's clock", name)
+		require.Contains(t, cyborg.AsError(err).Hint, map[string]string{"past": "The authority has ended", "future": "Look at this machine's clock"}[name])
+
+		held, err := authority.Hold(there, temporalLeaf(AuthorityLife, "another"))
+		require.NoError(t, err)
+		after, err := os.ReadFile(there)
+		require.NoError(t, err)
+		require.Equal(t, before, after, name)
+
+		var out bytes.Buffer
+		ended, end := context.WithCancel(t.Context())
+		end()
+		held.Run(ended, slog.New(slog.NewTextHandler(&out, nil)))
+		require.Contains(t, out.String(), "a certificate cannot be renewed", "at once")
+		require.Contains(t, out.String(), "and now it is ", name)
 	}
 }
