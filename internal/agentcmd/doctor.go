@@ -53,8 +53,11 @@ func (p program) doctorCommand() *cobra.Command {
 				return
 			}
 
-			if err := checkIdentity(c); err != nil {
+			if err := c.Agent.TLS.Files().CheckOwn(ownIdentity(c)); err != nil {
 				f.Error("certificate", err, "Give the agent the certificate of its host.")
+			}
+			if err := temporalclient.CheckIdentity(c.Temporal, ownIdentity(c)); err != nil {
+				f.Warn("certificate for Temporal", err.Error(), "A Temporal that goes by identities refuses this process. "+cyborg.AsError(err).Hint)
 			}
 			f.OKf("configuration", "is good; this host is %s", c.Agent.Host)
 

@@ -43,7 +43,7 @@ func doctorCommand() *cobra.Command {
 			f.OKf("configuration", "is good")
 			alive := examineDatabase(cmd.Context(), f, c)
 			if err := temporalclient.CheckIdentity(c.Temporal, ownIdentity(c)); err != nil {
-				f.Error("certificate", err, "Correct temporal.tls.")
+				f.Warn("certificate for Temporal", err.Error(), "A Temporal that goes by identities refuses this process. "+cyborg.AsError(err).Hint)
 			}
 			temporalclient.Examine(cmd.Context(), f, c.Temporal, temporalclient.Examination{
 				Histories: c.Retention.Histories, Attributes: workflows.SearchAttributes(),
@@ -174,8 +174,6 @@ func examineListeners(ctx context.Context, f *doctor.Findings, c *config.Config)
 		if given.Cert != "" {
 			if _, err := pki.Server(pki.ServerOptions{Files: given.Files()}); err != nil {
 				f.Error("certificate of "+setting, err, "Put a certificate and its key there, and authorities that can be read.")
-			} else if err := checkIdentity(given.Files(), ownIdentity(c)); err != nil {
-				f.Error("certificate of "+setting, err, "")
 			} else {
 				f.CertificateFile(setting+".tls.cert", given.Cert, time.Now())
 			}
@@ -200,6 +198,9 @@ func examineListeners(ctx context.Context, f *doctor.Findings, c *config.Config)
 		examine("api", c.API.Listen, c.API.TLS)
 	}
 	if c.Server.Has(config.RoleConductor) {
+		if err := c.AgentEndpoint.TLS.Files().CheckOwn(ownIdentity(c)); err != nil {
+			f.Error("certificate of agent_endpoint", err, "")
+		}
 		examine("agent_endpoint", c.AgentEndpoint.Listen, c.AgentEndpoint.TLS)
 	}
 }
