@@ -53,8 +53,8 @@ func (p program) doctorCommand() *cobra.Command {
 				return
 			}
 
-			if err := c.Agent.TLS.Files().CheckOwn(ownIdentity(c)); err != nil {
-				f.Error("configuration", cyborg.Errorf(cyborg.ErrInvalid, "agent.tls: %w", err), "Give the agent the certificate of its host.")
+			if err := c.Agent.TLS.Files().CheckOwn("agent.tls.cert", ownIdentity(c)); err != nil {
+				f.Error("configuration", err, "Give the agent the certificate of its host.")
 			} else {
 				f.OKf("configuration", "is good; this host is %s", c.Agent.Host)
 			}

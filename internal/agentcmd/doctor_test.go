@@ -32,7 +32,8 @@ func TestDoctorExaminesEachCertificateOnce(t *testing.T) {
 	require.NotContains(t, own, "certificate for Temporal")
 
 	foreign := examine(issueFor(t, "h2"))
-	require.Contains(t, foreign, "failed   configuration: agent.tls: ")
+	require.Contains(t, foreign, "failed   configuration: agent.tls.cert ")
+	require.Contains(t, foreign, "-> Give it a certificate of its own. ")
 	require.Contains(t, foreign, "warning  certificate for Temporal: ")
 	require.NotContains(t, foreign, "is good")
 }

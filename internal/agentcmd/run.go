@@ -31,8 +31,8 @@ func (p program) run(cmd *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
-	if err := c.Agent.TLS.Files().CheckOwn(ownIdentity(c)); err != nil {
-		return cyborg.Errorf(cyborg.ErrInvalid, "agent.tls: %w", err)
+	if err := c.Agent.TLS.Files().CheckOwn("agent.tls.cert", ownIdentity(c)); err != nil {
+		return err
 	}
 	temporalclient.WarnOfIdentity(ctx, c.Temporal, ownIdentity(c), log)
 

@@ -43,12 +43,14 @@ func (c *Config) CheckCertificates(process Process) error {
 	}
 
 	for _, one := range used {
-		err := one.files.Check()
-		if err == nil && one.own != (identity.Identity{}) {
-			err = one.files.CheckOwn(one.own)
-		}
-		if err != nil {
+		if err := one.files.Check(); err != nil {
 			return cyborg.Errorf(cyborg.ErrInvalid, "%s: %w", one.setting, err)
+		}
+		if one.own == (identity.Identity{}) {
+			continue
+		}
+		if err := one.files.CheckOwn(one.setting+".cert", one.own); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -36,9 +36,9 @@ func (f Files) Check() error {
 	return err
 }
 
-// CheckOwn is identity.CheckOwn for the certificate in the files; without one there is
-// no error.
-func (f Files) CheckOwn(own identity.Identity) error {
+// CheckOwn is identity.CheckOwn for the certificate in the files, which the setting
+// names; without one there is no error.
+func (f Files) CheckOwn(setting string, own identity.Identity) error {
 	if f.Cert == "" {
 		return nil
 	}
@@ -51,7 +51,7 @@ func (f Files) CheckOwn(own identity.Identity) error {
 	if err != nil {
 		return err
 	}
-	return identity.CheckOwn("the certificate "+f.Cert, current.Leaf, own)
+	return identity.CheckOwn(setting+" "+f.Cert, current.Leaf, own)
 }
 
 // reloaded is what was read from files that may be replaced at any time.

@@ -169,11 +169,14 @@ func examineDatabase(ctx context.Context, f *doctor.Findings, c *config.Config) 
 // examineListeners examines ports and certificates. A port that is in use is no
 // failure, because the server itself may run.
 func examineListeners(ctx context.Context, f *doctor.Findings, c *config.Config) {
-	// examine examines one listener. setting is its section of the configuration.
-	examine := func(setting, address string, given config.ServerTLS) {
+	// examine examines one listener. setting is its section of the configuration, and
+	// own says whether the certificate is that of a server.
+	examine := func(setting, address string, given config.ServerTLS, own func(*config.Config) error) {
 		if given.Cert != "" {
 			if _, err := pki.Server(pki.ServerOptions{Files: given.Files()}); err != nil {
 				f.Error("certificate of "+setting, err, "Put a certificate and its key there, and authorities that can be read.")
+			} else if err := own(c); err != nil {
+				f.Error("certificate of "+setting, err, "")
 			} else {
 				f.CertificateFile(setting+".tls.cert", given.Cert, time.Now())
 			}
@@ -195,12 +198,9 @@ func examineListeners(ctx context.Context, f *doctor.Findings, c *config.Config)
 	}
 
 	if c.Server.Has(config.RoleAPI) {
-		examine("api", c.API.Listen, c.API.TLS)
+		examine("api", c.API.Listen, c.API.TLS, func(*config.Config) error { return nil })
 	}
 	if c.Server.Has(config.RoleConductor) {
-		if err := c.AgentEndpoint.TLS.Files().CheckOwn(ownIdentity(c)); err != nil {
-			f.Error("certificate of agent_endpoint", err, "")
-		}
-		examine("agent_endpoint", c.AgentEndpoint.Listen, c.AgentEndpoint.TLS)
+		examine("agent_endpoint", c.AgentEndpoint.Listen, c.AgentEndpoint.TLS, checkEndpoint)
 	}
 }

@@ -71,16 +71,15 @@ func Listen(ctx context.Context, c *config.Config, log *slog.Logger) (*Listeners
 		if err := CheckEnrollment(c); err != nil {
 			return nil, errors.Join(err, l.Close())
 		}
-		// Agents would refuse it. Callers of the API look at names only.
-		if err := c.AgentEndpoint.TLS.Files().CheckOwn(ownIdentity(c)); err != nil {
-			return nil, errors.Join(cyborg.Errorf(cyborg.ErrInvalid, "agent_endpoint.listen: %w", err), l.Close())
-		}
 
 		authenticated := c.AgentEndpoint.TLS.ClientCA != ""
 		l.agents, err = open("agent_endpoint.listen", c.AgentEndpoint.Listen,
 			pki.ServerOptions{
 				Files: c.AgentEndpoint.TLS.Files(), ClientAuth: tls.RequireAndVerifyClientCert, Enrolls: c.Identity.Authority, Refuse: l.revoked.Check,
 			}, authenticated)
+		if err == nil {
+			err = checkEndpoint(c)
+		}
 		if err != nil {
 			return nil, errors.Join(err, l.Close())
 		}
@@ -94,6 +93,12 @@ func Listen(ctx context.Context, c *config.Config, log *slog.Logger) (*Listeners
 	}
 
 	return &l, nil
+}
+
+// checkEndpoint returns an error where the certificate of the agent endpoint is not a
+// server's: agents would refuse it. Callers of the API look at names only.
+func checkEndpoint(c *config.Config) error {
+	return c.AgentEndpoint.TLS.Files().CheckOwn("agent_endpoint.tls.cert", ownIdentity(c))
 }
 
 // ConnectAgents has the agents' endpoint served on a listener that only this

@@ -146,13 +146,13 @@ func TestTheAgentEndpointNeedsTheCertificateOfAServer(t *testing.T) {
 
 		c.AgentEndpoint.TLS = c.API.TLS
 		_, err = Listen(t.Context(), c, slog.New(slog.DiscardHandler))
-		says := "the certificate " + files.Cert + " is the certificate of spiffe://cyborg/" + string(role) + "/"
+		says := ".tls.cert " + files.Cert + " is the certificate of spiffe://cyborg/" + string(role) + "/"
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
-		require.ErrorContains(t, err, "agent_endpoint.listen: "+says)
-		require.ErrorContains(t, c.CheckCertificates(config.ProcessServer), "agent_endpoint.tls: "+says)
-		require.ErrorContains(t, c.CheckCertificates(config.ProcessStandalone), "agent_endpoint.tls: "+says)
+		require.ErrorContains(t, err, "agent_endpoint"+says)
+		require.ErrorContains(t, c.CheckCertificates(config.ProcessServer), "agent_endpoint"+says)
+		require.ErrorContains(t, c.CheckCertificates(config.ProcessStandalone), "agent_endpoint"+says)
 
 		c.Standalone.TemporalTLS = config.ServerTLS{Cert: files.Cert, Key: files.Key, ClientCA: files.CA}
-		require.ErrorContains(t, c.CheckCertificates(config.ProcessTemporal), "standalone.temporal_tls: "+says)
+		require.ErrorContains(t, c.CheckCertificates(config.ProcessTemporal), "standalone.temporal_"+says[1:])
 	}
 }
