@@ -77,6 +77,7 @@ func Examine(ctx context.Context, f *doctor.Findings, c config.Temporal, want Ex
 	}
 
 	f.OKf("temporal", "answers at %s in %s", options.HostPort, time.Since(asked).Round(time.Millisecond))
+	examinePeer(ctx, f, c, options)
 
 	if !e.namespaceIsThere(ctx, want.Histories) {
 		return
@@ -108,6 +109,18 @@ func examineFiles(f *doctor.Findings, c config.Temporal, want Examination) {
 	}
 	if ca := profile.TLS.ServerCACertPath; !slices.Contains(known, ca) {
 		f.CertificateFile("temporal.tls.ca", ca, time.Now())
+	}
+}
+
+// examinePeer checks for how long Temporal's own certificate is valid, where this
+// client speaks TLS with it and can see it.
+func examinePeer(ctx context.Context, f *doctor.Findings, c config.Temporal, options client.Options) {
+	profile, err := profileOf(c, nil)
+	if err != nil || options.ConnectionOptions.TLS == nil {
+		return // Options has said what is wrong
+	}
+	if _, peer := explainerOf(options, profile.TLS).handshake(ctx); peer != nil {
+		f.Certificate("Temporal", peer, time.Now())
 	}
 }
 

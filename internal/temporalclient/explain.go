@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -101,7 +102,8 @@ func (e *explainer) ask(ctx context.Context) string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.asked.IsZero() || time.Since(e.asked) >= askAgain {
-		e.asked, e.last = time.Now(), e.handshake(ctx)
+		e.asked = time.Now()
+		e.last, _ = e.handshake(ctx)
 	}
 	return e.last
 }
@@ -109,24 +111,25 @@ func (e *explainer) ask(ctx context.Context) string {
 // handshake makes a connection as the client does, but for one thing: it believes
 // whatever the other end shows, because it only wants to know what that asks for.
 // Nothing is sent but the certificate. It asks nothing where the client goes by way
-// of a proxy: Temporal need not be there without one.
-func (e *explainer) handshake(ctx context.Context) string {
+// of a proxy: Temporal need not be there without one. It returns what is wrong, as ask
+// does, and the certificate of the other end; nil for none.
+func (e *explainer) handshake(ctx context.Context) (wrong string, peer *x509.Certificate) {
 	// The call may have used up its own time.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
 	defer cancel()
 	if proxy, err := http.ProxyFromEnvironment(&http.Request{URL: &url.URL{Scheme: "https", Host: e.address}}); err != nil || proxy != nil {
-		return ""
+		return "", nil
 	}
 	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", e.address)
 	if err != nil {
-		return ""
+		return "", nil
 	}
 	defer raw.Close() //nolint:errcheck // nothing was written to it that anybody waits for
 
 	requested, shown := false, tls.Certificate{}
 	if hasCertificate(e.tls) {
 		if shown, err = certificateOf(e.tls); err != nil {
-			return ""
+			return "", nil
 		}
 	}
 	connection := tls.Client(raw, &tls.Config{
@@ -149,19 +152,23 @@ func (e *explainer) handshake(ctx context.Context) string {
 		}
 	}
 
+	if chain := connection.ConnectionState().PeerCertificates; len(chain) > 0 {
+		peer = chain[0]
+	}
+
 	// Where a certificate is asked for, only an alert says that it was not enough: many
 	// proxies ask for one and go on without it.
 	alert, _ := errors.AsType[*net.OpError](err)
 	refused := requested && alert != nil && alert.Op == "remote error" // as crypto/tls names an alert of the other end
 	switch {
 	case refused && !hasCertificate(e.tls):
-		return "asks for a certificate: set temporal.tls.cert, temporal.tls.key and temporal.tls.ca, or enroll the host, and start this process again"
+		return "asks for a certificate: set temporal.tls.cert, temporal.tls.key and temporal.tls.ca, or enroll the host, and start this process again", peer
 	case refused:
-		return fmt.Sprintf("refuses the certificate of this process (%s): it takes those that its own authority has signed, that are valid now and were not revoked", alert.Err)
+		return fmt.Sprintf("refuses the certificate of this process (%s): it takes those that its own authority has signed, that are valid now and were not revoked", alert.Err), peer
 	case speaks && !e.secure:
-		return "speaks TLS: set temporal.tls.enabled, and temporal.tls.ca if its authority is not one of the system's"
+		return "speaks TLS: set temporal.tls.enabled, and temporal.tls.ca if its authority is not one of the system's", peer
 	}
-	return ""
+	return "", peer
 }
 
 // remedy returns what to do about a Temporal that does not answer.
