@@ -32,17 +32,23 @@ type explainer struct {
 	secure  bool                       // the client speaks TLS
 	tls     *envconfig.ClientConfigTLS // nil for none
 
-	mu    sync.Mutex // guards the fields below
-	asked time.Time
-	last  string // what was wrong then
+	mu     sync.Mutex // guards the fields below
+	asking *question  // the last one; nil before the first
+}
+
+// question is one that is asked, or was. Many calls fail at once, and wait for one
+// answer.
+type question struct {
+	answered chan struct{} // closed with the answer
+	at       time.Time     // of the answer
+	wrong    string        // as ask returns it
 }
 
 const (
-	// askAgain is for how long the answer of Temporal's listener counts: many calls
-	// fail at once.
+	// askAgain is for how long the answer of Temporal's listener counts.
 	askAgain = 5 * time.Second
-	// askLimit limits the question.
-	askLimit = 3 * time.Second
+	// askLimit limits the question. A call waits for it only as long as it may itself.
+	askLimit = 10 * time.Second
 )
 
 // explainerOf returns the explainer of a client with these options.
@@ -97,15 +103,42 @@ func (e *explainer) unavailable(ctx context.Context, err error) error {
 }
 
 // ask connects to Temporal and returns what is wrong with how this client speaks
-// to it, as the end of a sentence; empty for nothing.
+// to it, as the end of a sentence; empty for nothing, and where ctx ends before that
+// is known. The next call that fails learns it then.
 func (e *explainer) ask(ctx context.Context) string {
+	asked := e.question(ctx)
+	select {
+	case <-asked.answered:
+		return asked.wrong
+	case <-ctx.Done():
+		return ""
+	}
+}
+
+// question returns the one that is being asked, or whose answer still counts, or else
+// asks it.
+func (e *explainer) question(ctx context.Context) *question {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.asked.IsZero() || time.Since(e.asked) >= askAgain {
-		e.asked = time.Now()
-		e.last, _ = e.handshake(ctx)
+	if e.asking != nil {
+		select {
+		case <-e.asking.answered:
+			if time.Since(e.asking.at) < askAgain {
+				return e.asking
+			}
+		default:
+			return e.asking
+		}
 	}
-	return e.last
+
+	asked := &question{answered: make(chan struct{})}
+	e.asking = asked
+	go func() {
+		asked.wrong, _ = e.handshake(context.WithoutCancel(ctx)) // others wait for it, too
+		asked.at = time.Now()
+		close(asked.answered)
+	}()
+	return asked
 }
 
 // handshake makes a connection as the client does, but for one thing: it believes
@@ -114,8 +147,7 @@ func (e *explainer) ask(ctx context.Context) string {
 // of a proxy: Temporal need not be there without one. It returns what is wrong, as ask
 // does, and the certificate of the other end; nil for none.
 func (e *explainer) handshake(ctx context.Context) (wrong string, peer *x509.Certificate) {
-	// The call may have used up its own time.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
 	defer cancel()
 	if proxy, err := http.ProxyFromEnvironment(&http.Request{URL: &url.URL{Scheme: "https", Host: e.address}}); err != nil || proxy != nil {
 		return "", nil
