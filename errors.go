@@ -37,7 +37,7 @@ const (
 	ErrBusy            ErrorKind = "busy"            // the device is busy for a moment
 	ErrHostSilent      ErrorKind = "host_silent"     // the agent of the host does not answer
 	ErrOtherAgent      ErrorKind = "other_agent"     // the step is for another agent of the host than the one that has it
-	ErrNotGranted      ErrorKind = "not_granted"     // the step has no grant of a conductor's that is valid now
+	ErrNotGranted      ErrorKind = "not_granted"     // the host may not take the step now: its grant is not valid, or its journal is an old copy
 	ErrLate            ErrorKind = "late"            // the host has seen a later assignment number than the step's
 	ErrUnavailable     ErrorKind = "unavailable"     // a service that is needed does not answer
 	ErrTimeout         ErrorKind = "timeout"         // a step took longer than its limit

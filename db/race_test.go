@@ -1,11 +1,15 @@
 package db_test
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -176,6 +180,48 @@ func TestConcurrentRequestsWithOneKey(t *testing.T) {
 	wg.Wait()
 	require.Len(t, ids, 1)
 	require.Equal(t, 1, fresh)
+}
+
+// TestOneKeyOnTwoHostsAtOnce: two admissions with one idempotency key that share
+// no lock. One is admitted, the other one is a repeat of it or, being another
+// request, refused; and nothing is logged as a fault.
+func TestOneKeyOnTwoHostsAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	var log bytes.Buffer
+	store, err := db.Open(t.Context(), r.url, defaults(), slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	require.NoError(t, err)
+	t.Cleanup(store.Close)
+
+	var admissions []db.Admission
+	for _, host := range []string{"h1", "h2"} {
+		a := toAttach(r.addHost(t, host, 1).ready(t, "card0").UUID, onHost(host))
+		a.IdempotencyKey, a.Fingerprint = "k", host
+		admissions = append(admissions, a)
+	}
+
+	// Both have looked for the key when the first one can be written.
+	blocker, err := r.sql.Begin(t.Context())
+	require.NoError(t, err)
+	defer blocker.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // it was committed
+	_, err = blocker.Exec(t.Context(), "LOCK TABLE operations IN SHARE MODE")
+	require.NoError(t, err)
+
+	var both sync.WaitGroup
+	errs := make([]error, len(admissions))
+	for i, a := range admissions {
+		both.Go(func() { _, errs[i] = store.Admit(t.Context(), a) })
+	}
+	require.Eventually(t, func() bool { return r.blocked(t) == len(admissions) }, time.Minute, time.Millisecond)
+	require.NoError(t, blocker.Commit(t.Context()))
+	both.Wait()
+
+	if errs[0] != nil {
+		errs[0], errs[1] = errs[1], errs[0]
+	}
+	require.NoError(t, errs[0])
+	requireKind(t, cyborg.ErrInvalid, errs[1], "was used for another request")
+	require.Empty(t, log.String())
 }
 
 // TestConcurrentBeginAndEnd begins and ends an operation from several sides at

@@ -43,7 +43,7 @@ type Journal interface {
 	Lost(attachment journal.Attachment) bool
 	Raise(number int64, subjects ...journal.Subject) error
 	KeepRaised() error
-	Holds(position journal.Position) bool
+	Ready(position journal.Position) bool
 }
 
 // Reporter sends inventory reports to the conductor.

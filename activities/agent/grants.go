@@ -110,7 +110,7 @@ func (a *Activities) requireGrant(ctx context.Context, name, digest string, step
 		return bad("it was changed after its grant was signed")
 	case !claims.Permits(name, digest):
 		return bad("its grant has no such step with this input")
-	case claims.Until > 0 && claims.BootID != a.Journal.BootID():
+	case claims.BootID != "" && claims.BootID != a.Journal.BootID():
 		return bad("its grant is for another boot of the host")
 	case claims.Until > 0 && a.Uptime != nil && a.Uptime() > claims.Until:
 		return bad("its grant has expired %s ago", (a.Uptime() - claims.Until).Round(time.Second))
@@ -151,19 +151,21 @@ func keyOf(grants agentapi.Grants, id string) (cyborg.GrantKey, bool) {
 // hold the position that an earlier report of this host has told. A report is
 // sent first, because in its course the journal is emptied.
 func (a *Activities) requireTrueJournal(ctx context.Context, step addressed) error {
-	if a.Journal.Holds(journal.Position(step.JournalHeld())) {
+	held := step.JournalHeld()
+	position := journal.Position{Opening: held.Opening, Writes: held.Writes}
+	if a.Journal.Ready(position) {
 		return nil
 	}
 
 	short, cancel := context.WithTimeout(ctx, reportWithin)
 	defer cancel()
 	_, _, err := a.Reporter.Report(short)
-	if a.Journal.Holds(journal.Position(step.JournalHeld())) {
+	if a.Journal.Ready(position) {
 		return nil
 	}
 
 	if err == nil {
 		err = errors.New("the one that was asked does not know it")
 	}
-	return cyborg.Errorf(cyborg.ErrUnavailable, "the journal of host %s is an old copy, and no conductor has said what counts now: %w", a.Inventory.Host(), err)
+	return cyborg.Errorf(cyborg.ErrNotGranted, "the journal of host %s is an old copy, and no conductor has said what counts now: %w", a.Inventory.Host(), err)
 }

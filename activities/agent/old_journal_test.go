@@ -35,9 +35,9 @@ func TestStepsWithAnOldJournal(t *testing.T) {
 	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentDone}, h.attachments())
 
 	again := attach(uuid.New(), second)
-	again.Addressee = workflows.Addressee{Assignment: 13, Journal: cyborg.JournalPosition(known)}
+	again.Addressee = workflows.Addressee{Assignment: 13, Journal: cyborg.JournalPosition{Opening: known.Opening, Writes: known.Writes}}
 	h.reporter.failure = cyborg.Errorf(cyborg.ErrUnavailable, "nobody answers")
-	failure := h.refused(cyborg.ErrUnavailable, workflows.AttachActivity, again)
+	failure := h.refused(cyborg.ErrNotGranted, workflows.AttachActivity, again)
 	require.Contains(t, failure.Message, "is an old copy")
 	require.Contains(t, failure.Message, "nobody answers")
 	require.False(t, h.attachedNow(second))

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/agent/images"
 	"github.com/cyborg-project/cyborg/activities/agent/inventory"
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/internal/journal"
@@ -91,7 +92,7 @@ func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramIn
 		return result, err
 	}
 
-	request, found, err := a.planProgram(ctx, t, in)
+	found, err := a.planProgram(ctx, t, in)
 	if err != nil {
 		if s.begun {
 			err = uncertain(err)
@@ -109,12 +110,12 @@ func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramIn
 		return result, err
 	}
 
-	if _, staged := a.Journal.Staged(in.Operation); !staged && !s.begun {
-		// The stage step wrote the image into the journal, so the journal has been lost
-		// since. An earlier try may already have loaded the image, and nobody knows any
-		// more what was there before it.
-		return result, cyborg.Errorf(cyborg.ErrHardware, "the agent has lost its journal since the image for %s was staged", in.Target.Deployable).
-			WithHint("Make sure that the agent's state directory is on a disk that survives a reboot, and that nobody empties it. Then program again.")
+	image, err := a.stagedImage(ctx, in)
+	if err != nil {
+		if s.begun {
+			err = uncertain(err)
+		}
+		return result, err
 	}
 
 	note, err := a.beginProgram(&s, found, in.Image.WholeDevice)
@@ -127,6 +128,8 @@ func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramIn
 		return result, err
 	}
 
+	in.Image.SHA256 = image.SHA256
+	request := drivers.ProgramRequest{Target: found.Target, Path: image.Path, Image: in.Image, Progress: t.heartbeat.setProgress}
 	if err := t.guarded("program", func() error { return programmer.Program(ctx, request) }); err != nil {
 		if ctx.Err() == nil && isRefusal(err) {
 			err = a.refusedProgram(ctx, t, s, in, note, err)
@@ -167,36 +170,47 @@ func recordProgram(
 	return result, change, nil
 }
 
-// planProgram finds what to load into what, and refuses what must not be
-// programmed. It changes nothing.
-func (a *Activities) planProgram(ctx context.Context, t *try, in workflows.ProgramInput) (drivers.ProgramRequest, inventory.Found, error) {
+// stagedImage returns the image that was staged for the operation. The checksum in
+// the input is what this agent has answered, and Temporal has carried it: another
+// image that is on this host must not be loaded in its place.
+func (a *Activities) stagedImage(ctx context.Context, in workflows.ProgramInput) (images.Image, error) {
+	staged, ok := a.Journal.Staged(in.Operation)
+	if !ok {
+		// The stage step wrote the image into the journal, so the journal has been lost
+		// since. An earlier try may already have loaded the image, and nobody knows any
+		// more what was there before it.
+		return images.Image{}, cyborg.Errorf(cyborg.ErrHardware, "the agent has lost its journal since the image for %s was staged", in.Target.Deployable).
+			WithHint("Make sure that the agent's state directory is on a disk that survives a reboot, and that nobody empties it. Then program again.")
+	}
+
+	if staged.SHA256 != in.SHA256 {
+		return images.Image{}, cyborg.Errorf(cyborg.ErrImageRejected, "the image to load has the checksum %.80q, and the one that was staged for operation %s has %s",
+			in.SHA256, in.Operation, staged.SHA256)
+	}
+	return a.Images.Get(ctx, staged.SHA256)
+}
+
+// planProgram finds what to program, and refuses what must not be programmed. It
+// changes nothing.
+func (a *Activities) planProgram(ctx context.Context, t *try, in workflows.ProgramInput) (inventory.Found, error) {
 	// Look at the hardware first: the journal keeps what it holds now, for a
 	// restore.
 	found, err := a.findToChange(ctx, in.Target, lookFirst)
 	if err != nil {
-		return drivers.ProgramRequest{}, found, err
+		return found, err
 	}
 
 	for _, one := range disturbed(found, in.Image.WholeDevice) {
 		if one.Protected != "" {
-			return drivers.ProgramRequest{}, found, cyborg.Errorf(cyborg.ErrProtected,
+			return found, cyborg.Errorf(cyborg.ErrProtected,
 				"the image would change %s as well, which is not touched, because the host lives on it: %s", one.Name, one.Protected)
 		}
 	}
 
 	if _, err := programmerOf(found); err != nil {
-		return drivers.ProgramRequest{}, found, err
+		return found, err
 	}
-	if err := a.checkDisturbedUnused(ctx, t, found, in.Image.WholeDevice); err != nil {
-		return drivers.ProgramRequest{}, found, err
-	}
-
-	image, err := a.Images.Get(ctx, in.SHA256)
-	if err != nil {
-		return drivers.ProgramRequest{}, found, err
-	}
-	in.Image.SHA256 = image.SHA256
-	return drivers.ProgramRequest{Target: found.Target, Path: image.Path, Image: in.Image, Progress: t.heartbeat.setProgress}, found, nil
+	return found, a.checkDisturbedUnused(ctx, t, found, in.Image.WholeDevice)
 }
 
 // checkDisturbedUnused refuses an image that would change a deployable while

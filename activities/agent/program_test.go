@@ -236,6 +236,30 @@ func TestRefusedProgram(t *testing.T) {
 	require.Equal(t, "old", h.loaded()["r0"], "the refused try has kept the old image in the journal")
 }
 
+// Another image that is on the host is not loaded in the place of the one that was
+// staged, whatever the input says: Temporal has carried it.
+func TestProgramLoadsWhatWasStaged(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	other := h.stage(uuid.New(), region, "other")
+	in := h.stage(uuid.New(), region, "wanted")
+
+	forged := in
+	forged.SHA256 = other.SHA256
+	err := h.refused(cyborg.ErrImageRejected, workflows.ProgramActivity, forged)
+	require.Contains(t, err.Message, other.SHA256)
+	require.Zero(t, h.fate.count("program"))
+
+	none := in
+	none.SHA256 = "../journal"
+	h.refused(cyborg.ErrImageRejected, workflows.ProgramActivity, none)
+	_, statErr := os.Stat(filepath.Join(h.dir, "journal"))
+	require.NoError(t, statErr)
+
+	h.must(workflows.ProgramActivity, in, nil)
+}
+
 // An image that was damaged in the cache is not programmed, and can be staged
 // again.
 func TestProgramRefusesADamagedImage(t *testing.T) {

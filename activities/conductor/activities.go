@@ -55,7 +55,7 @@ type Owners interface {
 	Renumber(ctx context.Context, run db.Run) (db.Addressee, error)
 	Record(ctx context.Context, run db.Run, steps []cyborg.Step) (db.Addressee, error)
 	End(ctx context.Context, run db.Run, outcome cyborg.Outcome) error
-	GrantKeys(ctx context.Context) ([]cyborg.GrantKey, error)
+	GrantKeys(ctx context.Context, within time.Duration) ([]cyborg.GrantKey, error)
 }
 
 // Hardware lists the accelerators for which Reconcile has something to do.

@@ -21,6 +21,8 @@ type Grants struct {
 	// Valid is for how long a host may begin what is signed: at least as long as a
 	// step may wait for its agent.
 	Valid time.Duration
+	// Kept is for how long the key of a process that has ended is known.
+	Kept time.Duration
 }
 
 // sign returns a grant for the run that has called this activity; empty where
@@ -32,10 +34,10 @@ func (a *Activities) sign(ctx context.Context, operation uuid.UUID, host string,
 
 	claims := grant.Claims{
 		Operation: operation, Run: activity.GetInfo(ctx).WorkflowExecution.RunID,
-		Host: host, Instance: agent.Instance, Assignment: assignment, Journal: agent.Journal, Steps: steps,
+		Host: host, Instance: agent.Instance, Assignment: assignment, Journal: agent.Journal, BootID: agent.BootID, Steps: steps,
 	}
 	if agent.Uptime > 0 {
-		claims.BootID, claims.Until = agent.BootID, agent.Uptime+a.grants.Valid
+		claims.Until = agent.Uptime + a.grants.Valid
 	}
 	return a.grants.Signer.Sign(claims)
 }
@@ -104,7 +106,7 @@ func (a *Activities) openGrant(ctx context.Context, text string) (grant.Claims, 
 		return grant.Open(text, own)
 	}
 
-	keys, err := a.store.GrantKeys(ctx)
+	keys, err := a.store.GrantKeys(ctx, a.grants.Kept)
 	if err != nil {
 		return grant.Claims{}, err
 	}

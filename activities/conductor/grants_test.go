@@ -45,7 +45,9 @@ func (s *signed) Record(context.Context, db.Run, []cyborg.Step) (db.Addressee, e
 	return s.to, nil
 }
 
-func (s *signed) GrantKeys(context.Context) ([]cyborg.GrantKey, error) { return s.keys, nil }
+func (s *signed) GrantKeys(context.Context, time.Duration) ([]cyborg.GrantKey, error) {
+	return s.keys, nil
+}
 
 func (s *signed) Accelerator(_ context.Context, id uuid.UUID) (cyborg.Accelerator, error) {
 	return cyborg.Accelerator{UUID: id, Host: s.to.Host}, nil
@@ -168,7 +170,7 @@ func TestWorkIsSigned(t *testing.T) {
 	claims = c.open(recorded.Grant)
 	require.Equal(t, steps, claims.Steps)
 	require.Zero(t, claims.Until)
-	require.Empty(t, claims.BootID)
+	require.Equal(t, "boot-2", claims.BootID)
 	require.Equal(t, 1, records.begun)
 }
 
@@ -243,6 +245,13 @@ func TestFoundImageIsSigned(t *testing.T) {
 		change(&changed)
 		require.Equal(t, cyborg.ErrForbidden, cyborg.ErrorKindOf(c.do(workflows.FindImageActivity, changed, &found)))
 	}
+
+	// A server of 0.1, which runs the workflow while others were upgraded, gets its
+	// image, and no grant.
+	in.JournalID, in.Grant, found = uuid.Nil, "", workflows.FindImageResult{}
+	require.NoError(t, c.do(workflows.FindImageActivity, in, &found))
+	require.NotEmpty(t, found.Fetch)
+	require.Empty(t, found.Grant)
 }
 
 // What Reconcile decides is signed for its round.

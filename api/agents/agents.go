@@ -64,8 +64,9 @@ type Records interface {
 	// this enrollment of the host were revoked.
 	CheckHostIdentity(ctx context.Context, host string, enrollment int64) error
 
-	// GrantKeys returns the keys of the processes that sign what hosts may do.
-	GrantKeys(ctx context.Context) ([]cyborg.GrantKey, error)
+	// GrantKeys returns the keys of the processes that sign what hosts may do, and were
+	// seen within the given time.
+	GrantKeys(ctx context.Context, within time.Duration) ([]cyborg.GrantKey, error)
 }
 
 // Config bounds what agents may do. The zero value of a field means its
@@ -84,8 +85,9 @@ type Config struct {
 	// verified before; nil refuses none.
 	Refuse func(*x509.Certificate) error
 
-	// Grants says that agents may take only steps that are signed.
-	Grants bool
+	// GrantsValid is for how long a grant is valid, with which agents may take a step;
+	// 0 if they need none.
+	GrantsValid time.Duration
 
 	// Enrollment says how agents get certificates; nil if they get none here.
 	Enrollment *Enrollment
@@ -181,7 +183,7 @@ func New(config Config, deps Deps) (http.Handler, error) {
 		bodies:  &bodies{limit: config.MaxBodies, time: config.BodyTime},
 		beats:   &bodies{limit: config.MaxBodies, time: config.BodyTime},
 		held:    &held{limit: config.MaxHeld},
-		grants:  &grants{required: config.Grants, read: deps.Records.GrantKeys},
+		grants:  &grants{valid: config.GrantsValid, read: deps.Records.GrantKeys},
 		reports: newPlaces(config.MaxReports, config.ReportWait),
 		large:   newPlaces(config.MaxLarge, config.ReportWait),
 

@@ -13,8 +13,8 @@ import (
 // every reply, so that an agent that has just started knows it before it takes a
 // step.
 type grants struct {
-	required bool
-	read     func(ctx context.Context) ([]cyborg.GrantKey, error)
+	valid time.Duration // for how long a grant is; 0 where none is needed
+	read  func(ctx context.Context, within time.Duration) ([]cyborg.GrantKey, error)
 
 	mu   sync.Mutex
 	keys []cyborg.GrantKey
@@ -25,16 +25,20 @@ type grants struct {
 // heartbeats in the same second.
 const keptKeys = time.Second
 
+// signingMargin is for how long after it was seen last a process may still sign.
+const signingMargin = 5 * time.Minute
+
 // tell returns the answer.
 func (g *grants) tell(ctx context.Context) (*agentapi.Grants, error) {
-	if !g.required {
+	if g.valid == 0 {
 		return &agentapi.Grants{}, nil
 	}
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.at.IsZero() || time.Since(g.at) > keptKeys {
-		keys, err := g.read(ctx)
+		// The keys of processes that have ended are kept longer than agents need them.
+		keys, err := g.read(ctx, g.valid+signingMargin)
 		if err != nil {
 			return nil, err
 		}

@@ -40,8 +40,8 @@ type Claims struct {
 	// Journal is how far the agent's journal had got.
 	Journal cyborg.JournalPosition `json:"journal,omitzero"`
 	// Steps may be taken until the host has been up for Until in the boot BootID, by
-	// its own clock. It is 0 where the agent has not told how long it is up; then
-	// the grant has no end.
+	// its own clock. Until is 0 where the agent has not told how long the host is up;
+	// then only a boot ends the grant.
 	BootID string        `json:"boot_id,omitempty"`
 	Until  time.Duration `json:"until,omitempty"`
 	Steps  []Step        `json:"steps"`

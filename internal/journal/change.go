@@ -172,6 +172,8 @@ type Floor struct {
 type Position struct {
 	Opening uuid.UUID `json:"opening"`
 	Writes  int64     `json:"writes"`
+	// Told says that a conductor has recorded a position of this process.
+	Told bool `json:"told,omitempty"`
 }
 
 // Change is one write. It first drops the entries that it names, then puts
@@ -195,6 +197,8 @@ type Change struct {
 	Position Position `json:"position,omitzero"`
 	// Forgot is the position for which the journal was emptied; see Restart.
 	Forgot Position `json:"forgot,omitzero"`
+	// Told is that of Position.
+	Told bool `json:"-"`
 }
 
 // stamp sets the boot id and the time where they are not set. It copies the

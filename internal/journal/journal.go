@@ -57,10 +57,8 @@ type Options struct {
 type Journal struct {
 	path   string
 	bootID string
-	// opening names this process in positions; see Position.
-	opening uuid.UUID
-	log     *slog.Logger
-	now     func() time.Time
+	log    *slog.Logger
+	now    func() time.Time
 
 	// mu guards everything below. It is held while the disk is written: changes
 	// reach the file in the order in which they take effect.
@@ -82,6 +80,10 @@ type Journal struct {
 	next int64
 	// raised are the assignment numbers that are not on the disk yet; see Raise.
 	raised map[Subject]int64
+	// opening names this process in positions, and told says that a conductor knows
+	// one of these; see Position and Told.
+	opening uuid.UUID
+	told    bool
 }
 
 // Open opens the journal in a directory, or begins a new one. It drops a record
@@ -198,7 +200,7 @@ func (j *Journal) Write(change Change) error {
 func (j *Journal) write(change Change) error {
 	change.stamp(j.bootID, j.now())
 	change.Assigned = listAssigned(j.raised)
-	change.Position = Position{Opening: j.opening, Writes: j.state.writesOf(j.opening) + 1}
+	change.Position = Position{Opening: j.opening, Writes: j.state.writesOf(j.opening) + 1, Told: change.Told}
 	record, err := encode(change)
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrInternal, "a journal record cannot be encoded: %w", err)

@@ -17,8 +17,9 @@ import (
 // report has told. A true journal holds that position, whatever it has written
 // since; an old copy does not, because an identifier is never drawn again.
 
-// keepOpenings is how many processes the journal remembers. The position of an
-// older one counts as not held.
+// keepOpenings is how many processes the journal remembers. The position of one
+// that was forgotten counts as not held. Those that have told theirs are kept
+// longest: an agent may be started again and again while no conductor answers.
 const keepOpenings = 256
 
 // Position returns how far this process has got. It is on disk.
@@ -36,13 +37,34 @@ func (j *Journal) Holds(position Position) bool {
 	return position.Opening == uuid.Nil || position.Writes <= j.state.writesOf(position.Opening)
 }
 
+// Told notes that a conductor has recorded a position of this process.
+func (j *Journal) Told() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.told {
+		return nil
+	}
+
+	err := j.write(Change{Told: true})
+	j.told = err == nil
+	return err
+}
+
+// Ready reports whether steps may go by this journal: it holds the position, and
+// if it was emptied, the conductor has told since which numbers count.
+func (j *Journal) Ready(position Position) bool {
+	return j.Holds(position) && (j.Forgot() == Position{} || j.HasFloor())
+}
+
 // Restart forgets, in one write, all that a journal says which does not hold the
 // given position: steps, attachments, images and the floor, as if it had been
-// lost. From then on it holds the position. The numbers that it has seen stay.
+// lost. From then on it holds the position. The numbers that it has seen stay. The
+// process gets another name: the conductor would not notice one that it knows.
 func (j *Journal) Restart(position Position) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 
+	j.opening, j.told = uuid.New(), false
 	return j.write(Change{
 		DropSteps:       slices.Collect(maps.Keys(j.state.steps)),
 		DropAttachments: slices.Collect(maps.Keys(j.state.attachments)),
@@ -79,13 +101,14 @@ func (s *state) reach(position Position) {
 
 	for i := range slices.Backward(s.positions) {
 		if s.positions[i].Opening == position.Opening {
-			s.positions[i].Writes = max(s.positions[i].Writes, position.Writes)
+			s.positions[i].Writes, s.positions[i].Told = max(s.positions[i].Writes, position.Writes), s.positions[i].Told || position.Told
 			return
 		}
 	}
 
 	s.positions = append(s.positions, position)
-	if over := len(s.positions) - keepOpenings; over > 0 {
-		s.positions = slices.Delete(s.positions, 0, over)
+	if len(s.positions) > keepOpenings {
+		oldest := max(0, slices.IndexFunc(s.positions, func(p Position) bool { return !p.Told }))
+		s.positions = slices.Delete(s.positions, oldest, oldest+1)
 	}
 }

@@ -82,6 +82,32 @@ func TestOldCopyHoldsNotWhatCameLater(t *testing.T) {
 	}
 }
 
+// An agent that is started again and again while no conductor answers keeps the
+// position that the conductor knows.
+func TestPositionsThatWereToldAreKept(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	j := open(t, dir)
+	require.NoError(t, j.Told())
+	require.NoError(t, j.Told())
+	known := j.Position()
+	require.EqualValues(t, 1, known.Writes, "that is written once")
+	known.Told = false
+
+	var untold journal.Position
+	for n := range 300 {
+		require.NoError(t, j.Close())
+		j = open(t, dir)
+		require.NoError(t, j.Write(journal.Change{}))
+		if n == 0 {
+			untold = j.Position()
+		}
+	}
+	require.True(t, j.Holds(known))
+	require.False(t, j.Holds(untold))
+	require.NoError(t, j.Close())
+}
+
 // A journal that is an old copy forgets all that it says but its numbers, and
 // holds the position from then on. The floor that it is told next counts also for
 // what it has numbers of.
@@ -104,13 +130,15 @@ func TestRestart(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, j.Forgot())
 
-	known := journal.Position{Opening: uuid.New(), Writes: 5000}
+	known, before := journal.Position{Opening: uuid.New(), Writes: 5000}, j.Position()
 	require.NoError(t, j.Restart(known))
+	require.NotEqual(t, before.Opening, j.Position().Opening, "of a process that goes on, too")
 	for range 2 {
 		require.NoError(t, j.Close())
 		j = open(t, dir)
 
 		require.True(t, j.Holds(known))
+		require.False(t, j.Ready(known), "the conductor has still to say which numbers count")
 		require.Equal(t, known, j.Forgot())
 		require.Empty(t, j.Attachments())
 		_, there := j.Step(step.StepKey)
@@ -127,6 +155,7 @@ func TestRestart(t *testing.T) {
 	defer j.Close()
 
 	require.NoError(t, j.SetFloor(journal.Floor{Number: 100, Open: []int64{90}}))
+	require.True(t, j.Ready(known))
 	late(t, j.Raise(8, r0), "number 8 comes too late for r0: it is from before this host lost its journal")
 	require.NoError(t, j.Raise(90, r0))
 	require.NoError(t, j.Raise(101, r1))

@@ -50,6 +50,7 @@ func TestHeldCertificateIsRenewedWhileItsHolderRuns(t *testing.T) {
 		require.True(t, second.Leaf.NotAfter.After(first.Leaf.NotAfter))
 		require.Equal(t, first.PrivateKey, second.PrivateKey)
 		stop()
+		synctest.Wait() // it may be looking at the file at this moment
 
 		// What else has it made anew keeps the key, but not another authority.
 		_, err = authority.Hold(filepath.Join(dir, "t.pem"), temporalLeaf(24*time.Hour, "b"))

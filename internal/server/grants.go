@@ -32,14 +32,13 @@ func (s *server) drawGrantKey(ctx context.Context) error {
 		return nil
 	}
 
-	s.grants = activities.Grants{
-		Signer: grant.NewSigner(), Valid: s.limits.Undo + s.limits.AgentWait + grantMargin,
-	}
+	valid := s.limits.Undo + s.limits.AgentWait + grantMargin
+	s.grants = activities.Grants{Signer: grant.NewSigner(), Valid: valid, Kept: valid + keyKept}
 	return s.recordGrantKey(ctx)
 }
 
 func (s *server) recordGrantKey(ctx context.Context) error {
-	return s.store.RecordGrantKey(ctx, s.grants.Signer.Key(), s.grants.Valid+keyKept)
+	return s.store.RecordGrantKey(ctx, s.grants.Signer.Key(), s.grants.Kept)
 }
 
 // grantKey returns the part that keeps the key of this process recorded.

@@ -219,8 +219,8 @@ func (s *server) conductor() ([]Part, error) {
 
 	endpoint, err := agents.New(agents.Config{
 		Certificates: s.config.AgentEndpoint.TLS.ClientCA != "", TrustDomain: s.config.Identity.TrustDomain,
-		Grants: s.grants.Signer != nil,
-		Hosts:  s.config.AgentEndpoint.TLS.Names(), Enrollment: enrollment(s.config), Refuse: s.Listeners.revoked.Check,
+		GrantsValid: s.grants.Valid,
+		Hosts:       s.config.AgentEndpoint.TLS.Names(), Enrollment: enrollment(s.config), Refuse: s.Listeners.revoked.Check,
 	}, deps)
 	if err != nil {
 		return nil, err

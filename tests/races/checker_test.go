@@ -24,12 +24,57 @@ func (s *handwritten) at(call, ret time.Duration, m action, out outcome) *handwr
 	return s
 }
 
-// done adds an operation that was admitted, began and succeeded within the
+// done adds an operation that was admitted and succeeded within the
 // interval.
 func (s *handwritten) done(call, ret time.Duration, id uuid.UUID, r request) *handwritten {
+	return s.ended(call, ret, id, r, outcome{state: cyborg.OperationSucceeded})
+}
+
+// ended adds an operation that was admitted and ended so within the interval.
+func (s *handwritten) ended(call, ret time.Duration, id uuid.UUID, r request, how outcome) *handwritten {
 	return s.at(call, ret, action{name: "admit", operation: id, request: r}, outcome{}).
-		at(call, ret, action{name: "begin", operation: id}, outcome{}).
-		at(call, ret, action{name: "end", operation: id}, outcome{state: cyborg.OperationSucceeded})
+		at(call, ret, action{name: "end", operation: id, request: r}, how)
+}
+
+// refused adds an operation that was refused within the interval.
+func (s *handwritten) refused(call, ret time.Duration, r request, kind cyborg.ErrorKind, by uuid.UUID) *handwritten {
+	return s.at(call, ret, action{name: "admit", request: r}, refuse(kind, by))
+}
+
+// round adds a round of Reconcile.
+func (s *handwritten) round(began, ended time.Duration) *handwritten {
+	return s.did(began, began, "round begins").did(ended, ended, "round ends")
+}
+
+// did adds what happened to the hardware.
+func (s *handwritten) did(call, ret time.Duration, name string) *handwritten {
+	return s.at(call, ret, action{name: name}, outcome{})
+}
+
+// read adds a read.
+func (s *handwritten) read(call, ret time.Duration, seen accelerator) *handwritten {
+	return s.at(call, ret, action{name: "read"}, outcome{seen: seen})
+}
+
+// ofHost makes the actions so far those of the host's own part of a history.
+func (s *handwritten) ofHost() *handwritten {
+	for i := range s.actions {
+		m := s.actions[i].Input.(action)
+		m.accelerator = uuid.Nil
+		s.actions[i].Input = m
+	}
+	return s
+}
+
+// requireTold checks the checker: it accepts the good history, and refuses the
+// bad one, which breaks a rule.
+func requireTold(t *testing.T, m porcupine.Model, good, bad *handwritten) {
+	t.Helper()
+	requireLinearizable(t, m, good.actions, nil)
+
+	require.False(t, porcupine.CheckOperations(m, bad.actions))
+	require.False(t, porcupine.CheckOperations(m, essential(bad.actions)))
+	require.Equal(t, porcupine.Illegal, search(m, bad.actions, searchLimit).result)
 }
 
 // TestCheckerRefusesIllegalHistories checks the checker: for each rule it
@@ -39,6 +84,7 @@ func TestCheckerRefusesIllegalHistories(t *testing.T) {
 	target, x, y, z := uuid.New(), uuid.New(), uuid.New(), uuid.New()
 	attach := func(holder string) request { return request{kind: cyborg.OperationAttach, holder: holder} }
 	begin := func() *handwritten { return &handwritten{target: target} }
+	force := request{kind: cyborg.OperationDetach, force: true}
 	ready := accelerator{lifecycle: cyborg.LifecycleReady, version: 1}
 
 	holding := func(ids ...uuid.UUID) accelerator {
@@ -111,6 +157,12 @@ func TestCheckerRefusesIllegalHistories(t *testing.T) {
 				at(3, 4, action{name: "admit", request: attach("a")}, outcome{kind: cyborg.ErrChanged}),
 			bad: begin().at(1, 2, action{name: "maintain"}, outcome{seen: maintained}).done(3, 4, x, attach("a")),
 		},
+		"enabled by nobody": { // the order is to maintain and to enable, though it could also be enabled before
+			good: begin().read(0, 1, ready).at(2, 9, action{name: "enable"}, outcome{seen: ready}).
+				at(3, 4, action{name: "maintain"}, outcome{seen: maintained}).read(5, 6, ready),
+			bad: begin().read(0, 1, ready).at(7, 9, action{name: "enable"}, outcome{seen: ready}).
+				at(3, 4, action{name: "maintain"}, outcome{seen: maintained}).read(5, 6, ready),
+		},
 		"retired under its user": {
 			good: begin().done(1, 2, x, attach("a")).
 				at(3, 4, action{name: "admit", request: request{kind: cyborg.OperationRetire}}, outcome{kind: cyborg.ErrInUse, by: x}),
@@ -123,8 +175,8 @@ func TestCheckerRefusesIllegalHistories(t *testing.T) {
 		},
 		"forced without need": {
 			good: begin().done(1, 2, x, attach("a")).
-				at(3, 4, action{name: "admit", request: request{kind: cyborg.OperationDetach, force: true}}, outcome{kind: cyborg.ErrChanged}),
-			bad: begin().done(1, 2, x, attach("a")).done(3, 4, y, request{kind: cyborg.OperationDetach, force: true}),
+				at(3, 4, action{name: "admit", request: force}, outcome{kind: cyborg.ErrChanged}),
+			bad: begin().done(1, 2, x, attach("a")).done(3, 4, y, force),
 		},
 		"programmed under its user": {
 			good: begin().done(1, 2, x, attach("a")).
@@ -134,11 +186,7 @@ func TestCheckerRefusesIllegalHistories(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := model(map[uuid.UUID]accelerator{target: ready})
-			requireLinearizable(t, m, c.good.actions, nil)
-
-			require.False(t, porcupine.CheckOperations(m, c.bad.actions))
-			require.False(t, porcupine.CheckOperations(m, essential(c.bad.actions)))
+			requireTold(t, model(map[uuid.UUID]accelerator{target: ready}), c.good, c.bad)
 		})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -62,8 +63,10 @@ func (c *client) act() {
 		c.specs(target)
 	case n < 91:
 		c.administer(target, "maintain", map[string]any{"reason": "race"})
-	case n < 97:
+	case n < 95:
 		c.administer(target, "enable", nil)
+	case n < 98:
+		c.whitelist(target)
 	default:
 		c.read(target)
 	}
@@ -73,11 +76,14 @@ func (c *client) act() {
 func path(target uuid.UUID) string { return "/v1/accelerators/" + target.String() }
 
 // ready takes an accelerator into service.
-func (c *client) ready(target uuid.UUID) {
-	c.submit(&submission{
+func (c *client) ready(target uuid.UUID) { c.submit(c.toReady(target)) }
+
+// toReady returns the request for that.
+func (*client) toReady(target uuid.UUID) *submission {
+	return &submission{
 		accelerator: target, request: request{kind: cyborg.OperationProvision},
 		http: httpRequest{method: http.MethodPost, path: path(target) + "/ready"},
-	})
+	}
 }
 
 // retire takes an accelerator out of service.
@@ -125,20 +131,49 @@ func (c *client) detach(target uuid.UUID) {
 }
 
 // program programs an accelerator with a random image.
-func (c *client) program(target uuid.UUID) {
+func (c *client) program(target uuid.UUID) { c.submit(c.toProgram(target)) }
+
+// toProgram returns the request for that.
+func (c *client) toProgram(target uuid.UUID) *submission {
 	image := images()[c.random.IntN(2)]
-	c.submit(&submission{
+	return &submission{
 		accelerator: target, request: request{kind: cyborg.OperationProgram, image: image},
 		http: httpRequest{
 			method: http.MethodPatch, path: path(target) + "/program",
 			body: map[string]any{"image": map[string]any{"source": image, "id": image}},
 		},
-	})
+	}
+}
+
+// whitelist gives one accelerator to Nova and takes all others back, or only
+// takes all back.
+func (c *client) whitelist(named uuid.UUID) {
+	if c.random.IntN(2) == 0 {
+		named = uuid.Nil
+	}
+	c.submit(c.toWhitelist(named))
+}
+
+// toWhitelist returns the request that the whitelist has this accelerator, or
+// none.
+func (c *client) toWhitelist(named uuid.UUID) *submission {
+	devices := []any{}
+	if named != uuid.Nil {
+		devices = append(devices, map[string]any{"device": named.String()})
+	}
+
+	return &submission{
+		request: request{kind: cyborg.OperationWhitelist, named: named},
+		http: httpRequest{
+			method: http.MethodPost, path: "/v1/hosts/" + c.host + "/nova-whitelist", body: map[string]any{"devices": devices, "apply": true},
+		},
+	}
 }
 
 // submit sends a request for an operation: sometimes to two processes at the
 // same time, and sometimes an earlier request again. Where the answer leaves
-// the outcome open, it repeats the request under the same key.
+// the outcome open, it repeats the request under the same key; and sometimes it
+// does not wait for the first answer.
 func (c *client) submit(w *submission) {
 	w.client, w.http.key, w.http.async = c.number, uuid.NewString(), w.http.async || c.random.IntN(5) < 2
 	if len(c.submissions) > 0 && c.random.IntN(20) == 0 {
@@ -153,17 +188,23 @@ func (c *client) submit(w *submission) {
 		endpoints = append(endpoints, c.endpoints[(first+1)%len(c.endpoints)])
 	}
 	follow, patient := c.random.IntN(2) == 0, c.random.IntN(4) > 0
+	hasty := w.http
+	if c.random.IntN(12) == 0 {
+		hasty.hangUp = time.Duration(1+c.random.IntN(40)) * time.Millisecond
+	}
 
 	var all sync.WaitGroup
 	for _, d := range endpoints {
 		all.Go(func() {
-			a := d.send(c.t, c.history.began, w.http)
+			a := d.send(c.t, c.history.began, hasty)
 			c.history.answered(w, a)
 			for a.unknown() && !c.t.Failed() {
 				a = d.send(c.t, c.history.began, w.http)
 				c.history.answered(w, a)
 			}
 			switch {
+			case a.ended() && a.problem.Kind != "": // whether it was undone, the operation says
+				c.follow(d, a.operation)
 			case a.status == http.StatusAccepted && follow:
 				c.follow(d, a.operation)
 			case a.problem.Kind == cyborg.ErrClaimed && patient: // so that all clients that wait try again at the same time
@@ -183,7 +224,11 @@ func (c *client) follow(d endpoint, operation uuid.UUID) {
 		a.decode(c.t, &op)
 		if op.State.Ended() {
 			c.history.mu.Lock()
-			c.history.sawEnd(operation, a.ret)
+			kind := cyborg.ErrorKind("")
+			if op.Error != nil {
+				kind = op.Error.Kind
+			}
+			c.history.sawEnd(operation, sight{a.ret, op.State, kind})
 			c.history.mu.Unlock()
 			return
 		}
@@ -228,7 +273,7 @@ func (c *client) retry(target uuid.UUID) {
 	}
 
 	asked, ok := c.history.requestOf(operation)
-	if !ok {
+	if !ok || asked.ofHost() {
 		return
 	}
 
@@ -314,7 +359,15 @@ func (c *client) look(a answer) accelerator {
 func seen(shown *apiclient.Accelerator, version int64) accelerator {
 	out := accelerator{
 		lifecycle: shown.Lifecycle, maintaining: shown.Admin == cyborg.AdministrationMaintaining, version: version,
-		accType: shown.Specs.Type, image: shown.BitstreamID,
+		accType: shown.Specs.Type, image: shown.BitstreamID, missing: shown.Presence == cyborg.PresenceMissing,
+		nova: shown.Nova != nil, lost: shown.LostImage != nil,
+	}
+
+	if f := shown.Fence; f != nil && f.Operation != uuid.Nil { // the others are implied by a missing card
+		out.fence, out.fenceBy = fenceImage, f.Operation
+		if strings.HasPrefix(f.Reason, "its host may still have it") {
+			out.fence = fenceLeft
+		}
 	}
 
 	if shown.Claim != nil {
@@ -322,6 +375,7 @@ func seen(shown *apiclient.Accelerator, version int64) accelerator {
 	}
 
 	for i, handle := range shown.Handles {
+		out.handles[i].left = handle.Unconfirmed != nil
 		if handle.Holder != nil {
 			out.handles[i] = held{
 				holder: string(handle.Holder.Kind) + ":" + handle.Holder.ID, by: handle.Operation,
@@ -349,7 +403,7 @@ func (c *client) run(budget <-chan struct{}) {
 }
 
 // newBudget returns a closed channel that holds this many elements, which the
-// clients binding.
+// clients share.
 func newBudget(times int) <-chan struct{} {
 	budget := make(chan struct{}, times)
 	for range times {

@@ -1,6 +1,8 @@
 package races_test
 
 import (
+	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"testing"
@@ -29,17 +31,19 @@ type submission struct {
 type history struct {
 	began time.Time
 
-	mu          sync.Mutex                  // guards the fields below
-	submissions map[string]*submission      // by key
-	seen        map[uuid.UUID]time.Duration // when a client first saw that an operation had ended
-	recent      map[uuid.UUID][]uuid.UUID   // the operations of an accelerator that answers have named, newest last
-	actions     []porcupine.Operation       // of everything that is not an operation
+	mu          sync.Mutex                // guards the fields below
+	submissions map[string]*submission    // by key
+	ends        map[uuid.UUID]*sight      // of operations, as clients first saw them
+	recent      map[uuid.UUID][]uuid.UUID // the operations of an accelerator that answers have named, newest last
+	actions     []porcupine.Operation     // of everything that is not an operation
+
+	contradictions []string // ends that two clients saw differently
 }
 
 // newHistory returns an empty history that begins now.
 func newHistory() *history {
 	return &history{
-		began: time.Now(), submissions: map[string]*submission{}, seen: map[uuid.UUID]time.Duration{}, recent: map[uuid.UUID][]uuid.UUID{},
+		began: time.Now(), submissions: map[string]*submission{}, ends: map[uuid.UUID]*sight{}, recent: map[uuid.UUID][]uuid.UUID{},
 	}
 }
 
@@ -58,16 +62,51 @@ func (h *history) answered(w *submission, a answer) {
 	}
 
 	if a.ended() {
-		h.sawEnd(a.operation, a.ret)
+		state := cyborg.OperationState("") // the answer says why it failed, and not whether it was undone
+		if a.problem.Kind == "" {
+			state = cyborg.OperationSucceeded
+		}
+		h.sawEnd(a.operation, sight{a.ret, state, a.problem.Kind})
 	}
+}
+
+// sight is the end of an operation as clients saw it.
+type sight struct {
+	at    time.Duration         // when the first client saw it
+	state cyborg.OperationState // empty while no answer has said it
+	kind  cyborg.ErrorKind
 }
 
 // sawEnd notes that a client saw the end of an operation. The caller holds the
 // lock.
-func (h *history) sawEnd(operation uuid.UUID, at time.Duration) {
-	if before, ok := h.seen[operation]; !ok || at < before {
-		h.seen[operation] = at
+func (h *history) sawEnd(operation uuid.UUID, now sight) {
+	before, ok := h.ends[operation]
+	if !ok {
+		h.ends[operation] = &now
+		return
 	}
+
+	before.at = min(before.at, now.at)
+	if before.state == "" {
+		before.state = now.state
+	}
+	if before.kind != now.kind || now.state != "" && before.state != now.state {
+		h.contradictions = append(h.contradictions, fmt.Sprintf("operation %s ended %s (%s) and %s (%s)", operation, before.state, before.kind, now.state, now.kind))
+	}
+}
+
+// unseen lists the operations that answers name and whose end nobody has seen.
+func (h *history) unseen() (out []uuid.UUID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, ids := range h.recent {
+		for _, id := range ids {
+			if end := h.ends[id]; end == nil || end.state == "" {
+				out = append(out, id)
+			}
+		}
+	}
+	return out
 }
 
 // add adds a request that is not an operation, and its outcome.
@@ -84,37 +123,66 @@ func interval(client int, m action, out outcome, call, ret time.Duration) porcup
 	return porcupine.Operation{ClientId: client, Input: m, Output: out, Call: int64(call), Return: int64(ret)}
 }
 
-// complete returns everything as actions of the model, with the operations as
-// they are recorded at the end. It fails the test where an answer contradicts a
-// record.
-func (h *history) complete(t *testing.T, recorded map[uuid.UUID]apiclient.Operation) []porcupine.Operation {
+// complete returns everything that clients did and saw as actions of the model.
+// Nothing of it is taken from the records. targets are all accelerators of the
+// host.
+func (h *history) complete(t *testing.T, targets []uuid.UUID) []porcupine.Operation {
 	t.Helper()
-
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	require.Empty(t, h.contradictions)
 
-	now := time.Since(h.began)
-	out := slices.Clone(h.actions)
-	asked := map[uuid.UUID]bool{}
+	asked := map[uuid.UUID]*submission{} // by operation
+	for _, w := range h.submissions {
+		own := w.operation(t)
+		if own == uuid.Nil {
+			continue
+		}
+		require.Nil(t, asked[own], "the answers name one operation for two keys: %s", w.http)
+		asked[own] = w
+	}
+
+	var out []porcupine.Operation
+	for _, o := range h.actions {
+		m := o.Input.(action)
+		if m.name != "cancel" {
+			out = append(out, o)
+			continue
+		}
+		w := asked[m.operation]
+		require.NotNil(t, w, "the operation %s was cancelled, and no client has asked for it", m.operation)
+		m.request = w.request
+		for _, target := range w.parts(targets) {
+			m.accelerator = target
+			o.Input = m
+			out = append(out, o)
+		}
+	}
 
 	for _, w := range h.submissions {
-		admission := action{
-			name: "admit", accelerator: w.accelerator, request: w.request, retryOf: w.retryOf, retried: recorded[w.retryOf].State,
+		admission := action{name: "admit", accelerator: w.accelerator, request: w.request, retryOf: w.retryOf}
+		if end := h.ends[w.retryOf]; end != nil {
+			admission.retried = end.state
 		}
 
-		call, ret, own := now, now, uuid.Nil
+		own := w.operation(t)
+		call, ret := time.Duration(math.MaxInt64), time.Duration(math.MaxInt64)
 		for _, a := range w.answers {
 			switch {
 			case a.operation != uuid.Nil:
-				require.Contains(t, []uuid.UUID{uuid.Nil, a.operation}, own, "the answers name two operations for one key: %s", w.http)
-				own, call, ret = a.operation, min(call, a.call), min(ret, a.ret)
-				require.Contains(t, recorded, own, "the answer to %s names an operation that is not recorded", w.http)
-				h.requireOutcome(t, w, a, recorded[own])
+				call, ret = min(call, a.call), min(ret, a.ret)
 			case a.unknown():
 				call = min(call, a.call)
 			default:
 				refusal := outcome{nothing: a.problem.Kind == "", kind: a.problem.Kind, by: a.problem.Operation}
-				out = append(out, interval(w.client, admission, refusal, a.call, a.ret))
+				m := admission
+				if w.request.ofHost() {
+					var ok bool
+					if m.accelerator, ok = w.concerned(refusal, asked[refusal.by]); !ok {
+						continue
+					}
+				}
+				out = append(out, interval(w.client, m, refusal, a.call, a.ret))
 			}
 		}
 
@@ -122,110 +190,72 @@ func (h *history) complete(t *testing.T, recorded map[uuid.UUID]apiclient.Operat
 			continue
 		}
 
-		require.False(t, asked[own], "the answers name one operation for two keys: %s", w.http)
-		asked[own] = true
-
-		admission.operation = own
-		out = append(out, interval(w.client, admission, outcome{}, call, ret))
-		out = append(out, h.course(w, recorded[own], call, now)...)
-	}
-
-	for id, op := range recorded {
-		require.True(t, asked[id], "no answer names the recorded operation %s %s", op.Kind, id)
+		end := h.ends[own]
+		require.NotNil(t, end, "nobody saw the end of operation %s", own)
+		for _, target := range w.parts(targets) {
+			admission.accelerator, admission.operation = target, own
+			ended := action{name: "end", accelerator: target, operation: own, request: w.request}
+			out = append(out, interval(w.client, admission, outcome{}, call, ret),
+				interval(w.client, ended, outcome{state: end.state, kind: end.kind}, call, end.at))
+		}
 	}
 
 	return out
 }
 
-// course returns the begin and the end of an operation. Both happened after its
-// request was sent and before a client saw the end.
-func (h *history) course(w *submission, op apiclient.Operation, call, now time.Duration) []porcupine.Operation {
-	ret, ok := h.seen[op.ID]
-	if !ok {
-		ret = now
-	}
-
-	m := action{accelerator: w.accelerator, operation: op.ID}
-	var out []porcupine.Operation
-
-	begin := m
-	begin.name = "begin"
-	switch {
-	case !op.StartedAt.IsZero():
-		out = append(out, interval(w.client, begin, outcome{}, call, ret))
-	case op.State == cyborg.OperationFailed:
-		out = append(out, interval(w.client, begin, outcome{kind: op.Error.Kind}, call, ret))
-	}
-
-	m.name = "end"
-	return append(out, interval(w.client, m, outcome{state: op.State}, call, ret))
-}
-
-// requireOutcome compares an answer with the recorded end of its operation.
-func (h *history) requireOutcome(t *testing.T, w *submission, a answer, op apiclient.Operation) {
+// operation returns the operation that the answers name; zero where none does.
+func (w *submission) operation(t *testing.T) (own uuid.UUID) {
 	t.Helper()
+	for _, a := range w.answers {
+		if a.operation != uuid.Nil {
+			require.Contains(t, []uuid.UUID{uuid.Nil, a.operation}, own, "the answers name two operations for one key: %s", w.http)
+			own = a.operation
+		}
+	}
+	return own
+}
+
+// parts returns the parts of the history that an operation is in: its
+// accelerator or, where it is about the host, all of them and the host's own.
+func (w *submission) parts(targets []uuid.UUID) []uuid.UUID {
+	if w.request.ofHost() {
+		return append([]uuid.UUID{uuid.Nil}, targets...)
+	}
+	return []uuid.UUID{w.accelerator}
+}
+
+// concerned returns the part of the history in which the refusal of an operation
+// about the host must be true: that of the operation in the way, or else that of
+// the only accelerator that the request names. by is the request for the
+// operation in the way. Some refusals are about an accelerator that the answer
+// does not name, and are not checked.
+func (w *submission) concerned(refusal outcome, by *submission) (uuid.UUID, bool) {
 	switch {
-	case !a.ended():
-	case op.State == cyborg.OperationSucceeded:
-		require.Less(t, a.status, 300, "the operation of %s succeeded, but the answer was %s", w.http, a.text)
-	default:
-		require.Equal(t, op.Error.Kind, a.problem.Kind, "the operation of %s ended %s, but the answer was %s", w.http, op.State, a.text)
-		require.Equal(t, op.ID, a.problem.Operation, "%s", a.text)
+	case by != nil && refusal.kind == cyborg.ErrClaimed && by.request.ofHost():
+		return uuid.Nil, true
+	case w.request.named != uuid.Nil && refusal.kind != cyborg.ErrClaimed:
+		return w.request.named, true
+	case by != nil && !by.request.ofHost():
+		return by.accelerator, true
 	}
+	return uuid.Nil, false
 }
 
-// hints are the times that the events give for actions. They only speed up the
-// search: an order that also fits the hints is a valid order, and it is found
-// at once, while there can be millions of orders to try without them.
-type hints map[hint]time.Duration
-
-// hint identifies the action of an event: a step of an operation, or another
-// request by its request id.
-type hint struct {
-	name      string
-	operation uuid.UUID
-	requestID string
-}
-
-// hint returns the key of an action.
-func (m action) hint() hint {
-	if m.operation != uuid.Nil && m.name != "cancel" {
-		return hint{name: m.name, operation: m.operation}
-	}
-	return hint{requestID: m.requestID}
-}
-
-// hints returns the times that these events give.
-func (h *history) hints(events []cyborg.Event) hints {
-	out := hints{}
-
-	for _, e := range events {
-		at := e.Time.Sub(h.began)
-		switch {
-		case e.Axis == cyborg.AxisClaim && e.From == "":
-			out[hint{name: "admit", operation: e.Operation}] = at
-		case e.Axis == cyborg.AxisClaim:
-			out[hint{name: "end", operation: e.Operation}] = at
-		case e.Axis == cyborg.AxisState && e.To == string(cyborg.OperationRunning):
-			out[hint{name: "begin", operation: e.Operation}] = at
-		case e.Axis == cyborg.AxisSpecs, e.Axis == cyborg.AxisAdministration, e.Axis == cyborg.AxisCancel:
-			out[hint{requestID: e.RequestID}] = at
+// requireRecorded compares what clients saw with the records at the end: they
+// have the same operations, and those have ended as somebody saw.
+func (h *history) requireRecorded(t *testing.T, recorded map[uuid.UUID]apiclient.Operation) {
+	t.Helper()
+	for id, op := range recorded {
+		end := h.ends[id]
+		require.NotNil(t, end, "no answer names the recorded operation %s %s", op.Kind, id)
+		require.Equal(t, op.State, end.state, "operation %s %s", op.Kind, id)
+		if op.Error != nil {
+			require.Equal(t, op.Error.Kind, end.kind, "operation %s %s", op.Kind, id)
 		}
 	}
-
-	return out
-}
-
-// narrowed returns the actions with each call moved to the time of its event.
-func (h hints) narrowed(actions []porcupine.Operation) []porcupine.Operation {
-	out := slices.Clone(actions)
-
-	for i := range out {
-		if at, ok := h[out[i].Input.(action).hint()]; ok {
-			out[i].Call = max(out[i].Call, min(int64(at), out[i].Return))
-		}
+	for id := range h.ends {
+		require.Contains(t, recorded, id, "clients saw the end of an operation that is not recorded")
 	}
-	return out
 }
 
 // essential leaves out refusals that others imply. They are most of a history,
@@ -235,11 +265,10 @@ func (h hints) narrowed(actions []porcupine.Operation) []porcupine.Operation {
 // and the one that was sent last (it had not ended yet). Of all cancellations
 // that were refused because the operation had ended, the one that returned
 // first implies the rest.
-
 func essential(actions []porcupine.Operation) []porcupine.Operation {
 	type refusal struct {
-		name      string
-		operation uuid.UUID
+		name                   string
+		accelerator, operation uuid.UUID
 	}
 	first, last := map[refusal]int{}, map[refusal]int{}
 
@@ -247,9 +276,9 @@ func essential(actions []porcupine.Operation) []porcupine.Operation {
 		m, t := o.Input.(action), o.Output.(outcome)
 		switch {
 		case m.name == "admit" && t.kind == cyborg.ErrClaimed:
-			return refusal{m.name, t.by}, true
+			return refusal{m.name, m.accelerator, t.by}, true
 		case m.name == "cancel" && t.kind == cyborg.ErrChanged:
-			return refusal{m.name, m.operation}, true
+			return refusal{m.name, m.accelerator, m.operation}, true
 		}
 
 		return refusal{}, false
@@ -291,13 +320,19 @@ func count(actions []porcupine.Operation) map[string]int {
 		m, t := o.Input.(action), o.Output.(outcome)
 
 		name := m.name
+		if m.request.force {
+			name += " by force"
+		}
+		if m.request.ofHost() {
+			name += " " + string(m.request.kind)
+		}
 		switch {
+		case t.state != "":
+			name += " " + string(t.state)
 		case t.nothing:
 			name += " nothing"
 		case t.kind != "":
 			name += " " + string(t.kind)
-		case t.state != "":
-			name += " " + string(t.state)
 		}
 		out[name]++
 	}

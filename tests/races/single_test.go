@@ -314,6 +314,7 @@ func (s *system) raceToForce(t *testing.T) {
 			if err != nil {
 				return err
 			}
+			s.round(t)
 
 			a, _, err := s.API.Accelerator(ctx, target)
 			if err == nil && !until(a) {

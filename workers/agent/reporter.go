@@ -106,6 +106,7 @@ type assignments interface {
 	Holds(position journal.Position) bool
 	Restart(position journal.Position) error
 	Forgot() journal.Position
+	Told() error
 }
 
 // reportRequest is a caller that waits for a report which begins after the
@@ -310,7 +311,7 @@ func (r *reporter) send(ctx context.Context, whole bool) (agentapi.Report, agent
 	}
 
 	if err == nil && reply.Known != (cyborg.JournalPosition{}) {
-		if err = r.follow(ctx, journal.Position(reply.Known)); err == nil {
+		if err = r.follow(ctx, journal.Position{Opening: reply.Known.Opening, Writes: reply.Known.Writes}); err == nil {
 			report, reply, err = r.post(ctx, true)
 		}
 	}
@@ -320,6 +321,9 @@ func (r *reporter) send(ctx context.Context, whole bool) (agentapi.Report, agent
 			WithHint("A second agent runs under this host's name. Stop one of them, and start the other again.")
 	}
 
+	if err == nil {
+		err = r.assignments.Told()
+	}
 	if err == nil && report.AskFloor {
 		err = r.takeFloor(reply.Floor)
 	}
@@ -366,6 +370,11 @@ func (r *reporter) Grants() agentapi.Grants {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.grants
+}
+
+// told is a position as it is told to the conductor.
+func told(p journal.Position) cyborg.JournalPosition {
+	return cyborg.JournalPosition{Opening: p.Opening, Writes: p.Writes}
 }
 
 // lacksFloor reports whether the conductor has still to say which assignment
@@ -422,7 +431,7 @@ func (r *reporter) post(ctx context.Context, whole bool) (report agentapi.Report
 	}
 
 	report.Instance, report.Assignment, report.AskFloor = r.instance, r.assignments.Assignment(), !r.assignments.HasFloor()
-	report.Journal, report.Follows = cyborg.JournalPosition(r.assignments.Position()), cyborg.JournalPosition(r.follows)
+	report.Journal, report.Follows = told(r.assignments.Position()), told(r.follows)
 	report.Forgot = r.follows != (journal.Position{}) && r.assignments.Forgot() == r.follows
 	report.Uptime = r.up()
 

@@ -22,10 +22,10 @@ func (s *Store) RecordGrantKey(ctx context.Context, key cyborg.GrantKey, forgetA
 	return s.db.Failure(ctx, err)
 }
 
-// GrantKeys returns the keys of the processes that sign grants, or have done so a
-// while ago.
-func (s *Store) GrantKeys(ctx context.Context) ([]cyborg.GrantKey, error) {
-	rows, err := s.db.Pool.Query(ctx, "SELECT id, public FROM grant_keys ORDER BY id")
+// GrantKeys returns the keys of the processes that sign grants, and were seen within
+// the given time.
+func (s *Store) GrantKeys(ctx context.Context, within time.Duration) ([]cyborg.GrantKey, error) {
+	rows, err := s.db.Pool.Query(ctx, "SELECT id, public FROM grant_keys WHERE "+records.Within("last_seen", "$1::interval")+" ORDER BY id", within)
 	if err != nil {
 		return nil, s.db.Failure(ctx, err)
 	}

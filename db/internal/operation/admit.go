@@ -225,8 +225,8 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 // skipped. So a repeat does not wait for the lock of the host, which may be held
 // for long, and keeps nobody else waiting for it.
 //
-// A repeat that comes at the same moment, or has only the same id, violates a
-// constraint instead, and is looked up as well. See records.Queue.
+// A repeat that comes at the same moment collides instead, and one that has only
+// the same id violates a constraint; both are looked up as well. See records.Queue.
 func queueKeyUnused(tx pgx.Tx, a *Admission) {
 	if a.IdempotencyKey == "" {
 		return
@@ -287,7 +287,7 @@ func (s *Store) admittedBefore(ctx context.Context, a *Admission) (Admitted, err
 
 // queueOperation writes the operation, its subjects and its claims, and reads
 // the operation back into out. It fails with records.ErrCollision where another
-// operation has one of the targets since choose looked: the next try of choose
+// operation has one of the targets, or the key, since choose looked: the next try
 // says which. See records.Queue.
 func queueOperation(tx pgx.Tx, a *Admission, c *choice, out *cyborg.Operation) error {
 	input, err := json.Marshal(a.Request)
@@ -308,13 +308,16 @@ func queueOperation(tx pgx.Tx, a *Admission, c *choice, out *cyborg.Operation) e
 	targets := inventory.UUIDs(c.targets)
 	batch := &pgx.Batch{}
 
-	// retry_of is left empty where the earlier operation has been pruned.
+	// retry_of is left empty where the earlier operation has been pruned. Where the
+	// key was used since queueKeyUnused has looked, by a request that shares no lock
+	// with this one, the next try finds that.
 	batch.Queue(`
 		INSERT INTO operations (id, kind, host, input, before, actor, project, request_id, idempotency_key, fingerprint, retry_of,
 		    notification_pending, actor_id)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, (SELECT id FROM operations WHERE id = $11), $12, $13)`,
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, (SELECT id FROM operations WHERE id = $11), $12, $13)
+		ON CONFLICT (actor, actor_id, project, idempotency_key) DO NOTHING`,
 		a.ID, string(a.Request.Kind()), c.host, input, c.before, a.Actor.Name, a.Actor.Project, a.Actor.RequestID, key, fingerprint,
-		a.RetryOf, c.notificationPending, a.Actor.ID)
+		a.RetryOf, c.notificationPending, a.Actor.ID).Exec(records.MustAffect(records.ErrCollision))
 
 	batch.Queue(`
 		INSERT INTO operation_subjects (operation_id, position, kind, subject_id)
