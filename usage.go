@@ -31,9 +31,14 @@ type DeployableUsage struct {
 	Error   string             `json:"error,omitempty"`
 }
 
-// UsageUnanswered is the error of a host that has not answered in time, though it
-// is heard.
-const UsageUnanswered = "did not answer in time"
+// The errors of a host that is heard, and of which there is no answer. A host that
+// could be asked only at the end of the time has not answered in time, whether it took
+// the question or not.
+const (
+	UsageUnanswered = "did not answer in time"
+	UsageNotTaken   = "did not take the question in time"
+	UsageNotAsked   = "was not asked: there was no time left"
+)
 
 // HostUsage is one host's part of a census.
 type HostUsage struct {

@@ -55,18 +55,20 @@ func Census(ctx workflow.Context, in CensusInput) (cyborg.Census, error) {
 	return out, nil
 }
 
-// Unanswered returns the entry of a host that did not answer in time.
-func Unanswered(host string) cyborg.HostUsage {
-	return cyborg.HostUsage{Host: host, Error: cyborg.UsageUnanswered, Deployables: []cyborg.DeployableUsage{}}
+// Unanswered returns the entry of a host without an answer, and says why there is none.
+func Unanswered(host, why string) cyborg.HostUsage {
+	return cyborg.HostUsage{Host: host, Error: why, Deployables: []cyborg.DeployableUsage{}}
 }
 
-// askUsage asks one host once, within the time that is left. An agent that is
-// silent or slow yields the plain entry of Unanswered; any other failure puts
-// its own message there.
+// fairWait is how long an agent must have had to take a question before anybody says
+// that it did not.
+const fairWait = 2 * time.Second
+
+// askUsage asks one host once, within the time that is left. Where there is no
+// answer, the entry says whether the agent was asked, took the question, or failed.
 func askUsage(ctx workflow.Context, host string, in CensusInput, left time.Duration) cyborg.HostUsage {
-	unanswered := Unanswered(host)
 	if left <= 0 {
-		return unanswered
+		return Unanswered(host, cyborg.UsageNotAsked)
 	}
 
 	// Half of the time is for the agent to take the question, and half to answer
@@ -84,9 +86,12 @@ func askUsage(ctx workflow.Context, host string, in CensusInput, left time.Durat
 		return usage
 	}
 
-	if failure := FromFailure(err); failure.Kind != cyborg.ErrTimeout && failure.Kind != cyborg.ErrHostSilent {
-		unanswered.Error = failure.Message
+	switch failure := FromFailure(err); {
+	case failure.Kind == cyborg.ErrHostSilent && left/2 >= fairWait:
+		return Unanswered(host, cyborg.UsageNotTaken)
+	case failure.Kind == cyborg.ErrHostSilent || failure.Kind == cyborg.ErrTimeout:
+		return Unanswered(host, cyborg.UsageUnanswered)
+	default:
+		return Unanswered(host, failure.Message)
 	}
-
-	return unanswered
 }

@@ -424,6 +424,29 @@ func TestCensusMarksHostsThatDoNotAnswer(t *testing.T) {
 	require.Len(t, out.Hosts[303].Deployables, 1)
 }
 
+// TestCensusSaysWhoTookNoQuestion: only of an agent that has had the time for it.
+func TestCensusSaysWhoTookNoQuestion(t *testing.T) {
+	t.Parallel()
+	for deadline, says := range map[time.Duration]string{
+		4 * time.Second: "did not take the question in time",
+		3 * time.Second: "did not answer in time",
+		0:               "was not asked: there was no time left",
+	} {
+		env := environment()
+		env.RegisterActivityWithOptions(func(context.Context, workflows.UsageInput) (cyborg.HostUsage, error) { return cyborg.HostUsage{}, nil },
+			activity.RegisterOptions{Name: workflows.UsageActivity})
+		env.OnActivity(workflows.UsageActivity, mock.Anything, mock.Anything).
+			Return(cyborg.HostUsage{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_SCHEDULE_TO_START, nil))
+		env.RegisterWorkflowWithOptions(workflows.Census, workflow.RegisterOptions{Name: workflows.CensusWorkflow})
+		env.ExecuteWorkflow(workflows.CensusWorkflow, workflows.CensusInput{Hosts: []string{"h1"}, Deadline: deadline})
+
+		var out cyborg.Census
+		require.NoError(t, env.GetWorkflowResult(&out))
+		require.True(t, out.Partial)
+		require.Equal(t, says, out.Hosts[0].Error, deadline)
+	}
+}
+
 func TestDiscoverNamesTheSilentHost(t *testing.T) {
 	t.Parallel()
 	env := environment()

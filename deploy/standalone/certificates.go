@@ -69,7 +69,7 @@ func (c certificates) keep(ctx context.Context, log *slog.Logger) {
 		running.Go(func() { one.Run(ctx, log) })
 	}
 	running.Wait()
-	<-ctx.Done()
+	<-ctx.Done() // where it holds none: a part that returns before has failed
 }
 
 // chooseAuthority has hosts enroll by the authority in the state directory, if

@@ -70,7 +70,7 @@ func Command(compiled *drivers.Registry) *cobra.Command {
 			Args:  commandline.Takes(),
 			RunE:  p.listDrivers,
 		},
-		configcmd.For(config.ProcessAgent, p.checkBackends, func(_ *cobra.Command, c *config.Config) error { return checkIdentity(c) }),
+		configcmd.For(config.ProcessAgent, p.checkBackends, checkIdentity),
 		commandline.Completion(root),
 		commandline.Manual(root, 8, nil),
 		commandline.Version(),

@@ -273,7 +273,8 @@ func TestAnAgentRunsWithoutItsServers(t *testing.T) {
 	defer stop()
 
 	file := filepath.Join(t.TempDir(), "cyborg.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("agent: {drivers: [fake]}"), 0o600))
+	foreign := issueFor(t, "h2") // which a Temporal may take, so it stops nothing
+	require.NoError(t, os.WriteFile(file, []byte("agent: {drivers: [fake]}\ntemporal: {tls: "+foreign+"}"), 0o600))
 	program := withFake(t)
 
 	var stdout, stderr bytes.Buffer
@@ -316,25 +317,37 @@ func TestAnAgentRunsWithoutItsServers(t *testing.T) {
 	case <-time.After(5 * time.Minute):
 		t.Fatal("the agent does not stop")
 	}
+	require.Contains(t, stderr.String(), "is the certificate of spiffe://cyborg/host/h2, and this process needs one of spiffe://cyborg/host/h1")
+}
+
+// issueFor returns the files, as YAML, of a new certificate for a host.
+func issueFor(t *testing.T, host string) string {
+	t.Helper()
+	authority, err := pki.Make(filepath.Join(t.TempDir(), "ca"))
+	require.NoError(t, err)
+	certificate, key, err := authority.IssuePair(pki.Leaf{Identity: identity.Identity{TrustDomain: "cyborg", Role: identity.Host, Name: host}})
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), host+".pem")
+	require.NoError(t, os.WriteFile(file, append(certificate, key...), 0o600))
+	return "{cert: " + file + ", key: " + file + ", ca: " + authority.CertificateFile() + "}"
 }
 
 // TestForeignCertificate: an agent with the certificate of another host says so
 // before it asks anybody.
 func TestForeignCertificate(t *testing.T) {
 	t.Parallel()
-	authority, err := pki.Make(filepath.Join(t.TempDir(), "ca"))
-	require.NoError(t, err)
-	certificate, key, err := authority.IssuePair(pki.Leaf{Identity: identity.Identity{TrustDomain: "cyborg", Role: identity.Host, Name: "h2"}})
-	require.NoError(t, err)
-	file := filepath.Join(t.TempDir(), "h2.pem")
-	require.NoError(t, os.WriteFile(file, append(certificate, key...), 0o600))
-
-	files := "{cert: " + file + ", key: " + file + ", ca: " + authority.CertificateFile() + "}"
-	for _, text := range []string{"agent: {host: h1, tls: " + files + "}", "agent: {host: h1}\ntemporal: {tls: " + files + "}"} {
-		code, _, errOut := command(t, text, "--state-dir", t.TempDir())
+	files := issueFor(t, "h2")
+	const foreign = "is the certificate of spiffe://cyborg/host/h2, and this process needs one of spiffe://cyborg/host/h1"
+	for _, verb := range [][]string{nil, {"config", "check"}} {
+		code, _, errOut := command(t, "agent: {host: h1, tls: "+files+"}", append(verb, "--state-dir", t.TempDir())...)
 		require.Equal(t, commandline.ExitUsage, code, errOut)
-		require.Contains(t, errOut, "is the certificate of spiffe://cyborg/host/h2, and this process needs one of spiffe://cyborg/host/h1")
+		require.Contains(t, errOut, foreign)
 	}
+
+	// A Temporal of somebody else may take it.
+	code, _, errOut := command(t, "agent: {host: h1}\ntemporal: {tls: "+files+"}", "config", "check", "--state-dir", t.TempDir())
+	require.Equal(t, 0, code, errOut)
+	require.Contains(t, errOut, foreign)
 }
 
 // TestCertificatesAreChecked: a key in the place of a certificate, and two files

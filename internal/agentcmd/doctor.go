@@ -53,10 +53,14 @@ func (p program) doctorCommand() *cobra.Command {
 				return
 			}
 
-			if err := checkIdentity(c); err != nil {
-				f.Error("certificate", err, "Give the agent the certificate of its host.")
+			if err := c.Agent.TLS.Files().CheckOwn("agent.tls.cert", ownIdentity(c)); err != nil {
+				f.Error("configuration", err, "Give the agent the certificate of its host.")
+			} else {
+				f.OKf("configuration", "is good; this host is %s", c.Agent.Host)
 			}
-			f.OKf("configuration", "is good; this host is %s", c.Agent.Host)
+			if err := temporalclient.CheckIdentity(c.Temporal, ownIdentity(c)); err != nil {
+				f.Warn("certificate for Temporal", err.Error(), "A Temporal that goes by identities refuses this process. "+cyborg.AsError(err).Hint)
+			}
 
 			examineStateDir(f, c.Agent.StateDir)
 			examineKernel(f, c.Agent.Root)
@@ -65,7 +69,7 @@ func (p program) doctorCommand() *cobra.Command {
 			examineEndpoints(cmd.Context(), f, c)
 			temporalclient.Examine(cmd.Context(), f, c.Temporal, temporalclient.Examination{
 				Queue: workflows.AgentQueue(c.Agent.Host), IfUnserved: "Start the agent of this host.",
-				Renewed: agent.EnrolledFiles(c.Agent.StateDir).Cert,
+				Renewed: agent.EnrolledFiles(c.Agent.StateDir).Cert, Examined: []string{c.Agent.TLS.Cert, c.Agent.TLS.CA},
 			})
 
 			examineCertificates(f, c.Agent)

@@ -3,6 +3,7 @@ package agentcmd
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,6 +12,31 @@ import (
 	"github.com/cyborg-project/cyborg/activities/agent/novaconf"
 	"github.com/cyborg-project/cyborg/internal/doctor"
 )
+
+// TestDoctorExaminesEachCertificateOnce: also where the agent and Temporal have the
+// same files, as after an enrollment. A configuration with the certificate of another
+// host is not good.
+func TestDoctorExaminesEachCertificateOnce(t *testing.T) {
+	t.Parallel()
+	examine := func(files string) string {
+		_, out, errOut := command(t, "agent: {host: h1, endpoints: [\"https://127.0.0.1:1\"], tls: "+files+"}\ntemporal: {address: \"127.0.0.1:1\", tls: "+files+"}",
+			"doctor", "--state-dir", t.TempDir())
+		require.Equal(t, 1, strings.Count(out, " certificate of agent.tls.cert: "), out+errOut)
+		require.Equal(t, 1, strings.Count(out, " certificate of agent.tls.ca: "), out)
+		require.NotContains(t, out, "certificate of temporal.tls")
+		return out
+	}
+
+	own := examine(issueFor(t, "h1"))
+	require.Contains(t, own, "ok       configuration: is good; this host is h1")
+	require.NotContains(t, own, "certificate for Temporal")
+
+	foreign := examine(issueFor(t, "h2"))
+	require.Contains(t, foreign, "failed   configuration: agent.tls.cert ")
+	require.Contains(t, foreign, "-> Give it a certificate of its own. ")
+	require.Contains(t, foreign, "warning  certificate for Temporal: ")
+	require.NotContains(t, foreign, "is good")
+}
 
 // TestDoctorChecksTheWhitelist: doctor says whether Cyborg's drop-in can be
 // written, who wrote the one that is there, and which other files of Nova list

@@ -2,7 +2,6 @@ package agentcmd
 
 import (
 	"cmp"
-	"crypto/tls"
 	"log/slog"
 	"path/filepath"
 
@@ -32,9 +31,10 @@ func (p program) run(cmd *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
-	if err := checkIdentity(c); err != nil {
+	if err := c.Agent.TLS.Files().CheckOwn("agent.tls.cert", ownIdentity(c)); err != nil {
 		return err
 	}
+	temporalclient.WarnOfIdentity(ctx, c.Temporal, ownIdentity(c), log)
 
 	allowed, err := p.allowed(c.Agent)
 	if err != nil {
@@ -78,19 +78,16 @@ func (p program) run(cmd *cobra.Command, _ []string) error {
 	return group.Wait()
 }
 
-// checkIdentity compares the agent's certificates with its host.
-func checkIdentity(c *config.Config) error {
-	own := identity.Identity{TrustDomain: c.Identity.TrustDomain, Role: identity.Host, Name: c.Agent.Host}
-	if c.Agent.TLS.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(c.Agent.TLS.Cert, c.Agent.TLS.Key)
-		if err != nil {
-			return cyborg.Errorf(cyborg.ErrInvalid, "agent.tls.cert %s cannot be used: %w", c.Agent.TLS.Cert, err)
-		}
-		if err := identity.CheckOwn("agent.tls.cert "+c.Agent.TLS.Cert, pair.Leaf, own); err != nil {
-			return err
-		}
-	}
-	return temporalclient.CheckIdentity(c.Temporal, own)
+// ownIdentity is what the agent's certificates must say, if anything.
+func ownIdentity(c *config.Config) identity.Identity {
+	return identity.Identity{TrustDomain: c.Identity.TrustDomain, Role: identity.Host, Name: c.Agent.Host}
+}
+
+// checkIdentity warns of a certificate for Temporal that is somebody else's. It
+// returns no error.
+func checkIdentity(cmd *cobra.Command, c *config.Config) error {
+	temporalclient.WarnOfIdentity(cmd.Context(), c.Temporal, ownIdentity(c), c.Log.Logger(cmd.ErrOrStderr()))
+	return nil
 }
 
 // agentConfig turns the operator's configuration into that of the agent.

@@ -290,7 +290,7 @@ func examineHosts(ctx context.Context, f *doctor.Findings, client *apiclient.Cli
 	}
 
 	if len(hosts) > len(silent) {
-		examineSteps(ctx, f, client)
+		examineSteps(ctx, f, client, hosts)
 	}
 
 	const check = "clocks of agents"
@@ -305,32 +305,44 @@ func examineHosts(ctx context.Context, f *doctor.Findings, client *apiclient.Cli
 }
 
 // examineSteps asks every host something by way of Temporal. A host without a
-// certificate for Temporal, for one, is heard and yet takes no step.
-func examineSteps(ctx context.Context, f *doctor.Findings, client *apiclient.Client) {
+// certificate for Temporal, for one, is heard and yet takes no step. It is a warning,
+// because an agent with all its slots in use takes none either.
+func examineSteps(ctx context.Context, f *doctor.Findings, client *apiclient.Client, hosts []cyborg.Host) {
 	const check = "steps of hosts"
 	census, ok := ask(ctx, f, check, "Look at the server's log.", func(ctx context.Context) (cyborg.Census, error) { return client.Usage(ctx) })
 	if !ok {
 		return
 	}
 
+	silent := map[string]bool{}
+	for _, host := range hosts {
+		silent[host.Name] = host.Silent
+	}
+
 	var idle []string
-	answered := 0
+	answered, late := 0, 0
 	for _, host := range census.Hosts {
-		switch host.Error {
-		case "":
-			answered++
-		case cyborg.UsageUnanswered: // a silent host has another error
+		switch {
+		case host.Error == cyborg.UsageNotTaken:
 			idle = append(idle, host.Host)
+		case host.Error == cyborg.UsageUnanswered || host.Error == cyborg.UsageNotAsked:
+			late++
+		case !silent[host.Host]:
+			answered++ // also where it says what does not work there
 		}
 	}
 
 	if len(idle) > 0 {
-		f.Fail(check, fmt.Sprintf("%d heard, but no answer comes by way of Temporal: %s", len(idle), english.Some(idle)),
-			"Run `cyborg-agent doctor` there, and look at the agent's log: it may have no certificate for Temporal, or not reach it. Until then all operations there wait.")
+		f.Warn(check, fmt.Sprintf("%d heard, but no question is taken by way of Temporal: %s", len(idle), english.List(idle)),
+			"Run `cyborg-agent doctor` there, and look at the agent's log: it may have no certificate for Temporal, not reach it, or be busy. Until it takes steps, all operations there wait.")
 		return
 	}
 
-	f.OKf(check, "%s answered by way of Temporal", english.Count(answered, "host"))
+	found := english.Count(answered, "host") + " answered by way of Temporal"
+	if late > 0 {
+		found += fmt.Sprintf(", and there was no time for %d", late)
+	}
+	f.OKf(check, "%s", found)
 }
 
 // clockOffset returns by how much a host's clock is ahead of the database's, or

@@ -181,6 +181,19 @@ func TestDoctorOnAHealthySystem(t *testing.T) {
 	require.Equal(t, 16, strings.Count(got.out, "\n"), got.out)
 }
 
+// TestDoctorBlamesNoHostThatIsSlow: neither one that had no time to answer, nor one
+// that says what does not work there.
+func TestDoctorBlamesNoHostThatIsSlow(t *testing.T) {
+	t.Parallel()
+	api := healthy(t)
+	api.hosts(cyborg.Host{Name: "h1"}, cyborg.Host{Name: "h2"}, cyborg.Host{Name: "h3"}, cyborg.Host{Name: "h4", Silent: true}, cyborg.Host{Name: "h5"})
+	api.usage(
+		cyborg.HostUsage{Host: "h1"}, cyborg.HostUsage{Host: "h2", Error: cyborg.UsageUnanswered}, cyborg.HostUsage{Host: "h3", Error: cyborg.UsageNotAsked},
+		cyborg.HostUsage{Host: "h4", Error: "is silent"}, cyborg.HostUsage{Host: "h5", Error: "backend pci: no sysfs"},
+	)
+	require.Contains(t, api.cyborg("doctor").out, "ok       steps of hosts: 2 hosts answered by way of Temporal, and there was no time for 2\n")
+}
+
 // TestDoctorFindings: each check finds what is wrong with its subject and says
 // what to do.
 func TestDoctorFindings(t *testing.T) {
@@ -212,8 +225,8 @@ func TestDoctorFindings(t *testing.T) {
 		"no conductor":   {func(f *fakeAPI) { f.services(service("api", true)) }, "services", doctor.Failed, "no conductor lives"},
 		"a service gone": {func(f *fakeAPI) { f.services(service("api", true), service("conductor", true), service("api", false)) }, "services", doctor.Warning, "api on s1 (since 2026-01-31T12:00:00Z) disappeared without notice"},
 		"no steps": {func(f *fakeAPI) {
-			f.usage(cyborg.HostUsage{Host: "h1", Error: cyborg.UsageUnanswered}, cyborg.HostUsage{Host: "h2", Error: "is silent"})
-		}, "steps of hosts", doctor.Failed, "1 heard, but no answer comes by way of Temporal: h1"},
+			f.usage(cyborg.HostUsage{Host: "h1", Error: cyborg.UsageNotTaken}, cyborg.HostUsage{Host: "h2", Error: cyborg.UsageUnanswered})
+		}, "steps of hosts", doctor.Warning, "1 heard, but no question is taken by way of Temporal: h1"},
 		"no host": {func(f *fakeAPI) { f.hosts() }, "hosts", doctor.Warning, "none has ever reported"},
 		"a host never heard": {func(f *fakeAPI) {
 			f.answers("GET /v1/hosts", http.StatusOK, map[string]any{"host": []cyborg.Host{{Name: "h1", Silent: true, RegisteredAt: noon, Backends: []cyborg.Backend{}}}})

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/pki"
 )
 
@@ -22,25 +23,34 @@ func (c *Config) CheckCertificates(process Process) error {
 	type section struct {
 		setting string
 		files   pki.Files
+		own     identity.Identity // what the certificate must say, if anything; zero for no demand
 	}
+	server := identity.Identity{TrustDomain: c.Identity.TrustDomain, Role: identity.Server}
 
 	var used []section
 	if process == ProcessServer || process == ProcessStandalone {
-		used = append(used, section{"api.tls", c.API.TLS.Files()}, section{"agent_endpoint.tls", c.AgentEndpoint.TLS.Files()})
+		used = append(used, section{"api.tls", c.API.TLS.Files(), identity.Identity{}}, section{"agent_endpoint.tls", c.AgentEndpoint.TLS.Files(), server})
 	}
 	if process == ProcessStandalone || process == ProcessTemporal {
-		used = append(used, section{"standalone.temporal_tls", c.Standalone.TemporalTLS.Files()})
+		used = append(used, section{"standalone.temporal_tls", c.Standalone.TemporalTLS.Files(), identity.Identity{Role: identity.Server}})
 	}
 	if process == ProcessAgent {
-		used = append(used, section{"agent.tls", c.Agent.TLS.Files()})
+		host := identity.Identity{TrustDomain: c.Identity.TrustDomain, Role: identity.Host, Name: c.Agent.Host}
+		used = append(used, section{"agent.tls", c.Agent.TLS.Files(), host})
 	}
 	if process == ProcessAgent || process == ProcessServer {
-		used = append(used, section{"temporal.tls", c.Temporal.TLS.Files()})
+		used = append(used, section{"temporal.tls", c.Temporal.TLS.Files(), identity.Identity{}})
 	}
 
 	for _, one := range used {
 		if err := one.files.Check(); err != nil {
 			return cyborg.Errorf(cyborg.ErrInvalid, "%s: %w", one.setting, err)
+		}
+		if one.own == (identity.Identity{}) {
+			continue
+		}
+		if err := one.files.CheckOwn(one.setting+".cert", one.own); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -158,23 +158,23 @@ func OfCertificate(certificate *x509.Certificate, trustDomain string) (Identity,
 // certificate as the caller does. One that names nobody may be right where the other
 // end is not ours, so it is no error.
 func CheckOwn(certificate string, of *x509.Certificate, own Identity) error {
-	for _, uri := range of.URIs {
-		named, err := Parse(uri.String())
-		if err != nil {
-			continue
-		}
-
-		wanted := Identity{TrustDomain: cmp.Or(own.TrustDomain, named.TrustDomain), Role: own.Role, Name: cmp.Or(own.Name, named.Name)}
-		if named == wanted {
-			continue
-		}
-		if own.Name == "" {
-			wanted.Name = "NAME"
-		}
-		return cyborg.Errorf(cyborg.ErrInvalid, "%s is the certificate of %s, and this process needs one of %s", certificate, named, wanted).
-			WithHint("Give it a certificate of its own. Upper and lower case differ in a host's name (agent.host), and the trust domain is identity.trust_domain.")
+	if len(of.URIs) != 1 {
+		return nil
 	}
-	return nil
+	named, err := Parse(of.URIs[0].String())
+	if err != nil {
+		return nil //nolint:nilerr // it names nobody
+	}
+
+	wanted := Identity{TrustDomain: cmp.Or(own.TrustDomain, named.TrustDomain), Role: own.Role, Name: cmp.Or(own.Name, named.Name)}
+	if named == wanted {
+		return nil
+	}
+	if own.Name == "" {
+		wanted.Name = "NAME"
+	}
+	return cyborg.Errorf(cyborg.ErrInvalid, "%s is the certificate of %s, and this process needs one of %s", certificate, named, wanted).
+		WithHint("Give it a certificate of its own. Upper and lower case differ in a host's name (agent.host), and the trust domain is identity.trust_domain.")
 }
 
 // OfConnection returns whom the verified certificate of the other end names. The

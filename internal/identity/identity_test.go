@@ -79,3 +79,36 @@ func FuzzParse(f *testing.F) {
 		require.Equal(t, text, i.String())
 	})
 }
+
+// TestCheckOwn: a certificate that names somebody else is told from one that names
+// nobody, which another end may want.
+func TestCheckOwn(t *testing.T) {
+	t.Parallel()
+	check := func(own identity.Identity, uris ...string) error {
+		certificate := &x509.Certificate{}
+		for _, one := range uris {
+			parsed, err := url.Parse(one)
+			require.NoError(t, err)
+			certificate.URIs = append(certificate.URIs, parsed)
+		}
+		return identity.CheckOwn("the certificate f", certificate, own)
+	}
+	h1 := identity.Identity{TrustDomain: "lab", Role: identity.Host, Name: "h1"}
+	server := identity.Identity{TrustDomain: "lab", Role: identity.Server}
+
+	require.NoError(t, check(h1, "spiffe://lab/host/h1"))
+	require.NoError(t, check(server, "spiffe://lab/server/any"))
+	require.NoError(t, check(identity.Identity{Role: identity.Server}, "spiffe://other/server/any"))
+	require.NoError(t, check(h1), "none")
+	require.NoError(t, check(h1, "https://example.org/h2"), "no identity")
+	require.NoError(t, check(h1, "spiffe://lab/host/h2", "spiffe://lab/host/h3"), "two, so it is nobody's")
+
+	for uri, own := range map[string]identity.Identity{
+		"spiffe://lab/host/h2": h1, "spiffe://lab/host/H1": h1, "spiffe://other/host/h1": h1, "spiffe://lab/server/h1": h1,
+		"spiffe://lab/host/any": server, "spiffe://other/server/any": server,
+	} {
+		err := check(own, uri)
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), uri)
+		require.ErrorContains(t, err, "the certificate f is the certificate of "+uri+", and this process needs one of spiffe://lab/"+string(own.Role)+"/")
+	}
+}

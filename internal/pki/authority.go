@@ -328,9 +328,14 @@ func (a *Authority) CheckTime(now time.Time) error {
 		return nil
 	}
 
-	return cyborg.Errorf(cyborg.ErrInvalid, "the authority in %s is valid from %s to %s, and now it is %s", a.dir,
-		a.certificate.NotBefore.UTC().Format(time.RFC3339), a.certificate.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339)).
-		WithHint("Look at this machine's clock: it is wrong now, or was when the authority was made. In the second case move the directory away, so that another authority is made, and give everybody a certificate of that one.")
+	wrong := cyborg.Errorf(cyborg.ErrInvalid, "the authority in %s is valid from %s to %s, and now it is %s", a.dir,
+		a.certificate.NotBefore.UTC().Format(time.RFC3339), a.certificate.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339))
+
+	const another = "move the directory away, so that another authority is made, and give everybody a certificate of that one."
+	if now.Before(a.certificate.NotBefore) {
+		return wrong.WithHint("Look at this machine's clock: it is wrong now, or was when the authority was made. In the second case " + another)
+	}
+	return wrong.WithHint("The authority has ended, unless this machine's clock is wrong. If it has, " + another)
 }
 
 // IssueRequest is Issue for the key of a certificate request in DER. Nothing else

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/identity"
 )
 
 // Files are where one end of a connection has its certificate, the private key
@@ -33,6 +34,24 @@ func (f Files) Check() error {
 	}
 	_, err := f.pool(nil)
 	return err
+}
+
+// CheckOwn is identity.CheckOwn for the certificate in the files, which the setting
+// names; without one there is no error.
+func (f Files) CheckOwn(setting string, own identity.Identity) error {
+	if f.Cert == "" {
+		return nil
+	}
+
+	pair, err := f.pair(nil)
+	if err != nil {
+		return err
+	}
+	current, err := pair.current()
+	if err != nil {
+		return err
+	}
+	return identity.CheckOwn(setting+" "+f.Cert, current.Leaf, own)
 }
 
 // reloaded is what was read from files that may be replaced at any time.

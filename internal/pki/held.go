@@ -5,8 +5,11 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"io/fs"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -33,7 +36,9 @@ type Held struct {
 // Hold returns the certificate in the file. It makes a new one where there is none,
 // or one that the authority has not signed, that holds something else than the leaf
 // or that must be renewed. The key stays the same as long as the authority does.
-// Run keeps the certificate valid.
+// Run keeps the certificate valid. Where one of the authority is there and cannot be
+// renewed now, because a clock is wrong for one, Run says so: it may do, and another
+// clock may be right.
 func (a *Authority) Hold(path string, leaf Leaf) (*Held, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -41,7 +46,12 @@ func (a *Authority) Hold(path string, leaf Leaf) (*Held, error) {
 	}
 
 	h := &Held{authority: a, path: path, leaf: leaf}
-	return h, h.Renew(time.Now())
+	if err := h.Renew(time.Now()); err != nil {
+		if text, unread := os.ReadFile(path); unread != nil || h.own(text) == nil {
+			return nil, err
+		}
+	}
+	return h, nil
 }
 
 // Files returns where the certificate, its key and its authority are, for Server
@@ -54,7 +64,16 @@ func (h *Held) Files() Files {
 func (h *Held) Renew(now time.Time) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.good(now) {
+
+	// What cannot be read now may be readable again: only what is missing or broken is
+	// replaced.
+	text, err := os.ReadFile(h.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return cyborg.Errorf(cyborg.ErrUnavailable, "the certificate of %s cannot be read, and stays as it is: %w", h.leaf.Identity, err).
+			WithHint("Let this user read and write the file.")
+	}
+	there := h.own(text)
+	if there != nil && h.good(there.Leaf, now) {
 		return nil
 	}
 	if err := h.authority.CheckTime(now); err != nil {
@@ -63,7 +82,7 @@ func (h *Held) Renew(now time.Time) error {
 
 	leaf := h.leaf
 	leaf.Start = now
-	certificate, key, err := h.issue(leaf)
+	certificate, key, err := h.issue(there, leaf)
 	if err != nil {
 		return err
 	}
@@ -76,37 +95,36 @@ func (h *Held) Renew(now time.Time) error {
 	return nil
 }
 
-// issue makes a certificate for the key that is in the file. Others may have derived
-// something from this key. It makes a new one where there is none, or where somebody
-// has replaced the authority: then nothing of the old one is to count.
-func (h *Held) issue(leaf Leaf) (certificate, key []byte, err error) {
-	pair, err := tls.LoadX509KeyPair(h.path, h.path)
+// own returns the certificate in the text with its key; nil where there is none, or
+// where somebody has replaced the authority: then nothing of the old one is to count.
+func (h *Held) own(text []byte) *tls.Certificate {
+	pair, err := tls.X509KeyPair(text, text)
 	if err != nil || pair.Leaf == nil || pair.Leaf.CheckSignatureFrom(h.authority.certificate) != nil {
+		return nil
+	}
+	return &pair
+}
+
+// issue makes a certificate for the key that is there, from which others may have
+// derived something, or else for a new one.
+func (h *Held) issue(there *tls.Certificate, leaf Leaf) (certificate, key []byte, err error) {
+	if there == nil {
 		return h.authority.IssuePair(leaf)
 	}
 
-	if key, err = encodeKey(pair.PrivateKey); err != nil {
+	if key, err = encodeKey(there.PrivateKey); err != nil {
 		return nil, nil, err
 	}
-	issued, err := h.authority.Issue(pair.Leaf.PublicKey, leaf)
+	issued, err := h.authority.Issue(there.Leaf.PublicKey, leaf)
 	if err != nil {
 		return nil, nil, err
 	}
 	return EncodeCertificate(issued), key, nil
 }
 
-// good says whether the certificate in the file is the one that is wanted, and
+// good says whether a certificate of the authority is the one that is wanted, and
 // not to be renewed yet.
-func (h *Held) good(now time.Time) bool {
-	pair, err := tls.LoadX509KeyPair(h.path, h.path)
-	if err != nil || pair.Leaf == nil {
-		return false
-	}
-
-	certificate := pair.Leaf
-	if certificate.CheckSignatureFrom(h.authority.certificate) != nil {
-		return false
-	}
+func (h *Held) good(certificate *x509.Certificate, now time.Time) bool {
 	if now.Before(certificate.NotBefore) || !now.Before(RenewAt(certificate)) {
 		return false
 	}
@@ -127,13 +145,14 @@ func (h *Held) Run(ctx context.Context, log *slog.Logger) {
 	ticker := time.NewTicker(lookAgain)
 	defer ticker.Stop()
 	for {
+		if err := h.Renew(time.Now()); err != nil {
+			log.ErrorContext(ctx, "a certificate cannot be renewed", "identity", h.leaf.Identity.String(), "error", err, "hint", cyborg.AsError(err).Hint)
+		}
+
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			if err := h.Renew(time.Now()); err != nil {
-				log.ErrorContext(ctx, "a certificate cannot be renewed", "identity", h.leaf.Identity.String(), "error", err)
-			}
 		}
 	}
 }

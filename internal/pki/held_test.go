@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/pem"
@@ -65,14 +66,46 @@ func TestHeldCertificateIsRenewedWhileItsHolderRuns(t *testing.T) {
 	})
 }
 
+// TestHeldCertificateThatCannotBeRead: the file stays as it is, because the key in it
+// may be good.
+func TestHeldCertificateThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	authority, err := Make(filepath.Join(dir, "ca"))
+	require.NoError(t, err)
+	path := filepath.Join(dir, "t.pem")
+	require.NoError(t, os.Symlink(path, path)) // for root, too, there is nothing to read
+
+	_, err = authority.Hold(path, temporalLeaf(24*time.Hour))
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
+	require.ErrorContains(t, err, "cannot be read, and stays as it is")
+	link, err := os.Readlink(path)
+	require.NoError(t, err)
+	require.Equal(t, path, link)
+
+	// What is broken is replaced.
+	require.NoError(t, os.Remove(path))
+	require.NoError(t, os.WriteFile(path, []byte("half"), 0o600))
+	_, err = authority.Hold(path, temporalLeaf(24*time.Hour))
+	require.NoError(t, err)
+	_, err = tls.LoadX509KeyPair(path, path)
+	require.NoError(t, err)
+}
+
 // TestAuthorityOfAnotherTime: an authority that was made under a wrong clock signs
-// nothing that anybody would accept, and says what to do.
+// nothing that anybody would accept, and says what to do. What it has signed before
+// goes on: the clock may be wrong only now.
 func TestAuthorityOfAnotherTime(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for name, from := range map[string]time.Time{"past": now.Add(-2 * AuthorityLife), "future": now.Add(AuthorityLife)} {
 		dir := t.TempDir()
 		made, err := Make(dir)
+		require.NoError(t, err)
+		there := filepath.Join(dir, "there.pem")
+		_, err = made.Hold(there, temporalLeaf(AuthorityLife))
+		require.NoError(t, err)
+		before, err := os.ReadFile(there)
 		require.NoError(t, err)
 		der, err := signItself(made.key, from, from.Add(AuthorityLife))
 		require.NoError(t, err)
@@ -83,6 +116,19 @@ func TestAuthorityOfAnotherTime(t *testing.T) {
 		_, err = authority.Hold(filepath.Join(dir, "t.pem"), temporalLeaf(AuthorityLife))
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), name)
 		require.ErrorContains(t, err, "and now it is ", name)
-		require.Contains(t, cyborg.AsError(err).Hint, "Look at this machine's clock", name)
+		require.Contains(t, cyborg.AsError(err).Hint, map[string]string{"past": "The authority has ended", "future": "Look at this machine's clock"}[name])
+
+		held, err := authority.Hold(there, temporalLeaf(AuthorityLife, "another"))
+		require.NoError(t, err)
+		after, err := os.ReadFile(there)
+		require.NoError(t, err)
+		require.Equal(t, before, after, name)
+
+		var out bytes.Buffer
+		ended, end := context.WithCancel(t.Context())
+		end()
+		held.Run(ended, slog.New(slog.NewTextHandler(&out, nil)))
+		require.Contains(t, out.String(), "a certificate cannot be renewed", "at once")
+		require.Contains(t, out.String(), "and now it is ", name)
 	}
 }

@@ -80,15 +80,13 @@ func Commands() []*cobra.Command {
 
 	config.AddFlags(migrate.Flags(), config.Flag{Name: "database-url", Key: "database.url"})
 
-	return []*cobra.Command{serve, migrate, adoptCommand(), configcmd.For(config.ProcessServer, checkPolicy), cacmd.Command()}
+	return []*cobra.Command{serve, migrate, adoptCommand(), configcmd.For(config.ProcessServer, checkPolicy, checkIdentity), cacmd.Command()}
 }
 
 // Serve runs a server process over an external PostgreSQL and Temporal until
 // ctx ends.
 func Serve(ctx context.Context, c *config.Config, log *slog.Logger) error {
-	if err := temporalclient.CheckIdentity(c.Temporal, ownIdentity(c)); err != nil {
-		return err
-	}
+	temporalclient.WarnOfIdentity(ctx, c.Temporal, ownIdentity(c), log)
 
 	listeners, err := Listen(ctx, c, log)
 	if err != nil {

@@ -43,7 +43,7 @@ func doctorCommand() *cobra.Command {
 			f.OKf("configuration", "is good")
 			alive := examineDatabase(cmd.Context(), f, c)
 			if err := temporalclient.CheckIdentity(c.Temporal, ownIdentity(c)); err != nil {
-				f.Error("certificate", err, "Correct temporal.tls.")
+				f.Warn("certificate for Temporal", err.Error(), "A Temporal that goes by identities refuses this process. "+cyborg.AsError(err).Hint)
 			}
 			temporalclient.Examine(cmd.Context(), f, c.Temporal, temporalclient.Examination{
 				Histories: c.Retention.Histories, Attributes: workflows.SearchAttributes(),
@@ -169,12 +169,13 @@ func examineDatabase(ctx context.Context, f *doctor.Findings, c *config.Config) 
 // examineListeners examines ports and certificates. A port that is in use is no
 // failure, because the server itself may run.
 func examineListeners(ctx context.Context, f *doctor.Findings, c *config.Config) {
-	// examine examines one listener. setting is its section of the configuration.
-	examine := func(setting, address string, given config.ServerTLS) {
+	// examine examines one listener. setting is its section of the configuration, and
+	// own says whether the certificate is that of a server.
+	examine := func(setting, address string, given config.ServerTLS, own func(*config.Config) error) {
 		if given.Cert != "" {
 			if _, err := pki.Server(pki.ServerOptions{Files: given.Files()}); err != nil {
 				f.Error("certificate of "+setting, err, "Put a certificate and its key there, and authorities that can be read.")
-			} else if err := checkIdentity(given.Files(), ownIdentity(c)); err != nil {
+			} else if err := own(c); err != nil {
 				f.Error("certificate of "+setting, err, "")
 			} else {
 				f.CertificateFile(setting+".tls.cert", given.Cert, time.Now())
@@ -197,9 +198,9 @@ func examineListeners(ctx context.Context, f *doctor.Findings, c *config.Config)
 	}
 
 	if c.Server.Has(config.RoleAPI) {
-		examine("api", c.API.Listen, c.API.TLS)
+		examine("api", c.API.Listen, c.API.TLS, func(*config.Config) error { return nil })
 	}
 	if c.Server.Has(config.RoleConductor) {
-		examine("agent_endpoint", c.AgentEndpoint.Listen, c.AgentEndpoint.TLS)
+		examine("agent_endpoint", c.AgentEndpoint.Listen, c.AgentEndpoint.TLS, checkEndpoint)
 	}
 }

@@ -4,8 +4,11 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/spf13/cobra"
+
 	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/identity"
+	"github.com/cyborg-project/cyborg/internal/temporalclient"
 	"github.com/cyborg-project/cyborg/workers/conductor"
 )
 
@@ -29,6 +32,13 @@ func workerIdentity(host, version, instance string) string {
 // is any.
 func ownIdentity(c *config.Config) identity.Identity {
 	return identity.Identity{TrustDomain: c.Identity.TrustDomain, Role: identity.Server}
+}
+
+// checkIdentity warns of a certificate for Temporal that is somebody else's. It
+// returns no error.
+func checkIdentity(cmd *cobra.Command, c *config.Config) error {
+	temporalclient.WarnOfIdentity(cmd.Context(), c.Temporal, ownIdentity(c), c.Log.Logger(cmd.ErrOrStderr()))
+	return nil
 }
 
 // instance tells two processes of one machine apart: it is the process id.

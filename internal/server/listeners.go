@@ -10,7 +10,6 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api"
 	"github.com/cyborg-project/cyborg/internal/config"
-	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/pki"
 	"github.com/cyborg-project/cyborg/internal/revocation"
 )
@@ -46,10 +45,7 @@ func Listen(ctx context.Context, c *config.Config, log *slog.Logger) (*Listeners
 		if given.Files.Cert != "" {
 			var err error
 			given.Log = log
-			if t, err = pki.Server(given); err == nil {
-				err = checkIdentity(given.Files, ownIdentity(c))
-			}
-			if err != nil {
+			if t, err = pki.Server(given); err != nil {
 				return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s: %w", setting, err)
 			}
 		}
@@ -81,6 +77,9 @@ func Listen(ctx context.Context, c *config.Config, log *slog.Logger) (*Listeners
 			pki.ServerOptions{
 				Files: c.AgentEndpoint.TLS.Files(), ClientAuth: tls.RequireAndVerifyClientCert, Enrolls: c.Identity.Authority, Refuse: l.revoked.Check,
 			}, authenticated)
+		if err == nil {
+			err = checkEndpoint(c)
+		}
 		if err != nil {
 			return nil, errors.Join(err, l.Close())
 		}
@@ -96,14 +95,10 @@ func Listen(ctx context.Context, c *config.Config, log *slog.Logger) (*Listeners
 	return &l, nil
 }
 
-// checkIdentity returns an error where the certificate of a listener is that of
-// somebody who is no server: agents and callers would refuse it.
-func checkIdentity(files pki.Files, own identity.Identity) error {
-	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
-	if err != nil {
-		return cyborg.Errorf(cyborg.ErrInvalid, "the certificate %s cannot be used: %w", files.Cert, err)
-	}
-	return identity.CheckOwn("the certificate "+files.Cert, pair.Leaf, own)
+// checkEndpoint returns an error where the certificate of the agent endpoint is not a
+// server's: agents would refuse it. Callers of the API look at names only.
+func checkEndpoint(c *config.Config) error {
+	return c.AgentEndpoint.TLS.Files().CheckOwn("agent_endpoint.tls.cert", ownIdentity(c))
 }
 
 // ConnectAgents has the agents' endpoint served on a listener that only this

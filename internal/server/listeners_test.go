@@ -130,16 +130,29 @@ func shake(t *testing.T, listener net.Listener, files pki.Files) error {
 	return err
 }
 
-// TestListenersNeedTheCertificateOfAServer: with that of a host or a person, every
-// client would refuse the server.
-func TestListenersNeedTheCertificateOfAServer(t *testing.T) {
+// TestTheAgentEndpointNeedsTheCertificateOfAServer: with that of a host or a person,
+// every agent would refuse the server. Callers of the API look at names only.
+func TestTheAgentEndpointNeedsTheCertificateOfAServer(t *testing.T) {
 	t.Parallel()
 	for _, role := range []identity.Role{identity.Host, identity.Admin} {
 		files := issue(t, newAuthority(t), role)
 		c := config.Default()
 		c.API.Listen, c.API.TLS = "127.0.0.1:0", config.ServerTLS{Cert: files.Cert, Key: files.Key}
-		_, err := Listen(t.Context(), c, slog.New(slog.DiscardHandler))
+		c.AgentEndpoint.Listen = "127.0.0.1:0"
+		listeners, err := Listen(t.Context(), c, slog.New(slog.DiscardHandler))
+		require.NoError(t, err)
+		require.NoError(t, listeners.Close())
+		require.NoError(t, c.CheckCertificates(config.ProcessServer))
+
+		c.AgentEndpoint.TLS = c.API.TLS
+		_, err = Listen(t.Context(), c, slog.New(slog.DiscardHandler))
+		says := ".tls.cert " + files.Cert + " is the certificate of spiffe://cyborg/" + string(role) + "/"
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
-		require.ErrorContains(t, err, "api.listen: the certificate "+files.Cert+" is the certificate of spiffe://cyborg/"+string(role)+"/")
+		require.ErrorContains(t, err, "agent_endpoint"+says)
+		require.ErrorContains(t, c.CheckCertificates(config.ProcessServer), "agent_endpoint"+says)
+		require.ErrorContains(t, c.CheckCertificates(config.ProcessStandalone), "agent_endpoint"+says)
+
+		c.Standalone.TemporalTLS = config.ServerTLS{Cert: files.Cert, Key: files.Key, ClientCA: files.CA}
+		require.ErrorContains(t, c.CheckCertificates(config.ProcessTemporal), "standalone.temporal_"+says[1:])
 	}
 }

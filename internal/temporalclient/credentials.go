@@ -47,9 +47,18 @@ func hasCertificate(from *envconfig.ClientConfigTLS) bool {
 	return from != nil && !from.Disabled && (from.ClientCertPath != "" || len(from.ClientCertData) > 0)
 }
 
+// WarnOfIdentity logs where the certificate for Temporal says that this process is
+// another one than it is.
+func WarnOfIdentity(ctx context.Context, c config.Temporal, own identity.Identity, log *slog.Logger) {
+	if err := CheckIdentity(c, own); err != nil {
+		log.WarnContext(ctx, "a Temporal that goes by identities will refuse this process", "error", err, "hint", cyborg.AsError(err).Hint)
+	}
+}
+
 // CheckIdentity returns an error of kind ErrInvalid where the certificate for
-// Temporal says that this process is another one than it is. A process asks before
-// it connects: Temporal would only refuse each of its calls.
+// Temporal says that this process is another one than it is. Our Temporal refuses
+// each of its calls then, and says why. Another one may take them, and nothing shows
+// before which one it is: so the error stops no process.
 func CheckIdentity(c config.Temporal, own identity.Identity) error {
 	profile, err := profileOf(c, nil)
 	if err != nil || !hasCertificate(profile.TLS) {

@@ -33,6 +33,8 @@ type Examination struct {
 	Attributes map[string]enumspb.IndexedValueType
 	// Renewed is a certificate that its holder renews by itself; empty for none.
 	Renewed string
+	// Examined are files of certificates that the caller examines itself.
+	Examined []string
 	// Queue is a task queue that somebody should serve; empty for no check.
 	Queue string
 	// IfUnserved says what to do where nobody serves the queue.
@@ -57,7 +59,7 @@ func Examine(ctx context.Context, f *doctor.Findings, c config.Temporal, want Ex
 		return
 	}
 
-	examineFiles(f, c, want.Renewed)
+	examineFiles(f, c, want)
 
 	lazy, err := client.NewLazyClient(options)
 	if err != nil {
@@ -75,6 +77,7 @@ func Examine(ctx context.Context, f *doctor.Findings, c config.Temporal, want Ex
 	}
 
 	f.OKf("temporal", "answers at %s in %s", options.HostPort, time.Since(asked).Round(time.Millisecond))
+	examinePeer(ctx, f, c, options)
 
 	if !e.namespaceIsThere(ctx, want.Histories) {
 		return
@@ -90,21 +93,34 @@ func Examine(ctx context.Context, f *doctor.Findings, c config.Temporal, want Ex
 
 // examineFiles checks for how long the certificates for Temporal are valid that are
 // in files.
-func examineFiles(f *doctor.Findings, c config.Temporal, renewed string) {
+func examineFiles(f *doctor.Findings, c config.Temporal, want Examination) {
 	profile, err := profileOf(c, nil)
 	if err != nil || profile.TLS == nil || profile.TLS.Disabled {
 		return // Options has said what is wrong
 	}
 
-	switch cert := profile.TLS.ClientCertPath; cert {
-	case "":
-	case renewed:
+	known := append([]string{""}, want.Examined...)
+	switch cert := profile.TLS.ClientCertPath; {
+	case slices.Contains(known, cert):
+	case cert == want.Renewed:
 		f.EnrolledCertificateFile("temporal.tls.cert", cert, time.Now())
 	default:
 		f.CertificateFile("temporal.tls.cert", cert, time.Now())
 	}
-	if ca := profile.TLS.ServerCACertPath; ca != "" {
+	if ca := profile.TLS.ServerCACertPath; !slices.Contains(known, ca) {
 		f.CertificateFile("temporal.tls.ca", ca, time.Now())
+	}
+}
+
+// examinePeer checks for how long Temporal's own certificate is valid, where this
+// client speaks TLS with it and can see it.
+func examinePeer(ctx context.Context, f *doctor.Findings, c config.Temporal, options client.Options) {
+	profile, err := profileOf(c, nil)
+	if err != nil || options.ConnectionOptions.TLS == nil {
+		return // Options has said what is wrong
+	}
+	if _, peer := explainerOf(options, profile.TLS).handshake(ctx); peer != nil {
+		f.Certificate("Temporal", peer, time.Now())
 	}
 }
 

@@ -23,7 +23,7 @@ const (
 )
 
 // Census asks the hosts how their accelerators are used now. Hosts that could
-// not be asked before the deadline are marked like those that did not answer.
+// not be asked before the deadline are marked so.
 // The error is that of a run that failed; hosts that fail are no error.
 func (e *Engine) Census(ctx context.Context, hosts, deployables []string, deadline time.Duration) (cyborg.Census, error) {
 	ends := time.Now().Add(deadline)
@@ -38,7 +38,7 @@ func (e *Engine) Census(ctx context.Context, hosts, deployables []string, deadli
 			if left <= 0 {
 				answers[i].Partial = true
 				for _, host := range part {
-					answers[i].Hosts = append(answers[i].Hosts, workflows.Unanswered(host))
+					answers[i].Hosts = append(answers[i].Hosts, workflows.Unanswered(host, cyborg.UsageNotAsked))
 				}
 				return nil
 			}

@@ -29,7 +29,7 @@ func (a answering) Get(_ context.Context, out any) error {
 	for _, host := range a.of.Hosts {
 		usage := cyborg.HostUsage{Host: host}
 		if host == "mute" {
-			usage, census.Partial = workflows.Unanswered(host), true
+			usage, census.Partial = workflows.Unanswered(host, cyborg.UsageUnanswered), true
 		}
 		census.Hosts = append(census.Hosts, usage)
 	}
@@ -72,6 +72,6 @@ func TestCensusOfManyHosts(t *testing.T) {
 	census, err = engine.Census(t.Context(), hosts, nil, 0)
 	require.NoError(t, err)
 	require.True(t, census.Partial)
-	require.Equal(t, workflows.Unanswered("h1023"), census.Hosts[1024], "there was no time to ask it")
+	require.Equal(t, workflows.Unanswered("h1023", cyborg.UsageNotAsked), census.Hosts[1024], "there was no time to ask it")
 	require.Equal(t, int64(103), runs.Load())
 }

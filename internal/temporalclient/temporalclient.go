@@ -51,7 +51,7 @@ func options(c config.Temporal, log *slog.Logger, identity string, lookup envcon
 			WithHint("Look at temporal.tls in the configuration and at the TEMPORAL_TLS_ variables.")
 	}
 
-	explained := explainer{address: options.HostPort, secure: options.ConnectionOptions.TLS != nil, tls: profile.TLS}
+	explained := explainerOf(options, profile.TLS)
 	options.ConnectionOptions.DialOptions = append(options.ConnectionOptions.DialOptions, grpc.WithChainUnaryInterceptor(explained.intercept))
 
 	options.Identity = identity

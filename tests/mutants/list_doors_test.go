@@ -70,8 +70,8 @@ func ofDoors() []mutant {
 		},
 		{
 			breaks: "nobody polls a partition by its name", file: guard + "queues.go", pkg: pkg, test: "TestQueues",
-			old: "if foreign || strings.HasPrefix(queue, reserved) {",
-			new: "if foreign {",
+			old: "if !foreign && !strings.HasPrefix(queue, reserved) {",
+			new: "if !foreign {",
 		},
 		{
 			breaks: "a host answers only what it has polled", file: guard + "seal.go", pkg: pkg, test: "TestEachAnswersWhatItPolled",
@@ -201,6 +201,91 @@ func ofEnrollment() []mutant {
 			pkg: standalone + "temporalauth", test: "TestRevokedIsRefused",
 			old: "g.refuse(who.certificate)",
 			new: "g.refuse(nil)",
+		},
+	}
+}
+
+// ofWrongCertificates are about those who have none, or one that is not good, and
+// about how they learn it.
+func ofWrongCertificates() []mutant {
+	const (
+		guard   = standalone + "temporalauth/"
+		pkg     = standalone + "temporalauth"
+		explain = "internal/temporalclient/explain.go"
+		held    = "internal/pki/held.go"
+	)
+
+	return []mutant{
+		{
+			breaks: "a host has a hundred open polls and no more", file: guard + "polls.go", pkg: pkg, test: "TestPollsOfOneHostAreBounded",
+			old: "if o.of[who] >= mostPolls {",
+			new: "if o.of[who] > mostPolls {",
+		},
+		{
+			breaks: "the polls of servers have no bound", file: guard + "polls.go", pkg: pkg, test: "TestPollsOfOneHostAreBounded",
+			old: "|| !known || who.Role != identity.Host {",
+			new: "|| !known || who.Role == identity.Reader {",
+		},
+		{
+			breaks: "a refused client costs one line, whatever it does wrong", file: standalone + "engine/handshakes.go",
+			pkg: standalone + "engine", test: "TestRefusedConnectionsAreLoggedOnce",
+			old: "h.due(address, time.Now())",
+			new: "h.due(address+reason, time.Now())",
+		},
+		{
+			breaks: "the certificate of another host is not a host's own", file: "internal/identity/identity.go", pkg: "internal/identity", test: "TestCheckOwn",
+			old: "if named == wanted {",
+			new: "if named.Role == wanted.Role {",
+		},
+		{
+			breaks: "a certificate with two identities is nobody's own", file: "internal/identity/identity.go", pkg: "internal/identity", test: "TestCheckOwn",
+			old: "if len(of.URIs) != 1 {",
+			new: "if len(of.URIs) == 0 {",
+		},
+		{
+			breaks: "a certificate is missed only where Temporal does not go on without", file: explain, pkg: "internal/temporalclient", test: "TestOptionalCertificate",
+			old: "refused := requested && alert != nil && alert.Op == \"remote error\"",
+			new: "refused := requested",
+		},
+		{
+			breaks: "Temporal is asked by the name that the client uses", file: explain, pkg: "internal/temporalclient", test: "TestOptionalCertificate",
+			old: "cmp.Or(secure.ServerName, e.name)",
+			new: "cmp.Or(e.name, secure.ServerName)",
+		},
+		{
+			breaks: "what gRPC said stays in the error", file: explain, pkg: "internal/temporalclient", test: "TestCallsWaitForTheAnswerAsLongAsTheyMay",
+			old: "wrong, status.Convert(err).Message())",
+			new: "wrong, e.name)",
+		},
+		{
+			breaks: "the question to Temporal is asked again", file: explain, pkg: "internal/temporalclient", test: "TestCallsWaitForTheAnswerAsLongAsTheyMay",
+			old: "if time.Since(e.asking.at) < askAgain {",
+			new: "if time.Since(e.asking.at) < 2*askAgain {",
+		},
+		{
+			breaks: "a renewed certificate keeps its key", file: held, pkg: "internal/pki", test: "TestHeldCertificateIsRenewedWhileItsHolderRuns",
+			old: "\tif there == nil {\n",
+			new: "\tif there == nil || there.Leaf != nil {\n",
+		},
+		{
+			breaks: "nothing of another authority is kept", file: held, pkg: "internal/pki", test: "TestHeldCertificateIsRenewedWhileItsHolderRuns",
+			old: " || pair.Leaf.CheckSignatureFrom(h.authority.certificate) != nil {",
+			new: " {",
+		},
+		{
+			breaks: "a file that cannot be read is not replaced", file: held, pkg: "internal/pki", test: "TestHeldCertificateThatCannotBeRead",
+			old: "!errors.Is(err, fs.ErrNotExist) {",
+			new: "!errors.Is(err, fs.ErrNotExist) && h == nil {",
+		},
+		{
+			breaks: "a wrong clock stops nobody who has a certificate", file: held, pkg: "internal/pki", test: "TestAuthorityOfAnotherTime",
+			old: "unread != nil || h.own(text) == nil {",
+			new: "unread != nil || len(text) > 0 {",
+		},
+		{
+			breaks: "a host that had no time is not blamed", file: "workflows/census.go", pkg: "workflows", test: "TestCensusSaysWhoTookNoQuestion",
+			old: "failure.Kind == cyborg.ErrHostSilent && left/2 >= fairWait:",
+			new: "failure.Kind == cyborg.ErrHostSilent:",
 		},
 	}
 }

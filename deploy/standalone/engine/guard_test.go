@@ -3,7 +3,9 @@ package engine_test
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -20,6 +22,7 @@ import (
 	sdklog "go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/worker"
 	"go.temporal.io/sdk/workflow"
+	"google.golang.org/grpc"
 
 	"github.com/cyborg-project/cyborg/deploy/standalone/engine"
 	"github.com/cyborg-project/cyborg/internal/identity"
@@ -293,24 +296,37 @@ func TestGuardedEngineNeedsACertificate(t *testing.T) {
 	g := startGuarded(t)
 	trusted := pool(g.authority)
 
-	for name, config := range map[string]*tls.Config{
-		"plain":          nil,
-		"no certificate": {RootCAs: trusted, ServerName: "temporal.test", MinVersion: tls.VersionTLS13},
+	for reason, config := range map[string]*tls.Config{
+		"tls: first record does not look like a TLS handshake": nil,
+		"tls: client didn't provide a certificate":             {RootCAs: trusted, ServerName: "temporal.test", MinVersion: tls.VersionTLS13},
 	} {
+		from := make(chan string, 1) // where the first connection is from
 		c, err := client.NewLazyClient(client.Options{
 			HostPort: g.FrontendAddress(), Logger: sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
-			ConnectionOptions: client.ConnectionOptions{TLS: config, TLSDisabled: config == nil},
+			ConnectionOptions: client.ConnectionOptions{
+				TLS: config, TLSDisabled: config == nil,
+				DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
+					connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+					if err != nil {
+						return nil, err
+					}
+					select {
+					case from <- connection.LocalAddr().String():
+					default:
+					}
+					return connection, nil
+				})},
+			},
 		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		_, err = c.WorkflowService().GetSystemInfo(ctx, &workflowservice.GetSystemInfoRequest{})
 		cancel()
-		require.Error(t, err, name)
-		c.Close()
-	}
+		require.Error(t, err, reason)
 
-	// The log of the server says so, too.
-	for _, reason := range []string{"tls: client didn't provide a certificate", "tls: first record does not look like a TLS handshake"} {
-		require.Eventually(t, func() bool { return engine.RefusedConnections.Has(reason) }, time.Minute, 10*time.Millisecond, reason)
+		// The log of the server says so, too.
+		said := fmt.Sprintf(`peer=%s error="%s"`, <-from, reason)
+		require.Eventually(t, func() bool { return engine.RefusedConnections.Has(said) }, time.Minute, 10*time.Millisecond, said)
+		c.Close()
 	}
 }

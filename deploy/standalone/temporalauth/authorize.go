@@ -9,6 +9,7 @@ import (
 	"go.temporal.io/server/common/authorization"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/identity"
 )
 
 var _ authorization.Authorizer = (*Guard)(nil)
@@ -55,7 +56,7 @@ func (g *Guard) decide(who caller, target *authorization.CallTarget) error {
 		return cyborg.Errorf(cyborg.ErrForbidden, "%s may not call %s: nobody may", who, short(target.APIName))
 	case !slices.Contains(r.roles, who.Role):
 		return cyborg.Errorf(cyborg.ErrForbidden, "%s may not call %s", who, short(target.APIName)).
-			WithHint("Give an agent the certificate of its host, and a server one with the role server.")
+			WithHint("%s", rolesThatMay(r.roles))
 	case !r.anywhere && target.Namespace != g.config.Namespace:
 		return cyborg.Errorf(cyborg.ErrForbidden, "%s may not call %s in the namespace %q, only in %q",
 			who, short(target.APIName), cyborg.Sanitize(target.Namespace, longestShown), g.config.Namespace)
@@ -63,6 +64,15 @@ func (g *Guard) decide(who caller, target *authorization.CallTarget) error {
 		return nil
 	}
 	return r.check(g, who, target.Request)
+}
+
+// rolesThatMay says with which certificate the call is allowed.
+func rolesThatMay(roles []identity.Role) string {
+	names := make([]string, 0, len(roles))
+	for _, role := range roles {
+		names = append(names, string(role))
+	}
+	return "Use a certificate with the role " + strings.Join(names, " or ") + "."
 }
 
 // longestShown is how many characters of a name from a request a refusal shows.

@@ -119,6 +119,33 @@ func TestCallers(t *testing.T) {
 	require.True(t, g.callerOf(&authorization.AuthInfo{TLSConnection: shown(own)}).self)
 }
 
+// TestRefusalsSayWhatToDo: what helps depends on who is refused, and from what.
+func TestRefusalsSayWhatToDo(t *testing.T) {
+	t.Parallel()
+	g := newGuard(t)
+	polls := func(queue string) *workflowservice.PollActivityTaskQueueRequest {
+		return &workflowservice.PollActivityTaskQueueRequest{TaskQueue: &taskqueuepb.TaskQueue{Name: queue}}
+	}
+
+	for says, test := range map[string]struct {
+		who     caller
+		method  string
+		request any
+	}{
+		"Use a certificate with the role server or admin.":                           {as(reader, "rob"), "TerminateWorkflowExecution", nil},
+		"Use a certificate with the role server.":                                    {as(host, "h1"), "PollWorkflowTaskQueue", nil},
+		"Use a certificate with the role host or server.":                            {as(admin, "ann"), "PollActivityTaskQueue", nil},
+		"with exactly the name of this host (agent.host).":                           {as(host, "H1"), "PollActivityTaskQueue", polls("agent.h1")},
+		"Only the agent of this host may: give it a certificate with the role host.": {as(server, "s1"), "PollActivityTaskQueue", polls("agent.h1")},
+		`spiffe://lab/server/s1 may not use the task queue "/_sys/conductor/1"`:      {as(server, "s1"), "PollActivityTaskQueue", polls("/_sys/conductor/1")},
+		`spiffe://lab/admin/ann may not call UpdateActivityOptions: nobody may`:      {as(admin, "ann"), "UpdateActivityOptions", nil},
+	} {
+		err := g.decide(test.who, &authorization.CallTarget{APIName: workflowService + test.method, Namespace: "cyborg", Request: test.request})
+		require.Error(t, err, says)
+		require.Truef(t, strings.HasSuffix(sentence(err), says), "%s, not %s", sentence(err), says)
+	}
+}
+
 // TestQueues: a host polls its own queue under its own name, and a server polls
 // none of a host.
 func TestQueues(t *testing.T) {

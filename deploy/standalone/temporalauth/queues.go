@@ -61,11 +61,18 @@ func mayUse(who caller, queue string) error {
 		foreign = queue != agentQueues+who.Name
 	}
 
-	if foreign || strings.HasPrefix(queue, reserved) {
-		return cyborg.Errorf(cyborg.ErrForbidden, "%s may not use the task queue %q", who, cyborg.Sanitize(queue, longestShown)).
-			WithHint("Give the agent of a host the certificate with exactly the name of this host (agent.host).")
+	if !foreign && !strings.HasPrefix(queue, reserved) {
+		return nil
 	}
-	return nil
+
+	refused := cyborg.Errorf(cyborg.ErrForbidden, "%s may not use the task queue %q", who, cyborg.Sanitize(queue, longestShown))
+	switch {
+	case who.Role == identity.Host:
+		return refused.WithHint("Give the agent of a host the certificate with exactly the name of this host (agent.host).")
+	case foreign:
+		return refused.WithHint("Only the agent of this host may: give it a certificate with the role host.")
+	}
+	return refused
 }
 
 // ownWorker refuses what a caller says of workers that serve other queues than
