@@ -5,8 +5,10 @@ import (
 	"crypto/x509"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -102,4 +104,37 @@ func TestFollow(t *testing.T) {
 		cancel()
 		require.NoError(t, <-ended)
 	})
+}
+
+// TestRevokedWithinFiveSeconds: a certificate is refused five seconds after the
+// records say that it was revoked, whenever that is between two looks.
+func TestRevokedWithinFiveSeconds(t *testing.T) {
+	t.Parallel()
+	h1 := certificate(t, "cyborg", identity.Host, "h1", 1)
+	for after := time.Duration(0); after < 3*time.Second; after += 100 * time.Millisecond {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			var revoked atomic.Bool
+			l, ended := revocation.New("cyborg"), make(chan error)
+			go func() {
+				ended <- l.Follow(ctx, func(context.Context) (map[string]int64, error) {
+					if revoked.Load() {
+						return map[string]int64{"h1": 1}, nil
+					}
+					return map[string]int64{}, nil
+				}, slog.New(slog.DiscardHandler))
+			}()
+
+			time.Sleep(after)
+			synctest.Wait()
+			require.NoError(t, l.Check(h1))
+			revoked.Store(true)
+			time.Sleep(5 * time.Second) // of the bubble's clock
+			synctest.Wait()
+			require.Error(t, l.Check(h1), "revoked %s after the start", after)
+
+			cancel()
+			require.NoError(t, <-ended)
+		})
+	}
 }

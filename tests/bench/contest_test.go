@@ -87,36 +87,18 @@ func contest(b *testing.B, clients, onHosts, cardsEach int) {
 
 		bare := newBareEngine(b, s.Temporal, s.Certificates(b))
 
-		doing := []func(context.Context, uuid.UUID) error{
+		doing := append([]func(context.Context, uuid.UUID) error{
 			func(ctx context.Context, _ uuid.UUID) error { return bare.run(ctx) },
-			func(ctx context.Context, id uuid.UUID) error { _, err := s.API.MakeReady(ctx, id); return err },
-			func(ctx context.Context, id uuid.UUID) error {
-				_, err := s.API.Attach(ctx, id, cyborg.Holder{})
-				return err
-			},
-			func(ctx context.Context, id uuid.UUID) error {
-				_, err := s.API.Detach(ctx, id, cyborg.Holder{})
-				return err
-			},
-		}
+		}, operations(s)...)
 
-		for n, name := range []string{"bare", "provision", "attach", "detach"} {
+		for n, name := range append([]string{"bare"}, operationTable...) {
 			if len(all) == n {
 				all = append(all, &contestant{name: name})
 			}
 			all[n].do = doing[n]
 		}
 
-		var free, warm []uuid.UUID
-		for _, a := range s.Accelerators(b) {
-			if a.Host == warmHost {
-				warm = append(warm, a.UUID)
-			} else {
-				free = append(free, a.UUID)
-			}
-		}
-
-		require.Len(b, free, onHosts*cardsEach)
+		warm, free := warmAndFree(b, s, onHosts*cardsEach)
 		for _, do := range doing {
 			share(b, clients, len(warm), func(piece int) error { return do(b.Context(), warm[piece]) })
 		}
@@ -134,6 +116,41 @@ func contest(b *testing.B, clients, onHosts, cardsEach int) {
 	}
 
 	reportContest(b, all)
+}
+
+// warmAndFree returns the accelerators of the warm-up, and the others, of which
+// there must be this many.
+func warmAndFree(b *testing.B, s *harness.Standalone, want int) (warm, free []uuid.UUID) {
+	b.Helper()
+	for _, a := range s.Accelerators(b) {
+		if a.Host == warmHost {
+			warm = append(warm, a.UUID)
+		} else {
+			free = append(free, a.UUID)
+		}
+	}
+
+	require.Len(b, free, want)
+	return warm, free
+}
+
+// operationTable are the names of what operations returns.
+var operationTable = []string{"provision", "attach", "detach"}
+
+// operations returns the operations that are compared, through the API of a
+// standalone.
+func operations(s *harness.Standalone) []func(context.Context, uuid.UUID) error {
+	return []func(context.Context, uuid.UUID) error{
+		func(ctx context.Context, id uuid.UUID) error { _, err := s.API.MakeReady(ctx, id); return err },
+		func(ctx context.Context, id uuid.UUID) error {
+			_, err := s.API.Attach(ctx, id, cyborg.Holder{})
+			return err
+		},
+		func(ctx context.Context, id uuid.UUID) error {
+			_, err := s.API.Detach(ctx, id, cyborg.Holder{})
+			return err
+		},
+	}
 }
 
 // reportContest reports the results of each contestant, and their ratios to

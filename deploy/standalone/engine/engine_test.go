@@ -52,7 +52,7 @@ func greet(ctx workflow.Context, name string) (string, error) {
 }
 
 // database starts a private PostgreSQL server, with fsync, as a user has it.
-func database(t *testing.T) (postgres.Config, *postgres.Server) {
+func database(t testing.TB) (postgres.Config, *postgres.Server) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "engine") //nolint:usetesting // t.TempDir is closed to the server's user
 	require.NoError(t, err)
@@ -64,7 +64,7 @@ func database(t *testing.T) (postgres.Config, *postgres.Server) {
 }
 
 // startDatabase starts a server that is stopped with the test.
-func startDatabase(t *testing.T, cfg postgres.Config) *postgres.Server {
+func startDatabase(t testing.TB, cfg postgres.Config) *postgres.Server {
 	t.Helper()
 	server, err := postgres.Start(t.Context(), cfg, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
@@ -74,7 +74,7 @@ func startDatabase(t *testing.T, cfg postgres.Config) *postgres.Server {
 
 // config returns the configuration of an engine on free ports of loopback, with
 // certificates of an authority of its own.
-func config(t *testing.T, server *postgres.Server) engine.Config {
+func config(t testing.TB, server *postgres.Server) engine.Config {
 	t.Helper()
 	return engine.Config{
 		PostgresURL: server.URL, Listen: "127.0.0.1:0", UIListen: "127.0.0.1:0", TLS: files(t, newAuthority(t), t.TempDir()),
@@ -83,7 +83,7 @@ func config(t *testing.T, server *postgres.Server) engine.Config {
 }
 
 // start starts an engine that is stopped with the test.
-func start(t *testing.T, cfg engine.Config, log io.Writer) *engine.Engine {
+func start(t testing.TB, cfg engine.Config, log io.Writer) *engine.Engine {
 	t.Helper()
 	began := time.Now()
 	e, err := engine.Start(t.Context(), cfg, slog.New(slog.NewTextHandler(log, nil)))
@@ -94,7 +94,7 @@ func start(t *testing.T, cfg engine.Config, log io.Writer) *engine.Engine {
 }
 
 // stop stops an engine.
-func stop(t *testing.T, e *engine.Engine) {
+func stop(t testing.TB, e *engine.Engine) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Minute)
 	defer cancel()

@@ -56,7 +56,7 @@ type guarded struct {
 }
 
 // startGuarded starts an engine with certificates on loopback.
-func startGuarded(t *testing.T) *guarded {
+func startGuarded(t testing.TB) *guarded {
 	t.Helper()
 	_, server := database(t)
 	authority := newAuthority(t)
@@ -66,7 +66,7 @@ func startGuarded(t *testing.T) *guarded {
 }
 
 // as connects a client with this identity.
-func (g *guarded) as(t *testing.T, role identity.Role, name string) client.Client {
+func (g *guarded) as(t testing.TB, role identity.Role, name string) client.Client {
 	t.Helper()
 	cert, key, err := g.authority.IssuePair(pki.Leaf{Identity: identity.Identity{TrustDomain: "lab", Role: role, Name: name}})
 	require.NoError(t, err)

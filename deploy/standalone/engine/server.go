@@ -27,9 +27,24 @@ const (
 	namespaceRefresh = 200 * time.Millisecond
 )
 
-// serverOptions returns the options that Temporal is started with.
+// serverOptions returns the options that Temporal is started with: what it is
+// without doors, and then TLS and the guard.
 func serverOptions(cfg Config, addrs addresses, id *identity, tuned *tuning, log *logger) ([]temporal.ServerOption, error) {
-	options := []temporal.ServerOption{
+	guard, err := temporalauth.New(temporalauth.Config{
+		TrustDomain: cfg.TrustDomain, Namespace: cfg.Namespace, SealKey: id.sealKey, Self: id.checksum, Refuse: id.refuse(cfg.Refuse), Log: log.out,
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	options := append(openOptions(cfg, addrs, tuned, log), temporal.WithTLSConfigFactory(id))
+	return append(options, guard.Options()...), nil
+}
+
+// openOptions returns the options of a Temporal that speaks plain gRPC and obeys
+// everybody. It is never started so, except to measure what its doors cost.
+func openOptions(cfg Config, addrs addresses, tuned *tuning, log *logger) []temporal.ServerOption {
+	return []temporal.ServerOption{
 		temporal.WithConfig(serverConfig(cfg, addrs)),
 		temporal.ForServices(temporal.DefaultServices),
 		temporal.WithStaticHosts(map[primitives.ServiceName]static.Hosts{
@@ -42,14 +57,6 @@ func serverOptions(cfg Config, addrs addresses, id *identity, tuned *tuning, log
 		temporal.WithNamespaceLogger(log),
 		temporal.WithDynamicConfigClient(tuned),
 	}
-
-	guard, err := temporalauth.New(temporalauth.Config{
-		TrustDomain: cfg.TrustDomain, Namespace: cfg.Namespace, SealKey: id.sealKey, Self: id.checksum, Refuse: id.refuse(cfg.Refuse), Log: log.out,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return append(append(options, temporal.WithTLSConfigFactory(id)), guard.Options()...), nil
 }
 
 // serverConfig returns Temporal's static configuration: one cluster with all

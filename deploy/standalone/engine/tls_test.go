@@ -32,7 +32,7 @@ import (
 )
 
 // newAuthority returns a new authority with its files.
-func newAuthority(t *testing.T) *pki.Authority {
+func newAuthority(t testing.TB) *pki.Authority {
 	t.Helper()
 	authority, err := pki.Make(filepath.Join(t.TempDir(), "ca"))
 	require.NoError(t, err)
@@ -50,7 +50,7 @@ func pool(authorities ...*pki.Authority) *x509.CertPool {
 
 // files writes a new certificate for temporal.test, its key and the authority
 // into the directory.
-func files(t *testing.T, authority *pki.Authority, dir string) pki.Files {
+func files(t testing.TB, authority *pki.Authority, dir string) pki.Files {
 	t.Helper()
 	cert, key, err := authority.IssuePair(pki.Leaf{
 		Identity: identity.Identity{TrustDomain: "lab", Role: identity.Server, Name: "temporal"}, DNS: []string{"temporal.test"},
