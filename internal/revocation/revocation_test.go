@@ -125,11 +125,11 @@ func TestRevokedWithinFiveSeconds(t *testing.T) {
 				}, slog.New(slog.DiscardHandler))
 			}()
 
-			time.Sleep(after)
+			<-time.After(after)
 			synctest.Wait()
 			require.NoError(t, l.Check(h1))
 			revoked.Store(true)
-			time.Sleep(5 * time.Second) // of the bubble's clock
+			<-time.After(5 * time.Second) // of the bubble
 			synctest.Wait()
 			require.Error(t, l.Check(h1), "revoked %s after the start", after)
 
