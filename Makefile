@@ -113,6 +113,8 @@ verify: ## Check that the generated files and the module files are current
 .PHONY: bench
 bench: postgres build ## Run the benchmarks
 	@go test -run '^$$' -bench . -benchmem $(TESTFLAGS) ./...
+	cd $(STANDALONE)
+	go test -run '^$$' -bench . -benchmem $(TESTFLAGS) ./...
 
 # How long make fuzz looks for input that a target does not survive.
 FUZZTIME ?= 10s

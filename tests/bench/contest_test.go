@@ -134,7 +134,7 @@ func warmAndFree(b *testing.B, s *harness.Standalone, want int) (warm, free []uu
 	return warm, free
 }
 
-// operationTable are the names of what operations returns.
+// operationTable names what operations returns, in the same order.
 var operationTable = []string{"provision", "attach", "detach"}
 
 // operations returns the operations that are compared, through the API of a

@@ -4,15 +4,17 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"time"
 
 	"go.temporal.io/sdk/client"
+	sdklog "go.temporal.io/sdk/log"
 	"go.temporal.io/server/temporal"
 )
 
-// StartOpen starts Temporal as Start does, but without TLS and without a guard.
-// Only a benchmark does that, to tell what they cost. It returns the address of
-// the frontend, and what stops Temporal.
-func StartOpen(ctx context.Context, cfg Config) (address string, stop func() error, err error) {
+// StartWithoutAuth starts Temporal as Start does, but without TLS and without a
+// guard. Only a benchmark does that, to tell what they cost. It returns the
+// address of the frontend, and what stops Temporal.
+func StartWithoutAuth(ctx context.Context, cfg Config) (address string, stop func() error, err error) {
 	cfg = cfg.withDefaults()
 	addrs, err := settleAddresses(cfg)
 	if err != nil {
@@ -27,27 +29,34 @@ func StartOpen(ctx context.Context, cfg Config) (address string, stop func() err
 
 	ports, err := addrs.reserveInternal()
 	if err != nil {
-		return "", nil, err
-	}
-
-	tuned, quiet := newTuning(), newLogger(log)
-	server, err := temporal.NewServer(openOptions(cfg, addrs, tuned, quiet)...)
-	if err != nil {
-		return "", nil, err
-	}
-	if err := server.Start(); err != nil {
-		return "", nil, err
-	}
-
-	stop = func() error {
-		err := server.Stop()
 		held.release(ctx)
+		return "", nil, err
+	}
+
+	var server temporal.Server
+	stop = func() error {
+		var err error
+		if server != nil {
+			err = server.Stop()
+		}
 		ports.release()
+		held.release(context.WithoutCancel(ctx))
 		return err
 	}
 
+	tuned := newTuning()
+	if server, err = temporal.NewServer(optionsWithoutAuth(cfg, addrs, tuned, newLogger(log))...); err != nil {
+		return "", nil, errors.Join(err, stop())
+	}
+	if err := server.Start(); err != nil {
+		return "", nil, errors.Join(err, stop())
+	}
+
 	address = addrs.frontend.dial()
-	conn, err := client.DialContext(ctx, client.Options{HostPort: address, Namespace: cfg.Namespace})
+	conn, err := client.DialContext(ctx, client.Options{
+		HostPort: address, Namespace: cfg.Namespace, Logger: sdklog.NewStructuredLogger(log),
+		ConnectionOptions: client.ConnectionOptions{GetSystemInfoTimeout: time.Minute},
+	})
 	if err != nil {
 		return "", nil, errors.Join(err, stop())
 	}
@@ -59,7 +68,7 @@ func StartOpen(ctx context.Context, cfg Config) (address string, stop func() err
 			return "", nil, errors.Join(err, stop())
 		}
 	}
-	tuned.open.Store(true)
 
+	tuned.open.Store(true)
 	return address, stop, nil
 }

@@ -27,8 +27,8 @@ const (
 	namespaceRefresh = 200 * time.Millisecond
 )
 
-// serverOptions returns the options that Temporal is started with: what it is
-// without doors, and then TLS and the guard.
+// serverOptions returns the options that Temporal is started with: mutual TLS and
+// the guard besides the others.
 func serverOptions(cfg Config, addrs addresses, id *identity, tuned *tuning, log *logger) ([]temporal.ServerOption, error) {
 	guard, err := temporalauth.New(temporalauth.Config{
 		TrustDomain: cfg.TrustDomain, Namespace: cfg.Namespace, SealKey: id.sealKey, Self: id.checksum, Refuse: id.refuse(cfg.Refuse), Log: log.out,
@@ -37,13 +37,14 @@ func serverOptions(cfg Config, addrs addresses, id *identity, tuned *tuning, log
 		return nil, err
 	}
 
-	options := append(openOptions(cfg, addrs, tuned, log), temporal.WithTLSConfigFactory(id))
+	options := append(optionsWithoutAuth(cfg, addrs, tuned, log), temporal.WithTLSConfigFactory(id))
 	return append(options, guard.Options()...), nil
 }
 
-// openOptions returns the options of a Temporal that speaks plain gRPC and obeys
-// everybody. It is never started so, except to measure what its doors cost.
-func openOptions(cfg Config, addrs addresses, tuned *tuning, log *logger) []temporal.ServerOption {
+// optionsWithoutAuth returns the options of a Temporal that speaks plain gRPC and
+// obeys everybody. Temporal is started with no others only by the benchmark of
+// what TLS and the guard cost.
+func optionsWithoutAuth(cfg Config, addrs addresses, tuned *tuning, log *logger) []temporal.ServerOption {
 	return []temporal.ServerOption{
 		temporal.WithConfig(serverConfig(cfg, addrs)),
 		temporal.ForServices(temporal.DefaultServices),

@@ -1,7 +1,6 @@
 package engine_test
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -18,29 +17,13 @@ import (
 	"go.temporal.io/sdk/client"
 	sdklog "go.temporal.io/sdk/log"
 	"go.temporal.io/sdk/worker"
-	"go.temporal.io/sdk/workflow"
 
 	"github.com/cyborg-project/cyborg/deploy/standalone/engine"
 	"github.com/cyborg-project/cyborg/internal/identity"
 )
 
-// smallest is the smallest possible operation: a local activity, a step on the
-// queue of a host, and another local activity.
-func smallest(ctx workflow.Context) error {
-	local := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{StartToCloseTimeout: time.Minute})
-	step := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{TaskQueue: "agent.h", StartToCloseTimeout: time.Minute})
-
-	if err := workflow.ExecuteLocalActivity(local, nothing).Get(ctx, nil); err != nil {
-		return err
-	}
-	if err := workflow.ExecuteActivity(step, nothing).Get(ctx, nil); err != nil {
-		return err
-	}
-	return workflow.ExecuteLocalActivity(local, nothing).Get(ctx, nil)
-}
-
-// nothing is the step of the smallest operation.
-func nothing(context.Context) error { return nil }
+// nothing is the step of the workflows that are measured.
+func nothing(context.Context) (string, error) { return "", nil }
 
 // measured is one engine of the benchmark, with what was measured of it.
 type measured struct {
@@ -56,9 +39,9 @@ type measured struct {
 func (m *measured) work(b *testing.B) {
 	b.Helper()
 	server := worker.New(m.server, conductorQueue, worker.Options{})
-	server.RegisterWorkflow(smallest)
+	server.RegisterWorkflow(oneStep)
 	host := worker.New(m.host, "agent.h", worker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityTaskPollers: 1})
-	host.RegisterActivityWithOptions(nothing, activity.RegisterOptions{Name: "nothing"})
+	host.RegisterActivityWithOptions(nothing, activity.RegisterOptions{Name: "Step"})
 	for _, w := range []worker.Worker{server, host} {
 		require.NoError(b, w.Start())
 		b.Cleanup(w.Stop)
@@ -79,7 +62,7 @@ func (m *measured) round(b *testing.B, clients, n int) {
 				start := time.Now()
 				run, err := m.server.ExecuteWorkflow(b.Context(), client.StartWorkflowOptions{
 					ID: uuid.NewString(), TaskQueue: conductorQueue, EnableEagerStart: true,
-				}, smallest)
+				}, oneStep, "h")
 				if err == nil {
 					err = run.Get(b.Context(), nil)
 				}
@@ -112,33 +95,34 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
-// BenchmarkDoors compares the smallest operation on the engine, with mutual TLS
-// and its guard, with the same on a Temporal without them. A few of each run at a
+// BenchmarkAuth compares a workflow of one step on the engine, with mutual TLS and
+// its guard, with the same on a Temporal without them. A few of each run at a
 // time, in turn. One operation of the benchmark is one of each.
-func BenchmarkDoors(b *testing.B) {
+func BenchmarkAuth(b *testing.B) {
 	for _, clients := range []int{1, 8, 32} {
-		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) { doors(b, clients) })
+		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) { auth(b, clients) })
 	}
 }
 
-// doors runs b.N operations on each of the two.
-func doors(b *testing.B, clients int) {
+// auth runs b.N workflows on each of the two.
+func auth(b *testing.B, clients int) {
 	b.Helper()
 	b.StopTimer()
 
-	closed := startGuarded(b)
-	guarded := &measured{server: closed.as(b, identity.Server, "s1"), host: closed.as(b, identity.Host, "h")}
+	with := startGuarded(b)
+	guarded := &measured{server: with.as(b, identity.Server, "s1"), host: with.as(b, identity.Host, "h")}
 
 	_, database := database(b)
-	address, stop, err := engine.StartOpen(b.Context(), config(b, database))
+	address, stop, err := engine.StartWithoutAuth(b.Context(), config(b, database))
 	require.NoError(b, err)
 	b.Cleanup(func() { require.NoError(b, stop()) })
-	plainClient, err := client.NewLazyClient(client.Options{
+
+	anybody, err := client.NewLazyClient(client.Options{
 		HostPort: address, Namespace: engine.DefaultNamespace, Logger: sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
 	})
 	require.NoError(b, err)
-	b.Cleanup(plainClient.Close)
-	open := &measured{server: plainClient, host: plainClient}
+	b.Cleanup(anybody.Close)
+	open := &measured{server: anybody, host: anybody}
 
 	both := []*measured{open, guarded}
 	for _, m := range both {
@@ -157,9 +141,6 @@ func doors(b *testing.B, clients int) {
 		left -= n
 	}
 
-	for _, m := range both {
-		slices.SortFunc(m.took, cmp.Compare)
-	}
 	for name, m := range map[string]*measured{"open": open, "guarded": guarded} {
 		b.ReportMetric(m.median(), name+"-p50-ms")
 		b.ReportMetric(m.rate(), name+"/s")
@@ -170,14 +151,15 @@ func doors(b *testing.B, clients int) {
 	b.ReportMetric(guarded.each()/open.each(), "guarded-cpu-x")
 }
 
-// median returns the median duration in milliseconds; took is sorted.
+// median returns the median duration in milliseconds.
 func (m *measured) median() float64 {
+	slices.Sort(m.took)
 	return float64(m.took[len(m.took)/2].Microseconds()) / 1000
 }
 
-// rate returns how many operations ended in a second.
+// rate returns how many workflows ended in a second.
 func (m *measured) rate() float64 { return float64(len(m.took)) / m.whole.Seconds() }
 
-// each returns the processor time of one operation in milliseconds, without
+// each returns the processor time of one workflow in milliseconds, without
 // PostgreSQL's.
 func (m *measured) each() float64 { return m.cpu.Seconds() * 1000 / float64(len(m.took)) }
