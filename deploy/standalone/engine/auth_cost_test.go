@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/activity"
 	"go.temporal.io/sdk/client"
@@ -60,9 +59,8 @@ func (m *measured) round(b *testing.B, clients, n int) {
 		all.Go(func() {
 			for next.Add(1) <= int64(n) {
 				start := time.Now()
-				run, err := m.server.ExecuteWorkflow(b.Context(), client.StartWorkflowOptions{
-					ID: uuid.NewString(), TaskQueue: conductorQueue, EnableEagerStart: true,
-				}, oneStep, "h")
+				options := client.StartWorkflowOptions{TaskQueue: conductorQueue, EnableEagerStart: true}
+				run, err := m.server.ExecuteWorkflow(b.Context(), options, oneStep, "h")
 				if err == nil {
 					err = run.Get(b.Context(), nil)
 				}
