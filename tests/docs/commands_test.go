@@ -196,13 +196,15 @@ func here(t *testing.T, s *harness.Standalone) *strings.Replacer {
 func shims(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	for name, arguments := range map[string]string{
-		"make": `-n -C "$REPOSITORY" "$@" >/dev/null`,
-		"go":   `-C "$REPOSITORY" "$1" -n "${@:2}" >/dev/null`,
+	for name, script := range map[string]string{
+		"make": `exec PROGRAM -n -C "$REPOSITORY" "$@" >/dev/null`,
+		"go": `module=.
+if [ "$1" = -C ]; then module=$2; shift 2; fi
+exec PROGRAM -C "$REPOSITORY/$module" "$1" -n "${@:2}" >/dev/null`,
 	} {
 		program, err := exec.LookPath(name)
 		require.NoError(t, err)
-		text := "#!/bin/bash\nexec " + program + " " + arguments + "\n"
+		text := "#!/bin/bash\n" + strings.ReplaceAll(script, "PROGRAM", program) + "\n"
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
 	}
 	return dir
