@@ -90,8 +90,8 @@ func (a *Activities) permittedSteps(ctx context.Context, operation uuid.UUID, ea
 		return nil, err
 	}
 
-	// A running operation has the same work as when it began, but for the images that
-	// its targets are seen to have.
+	// A running operation has the same work as when it began, and the records know
+	// which images were found for it since.
 	work, err := a.store.Begin(ctx, runOf(ctx, operation))
 	if err != nil {
 		return nil, err
