@@ -283,8 +283,8 @@ func TestDecisionIsSigned(t *testing.T) {
 	require.Equal(t, []grant.Step{settle}, claims.Steps)
 }
 
-// With grants off nothing is signed.
-func TestGrantsOff(t *testing.T) {
+// Without a key nothing is signed.
+func TestNothingIsSignedWithoutAKey(t *testing.T) {
 	t.Parallel()
 	records := newSigned(cyborg.Image{Source: "new.img"})
 	c := records.conductor(t, conductor.Cloud{}, nil)

@@ -241,6 +241,29 @@ func ofGrants() []mutant {
 			new:  " {",
 		},
 		{
+			breaks: "keys are forgotten without waiting for others", file: "db/internal/inventory/grant_keys.go", pkg: records,
+			test: "TestGrantKeysAreForgottenWithoutWaiting",
+			old:  " FOR UPDATE SKIP LOCKED",
+			new:  "",
+		},
+		{
+			breaks: "a jump of the clock forgets no key in use", file: "db/internal/inventory/grant_keys.go", pkg: records, test: "TestGrantKeys",
+			old: "if err != nil || !seen {",
+			new: "if err != nil {",
+		},
+		{
+			breaks: "steps are signed while grants are off", file: "internal/server/grants.go", pkg: "internal/server",
+			test: "TestStepsAreSignedWhileGrantsAreOff",
+			old:  "slog.String(\"hint\", \"Set conductor.grants to required.\"))",
+			new:  "slog.String(\"hint\", \"Set conductor.grants to required.\"))\n\t\treturn nil",
+		},
+		{
+			breaks: "a server without grants takes nothing back", file: "workers/agent/reporter.go", pkg: "workers/agent",
+			test: "TestGrantsAreWhatTheLastServerSaid",
+			old:  "if told == nil {\n\t\treturn",
+			new:  "if told == nil {\n\t\ttold = &agentapi.Grants{}",
+		},
+		{
 			breaks: "the undo of a detach is permitted", file: "workflows/detach.go", pkg: "workflows", test: "TestEachStepFails",
 			old: "out = append(out, Permitted{AttachActivity, attachInput(work, handle, true)})",
 			new: "_ = handle",

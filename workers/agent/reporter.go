@@ -354,7 +354,8 @@ func (r *reporter) follow(ctx context.Context, known journal.Position) error {
 
 // takeGrants keeps what a conductor has said about who signs steps. A conductor
 // of a release that had no grants says nothing; it does not take back what
-// another one has said.
+// another one has said. All others sign their steps, whatever they say here, so
+// it does no harm that conductors disagree while they are restarted.
 func (r *reporter) takeGrants(told *agentapi.Grants) {
 	if told == nil {
 		return
@@ -364,8 +365,11 @@ func (r *reporter) takeGrants(told *agentapi.Grants) {
 	before := r.grants.Required
 	r.grants = *told
 	r.mu.Unlock()
-	if before && !told.Required {
+	switch {
+	case before && !told.Required:
 		r.log.Warn("the conductor has turned grants off; this agent does whatever Temporal tells it")
+	case !before && told.Required:
+		r.log.Info("this agent takes only signed steps")
 	}
 }
 

@@ -1,13 +1,16 @@
 package agent
 
 import (
+	"bytes"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/journal"
 )
 
@@ -28,4 +31,28 @@ func TestOldCopyThatCannotBeEmptied(t *testing.T) {
 	err := r.follow(t.Context(), journal.Position{Opening: uuid.New(), Writes: 1})
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.Zero(t, r.follows)
+}
+
+// TestGrantsAreWhatTheLastServerSaid: while servers are switched one by one, an
+// agent goes by the one that it has heard last. One of a release that had no
+// grants takes nothing back.
+func TestGrantsAreWhatTheLastServerSaid(t *testing.T) {
+	t.Parallel()
+	var said bytes.Buffer
+	r := &reporter{log: slog.New(slog.NewTextHandler(&said, nil))}
+	required := agentapi.Grants{Required: true, Keys: []cyborg.GrantKey{{ID: "one"}}}
+
+	r.takeGrants(&required)
+	r.takeGrants(nil)
+	require.Equal(t, required, r.Grants())
+
+	for range 2 {
+		r.takeGrants(&agentapi.Grants{})
+		require.Equal(t, agentapi.Grants{}, r.Grants())
+	}
+	require.Equal(t, 1, strings.Count(said.String(), "grants off"), &said)
+
+	r.takeGrants(&required)
+	require.Equal(t, required, r.Grants())
+	require.Contains(t, said.String(), "only signed steps")
 }
