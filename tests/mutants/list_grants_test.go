@@ -56,6 +56,34 @@ func ofOldJournals() []mutant {
 			new: "return false",
 		},
 		{
+			breaks: "heartbeats tell how far the journal has got", file: "db/internal/ingest/journals.go", pkg: records, test: "TestHeartbeatsTellTheJournal",
+			old: "h.journal_opening = b.opening AND h.journal_writes < b.writes",
+			new: "h.journal_opening = b.opening AND h.journal_writes > b.writes",
+		},
+		{
+			breaks: "a heartbeat of another process must prove its journal", file: "db/internal/ingest/journals.go", pkg: records,
+			test: "TestHeartbeatsTellTheJournal",
+			old:  " AND h.journal_writes = b.followed_writes",
+			new:  "",
+		},
+		{
+			breaks: "a heartbeat does not overtake a report", file: "workers/agent/reporter.go", pkg: "workers/agent", test: "TestHeartbeatsTellTheJournal",
+			old: "if !r.posting.Load() {",
+			new: "{",
+		},
+		{
+			breaks: "a heartbeat's answer shows an old copy", file: "workers/agent/reporter.go", pkg: "workers/agent",
+			test: "TestHeartbeatsCompareTheJournal",
+			old:  "case !r.assignments.Holds(known) || ",
+			new:  "case ",
+		},
+		{
+			breaks: "an emptied journal is for a report to tell", file: "workers/agent/reporter.go", pkg: "workers/agent",
+			test: "TestHeartbeatsCompareTheJournal",
+			old:  " || r.assignments.Forgot() == known:",
+			new:  ":",
+		},
+		{
 			breaks: "a snapshot of a process is an old copy", file: "db/internal/ingest/journals.go", pkg: records, test: "TestOldJournal",
 			old: "return r.Journal.Writes < known.Writes",
 			new: "return false",

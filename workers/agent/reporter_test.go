@@ -56,3 +56,55 @@ func TestGrantsAreWhatTheLastServerSaid(t *testing.T) {
 	require.Equal(t, required, r.Grants())
 	require.Contains(t, said.String(), "only signed steps")
 }
+
+// What a conductor knows of the journal is compared with it after each heartbeat.
+// An old copy is for a report to tell.
+func TestHeartbeatsCompareTheJournal(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	open := func() *journal.Journal {
+		j, err := journal.Open(dir, journal.Options{BootID: "boot"})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, j.Close()) })
+		return j
+	}
+	before := open()
+	require.NoError(t, before.Write(journal.Change{}))
+	earlier := before.Position()
+	require.NoError(t, before.Close())
+
+	j := open()
+	r := &reporter{assignments: j, forced: make(chan struct{}, 1), log: slog.New(slog.DiscardHandler)}
+	follows := journal.Position{Opening: uuid.New(), Writes: 9}
+	compare := func(known journal.Position) (journal.Position, bool) {
+		out := r.compareJournal(t.Context(), known, follows)
+		select {
+		case <-r.forced:
+			return out, true
+		default:
+			return out, false
+		}
+	}
+	requireCompared := func(known, want journal.Position, report bool) {
+		t.Helper()
+		out, forced := compare(known)
+		require.Equal(t, want, out)
+		require.Equal(t, report, forced)
+	}
+
+	requireCompared(journal.Position{}, follows, false)
+	requireCompared(earlier, earlier, false)
+	requireCompared(journal.Position{Opening: earlier.Opening, Writes: earlier.Writes + 1}, follows, true)
+
+	require.NoError(t, j.Write(journal.Change{}))
+	own := j.Position()
+	requireCompared(own, follows, false)
+	require.Equal(t, own.Writes+1, j.Position().Writes, "it notes that it has told its position")
+	requireCompared(own, follows, false)
+	require.Equal(t, own.Writes+1, j.Position().Writes, "once")
+	requireCompared(journal.Position{Opening: own.Opening, Writes: own.Writes + 2}, follows, true)
+
+	lost := journal.Position{Opening: uuid.New(), Writes: 1}
+	require.NoError(t, j.Restart(lost))
+	requireCompared(lost, follows, true)
+}
