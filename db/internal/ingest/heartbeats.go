@@ -10,7 +10,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db/internal/records"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
@@ -106,9 +105,6 @@ func (s *Store) recordHeartbeats(
 		versions, addresses = append(versions, b.AgentVersion), append(addresses, b.Address)
 		starts, busy = append(starts, b.StartedAt), append(busy, b.Busy)
 		sent, uptimes = append(sent, b.SentAt), append(uptimes, b.Uptime.Milliseconds())
-		if b.Journal.Opening == uuid.Nil {
-			b.Follows = cyborg.JournalPosition{}
-		}
 		openings, writes = append(openings, b.Journal.Opening), append(writes, b.Journal.Writes)
 		followed, followedWrites = append(followed, b.Follows.Opening), append(followedWrites, b.Follows.Writes)
 	}

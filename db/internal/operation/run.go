@@ -177,14 +177,7 @@ func (s *Store) begin(ctx context.Context, run Run, andEnd bool) (cyborg.Work, e
 
 		// The message has read the targets again.
 		o.targets = inventory.MoveToFront(o.targets, o.first)
-		for i := range o.targets {
-			target := o.targets[i].Target()
-			if bitstream, ok := o.before.Bitstreams[target.Accelerator]; ok {
-				target.BitstreamID = bitstream
-			}
-			work.Targets = append(work.Targets, target)
-		}
-
+		work.Targets = o.workTargets()
 		o.handler.describe(o, &work)
 		work.Assignment, work.Found = o.assignment, o.found
 
@@ -195,6 +188,19 @@ func (s *Store) begin(ctx context.Context, run Run, andEnd bool) (cyborg.Work, e
 	}
 
 	return work, nil
+}
+
+// workTargets returns the targets as they were when the operation began.
+func (o *running) workTargets() []cyborg.Target {
+	var out []cyborg.Target
+	for i := range o.targets {
+		target := o.targets[i].Target()
+		if bitstream, ok := o.before.Bitstreams[target.Accelerator]; ok {
+			target.BitstreamID = bitstream
+		}
+		out = append(out, target)
+	}
+	return out
 }
 
 // queueStart moves the operation from admitted to running. It checks the guards
