@@ -69,6 +69,9 @@ type Work struct {
 	Forced string `json:"forced,omitempty"`
 	// Loads are the images that a bind loads before the handles are given out.
 	Loads []ImageLoad `json:"loads,omitempty"`
+	// Found are the images of Glance that were found for these accelerators so far. A
+	// run has them from its own searches; the conductor signs them.
+	Found map[uuid.UUID]Image `json:"-"`
 	// Within is how much of its time a bind or a rescue has left.
 	Within time.Duration `json:"within,omitempty"`
 	// Notify are the accelerator requests whose outcome Nova has to be told when
@@ -106,7 +109,8 @@ type Outcome struct {
 	// Bitstreams are what a bind loaded, by accelerator.
 	Bitstreams map[uuid.UUID]string `json:"bitstreams,omitempty"`
 	// Images are the images that a program or a bind loaded, by accelerator, in a
-	// form that loads the same ones again.
+	// form that loads the same ones again. The records believe the checksum only, and
+	// only where none was asked for.
 	Images map[uuid.UUID]Image `json:"images,omitempty"`
 	// Rescued has the outcome for each instance of a rescue.
 	Rescued []RescuedInstance `json:"rescued,omitempty"`

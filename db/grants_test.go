@@ -1,11 +1,13 @@
 package db_test
 
 import (
+	"context"
 	"crypto/ed25519"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
@@ -85,9 +87,47 @@ func TestGrantKeys(t *testing.T) {
 	require.NoError(t, r.RecordGrantKey(t.Context(), old, time.Hour), "it is in use")
 	require.Len(t, known(30*time.Minute), 2)
 
+	// The database's clock jumps. Processes that live record their keys again, and
+	// none forgets another's before that.
 	r.exec(t, "UPDATE grant_keys SET last_seen = last_seen - interval '2 hours'")
+	require.NoError(t, r.RecordGrantKey(t.Context(), key(), time.Hour))
 	require.NoError(t, r.RecordGrantKey(t.Context(), alive, time.Hour))
-	require.Equal(t, []cyborg.GrantKey{alive}, known(10*time.Hour))
+	require.Len(t, known(10*time.Hour), 3)
+	require.NoError(t, r.RecordGrantKey(t.Context(), alive, time.Hour))
+	require.NotContains(t, known(10*time.Hour), old)
 
 	require.Error(t, r.RecordGrantKey(t.Context(), cyborg.GrantKey{ID: "short", Public: []byte("x")}, time.Hour))
+}
+
+// TestGrantKeysAreForgottenWithoutWaiting: a process that forgets the keys of others
+// waits for none of them. Two that waited for each other would both fail.
+func TestGrantKeysAreForgottenWithoutWaiting(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	var keys []cyborg.GrantKey
+	for range 3 {
+		public, _, err := ed25519.GenerateKey(nil)
+		require.NoError(t, err)
+		keys = append(keys, cyborg.GrantKey{ID: uuid.NewString(), Public: public})
+		require.NoError(t, r.RecordGrantKey(t.Context(), keys[len(keys)-1], time.Hour))
+	}
+	r.exec(t, "UPDATE grant_keys SET last_seen = last_seen - interval '2 hours' WHERE id <> $1", keys[0].ID)
+
+	conn, err := pgx.Connect(t.Context(), r.url)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close(t.Context())) }()
+	tx, err := conn.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), "UPDATE grant_keys SET last_seen = now() WHERE id = $1", keys[1].ID)
+	require.NoError(t, err)
+
+	// It is not timed: only one that waits needs the time.
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, r.RecordGrantKey(ctx, keys[0], time.Hour))
+	require.NoError(t, tx.Commit(t.Context()))
+
+	left, err := r.GrantKeys(t.Context(), 10*time.Hour)
+	require.NoError(t, err)
+	require.ElementsMatch(t, keys[:2], left)
 }

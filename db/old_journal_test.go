@@ -86,6 +86,56 @@ func TestOldJournal(t *testing.T) {
 	require.Equal(t, 1, told)
 }
 
+// TestHeartbeatsTellTheJournal: what the journal has got since the last report is
+// known with the next heartbeat. Another process of the agent is believed when it
+// says that its journal holds what the records know.
+func TestHeartbeatsTellTheJournal(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	at := func(opening uuid.UUID, writes int64) cyborg.JournalPosition {
+		return cyborg.JournalPosition{Opening: opening, Writes: writes}
+	}
+	none, first, second := cyborg.JournalPosition{}, uuid.New(), uuid.New()
+	beat := func(journal, follows cyborg.JournalPosition) cyborg.JournalPosition {
+		t.Helper()
+		b := h.beat()
+		b.Journal, b.Follows = journal, follows
+		replies, err := r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{b})
+		require.NoError(t, err)
+		require.False(t, replies[0].Report)
+		return replies[0].Known
+	}
+	recorded := func() cyborg.JournalPosition {
+		return cyborg.JournalPosition{
+			Opening: scalar[uuid.UUID](t, r, "SELECT coalesce(journal_opening, $1) FROM hosts", uuid.Nil),
+			Writes:  scalar[int64](t, r, "SELECT journal_writes FROM hosts"),
+		}
+	}
+
+	require.Zero(t, beat(at(first, 40), none), "only a report tells the first one")
+	require.Zero(t, recorded())
+	require.True(t, h.reportWith(t, at(first, 50), none, false).Accepted)
+	require.Zero(t, beat(none, none), "of an earlier release")
+
+	for _, test := range []struct {
+		why                       string
+		journal, follows, records cyborg.JournalPosition
+	}{
+		{"it has got further", at(first, 52), none, at(first, 52)},
+		{"its machine has gone back to a snapshot, or a report was faster", at(first, 51), none, at(first, 52)},
+		{"another process has said nothing of it yet", at(second, 90), none, at(first, 52)},
+		{"no journal fails to hold what nobody has written", at(second, 0), at(first, 52), at(first, 52)},
+		{"it knows another position", at(second, 90), at(first, 51), at(first, 52)},
+		{"its journal holds it", at(second, 91), at(first, 52), at(second, 91)},
+		{"it goes on", at(second, 92), at(first, 52), at(second, 92)},
+	} {
+		require.Equal(t, test.records, beat(test.journal, test.follows), test.why)
+		require.Equal(t, test.records, recorded(), test.why)
+	}
+	require.Equal(t, at(second, 92), h.reportWith(t, at(first, 60), none, false).Known)
+}
+
 // TestOldJournalOfADifference: also a difference is refused before the journal is
 // known to be true, and a report that comes after a newer one decides nothing.
 func TestOldJournalOfADifference(t *testing.T) {

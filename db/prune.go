@@ -83,6 +83,9 @@ func (s *Store) Prune(ctx context.Context, r Retention) (Pruned, error) {
 		}
 	}
 
-	_, err := s.db.Pool.Exec(ctx, "DELETE FROM image_urls WHERE expires_at < clock_timestamp()")
+	// Which image an open operation loads is kept until it ends.
+	_, err := s.db.Pool.Exec(ctx, `
+		DELETE FROM image_urls WHERE expires_at < clock_timestamp()
+		AND NOT EXISTS (SELECT FROM operations WHERE id = operation_id AND open)`)
 	return out, s.db.Failure(ctx, err)
 }

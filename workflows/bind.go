@@ -223,7 +223,7 @@ func bindLoads(work cyborg.Work) ([]loadWork, error) {
 
 		out = append(out, loadWork{
 			into: work.Targets[at], disturbed: disturbedWith(work, at), image: want.Image.WithoutQuery(),
-			journalID: journalID(work, i, want.Accelerator),
+			journalID: journalID(work, i, want.Accelerator), found: work.Found[want.Accelerator],
 		})
 	}
 	return out, nil

@@ -32,17 +32,24 @@ type loadWork struct {
 	into      cyborg.Target
 	disturbed []cyborg.Target // the other targets that the image disturbs as well
 	image     cyborg.Image    // as it was asked for
+	found     cyborg.Image    // in Glance; the zero value where nobody has looked yet
 	// journalID is the id of the steps in the host's journal: the operation's, or
 	// one of this target alone.
 	journalID uuid.UUID
 }
 
 // permitted lists what PermittedBy does for one load. What the host may do with
-// an image of Glance is permitted when it was found; see FindImageInput.Permitted.
+// an image of Glance is permitted once it was found; see FindImageInput.Permitted.
 func (l loadWork) permitted(operation uuid.UUID) []Permitted {
 	out := []Permitted{{RestoreActivity, l.restoreInput()}}
 	if l.image.InGlance() {
-		return append(out, Permitted{FindImageActivity, l.findInput(operation)})
+		out = append(out, Permitted{FindImageActivity, l.findInput(operation)})
+		if l.found == (cyborg.Image{}) {
+			return out
+		}
+
+		fetch := ImageFetch(operation, ImageName(operation, l.into.Accelerator))
+		return append(out, permittedWith(l.journalID, l.into, l.found, fetch)...)
 	}
 	return append(out, permittedWith(l.journalID, l.into, l.image, "")...)
 }

@@ -56,5 +56,6 @@ func permittedProgram(work cyborg.Work) []Permitted {
 func programLoad(work cyborg.Work) loadWork {
 	return loadWork{
 		into: work.Targets[0], disturbed: work.Targets[1:], image: work.Program.Image.WithoutQuery(), journalID: work.Operation,
+		found: work.Found[work.Targets[0].Accelerator],
 	}
 }

@@ -86,7 +86,7 @@ func (a *Activities) requireGrant(ctx context.Context, name, digest string, step
 	}
 	if step == nil || step.Granted() == "" {
 		return cyborg.Errorf(cyborg.ErrNotGranted, "host %s does %s only with a grant, and this step has none", a.Inventory.Host(), name).
-			WithHint("Somebody who can write to Temporal has sent it, or a server with conductor.grants: off.")
+			WithHint("Somebody who can write to Temporal has sent it, or a server of a release that signs no steps.")
 	}
 
 	key, err := a.grantKey(ctx, grant.KeyOf(step.Granted()))

@@ -41,7 +41,7 @@ type Store interface {
 
 	// What finding an image needs.
 	Accelerator(ctx context.Context, id uuid.UUID) (cyborg.Accelerator, error)
-	GrantImage(ctx context.Context, url db.ImageURL, key string) error
+	GrantImage(ctx context.Context, run db.Run, url db.ImageURL, key string) (db.ImageURL, error)
 
 	Requests
 	Hardware

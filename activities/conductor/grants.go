@@ -16,7 +16,7 @@ import (
 // Grants signs what operations may have their hosts do. The zero value signs
 // nothing.
 type Grants struct {
-	// Signer has this process's key; nil where grants are off.
+	// Signer has this process's key; nil where nothing is signed.
 	Signer *grant.Signer
 	// Valid is for how long a host may begin what is signed: at least as long as a
 	// step may wait for its agent.
@@ -26,7 +26,7 @@ type Grants struct {
 }
 
 // sign returns a grant for the run that has called this activity; empty where
-// grants are off.
+// nothing is signed.
 func (a *Activities) sign(ctx context.Context, operation uuid.UUID, host string, agent cyborg.Agent, assignment int64, steps []grant.Step) (string, error) {
 	if a.grants.Signer == nil {
 		return "", nil
@@ -90,8 +90,8 @@ func (a *Activities) permittedSteps(ctx context.Context, operation uuid.UUID, ea
 		return nil, err
 	}
 
-	// A running operation has the same work as when it began, but for the images that
-	// its targets are seen to have.
+	// A running operation has the same work as when it began, and the records know
+	// which images were found for it since.
 	work, err := a.store.Begin(ctx, runOf(ctx, operation))
 	if err != nil {
 		return nil, err

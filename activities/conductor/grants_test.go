@@ -53,7 +53,10 @@ func (s *signed) Accelerator(_ context.Context, id uuid.UUID) (cyborg.Accelerato
 	return cyborg.Accelerator{UUID: id, Host: s.to.Host}, nil
 }
 
-func (*signed) GrantImage(context.Context, db.ImageURL, string) error { return nil }
+func (s *signed) GrantImage(_ context.Context, _ db.Run, url db.ImageURL, _ string) (db.ImageURL, error) {
+	s.work.Found = map[uuid.UUID]cyborg.Image{url.Accelerator: url.Image}
+	return url, nil
+}
 
 func (s *signed) Decide(context.Context, db.Disagreement) (db.Disagreement, error) {
 	return s.found, nil
@@ -236,6 +239,9 @@ func TestFoundImageIsSigned(t *testing.T) {
 	require.True(t, claims.Permits(stage.Activity, stage.Input))
 	require.Equal(t, claims.Steps, c.open(c.check(op, found.Grant).Grant).Steps)
 
+	// Where the key that has signed this was forgotten, the records know the image.
+	require.Equal(t, claims.Steps, c.open(c.check(op, "").Grant).Steps)
+
 	for _, change := range []func(*workflows.FindImageInput){
 		func(in *workflows.FindImageInput) { in.Image = cyborg.GlanceImage(other) },
 		func(in *workflows.FindImageInput) { in.Target.Accelerator = uuid.New() },
@@ -277,8 +283,8 @@ func TestDecisionIsSigned(t *testing.T) {
 	require.Equal(t, []grant.Step{settle}, claims.Steps)
 }
 
-// With grants off nothing is signed.
-func TestGrantsOff(t *testing.T) {
+// Without a key nothing is signed.
+func TestNothingIsSignedWithoutAKey(t *testing.T) {
 	t.Parallel()
 	records := newSigned(cyborg.Image{Source: "new.img"})
 	c := records.conductor(t, conductor.Cloud{}, nil)

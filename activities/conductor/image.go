@@ -117,9 +117,12 @@ func (a *Activities) findImage(ctx context.Context, in workflows.FindImageInput)
 
 	name := workflows.ImageName(in.Operation, target.UUID)
 	out.Fetch = workflows.ImageFetch(in.Operation, name)
-	return out, a.store.GrantImage(ctx, db.ImageURL{
-		Operation: in.Operation, Accelerator: target.UUID, Host: target.Host, Image: out.Image, Size: image.Size, Valid: in.Valid,
+	// An earlier try of this search may have found another image. That one counts.
+	url, err := a.store.GrantImage(ctx, runOf(ctx, in.Operation), db.ImageURL{
+		Operation: in.Operation, Accelerator: target.UUID, Host: target.Host, Asked: in.Image, Image: out.Image, Size: image.Size, Valid: in.Valid,
 	}, name)
+	out.Image, out.Size = url.Image, url.Size
+	return out, err
 }
 
 // regionTrait is the prefix of the trait that names an FPGA's region; the

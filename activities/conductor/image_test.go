@@ -26,6 +26,7 @@ type card struct {
 	accelerator cyborg.Accelerator
 	url         db.ImageURL
 	key         string
+	earlier     *db.ImageURL // what an earlier search has found
 }
 
 func (c *card) Accelerator(context.Context, uuid.UUID) (cyborg.Accelerator, error) {
@@ -34,9 +35,12 @@ func (c *card) Accelerator(context.Context, uuid.UUID) (cyborg.Accelerator, erro
 
 func (*card) CheckRun(context.Context, db.Run) (db.Addressee, error) { return db.Addressee{}, nil }
 
-func (c *card) GrantImage(_ context.Context, url db.ImageURL, key string) error {
+func (c *card) GrantImage(_ context.Context, _ db.Run, url db.ImageURL, key string) (db.ImageURL, error) {
 	c.url, c.key = url, key
-	return nil
+	if c.earlier != nil {
+		return *c.earlier, nil
+	}
+	return url, nil
 }
 
 // newCard returns an accelerator that shows its region and its traits as
@@ -100,9 +104,24 @@ func TestFindImage(t *testing.T) {
 		require.Equal(t, workflows.ImageName(in.Operation, store.accelerator.UUID), store.key)
 		require.Equal(t, workflows.ImageFetch(in.Operation, store.key), out.Fetch)
 		require.Equal(t, db.ImageURL{
-			Operation: in.Operation, Accelerator: store.accelerator.UUID, Host: "h1", Image: out.Image, Size: 7, Valid: time.Minute,
+			Operation: in.Operation, Accelerator: store.accelerator.UUID, Host: "h1", Asked: test.image, Image: out.Image, Size: 7, Valid: time.Minute,
 		}, store.url)
 	}
+}
+
+// Where an earlier try of the search has found another image, that one counts: the
+// records have it.
+func TestFindImageKeepsWhatWasFound(t *testing.T) {
+	t.Parallel()
+	g := glancetest.Start(t)
+	store := newCard()
+	store.earlier = &db.ImageURL{Image: cyborg.GlanceImage(uuid.New()), Size: 99}
+	g.Add([]byte("content"), map[string]any{"accel:function_id": "aes"})
+	_, out, err := store.find(t, conductor.Cloud{Images: glance.New(g, glance.Options{Max: 1 << 20})}, cyborg.GlanceFunction("aes"))
+	require.NoError(t, err)
+	require.Equal(t, store.earlier.Image, out.Image)
+	require.EqualValues(t, 99, out.Size)
+	require.Equal(t, cyborg.GlanceFunction("aes"), store.url.Asked)
 }
 
 // An image that names another kind of card or another region is refused before

@@ -842,6 +842,9 @@ func TestCertificatesAreRequiredByTheEndpoint(t *testing.T) {
 	h.refused(cyborg.ErrUnauthenticated, response, body)
 }
 
+// anySum is the checksum of the image of such an operation.
+var anySum = strings.Repeat("ab", 32)
+
 // programming admits an operation that programs the accelerator of host h1 with
 // the image, begins it if asked to, and returns its id.
 func (h *harness) programming(source string, begin bool) uuid.UUID {
@@ -871,7 +874,7 @@ func (h *harness) programming(source string, begin bool) uuid.UUID {
 
 	run(db.Admission{Request: cyborg.ProvisionRequest{Accelerator: target}}, true)
 	return run(db.Admission{Request: cyborg.ProgramRequest{
-		Accelerator: target, Image: cyborg.Image{Source: source, SHA256: strings.Repeat("ab", 32)},
+		Accelerator: target, Image: cyborg.Image{Source: source, SHA256: anySum},
 	}}, false)
 }
 

@@ -48,10 +48,13 @@ func (g *inGlance) grant(t *testing.T, secret string, valid time.Duration) strin
 	t.Helper()
 	op, err := g.store.Operation(t.Context(), g.operation)
 	require.NoError(t, err)
-	require.NoError(t, g.store.GrantImage(t.Context(), db.ImageURL{
-		Operation: g.operation, Accelerator: uuid.MustParse(op.Subjects[0].ID), Host: "h1", Image: cyborg.GlanceImage(g.id),
+	image := cyborg.GlanceImage(g.id)
+	image.SHA256 = anySum
+	_, err = g.store.GrantImage(t.Context(), db.Run{Operation: g.operation, ID: "run"}, db.ImageURL{
+		Operation: g.operation, Accelerator: uuid.MustParse(op.Subjects[0].ID), Host: "h1", Asked: image, Image: image,
 		Size: int64(len(g.image)), Valid: valid,
-	}, secret))
+	}, secret)
+	require.NoError(t, err)
 	return workflows.ImageFetch(g.operation, secret)
 }
 
@@ -129,9 +132,10 @@ func TestOneTimeURLIsRefused(t *testing.T) {
 	}))
 	refused(cyborg.ErrChanged, path)
 
-	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(g.store.GrantImage(t.Context(), db.ImageURL{
+	_, err := g.store.GrantImage(t.Context(), db.Run{Operation: g.operation, ID: "run"}, db.ImageURL{
 		Operation: g.operation, Accelerator: uuid.New(), Host: "h1", Valid: time.Minute,
-	}, "too-late")))
+	}, "too-late")
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err))
 }
 
 // Where no certificate says who an agent is, an image is served only to the
@@ -228,9 +232,12 @@ func TestOneTimeURLIsValidForOneHost(t *testing.T) {
 	operation := without.programming("glance:"+g.id.String(), true)
 	op, err := without.store.Operation(t.Context(), operation)
 	require.NoError(t, err)
-	require.NoError(t, without.store.GrantImage(t.Context(), db.ImageURL{
-		Operation: operation, Accelerator: uuid.MustParse(op.Subjects[0].ID), Host: "h1", Image: cyborg.GlanceImage(g.id), Size: 1, Valid: time.Minute,
-	}, "s"))
+	image := cyborg.GlanceImage(g.id)
+	image.SHA256 = anySum
+	_, err = without.store.GrantImage(t.Context(), db.Run{Operation: operation, ID: "run"}, db.ImageURL{
+		Operation: operation, Accelerator: uuid.MustParse(op.Subjects[0].ID), Host: "h1", Asked: image, Image: image, Size: 1, Valid: time.Minute,
+	}, "s")
+	require.NoError(t, err)
 
 	response, body = without.send(http.MethodGet, workflows.ImageFetch(operation, "s"), nil)
 	require.Contains(t, without.refused(cyborg.ErrUnavailable, response, body).Detail, "not configured for Glance")

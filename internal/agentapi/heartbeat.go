@@ -1,6 +1,10 @@
 package agentapi
 
-import "time"
+import (
+	"time"
+
+	"github.com/cyborg-project/cyborg"
+)
 
 // Heartbeat says that an agent is alive, and which of its reports was
 // acknowledged last.
@@ -17,6 +21,11 @@ type Heartbeat struct {
 	SentAt       time.Time `json:"sent_at"`        // by the agent's clock
 
 	Assignment int64 `json:"assignment,omitempty"` // as in a Report
+	// Journal is how far the agent's journal has got, and Follows the position of
+	// another process that it holds, as in a Report. Both are zero while a report is
+	// under way, which must not be overtaken.
+	Journal cyborg.JournalPosition `json:"journal,omitzero"`
+	Follows cyborg.JournalPosition `json:"follows,omitzero"`
 	// Uptime is for how long the host has been up.
 	Uptime time.Duration `json:"uptime,omitempty"`
 }
@@ -29,6 +38,9 @@ type HeartbeatReply struct {
 	// DuplicateAgents are the addresses of other agents that run under the same
 	// host's name, and are refused.
 	DuplicateAgents []string `json:"rivals,omitempty"`
+	// Known is the position of the host's journal that is known now, where the
+	// heartbeat has told one.
+	Known cyborg.JournalPosition `json:"known,omitzero"`
 	// Grants says which steps the host may take; nil from a release that had none.
 	Grants *Grants `json:"grants,omitempty"`
 }

@@ -234,7 +234,7 @@ type Conductor struct {
 	SilentAfter       time.Duration `key:"silent_after" default:"25s" doc:"A host is silent if its last heartbeat is older than this. A discovery or a census of a silent host fails at once. An operation waits operations.agent_wait for the agent to come back, and then fails. The value must be more than twice agent.heartbeat, so that one lost heartbeat does no harm."`
 	ReconcileInterval time.Duration `key:"reconcile_interval" default:"30s" min:"1s" doc:"How often Reconcile compares the records, the hosts and the operations."`
 	OrphanAfter       time.Duration `key:"orphan_after" default:"15s" min:"1s" doc:"If an operation was admitted this long ago and does not run, Reconcile starts it."`
-	Grants            string        `key:"grants" default:"required" oneof:"required off" doc:"Whether agents take only steps that a server has signed (required), so that whoever can write to Temporal can have no host do anything. With off, an agent does whatever Temporal tells it: all servers then warn about it. All servers must have the same value."`
+	Grants            string        `key:"grants" default:"required" oneof:"required off" doc:"Whether agents take only steps that a server has signed (required), so that whoever can write to Temporal can have no host do anything. With off, an agent does whatever Temporal tells it: all servers then warn about it. An agent goes by the server that it has heard last."`
 }
 
 // The values of Conductor.Grants.

@@ -51,7 +51,7 @@ func doctorCommand() *cobra.Command {
 			})
 
 			if c.Conductor.Grants == config.GrantsOff {
-				f.Warn("grants", "steps are not signed: who can write to Temporal can have any host do anything", "Set conductor.grants to required.")
+				f.Warn("grants", "agents take steps that nobody has signed: who can write to Temporal can have any host do anything", "Set conductor.grants to required.")
 			}
 			examineListeners(cmd.Context(), f, c)
 			examineCloud(cmd.Context(), f, c)

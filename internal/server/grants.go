@@ -25,16 +25,27 @@ const (
 // drawGrantKey draws the key with which this process signs what operations may
 // have hosts do, and records it: agents learn it with the answers to their
 // heartbeats, and must know it when the first step comes.
+//
+// It does so also where grants are off. Another server may have told an agent that
+// they are required: servers are restarted one by one.
 func (s *server) drawGrantKey(ctx context.Context) error {
 	if s.config.Conductor.Grants == config.GrantsOff {
-		s.Log.WarnContext(ctx, "steps are not signed, and agents take whatever Temporal gives them; who can write to Temporal can have any host do anything",
+		s.Log.WarnContext(ctx, "agents take whatever Temporal gives them, signed or not; who can write to Temporal can have any host do anything",
 			slog.String("hint", "Set conductor.grants to required."))
-		return nil
 	}
 
 	valid := s.limits.Undo + s.limits.AgentWait + grantMargin
 	s.grants = activities.Grants{Signer: grant.NewSigner(), Valid: valid, Kept: valid + keyKept}
 	return s.recordGrantKey(ctx)
+}
+
+// grantsTold is for how long a grant is valid, as agents are told; 0 where they need
+// none.
+func (s *server) grantsTold() time.Duration {
+	if s.config.Conductor.Grants == config.GrantsOff {
+		return 0
+	}
+	return s.grants.Valid
 }
 
 func (s *server) recordGrantKey(ctx context.Context) error {

@@ -92,10 +92,7 @@ func Run(ctx context.Context, c *config.Config, deps Deps) error {
 	if err := s.Listeners.revoked.Load(ctx, store.RevokedHosts); err != nil {
 		return err
 	}
-	parts := []Part{s.revocations(), s.worker()}
-	if s.grants.Signer != nil {
-		parts = append(parts, s.grantKey())
-	}
+	parts := []Part{s.revocations(), s.worker(), s.grantKey()}
 
 	if c.Server.Has(config.RoleConductor) {
 		conducting, err := s.conductor()
@@ -219,7 +216,7 @@ func (s *server) conductor() ([]Part, error) {
 
 	endpoint, err := agents.New(agents.Config{
 		Certificates: s.config.AgentEndpoint.TLS.ClientCA != "", TrustDomain: s.config.Identity.TrustDomain,
-		GrantsValid: s.grants.Valid,
+		GrantsValid: s.grantsTold(),
 		Hosts:       s.config.AgentEndpoint.TLS.Names(), Enrollment: enrollment(s.config), Refuse: s.Listeners.revoked.Check,
 	}, deps)
 	if err != nil {

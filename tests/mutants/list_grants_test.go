@@ -56,6 +56,34 @@ func ofOldJournals() []mutant {
 			new: "return false",
 		},
 		{
+			breaks: "heartbeats tell how far the journal has got", file: "db/internal/ingest/journals.go", pkg: records, test: "TestHeartbeatsTellTheJournal",
+			old: "h.journal_opening = b.opening AND h.journal_writes < b.writes",
+			new: "h.journal_opening = b.opening AND h.journal_writes > b.writes",
+		},
+		{
+			breaks: "a heartbeat of another process must prove its journal", file: "db/internal/ingest/journals.go", pkg: records,
+			test: "TestHeartbeatsTellTheJournal",
+			old:  " AND h.journal_writes = b.followed_writes",
+			new:  "",
+		},
+		{
+			breaks: "a heartbeat does not overtake a report", file: "workers/agent/reporter.go", pkg: "workers/agent", test: "TestHeartbeatsTellTheJournal",
+			old: "if !r.posting.Load() {",
+			new: "{",
+		},
+		{
+			breaks: "a heartbeat's answer shows an old copy", file: "workers/agent/reporter.go", pkg: "workers/agent",
+			test: "TestHeartbeatsCompareTheJournal",
+			old:  "case !r.assignments.Holds(known) || ",
+			new:  "case ",
+		},
+		{
+			breaks: "an emptied journal is for a report to tell", file: "workers/agent/reporter.go", pkg: "workers/agent",
+			test: "TestHeartbeatsCompareTheJournal",
+			old:  " || r.assignments.Forgot() == known:",
+			new:  ":",
+		},
+		{
 			breaks: "a snapshot of a process is an old copy", file: "db/internal/ingest/journals.go", pkg: records, test: "TestOldJournal",
 			old: "return r.Journal.Writes < known.Writes",
 			new: "return false",
@@ -76,6 +104,9 @@ func ofGrants() []mutant {
 		grant     = "internal/grant"
 		agentFile = "activities/agent/grants.go"
 		signFile  = "activities/conductor/grants.go"
+
+		records     = "db"
+		outcomeFile = "db/internal/operation/outcome.go"
 	)
 
 	return []mutant{
@@ -168,6 +199,97 @@ func ofGrants() []mutant {
 			breaks: "only images of the operation are looked for", file: "activities/conductor/image.go", pkg: conductor, test: "TestFoundImageIsSigned",
 			old: "!slices.Contains(steps, search)",
 			new: "!slices.Contains(append(steps, search), search)",
+		},
+		{
+			breaks: "the image that is recorded is the one that was asked for", file: outcomeFile, pkg: records, test: "TestOnlyImagesThatWereAskedForAreRecorded",
+			old: "= o.reloadable(load, said.SHA256)",
+			new: "= said",
+		},
+		{
+			breaks: "the checksum that was asked for counts", file: outcomeFile, pkg: records, test: "TestOnlyImagesThatWereAskedForAreRecorded",
+			old: "if image.SHA256 == \"\" {",
+			new: "{",
+		},
+		{
+			breaks: "a bind says nothing of other accelerators", file: outcomeFile, pkg: records, test: "TestBindRecordsItsOwnAcceleratorsOnly",
+			old: "outcome.Bitstreams, outcome.Images = bitstreams, images",
+			new: "_, outcome.Images = bitstreams, images",
+		},
+		{
+			breaks: "an image that nobody has found is not recorded", file: "db/internal/operation/lost_images.go", pkg: records, test: "TestFoundImage",
+			old: " && image.Source != \"\"",
+			new: "",
+		},
+		{
+			breaks: "a rescue says nothing of other instances", file: outcomeFile, pkg: records, test: "TestRescueRecordsItsOwnInstancesOnly",
+			old: "return !slices.ContainsFunc(o.before.Rescues",
+			new: "return false && !slices.ContainsFunc(o.before.Rescues",
+		},
+		{
+			breaks: "only images that an operation asks for are found", file: "db/internal/operation/image_urls.go", pkg: records,
+			test: "TestImagesOfOthersAreNotGranted",
+			old:  "if !asks {",
+			new:  "if false && !asks {",
+		},
+		{
+			breaks: "only the run that has an operation finds its images", file: "db/internal/operation/image_urls.go", pkg: records,
+			test: "TestImagesOfOthersAreNotGranted",
+			old:  "err := o.requireOwner(ctx, tx, run); err != nil",
+			new:  "err := o.requireOwner(ctx, tx, run); false",
+		},
+		{
+			breaks: "the image that was found first counts", file: "db/internal/operation/image_urls.go", pkg: records, test: "TestFoundImage",
+			old: "SET secret = EXCLUDED.secret,",
+			new: "SET secret = EXCLUDED.secret, image = EXCLUDED.image,",
+		},
+		{
+			breaks: "an image that was found is kept while its operation runs", file: "db/prune.go", pkg: records, test: "TestFoundImage",
+			old: "WHERE id = operation_id AND open)",
+			new: "WHERE id = operation_id AND NOT open)",
+		},
+		{
+			breaks: "the first answer of a search counts", file: "activities/conductor/image.go", pkg: conductor, test: "TestFindImageKeepsWhatWasFound",
+			old: "out.Image, out.Size = url.Image, url.Size",
+			new: "_ = url",
+		},
+		{
+			breaks: "an image that was found stays permitted", file: "workflows/load.go", pkg: conductor, test: "TestFoundImageIsSigned",
+			old: "if l.found == (cyborg.Image{}) {",
+			new: "if true {",
+		},
+		{
+			breaks: "the work of an operation stays as it was signed", file: "db/internal/operation/run.go", pkg: records, test: "TestWorkStaysTheSame",
+			old: "target.BitstreamID = bitstream",
+			new: "_ = bitstream",
+		},
+		{
+			breaks: "a SHA-256 does not stand for another checksum", file: "activities/agent/images/checksums.go", pkg: "activities/agent/images",
+			test: "TestBothChecksumsMustBeKnown",
+			old:  " || sum != \"\" && sum != target {",
+			new:  " {",
+		},
+		{
+			breaks: "keys are forgotten without waiting for others", file: "db/internal/inventory/grant_keys.go", pkg: records,
+			test: "TestGrantKeysAreForgottenWithoutWaiting",
+			old:  " FOR UPDATE SKIP LOCKED",
+			new:  "",
+		},
+		{
+			breaks: "a jump of the clock forgets no key in use", file: "db/internal/inventory/grant_keys.go", pkg: records, test: "TestGrantKeys",
+			old: "if err != nil || !seen {",
+			new: "if err != nil {",
+		},
+		{
+			breaks: "steps are signed while grants are off", file: "internal/server/grants.go", pkg: "internal/server",
+			test: "TestStepsAreSignedWhileGrantsAreOff",
+			old:  "slog.String(\"hint\", \"Set conductor.grants to required.\"))",
+			new:  "slog.String(\"hint\", \"Set conductor.grants to required.\"))\n\t\treturn nil",
+		},
+		{
+			breaks: "a server without grants takes nothing back", file: "workers/agent/reporter.go", pkg: "workers/agent",
+			test: "TestGrantsAreWhatTheLastServerSaid",
+			old:  "if told == nil {\n\t\treturn",
+			new:  "if told == nil {\n\t\ttold = &agentapi.Grants{}",
 		},
 		{
 			breaks: "the undo of a detach is permitted", file: "workflows/detach.go", pkg: "workflows", test: "TestEachStepFails",

@@ -567,6 +567,44 @@ func TestOldCopyOfTheJournal(t *testing.T) {
 	stop()
 }
 
+// Heartbeats tell what the journal has got since the last report, but not while a
+// report is under way: with an earlier position, it would look like one of an old
+// copy.
+func TestHeartbeatsTellTheJournal(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.config.HeartbeatInterval = 10 * time.Millisecond
+	arrived, free := make(chan struct{}, 100), make(chan struct{})
+	h.conductor.ail(func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path == "/agent/v1/reports" {
+			arrived <- struct{}{}
+			select {
+			case <-free:
+			case <-r.Context().Done():
+			}
+		}
+		return false
+	})
+
+	_, stop := h.run()
+	<-arrived
+	before := len(h.conductor.heard()) + 1 // one may be on its way
+	h.eventually(func() bool { return len(h.conductor.heard()) > before+3 })
+	meanwhile := h.conductor.heard()[before:]
+	close(free)
+	for _, beat := range meanwhile {
+		require.Zero(t, beat.Journal)
+	}
+
+	report := h.reports(1)[0]
+	h.eventually(func() bool {
+		beats := h.conductor.heard()
+		last := beats[len(beats)-1].Journal
+		return last.Opening == report.Journal.Opening && last.Writes > report.Journal.Writes
+	})
+	stop()
+}
+
 // A heartbeat that fails is sent again soon: if it waited for the next
 // interval, the host would count as silent by then.
 func TestLostHeartbeatIsRepeated(t *testing.T) {

@@ -83,6 +83,9 @@ type reporter struct {
 	// process of this agent.
 	follows journal.Position
 
+	// posting is set while a report is under way.
+	posting atomic.Bool
+
 	// savedAt is when the inventory was last written to disk.
 	savedAt time.Time
 	// saveTimer runs while the inventory has to be written.
@@ -354,7 +357,8 @@ func (r *reporter) follow(ctx context.Context, known journal.Position) error {
 
 // takeGrants keeps what a conductor has said about who signs steps. A conductor
 // of a release that had no grants says nothing; it does not take back what
-// another one has said.
+// another one has said. All others sign their steps, whatever they say here, so
+// it does no harm that conductors disagree while they are restarted.
 func (r *reporter) takeGrants(told *agentapi.Grants) {
 	if told == nil {
 		return
@@ -364,8 +368,11 @@ func (r *reporter) takeGrants(told *agentapi.Grants) {
 	before := r.grants.Required
 	r.grants = *told
 	r.mu.Unlock()
-	if before && !told.Required {
+	switch {
+	case before && !told.Required:
 		r.log.Warn("the conductor has turned grants off; this agent does whatever Temporal tells it")
+	case !before && told.Required:
+		r.log.Info("this agent takes only signed steps")
 	}
 }
 
@@ -429,6 +436,8 @@ func hintOf(err error) string {
 // post sends the difference to the acknowledged report if there is one and
 // whole is not set, otherwise the whole report.
 func (r *reporter) post(ctx context.Context, whole bool) (report agentapi.Report, reply agentapi.ReportReply, err error) {
+	r.posting.Store(true)
+	defer r.posting.Store(false)
 	report, err = r.inventory.Report(ctx)
 	if err != nil {
 		return report, reply, err
@@ -494,8 +503,9 @@ func (r *reporter) save() {
 func (r *reporter) heartbeat(ctx context.Context) {
 	silent := false
 	var duplicates []string
+	var follows journal.Position
 	for ctx.Err() == nil {
-		reply, err := r.sendHeartbeat(ctx)
+		reply, err := r.sendHeartbeat(ctx, follows)
 		if ctx.Err() != nil {
 			return
 		}
@@ -509,6 +519,7 @@ func (r *reporter) heartbeat(ctx context.Context) {
 					"addresses", reply.DuplicateAgents)
 			}
 			duplicates = reply.DuplicateAgents
+			follows = r.compareJournal(ctx, journal.Position{Opening: reply.Known.Opening, Writes: reply.Known.Writes}, follows)
 		}
 
 		switch {
@@ -527,14 +538,39 @@ func (r *reporter) heartbeat(ctx context.Context) {
 		silent = err != nil
 
 		if reply.Report {
-			select {
-			case r.forced <- struct{}{}:
-			default:
-			}
+			r.force()
 		}
 
 		_ = clock.Sleep(ctx, spread(pause)) // the loop looks at ctx again
 	}
+}
+
+// force has the next report be a whole one, and soon.
+func (r *reporter) force() {
+	select {
+	case r.forced <- struct{}{}:
+	default:
+	}
+}
+
+// compareJournal compares the position of the journal that the conductor knows,
+// the zero value where it did not say, with this journal. It returns what the next
+// heartbeat may say to hold. A journal that does not hold the position was lost, or
+// is an old copy, and so is one that holds it only because it was emptied: that is
+// for a report to say.
+func (r *reporter) compareJournal(ctx context.Context, known, follows journal.Position) journal.Position {
+	switch {
+	case known == (journal.Position{}):
+	case !r.assignments.Holds(known) || r.assignments.Forgot() == known:
+		r.force()
+	case known.Opening != r.assignments.Position().Opening:
+		return known
+	default:
+		if err := r.assignments.Told(); err != nil {
+			r.log.WarnContext(ctx, "the journal cannot note that a conductor knows its position", "error", err)
+		}
+	}
+	return follows
 }
 
 // up returns for how long the host has been up; 0 where nobody knows.
@@ -546,19 +582,26 @@ func (r *reporter) up() time.Duration {
 }
 
 // sendHeartbeat sends one heartbeat. It carries the acknowledged digest and
-// generation, from which the conductor sees whether it needs a report.
-func (r *reporter) sendHeartbeat(ctx context.Context) (agentapi.HeartbeatReply, error) {
+// generation, from which the conductor sees whether it needs a report. It also
+// tells how far the journal has got, so that a write that changes nothing of a report is
+// soon known; but not while a report is under way: with a position of before,
+// that would look like one of an old copy.
+func (r *reporter) sendHeartbeat(ctx context.Context, follows journal.Position) (agentapi.HeartbeatReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()
 	acked := r.inventory.Acknowledged()
-
-	var reply agentapi.HeartbeatReply
-	err := r.endpoint.post(ctx, heartbeatPath, agentapi.Heartbeat{
+	beat := agentapi.Heartbeat{
 		Host: r.inventory.Host(), BootID: r.bootID, Instance: r.instance, AgentVersion: r.version, StartedAt: r.started,
 		Digest: acked.Digest, Generation: acked.Generation, Busy: r.busy(),
 		SentAt: r.clock().UTC(), Assignment: r.assignments.Assignment(), Uptime: r.up(),
-	}, &reply)
+	}
+	position := r.assignments.Position() // first: a report that begins now tells no earlier one
+	if !r.posting.Load() {
+		beat.Journal, beat.Follows = told(position), told(follows)
+	}
 
+	var reply agentapi.HeartbeatReply
+	err := r.endpoint.post(ctx, heartbeatPath, beat, &reply)
 	return reply, err
 }
 

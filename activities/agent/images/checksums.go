@@ -98,16 +98,18 @@ func (s *sums) check(what string, want checksums) error {
 	return nil
 }
 
-// known returns an image that is already on this host. An image that is named
-// by another checksum than its SHA-256 is found through a symbolic link, which
-// alias made when both checksums were verified.
+// known returns an image that is already on this host. An image that must have
+// another checksum than its SHA-256 is found through a symbolic link, which alias
+// made when both checksums were verified. The SHA-256 alone does not say that the
+// image has the other one, too.
 func (s *Store) known(ctx context.Context, want checksums) (Image, error) {
 	sum := want.sha256
-	if sum == "" && want.other != "" {
-		target, err := os.Readlink(filepath.Join(s.config.Dir, want.name()))
-		if err == nil && sumFormat.MatchString(target) {
-			sum = target
+	if want.other != "" {
+		target, err := os.Readlink(filepath.Join(s.config.Dir, checksums{other: want.other}.name()))
+		if err != nil || !sumFormat.MatchString(target) || sum != "" && sum != target {
+			target = ""
 		}
+		sum = target
 	}
 
 	if sum == "" {

@@ -58,6 +58,31 @@ func TestDownloadWithTheRegistrysChecksum(t *testing.T) {
 	require.Equal(t, []string{"/a?key=1", "/b?key=2"}, r.source.back, "a URL that is not needed is given back as well")
 }
 
+// An image is not known by its SHA-256 alone where its registry has another
+// checksum: the SHA-256 may be that of another image on this host.
+func TestBothChecksumsMustBeKnown(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1<<20, 1<<20)
+	image, other := content(5000, 'g'), content(5000, 'x')
+	r.source.image = other
+	_, err := r.once(t, other, "/other")
+	require.NoError(t, err)
+	r.source.image = image
+	_, err = r.once(t, image, "/a")
+	require.NoError(t, err)
+
+	wrong := cyborg.Image{Source: "glance:x", SHA256: sum(other), Checksum: sha512Of(image)}
+	_, err = r.stage(t, wrong)
+	require.Equal(t, cyborg.ErrImageRejected, cyborg.ErrorKindOf(err))
+
+	fetched := len(r.source.paths)
+	both := cyborg.Image{Source: "glance:x", SHA256: sum(image), Checksum: sha512Of(image)}
+	staged, err := r.stage(t, both)
+	require.NoError(t, err)
+	require.Equal(t, sum(image), staged.SHA256)
+	require.Len(t, r.source.paths, fetched, "it is here already")
+}
+
 // A checksum's link in the cache that leads elsewhere, or to an image that is
 // gone, does not count as an image.
 func TestInvalidChecksumLinkIsIgnored(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cyborg-project/cyborg/db/internal/records"
@@ -46,6 +47,9 @@ func (s *Store) recordEachHeartbeat(ctx context.Context, heartbeats []agentapi.H
 		host, ok := known[agentOf(heartbeat)]
 		replies[i].Report = !ok || host.BootID != heartbeat.BootID || host.Digest != heartbeat.Digest || host.Generation != heartbeat.Generation
 		replies[i].DuplicateAgents = host.duplicates
+		if heartbeat.Journal.Opening != uuid.Nil {
+			replies[i].Known = host.journal()
+		}
 	}
 
 	return replies, errs
@@ -91,6 +95,8 @@ func (s *Store) recordHeartbeats(
 		starts, sent                          []time.Time
 		busy                                  []bool
 		uptimes                               []int64
+		openings, followed                    []uuid.UUID
+		writes, followedWrites                []int64
 	)
 
 	for key, b := range latest {
@@ -99,6 +105,8 @@ func (s *Store) recordHeartbeats(
 		versions, addresses = append(versions, b.AgentVersion), append(addresses, b.Address)
 		starts, busy = append(starts, b.StartedAt), append(busy, b.Busy)
 		sent, uptimes = append(sent, b.SentAt), append(uptimes, b.Uptime.Milliseconds())
+		openings, writes = append(openings, b.Journal.Opening), append(writes, b.Journal.Writes)
+		followed, followedWrites = append(followed, b.Follows.Opening), append(followedWrites, b.Follows.Writes)
 	}
 
 	// clock_offset is the agent's clock at the sending minus the database's clock
@@ -109,22 +117,28 @@ func (s *Store) recordHeartbeats(
 	// other hosts in the batch must not wait for that. NO KEY: a transaction that
 	// inserts a row of the host, such as a backend, holds a key lock on the host,
 	// for which the host must not be skipped. The SELECT answers for skipped hosts,
-	// too.
+	// too; what it says of their journals, the next heartbeat records.
 	rows, err := s.db.Pool.Query(ctx, `
 		WITH beats AS (
-			SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::timestamptz[], $6::boolean[], $7::timestamptz[], $9::bigint[])
-			    WITH ORDINALITY AS b (name, instance, version, address, started_at, busy, sent_at, uptime_ms, n)),
+			SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::timestamptz[], $6::boolean[], $7::timestamptz[], $9::bigint[],
+			        $10::uuid[], $11::bigint[], $12::uuid[], $13::bigint[])
+			    WITH ORDINALITY AS b (name, instance, version, address, started_at, busy, sent_at, uptime_ms, opening, writes, followed, followed_writes, n)),
 		free AS (
 			SELECT name FROM hosts WHERE name = ANY($1) ORDER BY name FOR NO KEY UPDATE SKIP LOCKED),
 		heard AS (
 			UPDATE hosts h SET last_seen = clock_timestamp(), agent_version = b.version, agent_started_at = b.started_at, busy = b.busy,
-			    agent_address = b.address, uptime = `+uptime("b")+`, clock_offset = b.sent_at - clock_timestamp()
+			    agent_address = b.address, uptime = `+uptime("b")+`, clock_offset = b.sent_at - clock_timestamp(),
+			    journal_opening = CASE WHEN `+tellsJournal+` THEN b.opening ELSE h.journal_opening END,
+			    journal_writes = CASE WHEN `+tellsJournal+` THEN b.writes ELSE h.journal_writes END
 			FROM beats b JOIN free USING (name) WHERE h.name = b.name AND NOT `+otherAgent+`)
-		SELECT b.n, h.boot_id, h.digest, h.generation, `+otherAgent+`,
+		SELECT b.n, h.boot_id, h.digest, h.generation,
+		       CASE WHEN `+tellsJournal+` THEN b.opening ELSE h.journal_opening END,
+		       CASE WHEN `+tellsJournal+` THEN b.writes ELSE h.journal_writes END, `+otherAgent+`,
 		       (SELECT array_agg(address ORDER BY address) FROM duplicate_agents
 		        WHERE host = h.name AND `+records.Within("last_seen", "$8::interval")+`), (`+lastAssignment+`)
 		FROM beats b JOIN hosts h USING (name) WHERE h.name = ANY($1)`,
-		names, instances, versions, addresses, starts, busy, sent, s.db.Options.SilentAfter, uptimes)
+		names, instances, versions, addresses, starts, busy, sent, s.db.Options.SilentAfter, uptimes,
+		openings, writes, followed, followedWrites)
 	if err != nil {
 		return nil, nil, s.db.Failure(ctx, err)
 	}
@@ -140,7 +154,7 @@ func (s *Store) recordHeartbeats(
 		refused   []agentIdentity
 	)
 
-	_, err = pgx.ForEachRow(rows, []any{&n, &h.BootID, &h.Digest, &h.Generation, &duplicate, &h.duplicates, &last}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&n, &h.BootID, &h.Digest, &h.Generation, &h.JournalOpening, &h.JournalWrites, &duplicate, &h.duplicates, &last}, func() error {
 		sender := senders[n-1]
 		if duplicate {
 			refused = append(refused, sender)

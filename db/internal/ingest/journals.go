@@ -28,6 +28,14 @@ func mustProve(r *agentapi.Report, known cyborg.JournalPosition) bool {
 	}
 }
 
+// tellsJournal is an SQL condition on a heartbeat b of the host h: the position of
+// the agent's journal in it is to be recorded. It goes on from the one that is
+// recorded: the same process has got further, or another one has written something
+// and says that its journal holds that. Whether a journal is an old copy only reports decide, and the first
+// position comes with one.
+const tellsJournal = `coalesce(h.journal_opening = b.opening AND h.journal_writes < b.writes
+	OR h.journal_opening = b.followed AND h.journal_writes = b.followed_writes AND b.writes > 0, false)`
+
 // queueLostJournals writes into the histories of these reports' hosts that the
 // agent has emptied its journal, where it has. With these reports the records get
 // another position, so each loss is told once. See records.Queue.

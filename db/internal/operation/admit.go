@@ -85,6 +85,10 @@ type before struct {
 	Stuck string `json:"stuck,omitempty"`
 	// Loads are the images that a Bind has to load.
 	Loads []cyborg.ImageLoad `json:"loads,omitempty"`
+	// Bitstreams are the images that the targets had. What the host reports of them
+	// later changes nothing of the work: it was signed. Nil in an operation that an
+	// earlier release has begun.
+	Bitstreams map[uuid.UUID]string `json:"bitstreams,omitempty"`
 	// Handles are the handles that an Unbind has its host take back.
 	Handles []uuid.UUID `json:"handles,omitempty"`
 	// Whitelist is what Nova's whitelist had of the targets before a Whitelist

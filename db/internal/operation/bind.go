@@ -507,6 +507,8 @@ func (b bind) begin(ctx context.Context, tx pgx.Tx, o *running) error {
 	return nil
 }
 
+func (bind) loads(o *running) []cyborg.ImageLoad { return o.before.Loads }
+
 // describe adds the images to load and the handles to attach afterwards.
 func (b bind) describe(o *running, work *cyborg.Work) {
 	work.Loads, work.Within, work.Notify = o.before.Loads, max(0, b.request.Within-o.age), b.notified()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -19,31 +20,54 @@ type ImageURL struct {
 	Operation   uuid.UUID
 	Accelerator uuid.UUID
 	Host        string
-	Image       cyborg.Image
-	Size        int64 // bytes
+	Asked       cyborg.Image // what the operation asks for; read by GrantImage only
+	Image       cyborg.Image // what was found for it
+	Size        int64        // bytes
 	// Valid is how long the URL can be used, from now and again from each use.
 	Valid time.Duration
 }
 
 // GrantImage makes the URL with that key the one of its operation and
-// accelerator, and an earlier URL invalid. The error is of kind ErrChanged
-// where no such operation runs on the host.
-func (s *Store) GrantImage(ctx context.Context, url ImageURL, key string) error {
+// accelerator, and an earlier URL invalid. It keeps which image was found for them
+// first, and returns that: a run that asks again gets the same answer, and what was
+// signed and what is recorded at the end is the same.
+//
+// The error is of kind ErrChanged where no such operation runs on the host,
+// ErrSuperseded where another run has it, and ErrForbidden where it does not ask
+// for that image for that accelerator.
+func (s *Store) GrantImage(ctx context.Context, run Run, url ImageURL, key string) (ImageURL, error) {
 	hash := sha256.Sum256([]byte(key))
 
-	tag, err := s.db.Pool.Exec(ctx, `
-		INSERT INTO image_urls (operation_id, deployable_uuid, secret, host, image, size, valid, expires_at)
-		SELECT id, $2, $3, host, $5, $6, $7::interval, clock_timestamp() + $7::interval
-		FROM operations WHERE id = $1 AND host = $4 AND state = 'running'
-		ON CONFLICT (operation_id, deployable_uuid) DO UPDATE SET secret = EXCLUDED.secret, image = EXCLUDED.image,
-		    size = EXCLUDED.size, valid = EXCLUDED.valid, expires_at = EXCLUDED.expires_at`,
-		url.Operation, url.Accelerator, hash[:], url.Host, url.Image, url.Size, url.Valid)
+	err := s.db.ChangeByKey(ctx, cyborg.Actor{}, url.Operation, func(tx pgx.Tx) error {
+		o, err := s.lockOperation(ctx, tx, url.Operation)
+		if err != nil {
+			return err
+		}
 
-	if err == nil && tag.RowsAffected() == 0 {
-		err = cyborg.Errorf(cyborg.ErrChanged, "operation %s does not run on host %q", url.Operation, url.Host)
-	}
+		if o.state != cyborg.OperationRunning || o.host != url.Host {
+			return cyborg.Errorf(cyborg.ErrChanged, "operation %s does not run on host %q", url.Operation, url.Host)
+		}
+		if err := o.requireOwner(ctx, tx, run); err != nil {
+			return err
+		}
 
-	return s.db.Failure(ctx, err)
+		asks := slices.ContainsFunc(o.loads(), func(load cyborg.ImageLoad) bool {
+			return load.Accelerator == url.Accelerator && load.Image.WithoutQuery() == url.Asked.WithoutQuery()
+		})
+		if !asks {
+			return cyborg.Errorf(cyborg.ErrForbidden, "operation %s does not load the image %q into accelerator %s",
+				url.Operation, cyborg.ShowSource(url.Asked.Source), url.Accelerator)
+		}
+
+		return tx.QueryRow(ctx, `
+			INSERT INTO image_urls AS u (operation_id, deployable_uuid, secret, host, image, size, valid, expires_at)
+			VALUES ($1, $2, $3, $4, $5, $6, $7::interval, clock_timestamp() + $7::interval)
+			ON CONFLICT (operation_id, deployable_uuid) DO UPDATE SET secret = EXCLUDED.secret,
+			    valid = EXCLUDED.valid, expires_at = EXCLUDED.expires_at
+			RETURNING image, size`,
+			url.Operation, url.Accelerator, hash[:], url.Host, url.Image, url.Size, url.Valid).Scan(&url.Image, &url.Size)
+	})
+	return url, err
 }
 
 // UseImage begins or continues a use of the URL with that key, and extends
@@ -69,9 +93,10 @@ func (s *Store) UseImage(ctx context.Context, operation uuid.UUID, key string) (
 }
 
 // RevokeImage makes the URL with that key invalid, because the host has the
-// image. Giving back an invalid URL changes nothing.
+// image. Which one that is stays known while the operation runs. Giving back an
+// invalid URL changes nothing.
 func (s *Store) RevokeImage(ctx context.Context, operation uuid.UUID, key string) error {
 	hash := sha256.Sum256([]byte(key))
-	_, err := s.db.Pool.Exec(ctx, "DELETE FROM image_urls WHERE operation_id = $1 AND secret = $2", operation, hash[:])
+	_, err := s.db.Pool.Exec(ctx, "UPDATE image_urls SET expires_at = '-infinity' WHERE operation_id = $1 AND secret = $2", operation, hash[:])
 	return s.db.Failure(ctx, err)
 }

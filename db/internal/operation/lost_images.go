@@ -21,7 +21,7 @@ func queueBitstream(tx pgx.Tx, deployable uuid.UUID, bitstream string) {
 // changed, which now have the same one. When a later boot of the host shows
 // another image, a trigger records that the image is lost. See records.Queue.
 //
-// The query of an image's URL is not recorded: the host keeps an image that is
+// The query of an image's URL is not in it: the host keeps an image that is
 // loaded, so a reload need not fetch it.
 //
 // A reload is recorded only for its target: the image that other deployables
@@ -40,12 +40,13 @@ func queueImages(tx pgx.Tx, o *running, outcome *cyborg.Outcome, reload bool) {
 		}
 
 		// Where the driver reads no bitstream back, or a later report shows another
-		// one, no image is recorded.
+		// one, no image is recorded. Neither is one of which the records do not know
+		// which it was.
 		records.Queue(tx, `
 			UPDATE deployables d SET image_lost_at = NULL, image = CASE WHEN d.bitstream_id <> '' AND $3 THEN $2::jsonb END,
 			    image_bitstream = CASE WHEN $3 THEN nullif(d.bitstream_id, '') END,
 			    image_boot = CASE WHEN d.bitstream_id <> '' AND $3 THEN h.boot_id END
-			FROM hosts h WHERE d.uuid = ANY($1) AND h.name = d.host`, changed, image.WithoutQuery(), !o.replaced[loaded])
+			FROM hosts h WHERE d.uuid = ANY($1) AND h.name = d.host`, changed, image, !o.replaced[loaded] && image.Source != "")
 	}
 }
 

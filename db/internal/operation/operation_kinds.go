@@ -103,6 +103,12 @@ type completing interface{ complete(o *running) bool }
 // only what forget returns stays in the records.
 type forgetting interface{ forget() cyborg.Request }
 
+// loading is a handler whose operation loads images. loads lists them, as they were
+// asked for.
+type loading interface {
+	loads(o *running) []cyborg.ImageLoad
+}
+
 // notifying is a handler after whose end Nova has to be notified of the
 // accelerator requests that notified returns.
 type notifying interface{ notified() []uuid.UUID }

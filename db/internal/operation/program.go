@@ -127,6 +127,10 @@ func (p program) withoutSecrets() cyborg.ProgramRequest {
 // forget leaves out the query of the image's URL.
 func (p program) forget() cyborg.Request { return p.withoutSecrets() }
 
+func (p program) loads(*running) []cyborg.ImageLoad {
+	return []cyborg.ImageLoad{{Accelerator: p.request.Accelerator, Image: p.request.Image}}
+}
+
 // describe adds the image, and the handles that instances hold: their instances
 // do not have to give them back.
 func (p program) describe(o *running, work *cyborg.Work) {

@@ -32,8 +32,9 @@ type running struct {
 	pending   bool          // Nova has still to be notified of the result
 	age       time.Duration // since its admission
 	handler   operationHandler
-	first     uuid.UUID               // the accelerator that the request names; zero for none
-	targets   []inventory.Accelerator // the accelerators that it claims, with the first one in front
+	first     uuid.UUID                  // the accelerator that the request names; zero for none
+	targets   []inventory.Accelerator    // the accelerators that it claims, with the first one in front
+	found     map[uuid.UUID]cyborg.Image // in Glance, by the accelerators that they are for
 
 	// replaced marks the targets that, by a later report, have another image than
 	// the operation loaded; nil if no later report was recorded.
@@ -66,9 +67,10 @@ func (s *Store) lockOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*ru
 	// The row is locked only after the host: all transactions lock in this order.
 	batch.Queue(`
 		SELECT kind, state, run_id, assignment, host, input, before, cancel_at IS NOT NULL, notification_pending, clock_timestamp() - admitted_at,
+		       (SELECT jsonb_object_agg(deployable_uuid, image) FROM image_urls WHERE operation_id = operations.id),
 		       set_config('cyborg.actor', actor, true), set_config('cyborg.request_id', request_id, true)
 		FROM operations WHERE id = $1 FOR UPDATE`, id).QueryRow(func(row pgx.Row) error {
-		err := row.Scan(&o.kind, &o.state, &o.run, &o.assignment, &o.host, &input, &o.before, &o.cancelled, &o.pending, &o.age, nil, nil)
+		err := row.Scan(&o.kind, &o.state, &o.run, &o.assignment, &o.host, &input, &o.before, &o.cancelled, &o.pending, &o.age, &o.found, nil, nil)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return records.NoOperation(id)
 		}
@@ -175,12 +177,9 @@ func (s *Store) begin(ctx context.Context, run Run, andEnd bool) (cyborg.Work, e
 
 		// The message has read the targets again.
 		o.targets = inventory.MoveToFront(o.targets, o.first)
-		for i := range o.targets {
-			work.Targets = append(work.Targets, o.targets[i].Target())
-		}
-
+		work.Targets = o.workTargets()
 		o.handler.describe(o, &work)
-		work.Assignment = o.assignment
+		work.Assignment, work.Found = o.assignment, o.found
 
 		return nil
 	})
@@ -189,6 +188,19 @@ func (s *Store) begin(ctx context.Context, run Run, andEnd bool) (cyborg.Work, e
 	}
 
 	return work, nil
+}
+
+// workTargets returns the targets as they were when the operation began.
+func (o *running) workTargets() []cyborg.Target {
+	var out []cyborg.Target
+	for i := range o.targets {
+		target := o.targets[i].Target()
+		if bitstream, ok := o.before.Bitstreams[target.Accelerator]; ok {
+			target.BitstreamID = bitstream
+		}
+		out = append(out, target)
+	}
+	return out
 }
 
 // queueStart moves the operation from admitted to running. It checks the guards
@@ -206,6 +218,11 @@ func (o *running) queueStart(ctx context.Context, tx pgx.Tx) error {
 
 	if err := o.handler.begin(ctx, tx, o); err != nil {
 		return err
+	}
+
+	o.before.Bitstreams = map[uuid.UUID]string{}
+	for i := range o.targets {
+		o.before.Bitstreams[o.targets[i].UUID] = o.targets[i].BitstreamID
 	}
 
 	batch := &pgx.Batch{}
@@ -288,9 +305,9 @@ func (s *Store) End(ctx context.Context, run Run, outcome cyborg.Outcome) error 
 			return err
 		}
 
-		last := outcome
+		last := o.own(outcome)
 		if superseded { // a later report has recorded what is loaded now
-			o.findReplaced(&outcome)
+			o.findReplaced(&last)
 			last.BitstreamID, last.Bitstreams = "", nil
 		}
 
