@@ -546,7 +546,8 @@ func (r *reporter) up() time.Duration {
 }
 
 // sendHeartbeat sends one heartbeat. It carries the acknowledged digest and
-// generation, from which the conductor sees whether it needs a report.
+// generation, and the digest of what the host has now, from which the conductor
+// sees whether it needs a report.
 func (r *reporter) sendHeartbeat(ctx context.Context) (agentapi.HeartbeatReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()
@@ -555,7 +556,7 @@ func (r *reporter) sendHeartbeat(ctx context.Context) (agentapi.HeartbeatReply, 
 	var reply agentapi.HeartbeatReply
 	err := r.endpoint.post(ctx, heartbeatPath, agentapi.Heartbeat{
 		Host: r.inventory.Host(), BootID: r.bootID, Instance: r.instance, AgentVersion: r.version, StartedAt: r.started,
-		Digest: acked.Digest, Generation: acked.Generation, Busy: r.busy(),
+		Digest: acked.Digest, Generation: acked.Generation, Present: r.inventory.Digest(), Busy: r.busy(),
 		SentAt: r.clock().UTC(), Assignment: r.assignments.Assignment(), Uptime: r.up(),
 	}, &reply)
 
