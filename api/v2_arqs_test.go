@@ -516,6 +516,49 @@ func TestBindWaitsForTheClaim(t *testing.T) {
 	require.Equal(t, cyborg.ARQBound, h.do("GET", requestsPath, nil).arqs(http.StatusOK)[0].State)
 }
 
+// After a start of the database, a bind waits for the first heartbeat of its host,
+// because the database may have lost who has the accelerator. An attach that begins
+// before says so.
+func TestBindWaitsForItsHost(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	accelerator := h.ready("first")
+	last := report("h1", 2, 2)
+	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{last})
+	require.NoError(t, err)
+	arqs := h.requests("one", 1)
+
+	// To the records, another start of PostgreSQL is another time of its start.
+	sql, err := pgx.Connect(t.Context(), h.url)
+	require.NoError(t, err)
+	defer sql.Close(t.Context())
+	_, err = sql.Exec(t.Context(), "UPDATE feed_epochs SET server_started = server_started - interval '1 day'")
+	require.NoError(t, err)
+
+	problem := h.do("PUT", path(accelerator), nil).problem(cyborg.ErrUnavailable)
+	require.Contains(t, problem.Detail, "host h1 has not said what it has since the database was started, restored or failed over")
+	require.Contains(t, problem.Hint, "next heartbeat")
+
+	answered := make(chan *reply, 1)
+	var waits sync.WaitGroup
+	waits.Go(func() {
+		answered <- h.do("PATCH", requestsPath, toBind("h1", accelerator.ProviderUUID, uuid.New(), arqs...))
+	})
+
+	const provisionAndAttach = 2
+	require.Eventually(t, func() bool { return h.metric("cyborg_operation_answers_total") > provisionAndAttach+1 }, waitLimit, poll,
+		"it is tried again and again")
+	require.Empty(t, answered)
+
+	_, err = h.store.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{{
+		Host: last.Host, BootID: last.BootID, AgentVersion: last.AgentVersion, Digest: last.Digest, Present: last.Digest,
+	}})
+	require.NoError(t, err)
+	waits.Wait()
+	(<-answered).expect(http.StatusAccepted)
+	require.Equal(t, cyborg.ARQBound, h.do("GET", requestsPath, nil).arqs(http.StatusOK)[0].State)
+}
+
 // A server that stops answers waiting binds at once, so that they do not hold
 // it up.
 func TestServerStopEndsWaitingBinds(t *testing.T) {

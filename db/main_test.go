@@ -175,7 +175,7 @@ func (h *host) report(t testing.TB) agentapi.ReportReply {
 func (h *host) beat() agentapi.Heartbeat {
 	return agentapi.Heartbeat{
 		Host: h.name, BootID: h.boot, AgentVersion: "1", StartedAt: time.Unix(1, 0), Digest: h.content.Digest(),
-		Generation: h.reply.Generation,
+		Present: h.content.Digest(), Generation: h.reply.Generation,
 	}
 }
 

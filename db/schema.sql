@@ -392,6 +392,7 @@ CREATE TABLE hosts (
     journal_opening uuid,
     journal_writes bigint NOT NULL DEFAULT 0,
     uptime interval,
+    heard_epoch integer,
     CONSTRAINT hosts_pkey PRIMARY KEY (name),
     CONSTRAINT hosts_name_check CHECK (name <> ''::text)
 ) WITH (fillfactor=60);
@@ -980,6 +981,17 @@ BEGIN
     RETURN NULL;
 END $function$;
 
+CREATE OR REPLACE FUNCTION epoch_in_force()
+ RETURNS integer
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO '$user', 'public'
+AS $function$
+BEGIN
+    PERFORM feed_base();
+    RETURN (SELECT max(epoch) FROM feed_epochs);
+END $function$;
+
 CREATE OR REPLACE FUNCTION exceed_assignment(number bigint)
  RETURNS boolean
  LANGUAGE plpgsql
@@ -1291,6 +1303,18 @@ AS $function$
 BEGIN
     RAISE EXCEPTION 'a claim is taken and released, never handed over' USING ERRCODE = 'integrity_constraint_violation';
 END $function$;
+
+CREATE OR REPLACE FUNCTION unheard_for(heard_epoch integer, last_seen timestamp with time zone)
+ RETURNS interval
+ LANGUAGE sql
+ STABLE SECURITY DEFINER
+ SET search_path TO '$user', 'public'
+AS $function$
+    SELECT CASE
+        WHEN server_started <> pg_postmaster_start_time() OR relation <> tableoid THEN interval '0' -- nobody has begun the epoch yet
+        WHEN epoch IS DISTINCT FROM heard_epoch THEN clock_timestamp() - greatest(last_seen, began_at) END
+    FROM feed_epochs ORDER BY epoch DESC LIMIT 1
+$function$;
 
 CREATE OR REPLACE FUNCTION unreadable_from()
  RETURNS xid8

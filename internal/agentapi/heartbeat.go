@@ -15,10 +15,11 @@ type Heartbeat struct {
 	Address      string    `json:"-"`        // likewise
 	AgentVersion string    `json:"agent_version"`
 	StartedAt    time.Time `json:"started_at"`
-	Digest       string    `json:"digest"`         // of the last acknowledged report; empty before the first one
-	Generation   int64     `json:"generation"`     // the host's generation in that acknowledgement
-	Busy         bool      `json:"busy,omitempty"` // the agent has no slot left for another step
-	SentAt       time.Time `json:"sent_at"`        // by the agent's clock
+	Digest       string    `json:"digest"`            // of the last acknowledged report; empty before the first one
+	Generation   int64     `json:"generation"`        // the host's generation in that acknowledgement
+	Present      string    `json:"present,omitempty"` // the digest of what the host has now; empty from a release that does not say
+	Busy         bool      `json:"busy,omitempty"`    // the agent has no slot left for another step
+	SentAt       time.Time `json:"sent_at"`           // by the agent's clock
 
 	Assignment int64 `json:"assignment,omitempty"` // as in a Report
 	// Journal is how far the agent's journal has got, and Follows the position of

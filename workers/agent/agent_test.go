@@ -129,6 +129,7 @@ func TestAnAgentReportsAtTheStart(t *testing.T) {
 		beats := h.conductor.heard()
 		return len(beats) > 0 && beats[len(beats)-1].Digest == first.Digest && beats[len(beats)-1].Generation == 1
 	})
+	require.Equal(t, first.Digest, h.lastBeat().Present)
 	beats := h.conductor.heard()
 	require.WithinDuration(t, time.Now(), beats[0].StartedAt, time.Hour)
 	require.WithinDuration(t, time.Now(), beats[0].SentAt, time.Hour)
@@ -282,6 +283,36 @@ func TestAgentIdentity(t *testing.T) {
 	require.NoError(t, os.Chmod(copied, 0o700))
 	h.config.StateDir = copied
 	require.NotEqual(t, first, instance())
+}
+
+// Heartbeats say what the host has now, and not only what the conductor has
+// acknowledged: a report may be on its way.
+func TestHeartbeatsSayWhatTheHostHas(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.run()
+	first := h.reports(1)[0]
+
+	h.conductor.ail(func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasSuffix(r.URL.Path, "/heartbeats") {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return true
+		}
+		return false
+	})
+	require.NoError(t, h.bench.Vanish(t.Context(), card))
+	h.eventually(func() bool { return h.lastBeat().Present != first.Digest && h.lastBeat().Digest == first.Digest })
+
+	h.conductor.ail(nil)
+	h.eventually(func() bool { return h.lastBeat().Digest != first.Digest && h.lastBeat().Digest == h.lastBeat().Present })
+}
+
+// lastBeat returns the last heartbeat; there must be one.
+func (h *host) lastBeat() agentapi.Heartbeat {
+	h.t.Helper()
+	beats := h.conductor.heard()
+	require.NotEmpty(h.t, beats)
+	return beats[len(beats)-1]
 }
 
 // A change of the hardware is reported, and so is the whole inventory where the

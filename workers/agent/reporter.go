@@ -582,17 +582,18 @@ func (r *reporter) up() time.Duration {
 }
 
 // sendHeartbeat sends one heartbeat. It carries the acknowledged digest and
-// generation, from which the conductor sees whether it needs a report. It also
-// tells how far the journal has got, so that a write that changes nothing of a report is
-// soon known; but not while a report is under way: with a position of before,
-// that would look like one of an old copy.
+// generation, and the digest of what the host has now, from which the conductor
+// sees whether it needs a report. It also tells how far the journal has got, so
+// that a write that changes nothing of a report is soon known; but not while a
+// report is under way: with a position of before, that would look like one of an
+// old copy.
 func (r *reporter) sendHeartbeat(ctx context.Context, follows journal.Position) (agentapi.HeartbeatReply, error) {
 	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()
 	acked := r.inventory.Acknowledged()
 	beat := agentapi.Heartbeat{
 		Host: r.inventory.Host(), BootID: r.bootID, Instance: r.instance, AgentVersion: r.version, StartedAt: r.started,
-		Digest: acked.Digest, Generation: acked.Generation, Busy: r.busy(),
+		Digest: acked.Digest, Generation: acked.Generation, Present: r.inventory.Digest(), Busy: r.busy(),
 		SentAt: r.clock().UTC(), Assignment: r.assignments.Assignment(), Uptime: r.up(),
 	}
 	position := r.assignments.Position() // first: a report that begins now tells no earlier one

@@ -18,7 +18,9 @@ import (
 // are accepted.
 //
 // A reply asks for a full report where the host is unknown, or where its boot
-// id, digest or generation differs from the recorded one. A heartbeat of an
+// id, digest or generation differs from the recorded one. It also does so until the
+// host has said in the present epoch what it has: by a report, or by a heartbeat
+// which says that the host has what is recorded. A heartbeat of an
 // agent whose host is bound to another agent is refused with an error of kind
 // ErrClaimed; the replies to the other heartbeats are valid nevertheless.
 func (s *Store) RecordHeartbeats(ctx context.Context, heartbeats []agentapi.Heartbeat) ([]agentapi.HeartbeatReply, error) {
@@ -45,7 +47,8 @@ func (s *Store) recordEachHeartbeat(ctx context.Context, heartbeats []agentapi.H
 		}
 
 		host, ok := known[agentOf(heartbeat)]
-		replies[i].Report = !ok || host.BootID != heartbeat.BootID || host.Digest != heartbeat.Digest || host.Generation != heartbeat.Generation
+		replies[i].Report = !ok || host.BootID != heartbeat.BootID || host.Digest != heartbeat.Digest || host.Generation != heartbeat.Generation ||
+			!host.heard
 		replies[i].DuplicateAgents = host.duplicates
 		if heartbeat.Journal.Opening != uuid.Nil {
 			replies[i].Known = host.journal()
@@ -66,8 +69,14 @@ func agentOf(heartbeat *agentapi.Heartbeat) agentKey {
 // heardHost is what the records have of a host when a heartbeat for it arrives.
 type heardHost struct {
 	hostRow
+	heard      bool     // the host has said in the present epoch what it has
 	duplicates []string // addresses of agents that are refused at present
 }
+
+// hasRecorded is an SQL condition: by the heartbeat b, the host h has exactly what
+// is recorded of it. What it has acknowledged does not tell that: it may have done
+// something since, of which no report has come.
+const hasRecorded = "(h.boot_id = b.boot AND h.digest = b.digest AND b.digest <> '')"
 
 // recordHeartbeats records heartbeats. It returns the hosts of the agents that
 // were accepted, and the errors for the agents that are refused.
@@ -81,7 +90,7 @@ func (s *Store) recordHeartbeats(
 	latest := map[agentKey]*agentapi.Heartbeat{}
 	for i := range heartbeats {
 		b := &heartbeats[i]
-		if storable(b.Host) && storable(b.BootID) && storable(b.Instance) && storable(b.AgentVersion) {
+		if storable(b.Host) && storable(b.BootID) && storable(b.Instance) && storable(b.AgentVersion) && storable(b.Present) {
 			latest[agentOf(b)] = b
 		}
 	}
@@ -97,6 +106,7 @@ func (s *Store) recordHeartbeats(
 		uptimes                               []int64
 		openings, followed                    []uuid.UUID
 		writes, followedWrites                []int64
+		present, boots                        []string
 	)
 
 	for key, b := range latest {
@@ -107,6 +117,7 @@ func (s *Store) recordHeartbeats(
 		sent, uptimes = append(sent, b.SentAt), append(uptimes, b.Uptime.Milliseconds())
 		openings, writes = append(openings, b.Journal.Opening), append(writes, b.Journal.Writes)
 		followed, followedWrites = append(followed, b.Follows.Opening), append(followedWrites, b.Follows.Writes)
+		present, boots = append(present, b.Present), append(boots, key.boot)
 	}
 
 	// clock_offset is the agent's clock at the sending minus the database's clock
@@ -118,27 +129,34 @@ func (s *Store) recordHeartbeats(
 	// inserts a row of the host, such as a backend, holds a key lock on the host,
 	// for which the host must not be skipped. The SELECT answers for skipped hosts,
 	// too; what it says of their journals, the next heartbeat records.
+	//
+	// The epoch is asked for before a row is locked: who begins it waits for others
+	// that write events, and these may wait for the row.
 	rows, err := s.db.Pool.Query(ctx, `
-		WITH beats AS (
+		WITH present AS MATERIALIZED (SELECT epoch_in_force() AS epoch),
+		beats AS (
 			SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::timestamptz[], $6::boolean[], $7::timestamptz[], $9::bigint[],
-			        $10::uuid[], $11::bigint[], $12::uuid[], $13::bigint[])
-			    WITH ORDINALITY AS b (name, instance, version, address, started_at, busy, sent_at, uptime_ms, opening, writes, followed, followed_writes, n)),
+			        $10::uuid[], $11::bigint[], $12::uuid[], $13::bigint[], $14::text[], $15::text[])
+			    WITH ORDINALITY AS b (name, instance, version, address, started_at, busy, sent_at, uptime_ms,
+			        opening, writes, followed, followed_writes, digest, boot, n)),
 		free AS (
-			SELECT name FROM hosts WHERE name = ANY($1) ORDER BY name FOR NO KEY UPDATE SKIP LOCKED),
+			SELECT name FROM hosts WHERE name = ANY($1) AND (SELECT epoch FROM present) IS NOT NULL ORDER BY name FOR NO KEY UPDATE SKIP LOCKED),
 		heard AS (
 			UPDATE hosts h SET last_seen = clock_timestamp(), agent_version = b.version, agent_started_at = b.started_at, busy = b.busy,
 			    agent_address = b.address, uptime = `+uptime("b")+`, clock_offset = b.sent_at - clock_timestamp(),
 			    journal_opening = CASE WHEN `+tellsJournal+` THEN b.opening ELSE h.journal_opening END,
-			    journal_writes = CASE WHEN `+tellsJournal+` THEN b.writes ELSE h.journal_writes END
+			    journal_writes = CASE WHEN `+tellsJournal+` THEN b.writes ELSE h.journal_writes END,
+			    heard_epoch = CASE WHEN `+hasRecorded+` THEN (SELECT epoch FROM present) ELSE h.heard_epoch END
 			FROM beats b JOIN free USING (name) WHERE h.name = b.name AND NOT `+otherAgent+`)
 		SELECT b.n, h.boot_id, h.digest, h.generation,
 		       CASE WHEN `+tellsJournal+` THEN b.opening ELSE h.journal_opening END,
-		       CASE WHEN `+tellsJournal+` THEN b.writes ELSE h.journal_writes END, `+otherAgent+`,
+		       CASE WHEN `+tellsJournal+` THEN b.writes ELSE h.journal_writes END,
+		       `+hasRecorded+` OR h.heard_epoch IS NOT DISTINCT FROM (SELECT epoch FROM present), `+otherAgent+`,
 		       (SELECT array_agg(address ORDER BY address) FROM duplicate_agents
 		        WHERE host = h.name AND `+records.Within("last_seen", "$8::interval")+`), (`+lastAssignment+`)
 		FROM beats b JOIN hosts h USING (name) WHERE h.name = ANY($1)`,
 		names, instances, versions, addresses, starts, busy, sent, s.db.Options.SilentAfter, uptimes,
-		openings, writes, followed, followedWrites)
+		openings, writes, followed, followedWrites, present, boots)
 	if err != nil {
 		return nil, nil, s.db.Failure(ctx, err)
 	}
@@ -154,7 +172,7 @@ func (s *Store) recordHeartbeats(
 		refused   []agentIdentity
 	)
 
-	_, err = pgx.ForEachRow(rows, []any{&n, &h.BootID, &h.Digest, &h.Generation, &h.JournalOpening, &h.JournalWrites, &duplicate, &h.duplicates, &last}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&n, &h.BootID, &h.Digest, &h.Generation, &h.JournalOpening, &h.JournalWrites, &h.heard, &duplicate, &h.duplicates, &last}, func() error {
 		sender := senders[n-1]
 		if duplicate {
 			refused = append(refused, sender)

@@ -505,7 +505,8 @@ func touch(ctx context.Context, tx pgx.Tx, reports []agentapi.Report, which []in
 
 	_, err := tx.Exec(ctx, `
 		UPDATE hosts SET report_seq = r.sequence, agent_version = r.version, instance = r.instance, agent_address = r.address,
-		    journal_opening = r.opening, journal_writes = r.writes, uptime = `+uptime("r")+`, last_seen = clock_timestamp()
+		    journal_opening = r.opening, journal_writes = r.writes, uptime = `+uptime("r")+`, heard_epoch = (SELECT epoch_in_force()),
+		    last_seen = clock_timestamp()
 		FROM unnest($1::text[], $2::text[], $3::bigint[], $4::text[], $5::text[], $6::uuid[], $7::bigint[], $8::bigint[])
 		    AS r (name, version, sequence, instance, address, opening, writes, uptime_ms)
 		WHERE hosts.name = r.name`,

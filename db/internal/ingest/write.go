@@ -29,9 +29,9 @@ func queueWrites(tx pgx.Tx, hosts []hostRow, c *merge.Changes) {
 	batch := &pgx.Batch{}
 	queue(batch, hosts, `
 		INSERT INTO hosts (name, boot_id, instance, agent_address, agent_version, report_seq, digest, base, generation, attachments,
-		    whitelist, whitelist_written, journal_opening, journal_writes, uptime, last_seen)
+		    whitelist, whitelist_written, journal_opening, journal_writes, uptime, heard_epoch, last_seen)
 		SELECT name, boot_id, instance, agent_address, agent_version, report_seq, digest, base, generation, attachments,
-		    whitelist, `+ownWhitelist+`, journal_opening, journal_writes, `+uptime("r")+`, clock_timestamp()
+		    whitelist, `+ownWhitelist+`, journal_opening, journal_writes, `+uptime("r")+`, (SELECT epoch_in_force()), clock_timestamp()
 		FROM jsonb_to_recordset($1) AS r (name text, boot_id text, instance text, agent_address text, agent_version text, report_seq bigint, digest text,
 		    base text, generation bigint, attachments jsonb, whitelist jsonb, journal_opening uuid, journal_writes bigint, uptime_ms bigint)
 		ORDER BY name
@@ -40,7 +40,8 @@ func queueWrites(tx pgx.Tx, hosts []hostRow, c *merge.Changes) {
 		    report_seq = EXCLUDED.report_seq, digest = EXCLUDED.digest, base = EXCLUDED.base, generation = EXCLUDED.generation,
 		    attachments = EXCLUDED.attachments, whitelist = EXCLUDED.whitelist,
 		    whitelist_written = coalesce(hosts.whitelist_written, EXCLUDED.whitelist_written),
-		    journal_opening = EXCLUDED.journal_opening, journal_writes = EXCLUDED.journal_writes, uptime = EXCLUDED.uptime, last_seen = EXCLUDED.last_seen`)
+		    journal_opening = EXCLUDED.journal_opening, journal_writes = EXCLUDED.journal_writes, uptime = EXCLUDED.uptime,
+		    heard_epoch = EXCLUDED.heard_epoch, last_seen = EXCLUDED.last_seen`)
 
 	queue(batch, c.Backends.Inserts, `
 		INSERT INTO backends (host, name, driver, options, state, error, services)

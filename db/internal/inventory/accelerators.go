@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -69,6 +70,10 @@ type Accelerator struct {
 	device    string               // the identity of its device on the host
 	ErrorKind cyborg.OperationKind // the kind of the operation that left it in error
 	MovedBy   uuid.UUID            // the operation that put it into its lifecycle state; zero where none did
+
+	// unheard is for how long its host has been waited for in the present epoch; nil
+	// where the host was heard in it. Only QueueLockAccelerators reads it; see Heard.
+	unheard *time.Duration
 }
 
 // acceleratorRows scans the rows of one read of selectAccelerators. Its fields

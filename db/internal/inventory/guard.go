@@ -207,6 +207,19 @@ func (a *Accelerator) Confirmed() error {
 	return nil
 }
 
+// Heard refuses, for now, an accelerator whose host has still to say what it has:
+// the database has begun an epoch, and may have lost to whom its handles were
+// given. A host that has said nothing for silentAfter, in this epoch, is silent and
+// no longer waited for.
+func (a *Accelerator) Heard(silentAfter time.Duration) error {
+	if a.unheard == nil || *a.unheard > silentAfter {
+		return nil
+	}
+	return cyborg.Errorf(cyborg.ErrUnavailable, "host %s has not said what it has since the database was started, restored or failed over, "+
+		"which may have lost who has accelerator %q", a.Host, a.Name).
+		WithHint("It goes on with the next heartbeat or report of that host's agent. An agent that stays away counts as silent after conductor.silent_after.")
+}
+
 // NotWhitelisted refuses an accelerator that Nova gives out.
 func (a *Accelerator) NotWhitelisted() error {
 	if a.Nova == nil {

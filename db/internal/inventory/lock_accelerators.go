@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -48,11 +49,29 @@ func QueueLockAccelerators(batch *pgx.Batch, found *[]Accelerator, condition str
 	// Rows are locked in the order of their UUIDs, as everywhere, so that two
 	// transactions cannot wait for each other. The read comes after the lock, in a
 	// statement of its own: it then sees what was committed while this one waited.
-	batch.Queue("SELECT FROM deployables d JOIN devices v ON v.uuid = d.device_uuid WHERE "+condition+
-		" ORDER BY d.uuid FOR UPDATE OF d", values...)
+	unheard := map[uuid.UUID]time.Duration{}
+	batch.Queue("SELECT d.uuid, unheard_for(s.heard_epoch, s.last_seen) FROM deployables d JOIN devices v ON v.uuid = d.device_uuid "+
+		"JOIN hosts s ON s.name = d.host WHERE "+condition+" ORDER BY d.uuid FOR UPDATE OF d", values...).Query(func(rows pgx.Rows) error {
+		var (
+			id    uuid.UUID
+			since *time.Duration
+		)
+		_, err := pgx.ForEachRow(rows, []any{&id, &since}, func() error {
+			if since != nil {
+				unheard[id] = *since
+			}
+			return nil
+		})
+		return err
+	})
 
 	batch.Queue(selectAccelerators+" WHERE "+condition+" ORDER BY d.id", values...).Query(func(rows pgx.Rows) (err error) {
 		*found, err = pgx.CollectRows(rows, new(acceleratorRows).scan)
+		for i := range *found {
+			if since, ok := unheard[(*found)[i].UUID]; ok {
+				(*found)[i].unheard = &since
+			}
+		}
 		return err
 	})
 }

@@ -2,6 +2,7 @@ package operation
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -15,9 +16,14 @@ import (
 // first change and its last one the handle has its holder but no time of
 // attachment: it cannot be given to anybody else, and readers see that it is in
 // doubt.
-type attach struct{ request cyborg.AttachRequest }
+type attach struct {
+	request     cyborg.AttachRequest
+	silentAfter time.Duration
+}
 
-func newAttach(r cyborg.AttachRequest, _ records.Options) operationHandler { return attach{r} }
+func newAttach(r cyborg.AttachRequest, o records.Options) operationHandler {
+	return attach{r, o.SilentAfter}
+}
 
 // choose checks the holder, and locks the accelerator.
 func (a attach) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
@@ -76,6 +82,10 @@ func (a attach) guard(targets []inventory.Accelerator, operation uuid.UUID) erro
 // chosen are repeated, so that a handle which another transaction took is not
 // overwritten.
 func (a attach) begin(_ context.Context, tx pgx.Tx, o *running) error {
+	if err := o.heard(a.silentAfter); err != nil {
+		return err
+	}
+
 	records.Queue(tx, `
 		UPDATE attach_handles SET holder_kind = $2, holder_id = $3, operation_id = $4
 		WHERE uuid = $1 AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present'`,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -28,7 +29,10 @@ import (
 // A bind that admission finds to be impossible is recorded as an operation that
 // has failed, with its requests in state BindFailed: whoever looks them up
 // later must find the reason.
-type bind struct{ request cyborg.BindRequest }
+type bind struct {
+	request     cyborg.BindRequest
+	silentAfter time.Duration
+}
 
 // ErrOtherARQs is wrapped by the error that refuses a bind because its instance
 // already has other accelerator requests. Its text is a part of that message.
@@ -38,7 +42,7 @@ var ErrOtherARQs = errors.New("accelerator requests")
 // provider that the handle's accelerator has in Placement.
 type pairing struct{ arq, provider, handle uuid.UUID }
 
-func newBind(r cyborg.BindRequest, _ records.Options) operationHandler { return bind{r} }
+func newBind(r cyborg.BindRequest, o records.Options) operationHandler { return bind{r, o.SilentAfter} }
 
 // sharesHost is the SQL condition on a row of operations that is true for a
 // bind for an instance that loads no image. While such an operation runs,
@@ -238,7 +242,7 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 		i := slices.IndexFunc(out.uses, func(a inventory.Accelerator) bool { return a.ProviderUUID == want.Provider })
 		a := &out.uses[i]
 
-		if err := a.Unclaimed(uuid.Nil); err != nil {
+		if err := inventory.FirstError(a.Unclaimed(uuid.Nil), a.Heard(b.silentAfter)); err != nil {
 			return b.waitOrFail(out, err)
 		}
 		if err := inventory.FirstError(a.Present(), a.Unprotected(), a.Ready(), a.Enabled(), a.Unfenced()); err != nil {
@@ -315,14 +319,15 @@ func (b bind) noFreeHandle(ctx context.Context, tx pgx.Tx, out choice, a *invent
 }
 
 // waitOrFail refuses a bind because another operation works on one of its
-// accelerators. While the bind has time left, the caller tries again when that
-// operation has ended. Once the time is over, the bind is recorded as failed.
-func (b bind) waitOrFail(out choice, claimed error) (choice, error) {
+// accelerators, or because its host was not heard yet. While the bind has time
+// left, the caller tries again when that operation has ended, or soon. Once the time
+// is over, the bind is recorded as failed.
+func (b bind) waitOrFail(out choice, cause error) (choice, error) {
 	if b.request.Within > 0 {
-		return out, claimed
+		return out, cause
 	}
 
-	e := cyborg.AsError(claimed)
+	e := cyborg.AsError(cause)
 	return out.failedWith(cyborg.Errorf(cyborg.ErrTimeout, "%s; the bind has waited for that as long as it may", e.Message).
 		WithOperation(e.Operation).WithHint("arqs.bind_timeout is the limit.")), nil
 }
@@ -487,6 +492,10 @@ func (b bind) begin(ctx context.Context, tx pgx.Tx, o *running) error {
 		// cancelled the operation.
 		return cyborg.Errorf(cyborg.ErrCancelled, "the accelerator requests were not bound within %s", b.request.Within).
 			WithHint("arqs.bind_timeout is the limit.")
+	}
+
+	if err := o.heard(b.silentAfter); err != nil {
+		return err
 	}
 
 	// A report may have shown the loss of a handle since the admission.

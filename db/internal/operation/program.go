@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -16,9 +17,14 @@ import (
 
 // program loads an image into an accelerator. It claims and fences every
 // deployable that the image changes.
-type program struct{ request cyborg.ProgramRequest }
+type program struct {
+	request     cyborg.ProgramRequest
+	silentAfter time.Duration
+}
 
-func newProgram(r cyborg.ProgramRequest, _ records.Options) operationHandler { return program{r} }
+func newProgram(r cyborg.ProgramRequest, o records.Options) operationHandler {
+	return program{r, o.SilentAfter}
+}
 
 // choose finds the deployables that the image changes: those of the same
 // program set, or of the whole device.
@@ -96,7 +102,11 @@ func curable(a *inventory.Accelerator) bool {
 	return a.Lifecycle == cyborg.LifecycleError && a.ErrorKind.Doubt() == cyborg.DoubtImage
 }
 
-func (program) begin(_ context.Context, tx pgx.Tx, o *running) error {
+func (p program) begin(_ context.Context, tx pgx.Tx, o *running) error {
+	if err := o.heard(p.silentAfter); err != nil {
+		return err
+	}
+
 	queueFences(tx, o, fmt.Sprintf("an image is loaded into %s", o.targets[0].Name))
 	return nil
 }

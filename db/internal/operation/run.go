@@ -236,6 +236,18 @@ func (o *running) queueStart(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
+// heard refuses, for now, an operation on accelerators whose host has still to say in
+// this epoch what it has; see inventory.Accelerator.Heard. The run tries again until
+// it has, or is silent.
+func (o *running) heard(silentAfter time.Duration) error {
+	for i := range o.targets {
+		if err := o.targets[i].Heard(silentAfter); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Record replaces the recorded steps of an open operation. The error is of kind
 // ErrSuperseded where the operation has ended, or another run has it. It returns
 // what the next step has to carry.

@@ -2,6 +2,7 @@ package operation
 
 import (
 	"context"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -20,9 +21,14 @@ import (
 // Added accelerators belong to Nova from the beginning of the operation on, and
 // removed ones until the operation has succeeded, so that at no time both give
 // one out. The operation claims the added, the removed and the unchanged ones.
-type whitelist struct{ request cyborg.WhitelistRequest }
+type whitelist struct {
+	request     cyborg.WhitelistRequest
+	silentAfter time.Duration
+}
 
-func newWhitelist(r cyborg.WhitelistRequest, _ records.Options) operationHandler { return whitelist{r} }
+func newWhitelist(r cyborg.WhitelistRequest, o records.Options) operationHandler {
+	return whitelist{r, o.SilentAfter}
+}
 
 // choose finds the accelerators that are in the whitelist or are to be put into
 // it.
@@ -170,6 +176,10 @@ func whitelistable(a *inventory.Accelerator, spec cyborg.NovaSpec) error {
 }
 
 func (w whitelist) begin(ctx context.Context, tx pgx.Tx, o *running) error {
+	if err := o.heard(w.silentAfter); err != nil {
+		return err
+	}
+
 	o.before.Whitelist = whitelistOf(o.targets)
 	return setNovaSpecs(ctx, tx, w.ids(), w.wanted())
 }
@@ -245,7 +255,7 @@ func recordFile(ctx context.Context, tx pgx.Tx, host string, outcome *cyborg.Out
 func (s *Store) PlanWhitelist(ctx context.Context, request cyborg.WhitelistRequest) (cyborg.WhitelistWork, error) {
 	var work cyborg.Work
 	err := s.db.Change(ctx, cyborg.Actor{}, uuid.Nil, func(tx pgx.Tx) error {
-		w := whitelist{request}
+		w := whitelist{request, s.db.Options.SilentAfter}
 		chosen, err := w.choose(ctx, tx)
 		if err != nil {
 			return err

@@ -267,7 +267,7 @@ func (h *host) heartbeats(ctx context.Context) {
 		h.mu.Lock()
 		beat := agentapi.Heartbeat{
 			Host: h.name, BootID: h.bootID, Instance: h.name, AgentVersion: version, StartedAt: h.started,
-			Digest: h.digest, Generation: h.generation, SentAt: time.Now().UTC(),
+			Digest: h.digest, Present: h.digest, Generation: h.generation, SentAt: time.Now().UTC(),
 		}
 		h.mu.Unlock()
 
