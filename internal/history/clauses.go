@@ -43,6 +43,7 @@ var clauseTable = map[cyborg.EventAxis]func(c change) string{
 	cyborg.AxisHealth:         healthClause,
 	cyborg.AxisHolder:         holderClause,
 	cyborg.AxisIdentity:       identityClause,
+	cyborg.AxisInstallation:   installationClause,
 	cyborg.AxisJournal:        func(change) string { return "lost its journal, or came back with an old copy of it" },
 	cyborg.AxisLifecycle:      lifecycleClause,
 	cyborg.AxisName:           nameClause,
@@ -173,6 +174,18 @@ func healthClause(c change) string {
 	}
 
 	return "may be lost to instance " + c.text("instance") + ", because the host has booted"
+}
+
+// installationClause describes an accelerator that was taken out of service while
+// its host did not show it. One that comes into service again needs no words.
+func installationClause(c change) string {
+	switch {
+	case c.To != "":
+		return "could not be uninstalled, because the host did not show it"
+	case slices.ContainsFunc(c.group, func(e cyborg.Event) bool { return e.Axis == cyborg.AxisLifecycle && e.Subject == c.Subject }):
+		return ""
+	}
+	return "was uninstalled after all"
 }
 
 // settledClause describes what the host has corrected, and why: because its
