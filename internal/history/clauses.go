@@ -177,15 +177,12 @@ func healthClause(c change) string {
 }
 
 // installationClause describes an accelerator that was taken out of service while
-// its host did not show it. One that comes into service again needs no words.
+// its host did not show it. The operation that ends this says so itself.
 func installationClause(c change) string {
-	switch {
-	case c.To != "":
-		return "could not be uninstalled, because the host did not show it"
-	case slices.ContainsFunc(c.group, func(e cyborg.Event) bool { return e.Axis == cyborg.AxisLifecycle && e.Subject == c.Subject }):
+	if c.To == "" {
 		return ""
 	}
-	return "was uninstalled after all"
+	return "could not be uninstalled, because the host did not show it"
 }
 
 // settledClause describes what the host has corrected, and why: because its

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
@@ -15,7 +16,9 @@ import (
 // back, is uninstalled then, as soon as nobody uses it. Its history tells that.
 func TestRetiredWhileAway(t *testing.T) {
 	t.Parallel()
-	s, ctx := harness.Start(t, harness.Options{Hosts: []string{"h=fake:1xfpga"}}), t.Context()
+	s, ctx := harness.Start(t, harness.Options{
+		Hosts: []string{"h=fake:1xfpga"}, Env: []string{"CYBORG_CONDUCTOR_RECONCILE_INTERVAL=2s"},
+	}), t.Context()
 	found := s.Accelerators(t)[0]
 	_, err := s.API.MakeReady(ctx, found.UUID)
 	require.NoError(t, err)
@@ -55,9 +58,14 @@ func TestRetiredWhileAway(t *testing.T) {
 	require.Equal(t, cyborg.LifecycleInactive, away.Lifecycle)
 	require.NotZero(t, away.UninstallPending)
 
-	require.NoError(t, bench.Use(ctx, device.Identity, found.Handles[0].Identity, "qemu"))
+	// While it is in maintenance, it is left alone.
+	_, err = s.API.Maintain(ctx, found.UUID, apiclient.Maintaining{Reason: "the card is being looked at"})
+	require.NoError(t, err)
 	require.NoError(t, bench.Return(ctx, device.Identity))
 	see(cyborg.PresencePresent)
+	require.NoError(t, bench.Use(ctx, device.Identity, found.Handles[0].Identity, "qemu"))
+	_, err = s.API.Enable(ctx, found.UUID)
+	require.NoError(t, err)
 	harness.Until(t, ctx, "refused", func() error {
 		if ended := retires(); !slices.Equal(ended, []cyborg.OperationState{cyborg.OperationFailed}) {
 			return fmt.Errorf("%s", ended)
@@ -76,8 +84,9 @@ func TestRetiredWhileAway(t *testing.T) {
 
 	history, _, code := s.CLI(t, "accelerator", "history", found.UUID.String())
 	require.Zero(t, code)
-	require.Contains(t, history, "left service and could not be uninstalled, because the host did not show it")
-	require.Contains(t, history, "was uninstalled after all")
+	require.Contains(t, history, "took it out of service; it could not be uninstalled, because the host did not show it")
+	require.Contains(t, history, "in use by qemu")
+	require.Contains(t, history, "cyborg took it out of service")
 	_, err = s.API.MakeReady(ctx, found.UUID)
 	require.NoError(t, err)
 	harness.RequireSound(t, s)
