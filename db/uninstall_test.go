@@ -181,11 +181,13 @@ func TestForgottenWhileAway(t *testing.T) {
 	t.Parallel()
 	for name, forget := range map[string]func(t *testing.T, r *records, h *host){
 		"card": func(t *testing.T, r *records, _ *host) {
+			t.Helper()
 			n, err := r.Forget(t.Context(), 0)
 			require.NoError(t, err)
 			require.NotZero(t, n)
 		},
 		"host": func(t *testing.T, r *records, h *host) {
+			t.Helper()
 			h.fall(t)
 			require.NoError(t, r.ForgetHost(t.Context(), h.name, alice()))
 		},
