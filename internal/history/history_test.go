@@ -161,7 +161,7 @@ func TestRetireIsASentence(t *testing.T) {
 			}
 		}
 		for i := range all.Event {
-			if e := &all.Event[i]; e.Axis == cyborg.AxisLifecycle {
+			if e := &all.Event[i]; e.Axis == cyborg.AxisLifecycle && e.To == string(cyborg.LifecycleReady) {
 				e.Axis, e.To = cyborg.AxisInstallation, value
 			}
 		}
