@@ -119,7 +119,10 @@ type Accelerator struct {
 	Presence    Presence       `json:"presence"`
 	MissingAt   time.Time      `json:"missing_since,omitzero"`
 	Fence       *Fence         `json:"fence,omitempty"`
-	Protected   string         `json:"protected,omitempty"` // why it must not be touched: the host itself depends on it
+	// UninstallPending is since when it is out of service without having been
+	// uninstalled, because its host did not show it then; zero where it is not so.
+	UninstallPending time.Time `json:"uninstall_pending_since,omitzero"`
+	Protected        string    `json:"protected,omitempty"` // why it must not be touched: the host itself depends on it
 	// Nova is set while it is in the whitelist of its host's Nova. Only Nova may
 	// give it out then.
 	Nova    *NovaSpec      `json:"nova_whitelist,omitempty"`

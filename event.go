@@ -30,6 +30,7 @@ const (
 	AxisHealth         EventAxis = "health"         // what a boot of the host has cost
 	AxisHolder         EventAxis = "holder"         // who has a handle of an accelerator
 	AxisIdentity       EventAxis = "identity"       // whether a host's agent may have certificates of the servers' authority
+	AxisInstallation   EventAxis = "installation"   // whether an accelerator that left service has still to be uninstalled
 	AxisJournal        EventAxis = "journal"        // a host's journal was lost, or is an old copy
 	AxisLifecycle      EventAxis = "lifecycle"      // how far an accelerator is taken into service
 	AxisName           EventAxis = "name"           // the name of an accelerator or a device profile
@@ -50,7 +51,7 @@ const (
 func EventAxes() []EventAxis {
 	return []EventAxis{
 		AxisAccelerator, AxisAdministration, AxisAttributes, AxisBackend, AxisBitstream, AxisBoot, AxisCancel, AxisClaim, AxisDevice,
-		AxisDriver, AxisFence, AxisHealth, AxisHolder, AxisIdentity, AxisJournal, AxisLifecycle, AxisName, AxisNovaWhitelist,
+		AxisDriver, AxisFence, AxisHealth, AxisHolder, AxisIdentity, AxisInstallation, AxisJournal, AxisLifecycle, AxisName, AxisNovaWhitelist,
 		AxisOptions, AxisPresence, AxisProject, AxisProtected, AxisReported, AxisSettled, AxisSpecs, AxisState, AxisSteps,
 	}
 }

@@ -104,6 +104,10 @@ type Outcome struct {
 	Steps        []Step         `json:"steps"`
 	Result       JSONObject     `json:"result,omitempty"`
 	Observations []Observation  `json:"observations,omitempty"`
+	// Uninstalled says whether the accelerator was uninstalled when its host was
+	// last asked for that: the host may not have shown it. Nil where the host was not
+	// asked, and where an earlier release does not say.
+	Uninstalled *bool `json:"uninstalled,omitempty"`
 	// BitstreamID is what a program loaded.
 	BitstreamID string `json:"bitstream_id,omitempty"`
 	// Bitstreams are what a bind loaded, by accelerator.

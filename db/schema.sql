@@ -186,6 +186,7 @@ CREATE TABLE deployables (
     image_lost_at timestamp with time zone,
     created_at timestamp with time zone NOT NULL DEFAULT now(),
     updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    uninstall_pending_since timestamp with time zone,
     CONSTRAINT deployables_pkey PRIMARY KEY (uuid),
     CONSTRAINT deployables_accelerator_key UNIQUE (accelerator),
     CONSTRAINT deployables_host_local_name_key UNIQUE (host, local_name),
@@ -212,6 +213,7 @@ CREATE TABLE deployables (
     CONSTRAINT deployables_name_check CHECK (name <> ''::text),
     CONSTRAINT deployables_nova_spec_check CHECK (jsonb_typeof(nova_spec) = 'object'::text),
     CONSTRAINT deployables_presence_check CHECK (presence = ANY (ARRAY['present'::text, 'missing'::text])),
+    CONSTRAINT deployables_served_is_installed CHECK (uninstall_pending_since IS NULL OR lifecycle <> 'ready'::text),
     CONSTRAINT deployables_served_is_touched CHECK ((lifecycle = ANY (ARRAY['inactive'::text, 'error'::text])) OR NOT untouched)
 );
 CREATE INDEX deployables_by_device ON deployables USING btree (device_uuid);
@@ -222,6 +224,7 @@ CREATE INDEX deployables_image_lost ON deployables USING btree (host) WHERE imag
 CREATE INDEX deployables_maintained ON deployables USING btree (maintain_until, id) WHERE administration = 'maintaining'::text;
 CREATE INDEX deployables_missing ON deployables USING btree (id) WHERE presence = 'missing'::text;
 CREATE INDEX deployables_new ON deployables USING btree (id) WHERE untouched AND lifecycle = 'inactive'::text AND presence = 'present'::text AND protected = ''::text;
+CREATE INDEX deployables_uninstall_pending ON deployables USING btree (id) WHERE uninstall_pending_since IS NOT NULL;
 CREATE INDEX deployables_untouched ON deployables USING btree (id) WHERE untouched;
 CREATE INDEX deployables_whitelisted ON deployables USING btree (host) WHERE nova_spec IS NOT NULL;
 CREATE INDEX deployables_with_attributes_set ON deployables USING btree (id) WHERE attributes_set <> '[]'::jsonb;
@@ -235,6 +238,7 @@ CREATE TRIGGER note_update BEFORE UPDATE ON deployables FOR EACH ROW EXECUTE FUN
 CREATE TRIGGER placement_deleted AFTER DELETE ON deployables REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
 CREATE TRIGGER placement_inserted AFTER INSERT ON deployables REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
 CREATE TRIGGER placement_updated AFTER UPDATE ON deployables REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
+CREATE TRIGGER uninstall_pending_changed AFTER UPDATE OF uninstall_pending_since ON deployables FOR EACH ROW WHEN ((old.uninstall_pending_since IS NULL) <> (new.uninstall_pending_since IS NULL)) EXECUTE FUNCTION uninstall_pending_changed();
 
 CREATE TABLE device_profiles (
     id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
@@ -343,6 +347,12 @@ CREATE TABLE forgotten_handles (
     unconfirmed_id text NOT NULL,
     unconfirmed_operation uuid NOT NULL,
     CONSTRAINT forgotten_handles_pkey PRIMARY KEY (host, kind, identity)
+);
+
+CREATE TABLE forgotten_installs (
+    host text NOT NULL,
+    local_name text NOT NULL,
+    CONSTRAINT forgotten_installs_pkey PRIMARY KEY (host, local_name)
 );
 
 CREATE TABLE grant_keys (
@@ -1315,6 +1325,18 @@ AS $function$
         WHEN epoch IS DISTINCT FROM heard_epoch THEN clock_timestamp() - greatest(last_seen, began_at) END
     FROM feed_epochs ORDER BY epoch DESC LIMIT 1
 $function$;
+
+CREATE OR REPLACE FUNCTION uninstall_pending_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    VALUES ('accelerator', NEW.uuid, NEW.host, 'installation',
+        CASE WHEN OLD.uninstall_pending_since IS NULL THEN '' ELSE 'uninstall_pending' END,
+        CASE WHEN NEW.uninstall_pending_since IS NULL THEN '' ELSE 'uninstall_pending' END, '{}');
+    RETURN NULL;
+END $function$;
 
 CREATE OR REPLACE FUNCTION unreadable_from()
  RETURNS xid8

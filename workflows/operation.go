@@ -482,7 +482,7 @@ func journalID(work cyborg.Work, i int, accelerator uuid.UUID) uuid.UUID {
 // observe keeps what the agent saw after a change: End records it together with
 // the outcome. Sequence 0 means that there is no observation.
 func (o *operation) observe(result *ChangeResult) {
-	if result.Observation.Sequence > 0 {
+	if result.changed() {
 		o.outcome.Observations = append(o.outcome.Observations, result.Observation)
 	}
 }

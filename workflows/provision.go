@@ -21,10 +21,17 @@ func provision(ctx workflow.Context, o *operation) error {
 	var result, undoResult ChangeResult
 	input, undoInput := installInput(o.work, false), installInput(o.work, true)
 
-	uninstall := o.undoCall(call{
+	undoInstall := o.undoCall(call{
 		activity: UninstallActivity, summary: "uninstall " + o.target().Deployable,
 		input: undoInput, result: &undoResult, limit: o.in.Limits.Step,
 	})
+	uninstall := func(ctx workflow.Context) error {
+		err := undoInstall(ctx)
+		if err == nil {
+			o.uninstalled(&undoResult)
+		}
+		return err
+	}
 
 	if o.in.Abandoned {
 		return o.abandon("install", uninstall)
@@ -41,6 +48,18 @@ func provision(ctx workflow.Context, o *operation) error {
 	o.observe(&result)
 	return nil
 }
+
+// uninstalled keeps whether the accelerator was uninstalled. An agent also answers
+// without an error where the accelerator is not there: somebody has pulled the
+// card, and may put it back as it was.
+func (o *operation) uninstalled(result *ChangeResult) {
+	changed := result.changed()
+	o.outcome.Uninstalled = &changed
+}
+
+// changed says that the agent has found the accelerator, and done what it was
+// asked for: it then looks at the device afterwards.
+func (r *ChangeResult) changed() bool { return r.Observation.Sequence > 0 }
 
 // permittedProvision is PermittedBy for a provision.
 func permittedProvision(work cyborg.Work) []Permitted {

@@ -173,6 +173,9 @@ type TidyResult struct {
 	Rescued int `json:"rescued,omitempty"`
 	// Reloaded counts accelerators whose images are loaded again.
 	Reloaded int `json:"reloaded,omitempty"`
+	// Retired counts accelerators that were retired while their host did not show
+	// them, and that are uninstalled now.
+	Retired int `json:"retired,omitempty"`
 }
 
 // RecordSettledInput lists disagreements that the hosts have settled.

@@ -20,10 +20,20 @@ func retire(ctx workflow.Context, o *operation) error {
 	var result, undoResult ChangeResult
 	input, undoInput := installInput(o.work, false), installInput(o.work, true)
 
-	installAgain := o.undoCall(call{
+	install := o.undoCall(call{
 		activity: InstallActivity, summary: "install " + o.target().Deployable + " again",
 		input: undoInput, result: &undoResult, limit: o.in.Limits.Step,
 	})
+
+	// What the host does not show cannot be installed, and would not be when it comes
+	// back.
+	installAgain := func(ctx workflow.Context) error {
+		err := install(ctx)
+		if err == nil && !undoResult.changed() {
+			err = cyborg.Errorf(cyborg.ErrHardware, "host %s does not show %s, which may be uninstalled", o.work.Host, o.target().Deployable)
+		}
+		return err
+	}
 
 	// An abandoned run goes on where Placement refuses: its earlier run may have
 	// uninstalled the accelerator already.
@@ -39,6 +49,7 @@ func retire(ctx workflow.Context, o *operation) error {
 		return err
 	}
 
+	o.uninstalled(&result)
 	o.observe(&result)
 	return nil
 }

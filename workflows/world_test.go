@@ -48,6 +48,10 @@ type world struct {
 	staged              workflows.StageInput
 	programmed          workflows.ProgramInput
 
+	// pulled says that the card is off the bus: the agent answers that it has done
+	// what it was asked for, and has seen nothing.
+	pulled bool
+
 	// failAt makes the call with that index fail, before its effect or after it.
 	failAt    int
 	failAfter bool
@@ -179,6 +183,9 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 	seen := func() workflows.ChangeResult {
 		w.mu.Lock()
 		defer w.mu.Unlock()
+		if w.pulled {
+			return workflows.ChangeResult{}
+		}
 		return workflows.ChangeResult{Observation: cyborg.Observation{Sequence: int64(len(w.calls))}}
 	}
 

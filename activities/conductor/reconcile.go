@@ -170,6 +170,8 @@ func (a *Activities) Tidy(ctx context.Context, in workflows.TidyInput) (workflow
 		keep(err)
 	}
 
+	out.Retired, err = a.retirePending(ctx, in.Limits)
+	keep(err)
 	keep(a.store.CompareWhitelists(ctx))
 	out.Reloaded, err = a.reloadLost(ctx, in.Limits)
 	keep(err)

@@ -65,6 +65,8 @@ func (slow) Prune(context.Context, db.Retention) (db.Pruned, error) {
 	return db.Pruned{Events: 3, Operations: 4}, nil
 }
 
+func (slow) PendingUninstalls(context.Context, int) ([]uuid.UUID, error) { return nil, nil }
+
 func (slow) CompareWhitelists(context.Context) error { return nil }
 
 // The activity sends heartbeats during one long call of the store, so that

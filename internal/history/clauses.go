@@ -43,6 +43,7 @@ var clauseTable = map[cyborg.EventAxis]func(c change) string{
 	cyborg.AxisHealth:         healthClause,
 	cyborg.AxisHolder:         holderClause,
 	cyborg.AxisIdentity:       identityClause,
+	cyborg.AxisInstallation:   installationClause,
 	cyborg.AxisJournal:        func(change) string { return "lost its journal, or came back with an old copy of it" },
 	cyborg.AxisLifecycle:      lifecycleClause,
 	cyborg.AxisName:           nameClause,
@@ -173,6 +174,15 @@ func healthClause(c change) string {
 	}
 
 	return "may be lost to instance " + c.text("instance") + ", because the host has booted"
+}
+
+// installationClause describes an accelerator that was taken out of service while
+// its host did not show it. The operation that ends this says so itself.
+func installationClause(c change) string {
+	if c.To == "" {
+		return ""
+	}
+	return "could not be uninstalled, because the host did not show it"
 }
 
 // settledClause describes what the host has corrected, and why: because its

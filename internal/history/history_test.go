@@ -150,6 +150,24 @@ func TestRetireIsASentence(t *testing.T) {
 		}
 	}
 	require.Contains(t, all.told(), "alice took accelerator story out of service (operation ")
+
+	// What could not be uninstalled is told with it; that it is uninstalled at last is
+	// what the next retire says.
+	for _, value := range []string{"uninstall_pending", ""} {
+		all := recorded(t)
+		for i := range all.Operation {
+			if all.Operation[i].Kind == cyborg.OperationProvision {
+				all.Operation[i].Kind = cyborg.OperationRetire
+			}
+		}
+		for i := range all.Event {
+			if e := &all.Event[i]; e.Axis == cyborg.AxisLifecycle && e.To == string(cyborg.LifecycleReady) {
+				e.Axis, e.To = cyborg.AxisInstallation, value
+			}
+		}
+		told := "out of service; accelerator story could not be uninstalled, because the host did not show it (operation "
+		require.Equal(t, value != "", strings.Contains(all.told(), told), all.told())
+	}
 }
 
 // TestDriftIsASentence: drift in Placement is told about the accelerator that

@@ -83,17 +83,17 @@ func (n *Narrator) objectOf(o cyborg.Operation) string {
 	return o.Host
 }
 
-// sideEffects describes what appeared and disappeared because of the operation,
-// which the operation's own sentence does not say.
+// sideEffects describes what appeared and disappeared because of the operation, and
+// what it could not uninstall, which the operation's own sentence does not say.
 func (n *Narrator) sideEffects(events []cyborg.Event) string {
-	presence := slices.DeleteFunc(slices.Clone(events), func(e cyborg.Event) bool {
-		return e.Axis != cyborg.AxisPresence || e.Subject.Kind == cyborg.SubjectHandle
+	told := slices.DeleteFunc(slices.Clone(events), func(e cyborg.Event) bool {
+		return e.Axis != cyborg.AxisInstallation && (e.Axis != cyborg.AxisPresence || e.Subject.Kind == cyborg.SubjectHandle)
 	})
-	for i := range presence {
-		presence[i].Actor = "" // the sentence names the actor already
+	for i := range told {
+		told[i].Actor = "" // the sentence names the actor already
 	}
 
-	text := n.changes(presence)
+	text := n.changes(told)
 	if text == "" {
 		return ""
 	}

@@ -6,7 +6,7 @@ import "slices"
 // relies on what it breaks, and nobody would see it in the code at a glance.
 func mutants() []mutant {
 	return slices.Concat(ofJournal(), ofWorkflows(), ofRecords(), ofFeed(), ofWaker(), ofAgents(), ofHeartbeats(), ofTheAPI(), ofReports(), ofDoors(), ofEnrollment(),
-		ofOldJournals(), ofGrants(), ofRaces(), ofWrongCertificates())
+		ofOldJournals(), ofGrants(), ofRaces(), ofWrongCertificates(), ofUninstalls())
 }
 
 // ofJournal are about what the journal and the files below it keep.
@@ -1201,6 +1201,59 @@ func ofTheAPI() []mutant {
 			breaks: "a start that failed is told", file: operate + "do.go", pkg: "api/operate", test: "TestAStartThatFailsIsTold",
 			old: "startPending: true}",
 			new: "startPending: false}",
+		},
+	}
+}
+
+// ofUninstalls are about accelerators that left service while they were away.
+func ofUninstalls() []mutant {
+	const uninstall = "db/internal/operation/uninstall.go"
+
+	return []mutant{
+		{
+			breaks: "a card that is away is not called uninstalled", file: "workflows/provision.go", pkg: "workflows", test: "TestOutcomeSaysWhetherItWasUninstalled",
+			old: "changed := result.changed()",
+			new: "changed := true",
+		},
+		{
+			breaks: "a retire is not undone without its card", file: "workflows/retire.go", pkg: "workflows", test: "TestRetireIsNotUndoneWithoutTheCard",
+			old: "err == nil && !undoResult.changed()",
+			new: "err != nil && !undoResult.changed()",
+		},
+		{
+			breaks: "what is uninstalled has no uninstall to come", file: uninstall, pkg: "db", test: "TestRetiredWhileAway",
+			old: "(uninstall_pending_since IS NULL) <> $2",
+			new: "uninstall_pending_since IS NULL AND NOT $2",
+		},
+		{
+			breaks: "what nobody could uninstall is tried again later", file: uninstall, pkg: "db", test: "TestPendingUninstallIsTriedAgain",
+			old: "tried.id IS DISTINCT FROM d.lifecycle_operation",
+			new: "tried.id IS NOT DISTINCT FROM d.lifecycle_operation",
+		},
+		{
+			breaks: "what may be in use is not uninstalled", file: uninstall, pkg: "db", test: "TestPendingUninstallIsLeftAlone",
+			old: " OR a.unconfirmed_kind IS NOT NULL",
+			new: "",
+		},
+		{
+			breaks: "Nova does not get what has still to be uninstalled", file: "db/internal/operation/whitelist.go", pkg: "db", test: "TestWhitelistOfAPendingUninstall",
+			old: "a.Unfenced(), a.Uninstalled())",
+			new: "a.Unfenced())",
+		},
+		{
+			breaks: "a forgotten card is uninstalled when it is back", file: "db/internal/inventory/uninstall.go", pkg: "db", test: "TestForgottenWhileAway",
+			old: "d.lifecycle <> 'inactive' OR ",
+			new: "",
+		},
+		{
+			breaks: "what is in service has no uninstall to come", file: "db/internal/inventory/lifecycle.go", pkg: "db", test: "TestProvisionEndsAPendingUninstall",
+			old: "CASE WHEN $2 <> 'ready' THEN uninstall_pending_since END",
+			new: "uninstall_pending_since",
+		},
+		{
+			breaks: "Reconcile retires what is back", file: "activities/conductor/reconcile.go", pkg: "activities/conductor", test: "TestPendingUninstalls",
+			old: "out.Retired, err = a.retirePending(ctx, in.Limits)",
+			new: "err = nil",
 		},
 	}
 }

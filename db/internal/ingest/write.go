@@ -4,6 +4,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cyborg-project/cyborg/db/internal/inventory"
 	"github.com/cyborg-project/cyborg/db/internal/merge"
 	"github.com/cyborg-project/cyborg/db/internal/records"
 )
@@ -88,6 +89,9 @@ func queueWrites(tx pgx.Tx, hosts []hostRow, c *merge.Changes) {
 		FROM jsonb_to_recordset($1) AS r (`+handleColumns+`) WHERE h.uuid = ANY($2) AND h.uuid = r.uuid`,
 		keys(c.Handles.Updates, func(r merge.HandleRow) uuid.UUID { return r.UUID }))
 
+	if added := keys(c.Deployables.Inserts, func(r merge.DeployableRow) uuid.UUID { return r.UUID }); len(added) > 0 {
+		inventory.QueueMarkForgottenInstalls(batch, added)
+	}
 	queueUnconfirmed(batch, hosts, c.Handles.Inserts)
 	records.QueueBatch(tx, batch)
 }

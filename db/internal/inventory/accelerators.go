@@ -45,7 +45,7 @@ const selectAccelerators = `
 	       CASE WHEN ` + Maintained + ` THEN 'maintaining' ELSE 'enabled' END, d.maintain_reason, d.maintain_by, d.maintain_until, d.presence,
 	       d.missing_since, coalesce(d.fence_reason, ''), d.fence_operation, c.operation_id, coalesce(o.kind, ''), h.handles,
 	       d.specs_version, d.nova_spec, CASE WHEN d.image_lost_at IS NOT NULL THEN d.image END,
-	       coalesce(d.image_bitstream, ''), d.image_lost_at, d.created_at, d.updated_at
+	       coalesce(d.image_bitstream, ''), d.image_lost_at, d.uninstall_pending_since, d.created_at, d.updated_at
 	FROM deployables d
 	JOIN devices v ON v.uuid = d.device_uuid
 	LEFT JOIN claims c ON c.deployable_uuid = d.uuid
@@ -106,7 +106,8 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (Accelerator, error) {
 		&maintenance.Reason, &maintenance.By,
 		(*zeronull.Timestamptz)(&maintenance.Until), (*string)(&a.Presence), (*zeronull.Timestamptz)(&a.MissingAt), &fence.Reason,
 		(*zeronull.UUID)(&fence.Operation), (*zeronull.UUID)(&claim.Operation), (*string)(&claim.Kind), (*handleRecords)(r),
-		&a.SpecVersion, &r.nova, &r.image, &lost.BitstreamID, (*zeronull.Timestamptz)(&lost.FoundAt), &a.CreatedAt, &a.UpdatedAt)
+		&a.SpecVersion, &r.nova, &r.image, &lost.BitstreamID, (*zeronull.Timestamptz)(&lost.FoundAt),
+		(*zeronull.Timestamptz)(&a.UninstallPending), &a.CreatedAt, &a.UpdatedAt)
 	if err != nil {
 		return a, err
 	}

@@ -40,6 +40,7 @@ func (s *Store) ForgetHost(ctx context.Context, name string, actor cyborg.Actor)
 			WHERE host = $1 AND unconfirmed_kind IS NOT NULL
 			ON CONFLICT (host, kind, identity) DO UPDATE SET unconfirmed_kind = EXCLUDED.unconfirmed_kind,
 			    unconfirmed_id = EXCLUDED.unconfirmed_id, unconfirmed_operation = EXCLUDED.unconfirmed_operation`,
+			rememberInstalls("true"),
 			"DELETE FROM attach_handles WHERE host = $1",
 			"DELETE FROM deployables WHERE host = $1",
 			"DELETE FROM devices WHERE host = $1",

@@ -55,6 +55,8 @@ func (s *Store) forgetOn(ctx context.Context, host string, missingFor time.Durat
 		AND NOT EXISTS (SELECT FROM arqs WHERE handle_uuid = h.uuid)
 		AND NOT EXISTS (SELECT FROM claims c WHERE c.deployable_uuid = h.deployable_uuid)
 		AND NOT EXISTS (SELECT FROM deployables WHERE nova_spec IS NOT NULL AND uuid = h.deployable_uuid)`
+	const deployables = missing + `NOT EXISTS (SELECT FROM attach_handles WHERE deployable_uuid = d.uuid)
+		AND NOT EXISTS (SELECT FROM claims WHERE deployable_uuid = d.uuid) AND nova_spec IS NULL`
 
 	forgotten := 0
 	err := s.db.Change(ctx, records.Repairer(), uuid.Nil, func(tx pgx.Tx) error {
@@ -79,8 +81,8 @@ func (s *Store) forgetOn(ctx context.Context, host string, missingFor time.Durat
 
 		for _, sql := range []string{
 			"DELETE FROM attach_handles h WHERE " + handles,
-			`DELETE FROM deployables d WHERE ` + missing + `NOT EXISTS (SELECT FROM attach_handles WHERE deployable_uuid = d.uuid)
-				AND NOT EXISTS (SELECT FROM claims WHERE deployable_uuid = d.uuid) AND nova_spec IS NULL`,
+			rememberInstalls(deployables),
+			"DELETE FROM deployables d WHERE " + deployables,
 			`DELETE FROM devices v WHERE ` + missing + `NOT EXISTS (SELECT FROM deployables WHERE device_uuid = v.uuid)`,
 		} {
 			tag, err := tx.Exec(ctx, sql, host, missingFor)
@@ -88,7 +90,9 @@ func (s *Store) forgetOn(ctx context.Context, host string, missingFor time.Durat
 				return err
 			}
 
-			forgotten += int(tag.RowsAffected())
+			if tag.Delete() {
+				forgotten += int(tag.RowsAffected())
+			}
 		}
 
 		_, err = tx.Exec(ctx, `

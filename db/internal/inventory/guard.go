@@ -229,6 +229,17 @@ func (a *Accelerator) NotWhitelisted() error {
 		WithHint("Take it out first, with cyborg host whitelist, and restart nova-compute.")
 }
 
+// Uninstalled refuses an accelerator that left service while its host did not show
+// it: its driver may still have it installed.
+func (a *Accelerator) Uninstalled() error {
+	if a.UninstallPending.IsZero() {
+		return nil
+	}
+	return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q was retired at %s while host %s did not show it, and has still to be uninstalled",
+		a.Name, a.UninstallPending.Format(time.RFC3339), a.Host).
+		WithHint("Reconcile has it uninstalled when the host shows it and nobody uses it; or retire it once more.")
+}
+
 // Target returns the accelerator in the form that agents get it in.
 func (a *Accelerator) Target() cyborg.Target {
 	return cyborg.Target{

@@ -13,7 +13,8 @@ import (
 // records.Queue.
 func QueueLifecycle(tx pgx.Tx, targets []uuid.UUID, to cyborg.Lifecycle) *pgx.QueuedQuery {
 	return records.Queue(tx, `
-		UPDATE deployables SET lifecycle = $2, reason = '', error_operation = NULL, error_kind = ''
+		UPDATE deployables SET lifecycle = $2, reason = '', error_operation = NULL, error_kind = '',
+		    uninstall_pending_since = CASE WHEN $2 <> 'ready' THEN uninstall_pending_since END
 		WHERE uuid = ANY($1) AND lifecycle = ANY($3)`,
 		targets, string(to), records.Texts(cyborg.Sources(cyborg.LifecycleTransitions(), to)))
 }

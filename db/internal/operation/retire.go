@@ -13,6 +13,7 @@ import (
 
 // retire takes an accelerator that nobody holds out of service. The accelerator
 // may be in error, in maintenance or missing. It keeps its name and its fence.
+// One that is out of service and was not uninstalled is retired once more.
 type retire struct{ request cyborg.RetireRequest }
 
 func newRetire(r cyborg.RetireRequest, _ records.Options) operationHandler { return retire{r} }
@@ -37,7 +38,7 @@ func (retire) guard(targets []inventory.Accelerator, operation uuid.UUID) error 
 		return err
 	}
 
-	if t.Lifecycle == cyborg.LifecycleInactive {
+	if t.Lifecycle == cyborg.LifecycleInactive && t.UninstallPending.IsZero() {
 		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is inactive already", t.Name).WithOperation(t.MovedBy)
 	}
 

@@ -366,6 +366,7 @@ func (o *running) conclude(ctx context.Context, tx pgx.Tx, outcome *cyborg.Outco
 		return err
 	}
 
+	queueUninstalled(tx, o, outcome)
 	o.queueFinish(tx, outcome)
 	return nil
 }

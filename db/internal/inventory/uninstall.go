@@ -1,0 +1,28 @@
+package inventory
+
+import (
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// rememberInstalls is a statement that remembers what of the host $1 may be
+// installed there, before it is forgotten; the condition chooses among its
+// deployables d.
+func rememberInstalls(condition string) string {
+	return `
+		INSERT INTO forgotten_installs (host, local_name)
+		SELECT d.host, d.local_name FROM deployables d
+		WHERE d.host = $1 AND (d.lifecycle <> 'inactive' OR d.uninstall_pending_since IS NOT NULL) AND ` + condition + `
+		ON CONFLICT DO NOTHING`
+}
+
+// QueueMarkForgottenInstalls queues a statement that marks those of the
+// deployables, which the transaction has added, as still to be uninstalled that may
+// have been installed when they were forgotten.
+func QueueMarkForgottenInstalls(batch *pgx.Batch, added []uuid.UUID) {
+	batch.Queue(`
+		WITH back AS (
+			DELETE FROM forgotten_installs f USING deployables d
+			WHERE d.uuid = ANY($1) AND f.host = d.host AND f.local_name = d.local_name RETURNING d.uuid)
+		UPDATE deployables SET uninstall_pending_since = now() WHERE uuid IN (SELECT uuid FROM back)`, added)
+}
