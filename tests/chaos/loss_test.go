@@ -1,0 +1,50 @@
+package chaos_test
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// A standby that lacks the last commits takes the place of PostgreSQL: what was
+// said meanwhile may be lost, and nothing else.
+
+// loss is a time whose commits may be lost: from before the standby had
+// everything, to when it had taken the place of the primary.
+type loss struct{ began, ended time.Time }
+
+// lostAnswer reports whether what an answer says may have been lost. An internal
+// error is none that anybody may get, also then.
+func lostAnswer(losses []loss, a answer) bool {
+	return cyborg.ErrorKindOf(a.err) != cyborg.ErrInternal && slices.ContainsFunc(losses, func(l loss) bool {
+		return a.asked.Before(l.ended) && a.at.After(l.began)
+	})
+}
+
+// lostEvent reports whether an event that a reader got at this time may have been
+// lost.
+func lostEvent(losses []loss, got time.Time) bool {
+	return slices.ContainsFunc(losses, func(l loss) bool { return got.After(l.began) })
+}
+
+// takeBack takes what the reader got after a cursor out of what it has, because it
+// was told that it was lost. It returns an error where that cannot be.
+func takeBack(got []seen, after cyborg.Cursor, losses []loss) ([]seen, error) {
+	kept := len(got)
+	for kept > 0 && got[kept-1].cursor.Compare(after) > 0 {
+		if one := got[kept-1]; !lostEvent(losses, one.at) {
+			return nil, fmt.Errorf("the stream says that event %s is lost, which it brought at %s, before anything could be lost", one.cursor, one.at.Format(time.TimeOnly))
+		}
+		kept--
+	}
+
+	switch {
+	case kept == len(got):
+		return nil, fmt.Errorf("the stream says that something is lost, and to go on after %s, where the reader is", after)
+	case after != cyborg.Cursor{} && (kept == 0 || got[kept-1].cursor != after):
+		return nil, fmt.Errorf("the stream says to go on after %s, which it has not brought", after)
+	}
+	return got[:kept], nil
+}
