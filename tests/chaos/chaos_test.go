@@ -256,6 +256,14 @@ func (r *trial) round(one round) error {
 	}
 	work.Wait()
 
+	if f, ok := one.failsOver(); ok && f.faultKind == lag {
+		for _, j := range jobs {
+			if err := r.driver.doAgain(ctx, j); err != nil {
+				return fmt.Errorf("%s cannot be done again: %w", j.work, err)
+			}
+		}
+	}
+
 	r.wires = 0
 	for _, laid := range r.driver.laid {
 		r.wires += len(laid)

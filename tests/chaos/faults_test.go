@@ -181,8 +181,10 @@ func (s *injector) inject(ctx context.Context, f fault) (heal func() error, err 
 	return func() error { link.Heal(); return nil }, nil
 }
 
-// failOver has the standby take the place of PostgreSQL. What is committed
-// meanwhile is lost where it lags.
+// failOver has the standby take the place of PostgreSQL. Where it lags, what is
+// committed meanwhile is lost, and somebody stops Temporal before the standby is
+// promoted, as the runbook says: Temporal does not notice that its database has
+// lost what it has just done.
 func (s *injector) failOver(ctx context.Context, f fault) error {
 	began := time.Now()
 	if err := s.standby.CaughtUp(ctx); err != nil {
@@ -193,7 +195,17 @@ func (s *injector) failOver(ctx context.Context, f fault) error {
 		_ = clock.Sleep(ctx, f.amount) // TakeOver fails where ctx has ended
 	}
 
-	killed, err := s.standby.TakeOver(ctx, f.lasts)
+	temporal := s.c.Node("temporal")
+	killed, err := s.standby.TakeOver(ctx, func() error {
+		if err := clock.Sleep(ctx, f.lasts); err != nil || f.faultKind == failover {
+			return err
+		}
+		if temporal.Kill() {
+			s.kills.Add(1)
+		}
+		return nil
+	})
+	temporal.Up()
 	if killed {
 		s.kills.Add(1)
 	}

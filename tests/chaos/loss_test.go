@@ -1,11 +1,13 @@
 package chaos_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/clock"
 )
 
 // A standby that lacks the last commits takes the place of PostgreSQL: what was
@@ -47,4 +49,27 @@ func takeBack(got []seen, after cyborg.Cursor, losses []loss) ([]seen, error) {
 		return nil, fmt.Errorf("the stream says to go on after %s, which it has not brought", after)
 	}
 	return got[:kept], nil
+}
+
+// doAgain does what the runbook says where what was made ready or retired may
+// have been lost: somebody does it again.
+func (d *driver) doAgain(ctx context.Context, j *job) error {
+	if j.kind != cyborg.OperationProvision && j.kind != cyborg.OperationRetire {
+		return nil
+	}
+
+	for {
+		a, err := d.accelerator(ctx, j.request.accelerator)
+		switch {
+		case err != nil || a.Claim != nil: // an API comes back, or an operation is under way
+		case (a.Lifecycle == cyborg.LifecycleReady) == (j.kind == cyborg.OperationProvision):
+			return nil
+		default:
+			return d.mustDo(ctx, j.request)
+		}
+
+		if clock.Sleep(ctx, 100*time.Millisecond) != nil {
+			return ctx.Err()
+		}
+	}
 }

@@ -260,8 +260,9 @@ func (s *Standby) CaughtUp(ctx context.Context) error {
 func (s *Standby) FallBehind() { s.c.postgres.stream.Silence() }
 
 // TakeOver kills the primary for ever; it returns false where that did not run.
-// After a pause the standby takes its place, and its clients find it there.
-func (s *Standby) TakeOver(ctx context.Context, pause time.Duration) (killed bool, err error) {
+// Then it calls meanwhile. After that the standby takes the place of the primary,
+// and its clients find it there.
+func (s *Standby) TakeOver(ctx context.Context, meanwhile func() error) (killed bool, err error) {
 	p := s.c.postgres
 	children := family(p.node.PID())
 
@@ -272,7 +273,7 @@ func (s *Standby) TakeOver(ctx context.Context, pause time.Duration) (killed boo
 		s.over = true
 		p.stream.Heal() // to a primary that is gone
 
-		if err := clock.Sleep(ctx, pause); err != nil {
+		if err := meanwhile(); err != nil {
 			return err
 		}
 		return s.promote(ctx)
