@@ -2,6 +2,7 @@ package chaos_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -83,7 +84,7 @@ func (r *reader) compare(events []event, losses []loss, limit time.Duration) err
 		select {
 		case one, ok := <-r.seen:
 			if !ok {
-				return fmt.Errorf("the stream ended: %w", <-r.done)
+				return errors.Join(fmt.Errorf("the stream ended: %w", <-r.done), err)
 			}
 			if !one.lost {
 				r.got = append(r.got, one)
