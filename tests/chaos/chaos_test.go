@@ -321,7 +321,7 @@ func (r *trial) check(ctx context.Context) error {
 		return err
 	}
 
-	if err := r.reader.compare(events, r.injector.losses, restLimit); err != nil {
+	if err := r.reader.compare(events, r.injector.losses, time.Minute); err != nil {
 		return err
 	}
 

@@ -47,7 +47,13 @@ func TestOnlyAnswersOfALossAreLost(t *testing.T) {
 func TestReaderIsToldWhatIsLost(t *testing.T) {
 	t.Parallel()
 	start := time.Now()
-	cursor := func(n int) cyborg.Cursor { return cyborg.Cursor{Transaction: uint64(n), Event: int64(n)} }
+	cursor := func(n int) cyborg.Cursor { // from 30 on, they are of the next epoch
+		c := cyborg.Cursor{Transaction: uint64(n), Event: int64(n)}
+		if n >= 30 {
+			c.Transaction += oneEpoch
+		}
+		return c
+	}
 	got := func(n, second int) seen {
 		return seen{cursor: cursor(n), at: start.Add(time.Duration(second) * time.Second)}
 	}
@@ -70,6 +76,9 @@ func TestReaderIsToldWhatIsLost(t *testing.T) {
 		{"one is lost", may, []seen{got(1, 1), got(2, 12), lost(1, 21), got(30, 22)}, []int{1, 30}, ""},
 		{"all are lost that there were", may, []seen{got(1, 12), lost(0, 21), got(30, 22)}, []int{30}, ""},
 		{"one that is lost came late", may, []seen{got(1, 1), got(2, 25), lost(1, 26), got(30, 27)}, []int{1, 30}, ""},
+		{"one is lost, and not the one behind it", may, []seen{got(1, 1), got(2, 12), got(3, 12), got(30, 22)}, []int{1, 3, 30}, ""},
+		{"both are lost", may, []seen{got(1, 1), got(2, 12), got(3, 12), got(30, 22)}, []int{1, 30}, "event 1 of the stream is 2-2"},
+		{"one of before is lost, and not the one behind it", may, []seen{got(1, 1), got(2, 9), got(3, 12), got(30, 22)}, []int{1, 3, 30}, "event 1 of the stream is 2-2"},
 		{"nobody says that one is lost", may, []seen{got(1, 1), got(2, 12), got(30, 22)}, []int{1, 30}, "event 1 of the stream is 2-2"},
 		{"one of before is lost", may, []seen{got(1, 1), got(2, 9), lost(1, 21), got(30, 22)}, []int{1, 30}, "before anything could be lost"},
 		{"the reader is sent back too far", may, []seen{got(1, 1), got(2, 9), got(3, 12), lost(1, 21), got(2, 22)}, []int{1, 2, 30}, "before anything could be lost"},

@@ -51,6 +51,40 @@ func takeBack(got []seen, after cyborg.Cursor, losses []loss) ([]seen, error) {
 	return got[:kept], nil
 }
 
+// oneEpoch is how far apart the numbers of two transactions of one epoch of the
+// feed are at most. Those of two epochs are further apart: their bases come from
+// the clock, and are about a million for each millisecond.
+const oneEpoch = 1 << 28
+
+// withoutUntold takes out of what the reader has what is lost without its being
+// told: of two transactions at the same moment, the standby may have only the one
+// that comes later in the feed. The reader that has both stands at an event that
+// is there. docs/data.md says so.
+func withoutUntold(got []seen, events []event, losses []loss) []seen {
+	if len(losses) == 0 {
+		return got
+	}
+
+	recorded := map[cyborg.Cursor]bool{}
+	for _, e := range events {
+		recorded[e.cursor] = true
+	}
+
+	var kept []seen
+	var next cyborg.Cursor // the first event behind that is recorded
+	for _, one := range slices.Backward(got) {
+		switch {
+		case recorded[one.cursor]:
+			next = one.cursor
+		case lostEvent(losses, one.at) && next.Transaction > one.cursor.Transaction && next.Transaction-one.cursor.Transaction < oneEpoch:
+			continue
+		}
+		kept = append(kept, one)
+	}
+	slices.Reverse(kept)
+	return kept
+}
+
 // doAgain does what the runbook says where what was made ready or retired may
 // have been lost: somebody does it again.
 func (d *driver) doAgain(ctx context.Context, j *job) error {

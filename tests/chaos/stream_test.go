@@ -76,6 +76,7 @@ func (r *reader) compare(events []event, losses []loss, limit time.Duration) err
 	defer timer.Stop()
 
 	for {
+		r.got = withoutUntold(r.got, events, losses)
 		err := difference(r.got, events)
 		if err == nil && len(r.got) >= len(events) || err != nil && len(losses) == 0 {
 			return err
@@ -104,8 +105,12 @@ func (r *reader) compare(events []event, losses []loss, limit time.Duration) err
 func difference(got []seen, events []event) error {
 	for i := range min(len(events), len(got)) {
 		if got[i].cursor != events[i].cursor {
-			return fmt.Errorf("event %d of the stream is %s, but %s in the records", i, got[i].cursor, events[i].cursor)
+			return fmt.Errorf("event %d of the stream is %s, but %s in the records; around it are %v in the stream and %v in the records",
+				i, got[i].cursor, events[i].cursor, around(got, i), around(events, i))
 		}
 	}
 	return nil
 }
+
+// around returns some of the elements before and after one.
+func around[T any](all []T, i int) []T { return all[max(0, i-3):min(len(all), i+5)] }
