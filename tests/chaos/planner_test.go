@@ -241,19 +241,19 @@ func (p *planner) lossRound() round {
 	}
 
 	r.faults = append(r.faults, p.fault(lag, "postgres", p.random.IntN(len(r.works))))
-	r.spareDisk()
+	r.faults = spareDisk(r.faults)
 	return r
 }
 
 // addFailover has a standby take the place of PostgreSQL, without a loss.
 func (p *planner) addFailover(r *round) {
 	r.faults = append(r.faults, p.fault(failover, "postgres", p.random.IntN(len(r.works))))
-	r.spareDisk()
+	r.faults = spareDisk(r.faults)
 }
 
 // spareDisk takes out what fills the disk of PostgreSQL, which the standby needs.
-func (r *round) spareDisk() {
-	r.faults = slices.DeleteFunc(r.faults, func(f fault) bool { return f.faultKind == full && f.target == "postgres" })
+func spareDisk(faults []fault) []fault {
+	return slices.DeleteFunc(faults, func(f fault) bool { return f.faultKind == full && f.target == "postgres" })
 }
 
 // abandonHost adds the kill of an agent that stays away for so long that

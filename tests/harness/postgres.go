@@ -46,7 +46,7 @@ func (c *Cluster) startPostgres(ctx context.Context, t testing.TB) {
 
 	p := &primary{node: c.node("postgres", NodePostgres), disk: disk, dir: filepath.Join(disk, "postgres")}
 	c.postgres = p
-	require.NoError(t, os.WriteFile(p.hba(), []byte("local all,replication all peer map=cyborg\n"), 0o644)) //nolint:gosec // PostgreSQL reads it
+	require.NoError(t, os.WriteFile(p.hba(), []byte("local all,replication all peer map=cyborg\n"), 0o644))
 	require.NoError(t, os.Symlink(filepath.Join(p.dir, "postgres.log"), filepath.Join(disk, "postgres.log")))
 	p.node.Log = filepath.Join(disk, "postgres.log")
 
@@ -160,11 +160,11 @@ func (c *Cluster) StartStandby(ctx context.Context, synchronous bool) (*Standby,
 	p.mu.Unlock()
 
 	data := filepath.Join(s.dir, "data")
-	if err := os.Mkdir(s.dir, 0o711); err != nil { //nolint:gosec // PostgreSQL's user passes through it
+	if err := os.Mkdir(s.dir, 0o711); err != nil {
 		return nil, err
 	}
 
-	out, err := exec.CommandContext(ctx, "pg_basebackup", "--dbname="+p.conninfo(), "--pgdata="+data, //nolint:gosec // as everywhere in this package
+	out, err := exec.CommandContext(ctx, "pg_basebackup", "--dbname="+p.conninfo(), "--pgdata="+data,
 		"--checkpoint=fast", "--no-sync", "--write-recovery-conf").CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("pg_basebackup: %w: %s", err, out)
@@ -195,7 +195,7 @@ func ownLike(dir, other string) error {
 		return err
 	}
 	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
-		return errors.Join(err, os.Lchown(path, int(owner.Uid), int(owner.Gid)))
+		return errors.Join(err, os.Lchown(path, int(owner.Uid), int(owner.Gid))) //nolint:gosec // a directory of this test
 	})
 }
 
