@@ -140,7 +140,7 @@ func newTrial(t *testing.T, c *harness.Cluster, around *cloud, plan schedule) *t
 
 	d := &driver{t: t, c: c, cloud: around}
 	return &trial{
-		t: t, c: c, plan: plan, driver: d, injector: &injector{t: t, c: c, d: d, cloud: around, temporal: temporal},
+		t: t, c: c, plan: plan, driver: d, injector: &injector{t: t, c: c, d: d, cloud: around, temporal: temporal, copies: map[string]string{}},
 		checker: &checker{c: c, temporal: temporal, driver: d, cloud: around, foreign: map[uuid.UUID]bool{}, told: map[uuid.UUID]bool{}}, reader: startReader(c),
 	}
 }
@@ -226,6 +226,9 @@ func (r *trial) round(one round) error {
 	if err := r.driver.layTripwires(ctx, jobs); err != nil {
 		return fmt.Errorf("the tripwires cannot be laid: %w", err)
 	}
+	if err := r.injector.prepare(ctx, one); err != nil {
+		return err
+	}
 
 	var work, faults sync.WaitGroup
 	for _, j := range jobs {
@@ -244,11 +247,22 @@ func (r *trial) round(one round) error {
 
 	faults.Wait()
 	r.injector.healAll()
+	if err := r.injector.finish(ctx); err != nil {
+		return err
+	}
 
 	for _, j := range jobs {
 		j.letGo()
 	}
 	work.Wait()
+
+	if f, ok := one.failsOver(); ok && f.faultKind == lag {
+		for _, j := range jobs {
+			if err := r.driver.doAgain(ctx, j); err != nil {
+				return fmt.Errorf("%s cannot be done again: %w", j.work, err)
+			}
+		}
+	}
 
 	r.wires = 0
 	for _, laid := range r.driver.laid {
@@ -300,14 +314,14 @@ func (r *trial) check(ctx context.Context) error {
 		return err
 	}
 
-	if err := r.checker.answers(ctx, r.driver.remembered(), events); err != nil {
+	if err := r.checker.answers(ctx, r.driver.remembered(), events, r.injector.losses); err != nil {
 		return err
 	}
 	if err := r.checker.checkEvidence(ctx, r.driver.ledger.allChanges(), events); err != nil {
 		return err
 	}
 
-	if err := r.reader.compare(events, restLimit); err != nil {
+	if err := r.reader.compare(events, r.injector.losses, time.Minute); err != nil {
 		return err
 	}
 

@@ -47,6 +47,7 @@ type answer struct {
 	kind        cyborg.OperationKind
 	accelerator uuid.UUID
 	holder      cyborg.Holder
+	asked, at   time.Time // when the last try began, and when it was answered
 	status      int       // HTTP status of a success
 	operation   uuid.UUID // the operation that continues, where status is 202
 	err         error     // the API's refusal, or the operation's failure
@@ -96,10 +97,11 @@ func (d *driver) ask(ctx context.Context, r request) answer {
 	defer cancel()
 
 	for try := 0; ; try++ {
+		a.asked = time.Now()
 		limited, stop := context.WithTimeout(ctx, tryLimit)
 		got, err := r.send(limited, d.c.APIs[(r.api+try)%len(d.c.APIs)], options...)
 		stop()
-		a.status, a.err = got.Status, err
+		a.status, a.err, a.at = got.Status, err, time.Now()
 		if err == nil && got.Operation != nil {
 			a.operation = got.Operation.ID
 		}

@@ -32,8 +32,42 @@ type injector struct {
 
 	kills atomic.Int64 // processes that were killed so far
 
-	mu       sync.Mutex // guards the field below
+	standby *harness.Standby  // of the round; nil without one
+	copies  map[string]string // of the state directories of agents, by host; they are at least as old as the round
+	used    map[string]bool   // hosts whose copies were put back
+
+	mu       sync.Mutex // guards the fields below
 	injected []injection
+	losses   []loss
+}
+
+// prepare prepares the faults of a round, at rest: it starts a standby of
+// PostgreSQL, and copies the state directories of agents. A copy is kept until it
+// is put back, so some are many rounds old.
+func (s *injector) prepare(ctx context.Context, r round) (err error) {
+	for _, host := range s.c.Hosts {
+		if s.copies[host] == "" || s.used[host] {
+			if s.copies[host], err = s.c.CopyState(host); err != nil {
+				return fmt.Errorf("the state of %s cannot be copied: %w", host, err)
+			}
+		}
+	}
+	s.used = map[string]bool{}
+
+	if f, ok := r.failsOver(); ok {
+		s.standby, err = s.c.StartStandby(ctx, f.faultKind == failover)
+	}
+	return err
+}
+
+// finish ends what prepare has started.
+func (s *injector) finish(ctx context.Context) error {
+	if s.standby == nil {
+		return nil
+	}
+	err := s.standby.End(ctx)
+	s.standby = nil
+	return err
 }
 
 // carryOut waits for the moment of a fault, injects it, and heals it after its
@@ -59,7 +93,7 @@ func (s *injector) carryOut(ctx context.Context, f fault, j *job) {
 	}
 
 	began := time.Now()
-	heal, err := s.inject(f)
+	heal, err := s.inject(ctx, f)
 	if err != nil {
 		s.t.Errorf("%s: %v", f, err)
 		return
@@ -84,7 +118,7 @@ func (s *injector) carryOut(ctx context.Context, f fault, j *job) {
 }
 
 // inject injects a fault, and returns a function that heals it.
-func (s *injector) inject(f fault) (heal func() error, err error) {
+func (s *injector) inject(ctx context.Context, f fault) (heal func() error, err error) {
 	nothing := func() error { return nil }
 	switch f.faultKind {
 	case kill, reboot:
@@ -100,6 +134,10 @@ func (s *injector) inject(f fault) (heal func() error, err error) {
 			s.kills.Add(1)
 		}
 		return func() error { node.Up(); return nil }, err
+	case failover, lag:
+		return nothing, s.failOver(ctx, f)
+	case old:
+		return s.putStateBack(f.target)
 	case freeze, stall:
 		node := s.c.Node(f.target)
 		node.Freeze()
@@ -141,6 +179,57 @@ func (s *injector) inject(f fault) (heal func() error, err error) {
 	}
 
 	return func() error { link.Heal(); return nil }, nil
+}
+
+// failOver has the standby take the place of PostgreSQL. Where it lags, what is
+// committed meanwhile is lost, and somebody stops Temporal before the standby is
+// promoted, as the runbook says: Temporal does not notice that its database has
+// lost what it has just done.
+func (s *injector) failOver(ctx context.Context, f fault) error {
+	began := time.Now()
+	if err := s.standby.CaughtUp(ctx); err != nil {
+		return err
+	}
+	if f.faultKind == lag {
+		s.standby.FallBehind()
+		_ = clock.Sleep(ctx, f.amount) // TakeOver fails where ctx has ended
+	}
+
+	temporal := s.c.Node("temporal")
+	killed, err := s.standby.TakeOver(ctx, func() error {
+		if err := clock.Sleep(ctx, f.lasts); err != nil || f.faultKind == failover {
+			return err
+		}
+		if temporal.Kill() {
+			s.kills.Add(1)
+		}
+		return nil
+	})
+	temporal.Up()
+	if killed {
+		s.kills.Add(1)
+	}
+	if f.faultKind == lag {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.losses = append(s.losses, loss{began, time.Now()})
+	}
+	s.t.Logf("a standby has taken the place of PostgreSQL: %s, after %s (%v)", f, time.Since(began).Round(time.Millisecond), err)
+	return err
+}
+
+// putStateBack kills the agent of a host, and puts an older copy of its state
+// directory back.
+func (s *injector) putStateBack(host string) (heal func() error, err error) {
+	s.mu.Lock()
+	s.used[host] = true
+	s.mu.Unlock()
+
+	ran, err := s.c.PutStateBack(host, s.copies[host])
+	if ran {
+		s.kills.Add(1)
+	}
+	return func() error { s.c.Node(host).Up(); return nil }, err
 }
 
 // startSecond starts a second agent of a host, and keeps the first one from the

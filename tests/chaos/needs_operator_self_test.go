@@ -41,9 +41,20 @@ func TestNeedsOperatorNeedsAFault(t *testing.T) {
 		{[]injection{injected(cut, "temporal>postgres", 110, 130)}, true},
 		{[]injection{injected(full, "rack1", 110, 130)}, true},
 		{[]injection{injected(kill, "rack1", 110, 111)}, false}, // it is back long before the undo gives up
+		{[]injection{injected(failover, "postgres", 110, 113)}, false},
+		{[]injection{injected(lag, "postgres", 110, 118)}, true},
 		{[]injection{injected(kill, "rack1", 110, 114), injected(freeze, "rack1", 118, 122), injected(cut, "rack1>temporal", 122, 126)}, true},
 	} {
 		err := unexplained(test.faults, op)
 		require.Equal(t, test.explained, err == nil, "%+v: %v", test.faults, err)
 	}
+
+	// With an older state directory come older images, which no attach needs.
+	back, other := injected(old, "rack1", 110, 111), injected(old, "rack2", 110, 111)
+	early, late := injected(old, "rack1", 60, 61), injected(old, "rack1", 162, 163)
+	program := op
+	program.kind = cyborg.OperationProgram
+	require.NoError(t, unexplained([]injection{back}, program))
+	require.Error(t, unexplained([]injection{back}, op))
+	require.Error(t, unexplained([]injection{other, early, late}, program))
 }

@@ -40,7 +40,7 @@ type injection struct {
 // no undo needs these, or another run does it.
 func (f fault) keepsFromUndoing(host string) bool {
 	switch f.faultKind {
-	case kill, reboot, restart, freeze, stall:
+	case kill, reboot, restart, freeze, stall, failover, lag, old:
 		return slices.Contains([]string{host, "temporal", "postgres"}, f.target)
 	case second:
 		return f.target == host // the first agent refuses the steps, and the second lacks the images
@@ -104,9 +104,22 @@ func later(x, y time.Time) time.Time {
 	return y
 }
 
+// lostImages reports whether the host of an operation that loads an image lost its
+// images while it ran: with the older state directory come older images, so that
+// the one of before cannot be loaded again.
+func lostImages(injected []injection, op ended) bool {
+	loads := []cyborg.OperationKind{cyborg.OperationProgram, cyborg.OperationBind, cyborg.OperationRescue}
+	return slices.Contains(loads, op.kind) && slices.ContainsFunc(injected, func(i injection) bool {
+		return i.faultKind == old && i.target == op.host && i.began.Before(op.over) && i.ended.After(op.began)
+	})
+}
+
 // unexplained returns an error where no fault explains why an operation needs an
 // operator.
 func unexplained(injected []injection, op ended) error {
+	if lostImages(injected, op) {
+		return nil
+	}
 	if longest := away(injected, op); longest < undoLimit {
 		return fmt.Errorf("%s %s on %s needs an operator (%s), but faults have kept its host from undoing it for at most %s between %s and %s",
 			op.kind, op.id, op.host, op.message, longest.Round(time.Millisecond), op.began.Format(time.TimeOnly), op.over.Format(time.TimeOnly))

@@ -84,18 +84,24 @@ func newSchedule(seed uint64, kills int, wanted []faultKind) schedule {
 		random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 	}
 
-	if !p.wants(kill) && !p.wants(reboot) { // without kills to count, the matrix ends the schedule
+	if !slices.ContainsFunc(killingFaults(), p.wants) { // without kills to count, the matrix ends the schedule
 		kills, s.wanted = 0, 0
 	}
 
 	for planned := 0; planned < kills || kills == 0 && len(cells)+len(others) > 0; {
 		var r round
-		if len(s.rounds)%2 == 0 && len(cells)+len(others) > 0 {
+		switch {
+		case len(s.rounds)%2 == 0 && len(cells)+len(others) > 0:
 			n, m := min(6, len(cells)), min(3, len(others))
 			r = p.matrixRound(slices.Concat(cells[:n], others[:m]))
 			cells, others = cells[n:], others[m:]
-		} else {
+		case p.wants(lag) && p.often(20):
+			r = p.lossRound()
+		default:
 			r = p.randomRound()
+		}
+		if _, ok := r.failsOver(); !ok && p.wants(failover) && p.often(15) {
+			p.addFailover(&r)
 		}
 
 		s.rounds = append(s.rounds, r)
@@ -125,6 +131,9 @@ func (p *planner) wants(m faultKind) bool { return slices.Contains(p.wanted, m) 
 
 // chance returns true with the given probability in percent.
 func (p *planner) chance(percent int) bool { return p.random.IntN(100) < percent }
+
+// often is chance, but true where no process is killed otherwise.
+func (p *planner) often(percent int) bool { return p.chance(percent) || !p.wants(kill) }
 
 // between draws a duration, in whole milliseconds.
 func (p *planner) between(least, most time.Duration) time.Duration {
@@ -206,6 +215,47 @@ func (p *planner) randomRound() round {
 	return r
 }
 
+// lossRound returns a round in which a standby takes the place of PostgreSQL that
+// lacks some commits. Its work is what the system settles by itself afterwards.
+// Work for Nova is left out, because only an operator can settle that; so is the
+// whitelist, because a file that is not as it was written is left to an operator.
+func (p *planner) lossRound() round {
+	var settled []stage
+	for _, s := range stageTable {
+		if !s.ofRequests() && s.kind != cyborg.OperationWhitelist {
+			settled = append(settled, s)
+		}
+	}
+
+	var r round
+	used := map[string]bool{}
+	for range 3 + p.random.IntN(4) {
+		r.works = append(r.works, p.work(pick(p, settled), used))
+	}
+
+	if p.wants(kill) && p.chance(70) {
+		r.faults = append(r.faults, p.fault(kill, pick(p, nodesOf(pick(p, nodeKinds()))), p.random.IntN(len(r.works))))
+	}
+	for range p.random.IntN(3) {
+		p.addDisturbance(&r)
+	}
+
+	r.faults = append(r.faults, p.fault(lag, "postgres", p.random.IntN(len(r.works))))
+	r.faults = spareDisk(r.faults)
+	return r
+}
+
+// addFailover has a standby take the place of PostgreSQL, without a loss.
+func (p *planner) addFailover(r *round) {
+	r.faults = append(r.faults, p.fault(failover, "postgres", p.random.IntN(len(r.works))))
+	r.faults = spareDisk(r.faults)
+}
+
+// spareDisk takes out what fills the disk of PostgreSQL, which the standby needs.
+func spareDisk(faults []fault) []fault {
+	return slices.DeleteFunc(faults, func(f fault) bool { return f.faultKind == full && f.target == "postgres" })
+}
+
 // abandonHost adds the kill of an agent that stays away for so long that
 // somebody detaches by force.
 func (p *planner) abandonHost(r *round, used map[string]bool) {
@@ -222,11 +272,11 @@ func (p *planner) abandonHost(r *round, used map[string]bool) {
 // theRun is the target of a fault that strikes the run of its work.
 const theRun = "the run"
 
-// addDisturbance adds a fault that kills nothing.
+// addDisturbance adds a fault that is neither a kill nor a boot.
 func (p *planner) addDisturbance(r *round) {
 	var others []faultKind
 	for _, m := range slices.Concat([]faultKind{
-		freeze, restart, cut, cut, silence, silence, delay, delay, full, jump, stall, sever, second, second, terminate, terminate, reset, reset,
+		freeze, restart, cut, cut, silence, silence, delay, delay, full, jump, stall, sever, second, second, terminate, terminate, reset, reset, old, old,
 	}, serviceFaults()) {
 		if p.wants(m) {
 			others = append(others, m)
@@ -261,7 +311,7 @@ func (p *planner) addDisturbance(r *round) {
 		target = pick(p, append(nodesOf(harness.NodeAgent), "postgres"))
 	case m == sever:
 		target = pick(p, nodesOf(harness.NodeConductor))
-	case m == second:
+	case m == second, m == old:
 		target = hostName(r.works[about].host)
 	case m == jump:
 		target = pick(p, nodesOf(pick(p, []harness.NodeKind{harness.NodeConductor, harness.NodeAPI, harness.NodeAgent})))
@@ -323,8 +373,10 @@ func (p *planner) fault(m faultKind, target string, about int) fault {
 	}
 
 	switch m {
-	case kill, restart, reboot:
+	case kill, restart, reboot, failover, old:
 		f.lasts = p.between(50*time.Millisecond, 1500*time.Millisecond)
+	case lag:
+		f.lasts, f.amount = p.between(50*time.Millisecond, 1500*time.Millisecond), p.between(100*time.Millisecond, 4*time.Second)
 	case freeze:
 		f.lasts = p.between(300*time.Millisecond, 5*time.Second)
 	case second:

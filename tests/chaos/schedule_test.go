@@ -134,6 +134,12 @@ const (
 	sever   faultKind = "sever"   // a conductor reaches everything except Temporal, for as long
 	second  faultKind = "second"  // an agent reaches Temporal but no conductor, while a second one runs under its name
 
+	// A standby takes the place of PostgreSQL, which is killed and never comes back.
+	failover faultKind = "failover" // the standby has every commit
+	lag      faultKind = "lag"      // the standby lacks the commits of the last moments
+
+	old faultKind = "old" // an agent is killed, and its state directory is put back from an older copy
+
 	// What somebody may do to the run of an operation in Temporal.
 	terminate faultKind = "terminate"
 	reset     faultKind = "reset"
@@ -162,6 +168,7 @@ func services() []string { return []string{keystone, placement, nova, glance} }
 func processFaults() []faultKind { return []faultKind{kill, freeze, restart} }
 func linkFaults() []faultKind    { return []faultKind{cut, silence, delay} }
 func runFaults() []faultKind     { return []faultKind{terminate, reset} }
+func killingFaults() []faultKind { return []faultKind{kill, reboot, failover, lag, old} }
 func serviceFaults() []faultKind { return []faultKind{outage, slow, conflict, broken, busy, lost} }
 
 // fault is one fault, at a moment of a piece of work, with its duration.
@@ -172,15 +179,25 @@ type fault struct {
 	when      moment
 	after     time.Duration // how long after the moment
 	lasts     time.Duration
-	amount    time.Duration // size of a delay or of a clock's jump
+	amount    time.Duration // size of a delay or of a clock's jump; how far a standby is behind
 }
 
 // kills returns how many processes the fault kills.
 func (f fault) kills() int {
-	if f.faultKind == kill || f.faultKind == reboot {
+	if slices.Contains(killingFaults(), f.faultKind) {
 		return 1
 	}
 	return 0
+}
+
+// failsOver returns the fault of the round by which a standby takes the place of
+// PostgreSQL. There is at most one.
+func (r round) failsOver() (fault, bool) {
+	i := slices.IndexFunc(r.faults, func(f fault) bool { return f.faultKind == failover || f.faultKind == lag })
+	if i < 0 {
+		return fault{}, false
+	}
+	return r.faults[i], true
 }
 
 // The cluster that a schedule is for.

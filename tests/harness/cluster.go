@@ -2,13 +2,9 @@ package harness
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
-	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,7 +19,6 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/porttest"
-	"github.com/cyborg-project/cyborg/internal/postgres"
 )
 
 // Client is the name of the test itself as an end of links.
@@ -89,7 +84,8 @@ type Cluster struct {
 	dir      string   // everything lies below it
 	env      []string // of every process
 	options  ClusterOptions
-	records  string             // URL of the database, past the links
+	postgres *primary           // PostgreSQL
+	records  string             // URL of the database, past the links that are disturbed
 	temporal string             // address of Temporal, past the links
 	metrics  map[string]string  // addresses of the processes with HTTP endpoints, past the links, by name
 	cancel   context.CancelFunc // ends the supervision of the nodes
@@ -223,67 +219,11 @@ func (c *Cluster) link(t testing.TB, from, to, target string) string {
 	return link.Address()
 }
 
-// startPostgres runs PostgreSQL and makes Cyborg's database. fsync stays on, as
-// in production, unlike in other tests.
-func (c *Cluster) startPostgres(ctx context.Context, t testing.TB) {
-	t.Helper()
-	disk := c.disk(t, "postgres", filepath.Join(c.dir, "postgres"), 512<<20)
-	require.NoError(t, os.Chmod(disk, 0o711)) // PostgreSQL runs as an unprivileged user
-
-	config := postgres.Config{
-		Dir: filepath.Join(disk, "postgres"), TCP: true, Port: porttest.Ports(t, 1)[0], DieWithParent: true,
-		Settings: map[string]string{"max_wal_size": "128MB", "min_wal_size": "32MB"},
-	}
-
-	node := c.node("postgres", NodePostgres)
-	config.Run = func(cmd *exec.Cmd) error { return startClocked(cmd, node.clock()) }
-	node.launch = func(ctx context.Context) (*instance, error) {
-		server, err := postgres.Start(ctx, config, slog.New(slog.DiscardHandler))
-		if err != nil {
-			return nil, err
-		}
-
-		if c.records == "" {
-			if err := server.CreateDatabase(ctx, "cyborg"); err != nil {
-				return nil, errors.Join(err, server.Stop(ctx))
-			}
-			c.records = server.TCPURL("cyborg")
-		}
-
-		return &instance{
-			pid: server.PID(), done: server.Done(),
-			end: func() error { return server.Stop(context.WithoutCancel(ctx)) },
-			exit: func() (int, string) {
-				if err := server.Err(); err != nil {
-					return 1, err.Error()
-				}
-				return 0, "stopped"
-			},
-		}, nil
-	}
-
-	node.Log = filepath.Join(config.Dir, "postgres.log")
-
-	// The first run makes the database. It happens before the node is supervised,
-	// because it sets c.records, which others read without a lock from then on.
-	run, err := node.launch(ctx)
-	require.NoError(t, err)
-	require.NoError(t, run.end())
-
-	c.add(ctx, node)
-	running, stop := context.WithTimeout(ctx, startLimit)
-	defer stop()
-	Until(t, running, "running", func() error { _, err := c.now(running); return err })
-}
-
 // databaseFor returns the URL of the database for one of its clients, through a
 // link of that client.
 func (c *Cluster) databaseFor(t testing.TB, client string) string {
 	t.Helper()
-	u, err := url.Parse(c.records)
-	require.NoError(t, err)
-	u.Host = c.link(t, client, "postgres", u.Host)
-	return u.String()
+	return databaseURL(c.link(t, client, "postgres", c.postgres.socket()))
 }
 
 // program returns a node that runs one of Cyborg's binaries. An empty kind is for
@@ -372,7 +312,7 @@ func (c *Cluster) serverEnv(t testing.TB, name string) []string {
 // Temporal.
 func (c *Cluster) startAgent(ctx context.Context, t testing.TB, host string) {
 	t.Helper()
-	state := c.disk(t, host, filepath.Join(c.StateDir, "agents", host), 32<<20)
+	c.disk(t, host, filepath.Dir(c.agentState(host)), 32<<20)
 	images, park := filepath.Join(c.dir, "images", host), filepath.Join(c.parks, host)
 	for _, dir := range []string{images, park, c.NovaConfDir(host), filepath.Join(c.StateDir, "seconds")} {
 		require.NoError(t, os.MkdirAll(dir, 0o700))
@@ -403,7 +343,7 @@ func (c *Cluster) startAgent(ctx context.Context, t testing.TB, host string) {
 	c.metrics[host] = porttest.Address(t)
 	args := []string{"--host", host, "--root", c.root(host), "--image-dir", images, "--backends", "[" + backends + "]"}
 	c.add(ctx, c.program(t, host, NodeAgent, testAgent, env, append(slices.Clone(args),
-		"--state-dir", filepath.Join(state, "agent"), "--endpoints", strings.Join(endpoints, ","),
+		"--state-dir", c.agentState(host), "--endpoints", strings.Join(endpoints, ","),
 		"--temporal-address", c.link(t, host, "temporal", c.temporal), "--metrics-listen", c.metrics[host])...))
 
 	second := c.program(t, host+"-second", NodeAgent, testAgent, env, append(slices.Clone(args),

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"path/filepath"
 	"sync"
 	"time"
 )
@@ -16,11 +17,11 @@ type Link struct {
 	From, To string
 
 	listener net.Listener
-	target   string // the address that connections are passed on to
 
 	// mu guards the fields below, except for all.
-	mu    sync.Mutex
-	state linkState
+	mu     sync.Mutex
+	target string // the address that connections are passed on to; a path is that of a Unix socket
+	state  linkState
 	// changed is closed, and replaced, whenever the state changes. It wakes the
 	// transfers that wait in pass.
 	changed chan struct{}
@@ -87,6 +88,28 @@ func (l *Link) set(state linkState) {
 	}
 }
 
+// Move passes new connections on to another address, and resets the open ones,
+// as when an address moves to another machine.
+func (l *Link) Move(target string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.target = target
+	l.resetAll()
+}
+
+// dial connects to the target.
+func (l *Link) dial() (net.Conn, error) {
+	l.mu.Lock()
+	target := l.target
+	l.mu.Unlock()
+
+	network := "tcp"
+	if filepath.IsAbs(target) {
+		network = "unix"
+	}
+	return net.Dial(network, target) //nolint:noctx // the same machine answers at once
+}
+
 // resetAll resets every connection. The caller holds the lock.
 func (l *Link) resetAll() {
 	for conn := range l.conns {
@@ -145,7 +168,7 @@ func (l *Link) carry(near net.Conn) {
 		return
 	}
 
-	far, err := net.Dial("tcp", l.target) //nolint:noctx // loopback answers at once
+	far, err := l.dial()
 	if err != nil {
 		reset(near) // like a machine where nothing listens on the port
 		return
@@ -206,8 +229,8 @@ func (l *Link) pump(to, from net.Conn) {
 		}
 
 		if errors.Is(err, io.EOF) {
-			if tcp, ok := to.(*net.TCPConn); ok && l.pass() {
-				_ = tcp.CloseWrite() // it fails only where the connection was cut meanwhile
+			if half, ok := to.(interface{ CloseWrite() error }); ok && l.pass() {
+				_ = half.CloseWrite() // it fails only where the connection was cut meanwhile
 			}
 			return
 		}

@@ -99,7 +99,7 @@ func ofDoors() []mutant {
 			new: "id.services = &tls.Config{Certificates: []tls.Certificate{self}}",
 		},
 		{
-			breaks: "only this process is what it says under its own name", file: standalone + "engine/identity.go", pkg: standalone + "engine", test: "TestNoPortWithoutCertificate",
+			breaks: "only this process is what it says under its own name", file: standalone + "engine/identity.go", pkg: standalone + "engine", test: "TestTheNameInsideIsForThisProcess",
 			old: "if hello.ServerName == insideName {",
 			new: "if false {",
 		},

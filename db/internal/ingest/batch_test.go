@@ -3,6 +3,7 @@ package ingest
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -16,6 +17,7 @@ func TestSubmitReturnsWhenNothingIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		writing := make(chan struct{})
+		write := sync.OnceFunc(func() { close(writing) })
 		flush := func(_ context.Context, batch []int) ([]int, []error) {
 			<-writing
 			return make([]int, len(batch)), make([]error, len(batch))
@@ -25,6 +27,13 @@ func TestSubmitReturnsWhenNothingIsKept(t *testing.T) {
 		go g.run(running)
 
 		ctx, cancel := context.WithCancel(t.Context())
+		defer func() { // whatever has failed: who is left would keep the bubble
+			cancel()
+			write()
+			stop()
+			synctest.Wait()
+		}()
+
 		const callers = 3
 		returned := make(chan error, callers)
 		for n := range callers {
@@ -39,14 +48,11 @@ func TestSubmitReturnsWhenNothingIsKept(t *testing.T) {
 		synctest.Wait()
 		require.Empty(t, returned)
 
-		close(writing)
+		write()
 		synctest.Wait()
 		require.Len(t, returned, callers)
 		for range callers {
 			require.Error(t, <-returned)
 		}
-
-		stop()
-		synctest.Wait()
 	})
 }
