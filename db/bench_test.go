@@ -23,8 +23,8 @@ func cloud(t testing.TB, accelerators int) *records {
 	h := r.addHost(t, "h00000", 1)
 
 	r.exec(t, `
-		INSERT INTO hosts (name, boot_id, agent_version, report_seq, digest)
-		SELECT format('h%s', lpad(n::text, 5, '0')), 'b', '1', 1, 'd' FROM generate_series(1, $1::int - 1) AS n`, accelerators/each)
+		INSERT INTO hosts (name, boot_id, agent_version, report_seq, digest, heard_epoch)
+		SELECT format('h%s', lpad(n::text, 5, '0')), 'b', '1', 1, 'd', epoch_in_force() FROM generate_series(1, $1::int - 1) AS n`, accelerators/each)
 	r.exec(t, `
 		INSERT INTO backends (host, name, driver, state) SELECT name, 'fake', 'fake', 'ok' FROM hosts WHERE name <> 'h00000'`)
 	r.exec(t, `
