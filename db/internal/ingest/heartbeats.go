@@ -78,6 +78,35 @@ type heardHost struct {
 // something since, of which no report has come.
 const hasRecorded = "(h.boot_id = b.boot AND h.digest = b.digest AND b.digest <> '')"
 
+// heartbeatColumns has heartbeats as a statement takes them: an array for each
+// column.
+type heartbeatColumns struct {
+	senders                               []agentIdentity
+	names, instances, versions, addresses []string
+	starts, sent                          []time.Time
+	busy                                  []bool
+	uptimes                               []int64 // milliseconds
+	openings, followed                    []uuid.UUID
+	writes, followedWrites                []int64
+	present, boots                        []string
+}
+
+// columnsOf returns the columns of one heartbeat for each agent.
+func columnsOf(latest map[agentKey]*agentapi.Heartbeat) heartbeatColumns {
+	var c heartbeatColumns
+	for key, b := range latest {
+		c.senders = append(c.senders, agentIdentity{key.host, key.boot, key.instance, b.AgentVersion, b.Address, b.StartedAt})
+		c.names, c.boots, c.instances = append(c.names, key.host), append(c.boots, key.boot), append(c.instances, key.instance)
+		c.versions, c.addresses = append(c.versions, b.AgentVersion), append(c.addresses, b.Address)
+		c.starts, c.busy = append(c.starts, b.StartedAt), append(c.busy, b.Busy)
+		c.sent, c.uptimes = append(c.sent, b.SentAt), append(c.uptimes, b.Uptime.Milliseconds())
+		c.openings, c.writes = append(c.openings, b.Journal.Opening), append(c.writes, b.Journal.Writes)
+		c.followed, c.followedWrites = append(c.followed, b.Follows.Opening), append(c.followedWrites, b.Follows.Writes)
+		c.present = append(c.present, b.Present)
+	}
+	return c
+}
+
 // recordHeartbeats records heartbeats. It returns the hosts of the agents that
 // were accepted, and the errors for the agents that are refused.
 func (s *Store) recordHeartbeats(
@@ -98,27 +127,7 @@ func (s *Store) recordHeartbeats(
 		return nil, nil, nil
 	}
 
-	var (
-		senders                               []agentIdentity
-		names, instances, versions, addresses []string
-		starts, sent                          []time.Time
-		busy                                  []bool
-		uptimes                               []int64
-		openings, followed                    []uuid.UUID
-		writes, followedWrites                []int64
-		present, boots                        []string
-	)
-
-	for key, b := range latest {
-		senders = append(senders, agentIdentity{key.host, key.boot, key.instance, b.AgentVersion, b.Address, b.StartedAt})
-		names, instances = append(names, key.host), append(instances, key.instance)
-		versions, addresses = append(versions, b.AgentVersion), append(addresses, b.Address)
-		starts, busy = append(starts, b.StartedAt), append(busy, b.Busy)
-		sent, uptimes = append(sent, b.SentAt), append(uptimes, b.Uptime.Milliseconds())
-		openings, writes = append(openings, b.Journal.Opening), append(writes, b.Journal.Writes)
-		followed, followedWrites = append(followed, b.Follows.Opening), append(followedWrites, b.Follows.Writes)
-		present, boots = append(present, b.Present), append(boots, key.boot)
-	}
+	beats := columnsOf(latest)
 
 	// clock_offset is the agent's clock at the sending minus the database's clock
 	// now, so the time in transit makes it smaller.
@@ -155,8 +164,8 @@ func (s *Store) recordHeartbeats(
 		       (SELECT array_agg(address ORDER BY address) FROM duplicate_agents
 		        WHERE host = h.name AND `+records.Within("last_seen", "$8::interval")+`), (`+lastAssignment+`)
 		FROM beats b JOIN hosts h USING (name) WHERE h.name = ANY($1)`,
-		names, instances, versions, addresses, starts, busy, sent, s.db.Options.SilentAfter, uptimes,
-		openings, writes, followed, followedWrites, present, boots)
+		beats.names, beats.instances, beats.versions, beats.addresses, beats.starts, beats.busy, beats.sent, s.db.Options.SilentAfter,
+		beats.uptimes, beats.openings, beats.writes, beats.followed, beats.followedWrites, beats.present, beats.boots)
 	if err != nil {
 		return nil, nil, s.db.Failure(ctx, err)
 	}
@@ -172,8 +181,10 @@ func (s *Store) recordHeartbeats(
 		refused   []agentIdentity
 	)
 
-	_, err = pgx.ForEachRow(rows, []any{&n, &h.BootID, &h.Digest, &h.Generation, &h.JournalOpening, &h.JournalWrites, &h.heard, &duplicate, &h.duplicates, &last}, func() error {
-		sender := senders[n-1]
+	_, err = pgx.ForEachRow(rows, []any{
+		&n, &h.BootID, &h.Digest, &h.Generation, &h.JournalOpening, &h.JournalWrites, &h.heard, &duplicate, &h.duplicates, &last,
+	}, func() error {
+		sender := beats.senders[n-1]
 		if duplicate {
 			refused = append(refused, sender)
 		} else {
