@@ -12,23 +12,24 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
-// BenchmarkGrants compares operations whose steps are signed with the same
-// operations of a second standalone that signs none. A few of each run at a
-// time, in turn. One operation of the benchmark is one of each.
+// BenchmarkGrants compares operations whose hosts obey signed steps only with the
+// same operations of a second standalone, whose hosts obey whoever writes to
+// Temporal. A few of each run at a time, in turn. One operation of the benchmark
+// is one of each.
 func BenchmarkGrants(b *testing.B) {
 	for _, clients := range []int{1, 8, 32} {
 		b.Run(fmt.Sprintf("clients=%d", clients), func(b *testing.B) { grants(b, clients) })
 	}
 }
 
-// grants runs b.N operations of each kind with grants, and as many without. It
-// starts two new standalones whenever all accelerators have been provisioned.
+// grants runs b.N operations of each kind with grants required, and as many with
+// grants off. It starts two new standalones whenever all accelerators have been provisioned.
 func grants(b *testing.B, clients int) {
 	b.Helper()
 	round := min(4*clients, cards)
-	compared := make([][]*contestant, len(operationTable)) // for each operation: without grants, and with them
+	compared := make([][]*contestant, len(operationTable)) // for each operation: grants off, and required
 	for n, name := range operationTable {
-		compared[n] = []*contestant{{name: name + "-unsigned"}, {name: name}}
+		compared[n] = []*contestant{{name: name + "-unchecked"}, {name: name}}
 	}
 
 	b.StopTimer()
