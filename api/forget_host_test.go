@@ -39,7 +39,7 @@ func TestForgetHost(t *testing.T) {
 	conn, err := pgx.Connect(t.Context(), h.url)
 	require.NoError(t, err)
 	defer conn.Close(t.Context())
-	_, err = conn.Exec(t.Context(), "UPDATE hosts SET last_seen = now() - interval '1 minute'")
+	_, err = conn.Exec(t.Context(), "UPDATE hosts SET last_seen = now() - interval '1 hour'")
 	require.NoError(t, err)
 
 	ada.do("DELETE", "/v1/hosts/h1", nil).expect(http.StatusNoContent)
@@ -94,7 +94,7 @@ func TestForgottenHostWithHighNumbers(t *testing.T) {
 	conn, err := pgx.Connect(t.Context(), h.url)
 	require.NoError(t, err)
 	defer conn.Close(t.Context())
-	_, err = conn.Exec(t.Context(), "UPDATE hosts SET last_seen = now() - interval '1 minute'")
+	_, err = conn.Exec(t.Context(), "UPDATE hosts SET last_seen = now() - interval '1 hour'")
 	require.NoError(t, err)
 	h.as(adminToken).do("DELETE", "/v1/hosts/h1", nil).expect(http.StatusNoContent)
 

@@ -63,16 +63,20 @@ func withTokens(config *api.Config) {
 	}
 }
 
+// defaults are the store's options of most tests. No host falls silent by itself,
+// however slow the machine is.
+func defaults() db.Options { return db.Options{SilentAfter: 25 * time.Minute} }
+
 // setup serves the API over a database of its own.
 func setup(t testing.TB, options ...func(*api.Config)) *harness {
 	t.Helper()
-	return setupOf(t, db.Options{}, func(*api.Deps) {}, options...)
+	return setupOf(t, defaults(), func(*api.Deps) {}, options...)
 }
 
 // setupWith is setup with changed dependencies.
 func setupWith(t testing.TB, change func(deps *api.Deps)) *harness {
 	t.Helper()
-	return setupOf(t, db.Options{}, change)
+	return setupOf(t, defaults(), change)
 }
 
 // setupOf is setup with options of the store and with changed dependencies.

@@ -35,7 +35,7 @@ func (r *reply) retryAfter() int {
 func TestSlowOperationsAreShed(t *testing.T) {
 	t.Parallel()
 	h := setup(t, func(config *api.Config) {
-		config.Operate.MaxInFlight, config.Limits.QueueWait, config.Operate.InFlightHold = 2, 50*time.Millisecond, time.Minute
+		config.Operate.MaxInFlight, config.Limits.QueueWait, config.Operate.InFlightHold = 2, 50*time.Millisecond, time.Hour
 	})
 
 	accelerators := h.host("h1", 4)

@@ -470,7 +470,7 @@ func TestRepeatedBind(t *testing.T) {
 func TestRepeatedBindDuringABind(t *testing.T) {
 	t.Parallel()
 	instance := uuid.New()
-	h := setupOf(t, db.Options{},
+	h := setupOf(t, defaults(),
 		func(deps *api.Deps) { deps.Instances = instances{instance: {project: "tenant", scheduled: true}} },
 		func(c *api.Config) { c.V2.BindWait = poll })
 	accelerator := h.ready("first")
@@ -630,7 +630,7 @@ func TestL3BindTimeoutUnderFullLoad(t *testing.T) {
 func TestBindWhileNovaDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	mute := muteInstances{asked: make(chan struct{}, 1)}
-	h := setupOf(t, db.Options{}, func(deps *api.Deps) { deps.Instances = mute },
+	h := setupOf(t, defaults(), func(deps *api.Deps) { deps.Instances = mute },
 		func(c *api.Config) { c.V2.BindTimeout = 16 * time.Second })
 
 	accelerator := h.ready("first")

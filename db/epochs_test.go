@@ -318,7 +318,9 @@ func TestFeedOfADatabaseThatWasRestoredBeforeTheMigration(t *testing.T) {
 		DROP FUNCTION number_transaction, begin_feed_epoch, feed_base, unreadable_from; DROP TABLE feed_epochs;
 		DROP TABLE host_identities, forgotten_handles; DROP FUNCTION host_identities_changed;
 		DROP FUNCTION journals_lost; ALTER TABLE hosts DROP COLUMN journal_opening, DROP COLUMN journal_writes, DROP COLUMN uptime; DROP TABLE grant_keys;
-		DROP FUNCTION epoch_in_force, unheard_for; ALTER TABLE hosts DROP COLUMN heard_epoch`)
+		DROP FUNCTION epoch_in_force, unheard_for; ALTER TABLE hosts DROP COLUMN heard_epoch;
+		DROP TRIGGER uninstall_pending_changed ON deployables; DROP FUNCTION uninstall_pending_changed;
+		ALTER TABLE deployables DROP COLUMN uninstall_pending_since; DROP TABLE forgotten_installs`)
 	_, err := db.Migrate(t.Context(), r.url)
 	require.NoError(t, err)
 

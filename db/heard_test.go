@@ -191,7 +191,7 @@ func TestASilentHostIsNotWaitedFor(t *testing.T) {
 	attach := r.admit(t, toAttach(card.UUID, instance("vm1"))).ID // this begins the epoch
 	r.requireWaiting(t, attach)
 
-	r.exec(t, "UPDATE feed_epochs SET began_at = began_at - interval '1 minute'")
+	r.exec(t, "UPDATE feed_epochs SET began_at = began_at - interval '1 hour'")
 	_, err := r.Begin(t.Context(), runOf(attach))
 	require.NoError(t, err)
 	r.end(t, cyborg.Work{Operation: attach}, cyborg.OperationFailed)

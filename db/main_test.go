@@ -42,8 +42,9 @@ func newRecords(t testing.TB) *records {
 	return newRecordsWith(t, defaults())
 }
 
-// defaults are the options of most tests.
-func defaults() db.Options { return db.Options{} }
+// defaults are the options of most tests. No host falls silent by itself, however
+// slow the machine is.
+func defaults() db.Options { return db.Options{SilentAfter: 25 * time.Minute} }
 
 // newRecordsWith opens a store with options on a new database, which is a copy
 // of a migrated one.
@@ -179,10 +180,10 @@ func (h *host) beat() agentapi.Heartbeat {
 	}
 }
 
-// fall makes the host silent: it was heard last a minute ago.
+// fall makes the host silent: it was heard last an hour ago.
 func (h *host) fall(t testing.TB) {
 	t.Helper()
-	h.records.exec(t, "UPDATE hosts SET last_seen = now() - interval '1 minute' WHERE name = $1", h.name)
+	h.records.exec(t, "UPDATE hosts SET last_seen = now() - interval '1 hour' WHERE name = $1", h.name)
 }
 
 // accelerators are those of a host, by the driver's names.

@@ -39,7 +39,7 @@ func setupGlance(t *testing.T, config agents.Config) *inGlance {
 	g.id = g.glance.Add(g.image, nil)
 	g.harness = setupWith(t, config, glance.New(g.glance, glance.Options{Max: 1 << 20}))
 	g.operation = g.programming(cyborg.GlanceImage(g.id).Source, true)
-	g.path = g.grant(t, "a-secret", time.Minute)
+	g.path = g.grant(t, "a-secret", time.Hour)
 	return g
 }
 
@@ -112,7 +112,7 @@ func TestOneTimeURLIsRefused(t *testing.T) {
 	refused(cyborg.ErrInvalid, workflows.ImagesPath+g.operation.String())
 	refused(cyborg.ErrInvalid, workflows.ImagesPath+"x?key=a-secret")
 
-	g.grant(t, "later-secret", time.Minute)
+	g.grant(t, "later-secret", time.Hour)
 	refused(cyborg.ErrChanged, g.path)
 
 	short := g.grant(t, "short-secret", time.Millisecond)
@@ -121,7 +121,7 @@ func TestOneTimeURLIsRefused(t *testing.T) {
 		return response.StatusCode == http.StatusConflict
 	}, 5*time.Minute, 5*time.Millisecond, "each use makes it good for another moment only")
 
-	path := g.grant(t, "last-secret", time.Minute)
+	path := g.grant(t, "last-secret", time.Hour)
 	g.glance.Fail(glancetest.Failure{Status: http.StatusServiceUnavailable})
 	require.NotContains(t, refused(cyborg.ErrUnavailable, path), "secret")
 	g.glance.Remove(g.id)
@@ -133,7 +133,7 @@ func TestOneTimeURLIsRefused(t *testing.T) {
 	refused(cyborg.ErrChanged, path)
 
 	_, err := g.store.GrantImage(t.Context(), db.Run{Operation: g.operation, ID: "run"}, db.ImageURL{
-		Operation: g.operation, Accelerator: uuid.New(), Host: "h1", Valid: time.Minute,
+		Operation: g.operation, Accelerator: uuid.New(), Host: "h1", Valid: time.Hour,
 	}, "too-late")
 	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err))
 }
@@ -167,7 +167,7 @@ func TestImagesAreServedToTheHostsAgentOnly(t *testing.T) {
 	served(web, byOperation)
 	op, err := g.store.Operation(t.Context(), g.operation)
 	require.NoError(t, err)
-	named := g.grant(t, workflows.ImageName(g.operation, uuid.MustParse(op.Subjects[0].ID)), time.Minute)
+	named := g.grant(t, workflows.ImageName(g.operation, uuid.MustParse(op.Subjects[0].ID)), time.Hour)
 	refused(g.harness, http.MethodGet, named)
 
 	// This release's agent has one, and needs it.
@@ -235,7 +235,7 @@ func TestOneTimeURLIsValidForOneHost(t *testing.T) {
 	image := cyborg.GlanceImage(g.id)
 	image.SHA256 = anySum
 	_, err = without.store.GrantImage(t.Context(), db.Run{Operation: operation, ID: "run"}, db.ImageURL{
-		Operation: operation, Accelerator: uuid.MustParse(op.Subjects[0].ID), Host: "h1", Asked: image, Image: image, Size: 1, Valid: time.Minute,
+		Operation: operation, Accelerator: uuid.MustParse(op.Subjects[0].ID), Host: "h1", Asked: image, Image: image, Size: 1, Valid: time.Hour,
 	}, "s")
 	require.NoError(t, err)
 
