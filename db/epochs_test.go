@@ -320,7 +320,8 @@ func TestFeedOfADatabaseThatWasRestoredBeforeTheMigration(t *testing.T) {
 		DROP FUNCTION journals_lost; ALTER TABLE hosts DROP COLUMN journal_opening, DROP COLUMN journal_writes, DROP COLUMN uptime; DROP TABLE grant_keys;
 		DROP FUNCTION epoch_in_force, unheard_for; ALTER TABLE hosts DROP COLUMN heard_epoch;
 		DROP TRIGGER uninstall_pending_changed ON deployables; DROP FUNCTION uninstall_pending_changed;
-		ALTER TABLE deployables DROP COLUMN uninstall_pending_since; DROP TABLE forgotten_installs`)
+		ALTER TABLE deployables DROP COLUMN uninstall_pending_since; DROP TABLE forgotten_installs;
+		DROP TABLE pending_settlements`)
 	_, err := db.Migrate(t.Context(), r.url)
 	require.NoError(t, err)
 

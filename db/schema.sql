@@ -520,6 +520,20 @@ CREATE INDEX operations_to_notify ON operations USING btree (admitted_at, id) WH
 CREATE TRIGGER operations_inserted AFTER INSERT ON operations REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION operations_inserted();
 CREATE TRIGGER operations_updated AFTER UPDATE ON operations REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION operations_updated();
 
+CREATE TABLE pending_settlements (
+    host text NOT NULL,
+    backend text NOT NULL,
+    handle text NOT NULL,
+    deployable text NOT NULL,
+    accelerator uuid,
+    attach boolean NOT NULL,
+    first_assignment bigint NOT NULL,
+    assignment bigint NOT NULL,
+    event jsonb NOT NULL,
+    CONSTRAINT pending_settlements_pkey PRIMARY KEY (host, backend, handle),
+    CONSTRAINT pending_settlements_host_fkey FOREIGN KEY (host) REFERENCES hosts(name) ON DELETE CASCADE
+);
+
 CREATE TABLE placement_drift (
     host text NOT NULL,
     class text NOT NULL,

@@ -42,7 +42,7 @@ const tellsJournal = `coalesce(h.journal_opening = b.opening AND h.journal_write
 func queueLostJournals(tx pgx.Tx, reports []agentapi.Report, which []int, known map[string]hostRow) {
 	var lost []string
 	for _, i := range which {
-		if r, host := &reports[i], known[reports[i].Host]; r.Forgot && r.Journal.Opening != host.journal().Opening {
+		if r := &reports[i]; hasForgotten(r, known[r.Host]) {
 			lost = append(lost, r.Host)
 		}
 	}
@@ -50,6 +50,12 @@ func queueLostJournals(tx pgx.Tx, reports []agentapi.Report, which []int, known 
 	if len(lost) > 0 {
 		records.Queue(tx, "SELECT journals_lost($1)", lost)
 	}
+}
+
+// hasForgotten reports whether the agent has emptied its journal since what is known of
+// its host.
+func hasForgotten(r *agentapi.Report, host hostRow) bool {
+	return r.Forgot && r.Journal.Opening != host.journal().Opening
 }
 
 // openingOf returns the process that has opened the journal of a report, or nil

@@ -361,6 +361,7 @@ func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []agentapi.R
 		}
 	}
 	queueLostJournals(tx, reports, recorded, known)
+	queueCorrected(tx, reports, recorded, known, written)
 
 	replies := make([]agentapi.ReportReply, len(reports))
 	var refused []int // indexes of the reports that were not accepted

@@ -196,10 +196,17 @@ func (s *Store) Decide(ctx context.Context, d Disagreement) (Disagreement, error
 		if err == nil && claimed {
 			err = cyborg.Errorf(cyborg.ErrChanged, "an operation works on %s of host %s", d.Deployable, d.Host)
 		}
-		if err != nil || decided.Recorded != "" || decided.Handle.UUID == uuid.Nil {
+		if err != nil {
 			return err
 		}
-		return keepFree(ctx, tx, &decided)
+
+		if decided.Recorded == "" && decided.Handle.UUID != uuid.Nil {
+			if err := keepFree(ctx, tx, &decided); err != nil {
+				return err
+			}
+		}
+		queuePending(tx, &decided)
+		return nil
 	})
 	if err != nil {
 		return Disagreement{}, err
@@ -335,33 +342,4 @@ func settleHandles(ctx context.Context, tx pgx.Tx, host string, settled []Disagr
 
 	inventory.QueueSettle(tx, free)
 	return nil
-}
-
-// tellSettled writes an event for each attachment that its host has corrected.
-// A correction need not change anything in the records, so no trigger would
-// write it. The number of the decision keeps a repeat from telling it twice. Where
-// an agent is too old to say whether it had to change anything, what its journal had
-// said decides, and the number of the report keeps a later decision from telling it
-// again that was made before the host has reported the correction.
-func tellSettled(ctx context.Context, tx pgx.Tx, host string, settled []Disagreement) error {
-	batch := &pgx.Batch{}
-	for _, d := range settled {
-		now, corrected := "detached", d.Journal != ""
-		if d.Attach {
-			now, corrected = "attached", d.Journal != cyborg.AttachmentDone
-		}
-
-		if d.Changed != nil {
-			corrected = *d.Changed
-		}
-
-		if corrected {
-			batch.Queue("SELECT attachment_settled($1, $2, $3)", host, zeronull.UUID(d.Accelerator), map[string]any{
-				"identity": d.Handle.Identity, "deployable": d.Deployable, "now": now, "journal": d.Journal, "recorded": d.Recorded,
-				"assignment": d.Assignment, "report": d.Report,
-			})
-		}
-	}
-
-	return tx.SendBatch(ctx, batch).Close()
 }
