@@ -6,7 +6,7 @@ import "slices"
 // relies on what it breaks, and nobody would see it in the code at a glance.
 func mutants() []mutant {
 	return slices.Concat(ofJournal(), ofWorkflows(), ofRecords(), ofFeed(), ofWaker(), ofAgents(), ofHeartbeats(), ofTheAPI(), ofReports(), ofDoors(), ofEnrollment(),
-		ofOldJournals(), ofGrants(), ofRaces(), ofWrongCertificates(), ofUninstalls())
+		ofOldJournals(), ofGrants(), ofRaces(), ofWrongCertificates(), ofUninstalls(), ofPendingSettlements())
 }
 
 // ofJournal are about what the journal and the files below it keep.
@@ -598,7 +598,7 @@ func ofRecords() []mutant {
 			new:  "tx, host, observations[:0], handles); err != nil {",
 		},
 		{
-			breaks: "what a host need not change is not told", file: operation + "disagreements.go", pkg: pkg,
+			breaks: "what a host need not change is not told", file: operation + "pending_settlements.go", pkg: pkg,
 			test: "TestSettledIsToldOnce",
 			old:  "corrected = *d.Changed",
 			new:  "corrected = true",
@@ -606,8 +606,8 @@ func ofRecords() []mutant {
 		{
 			breaks: "nobody gets what is to be detached", file: operation + "disagreements.go", pkg: pkg,
 			test: "TestNobodyGetsWhatIsToBeDetached",
-			old:  "return keepFree(ctx, tx, &decided)",
-			new:  "return nil",
+			old:  "if err := keepFree(ctx, tx, &decided); err != nil {",
+			new:  "if err := error(nil); err != nil {",
 		},
 		{
 			breaks: "a settlement leaves what a later operation has left", file: operation + "disagreements.go", pkg: pkg,
@@ -1254,6 +1254,64 @@ func ofUninstalls() []mutant {
 			breaks: "Reconcile retires what is back", file: "activities/conductor/reconcile.go", pkg: "activities/conductor", test: "TestPendingUninstalls",
 			old: "out.Retired, err = a.retirePending(ctx, in.Limits)",
 			new: "err = nil",
+		},
+	}
+}
+
+// ofPendingSettlements are about corrections of attachments whose answer was lost.
+func ofPendingSettlements() []mutant {
+	const (
+		decisions = "db/internal/operation/pending_settlements.go"
+		merges    = "db/internal/ingest/pending_settlements.go"
+		pkg       = "db"
+	)
+
+	return []mutant{
+		{
+			breaks: "the next report tells a correction whose answer was lost", file: "db/internal/ingest/reports.go", pkg: pkg,
+			test: "TestSettledIsToldAfterALostAnswer",
+			old:  "\tqueueCorrected(tx, reports, recorded, known, written)\n",
+			new:  "",
+		},
+		{
+			breaks: "only a report whose journal agrees does so", file: merges, pkg: pkg, test: "TestSettledIsToldAfterALostAnswer",
+			old: "p.attach = EXISTS (",
+			new: "p.attach OR p.attach = EXISTS (",
+		},
+		{
+			breaks: "the next decision tells a correction whose answer was lost", file: decisions, pkg: pkg, test: "TestSettledIsToldByTheNextDecision",
+			old: "THEN EXCLUDED.assignment ELSE p.first_assignment END",
+			new: "THEN EXCLUDED.assignment ELSE EXCLUDED.assignment END",
+		},
+		{
+			breaks: "an answer ends what was pending", file: decisions, pkg: pkg, test: "TestWhatWasNotSettledIsNotTold",
+			old: "AND first_assignment <= $6",
+			new: "AND first_assignment < $6",
+		},
+		{
+			breaks: "a decision is pending where there is something to correct", file: decisions, pkg: pkg, test: "TestWhatWasNotSettledIsNotTold",
+			old: "if !d.journalDiffers() {",
+			new: "if false {",
+		},
+		{
+			breaks: "a report from before the host heard of a decision tells no correction", file: merges, pkg: pkg, test: "TestWhatWasNotSettledIsNotTold",
+			old: "r.assignment >= p.first_assignment AND",
+			new: "r.assignment > 0 AND",
+		},
+		{
+			breaks: "a report after a later operation tells no correction", file: merges, pkg: pkg, test: "TestWhatWasNotSettledIsNotTold",
+			old: " AND NOT r.emptied AND NOT `+LaterOperation+` AS corrected",
+			new: " AND NOT r.emptied AS corrected",
+		},
+		{
+			breaks: "neither does a decision after one", file: decisions, pkg: pkg, test: "TestWhatWasNotSettledIsNotTold",
+			old: "first_assignment = CASE WHEN `+ingest.LaterOperation+` THEN",
+			new: "first_assignment = CASE WHEN false THEN",
+		},
+		{
+			breaks: "a report with a journal that was emptied tells no correction", file: merges, pkg: pkg, test: "TestWhatWasNotSettledIsNotTold",
+			old: " AND NOT r.emptied AND NOT `",
+			new: " AND NOT `",
 		},
 	}
 }
