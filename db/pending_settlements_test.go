@@ -38,9 +38,9 @@ func (r *records) answered(t *testing.T, settled map[string]db.Disagreement, cha
 	}
 }
 
-// hasSettled sends a report with this journal, made after the host has heard of the
+// reportAfter sends a report with this journal, made after the host has heard of the
 // decisions.
-func (h *host) hasSettled(t *testing.T, decided map[string]db.Disagreement, journal ...agentapi.Attachment) {
+func (h *host) reportAfter(t *testing.T, decided map[string]db.Disagreement, journal ...agentapi.Attachment) {
 	t.Helper()
 	h.content.Attachments = journal
 	report := h.next()
@@ -83,12 +83,13 @@ func TestSettledIsToldAfterALostAnswer(t *testing.T) {
 	decided := r.decideAll(t)
 	require.Len(t, decided, 5)
 	require.Empty(t, r.told(t))
-	h.report(t)
-	require.Empty(t, r.told(t), "the host has settled nothing yet")
+	h.content.Backends[0].Options = map[string]any{"something": "else"}
+	h.reportAfter(t, decided, h.content.Attachments...)
+	require.Empty(t, r.told(t), "it has settled nothing yet")
 
 	now := h.content.Attachments[3]
 	now.State = cyborg.AttachmentDone
-	h.hasSettled(t, decided, now)
+	h.reportAfter(t, decided, now)
 
 	want := []string{
 		"accelerator card0.0 detached not attached left", "accelerator card1.0 detached not attached left",
@@ -125,7 +126,7 @@ func TestSettledIsToldByTheNextDecision(t *testing.T) {
 	require.Equal(t, want, r.told(t))
 
 	r.answered(t, second, false) // repeated
-	h.hasSettled(t, second)
+	h.reportAfter(t, second)
 	require.Equal(t, want, r.told(t))
 }
 
@@ -136,28 +137,33 @@ func TestWhatWasNotSettledIsNotTold(t *testing.T) {
 
 	for name, after := range map[string]func(t *testing.T, r *records, h *host, id uuid.UUID, decided map[string]db.Disagreement){
 		"it was so at the first decision": func(t *testing.T, r *records, h *host, _ uuid.UUID, decided map[string]db.Disagreement) {
+			t.Helper()
 			r.answered(t, decided, false)
-			h.hasSettled(t, decided)
+			h.reportAfter(t, decided)
 		},
 		"the host has not heard of the decision": func(t *testing.T, r *records, h *host, _ uuid.UUID, decided map[string]db.Disagreement) {
+			t.Helper()
 			before := decided["card0"]
 			before.Assignment--
-			h.hasSettled(t, map[string]db.Disagreement{"card0": before})
+			h.reportAfter(t, map[string]db.Disagreement{"card0": before})
 			h.content.Backends[0].Options = map[string]any{"something": "else"}
-			h.hasSettled(t, decided)
+			h.reportAfter(t, decided)
 			r.answered(t, r.decideAll(t), false)
 		},
 		"a later operation": func(t *testing.T, r *records, h *host, id uuid.UUID, decided map[string]db.Disagreement) {
+			t.Helper()
 			r.do(t, toDetach(id, nil), cyborg.OperationSucceeded)
-			h.hasSettled(t, decided)
+			h.reportAfter(t, decided)
 		},
 		"a later operation, before the next decision": func(t *testing.T, r *records, h *host, id uuid.UUID, _ map[string]db.Disagreement) {
+			t.Helper()
 			r.do(t, toDetach(id, nil), cyborg.OperationNeedsOperator)
 			next := r.decideAll(t)
 			r.answered(t, next, false)
-			h.hasSettled(t, next)
+			h.reportAfter(t, next)
 		},
-		"a journal that was lost": func(t *testing.T, r *records, h *host, _ uuid.UUID, decided map[string]db.Disagreement) {
+		"a journal that was lost": func(t *testing.T, _ *records, h *host, _ uuid.UUID, decided map[string]db.Disagreement) {
+			t.Helper()
 			h.content.Attachments = nil
 			report := h.next()
 			report.Assignment, report.Journal = decided["card0"].Assignment, cyborg.JournalPosition{Opening: uuid.New(), Writes: 1}
@@ -189,7 +195,7 @@ func TestWhatWasNotSettledIsNotTold(t *testing.T) {
 		r.decideAll(t)
 		decided := r.decideAll(t)
 		h.content.Backends[0].Options = map[string]any{"something": "else"}
-		h.hasSettled(t, decided)
+		h.reportAfter(t, decided)
 		r.answered(t, decided, false)
 		require.Empty(t, r.told(t))
 	})
@@ -203,7 +209,7 @@ func TestWhatWasNotSettledIsNotTold(t *testing.T) {
 		decided := r.decideAll(t)
 		h.ago(t, time.Hour)
 		require.NoError(t, r.ForgetHost(t.Context(), "h1", alice()))
-		h.hasSettled(t, decided)
+		h.reportAfter(t, decided)
 		require.Empty(t, r.told(t))
 	})
 }

@@ -1275,8 +1275,8 @@ func ofPendingSettlements() []mutant {
 		},
 		{
 			breaks: "only a report whose journal agrees does so", file: merges, pkg: pkg, test: "TestSettledIsToldAfterALostAnswer",
-			old: "p.attach = EXISTS (",
-			new: "p.attach OR p.attach = EXISTS (",
+			old: "(r.emptied OR",
+			new: "(true OR",
 		},
 		{
 			breaks: "the next decision tells a correction whose answer was lost", file: decisions, pkg: pkg, test: "TestSettledIsToldByTheNextDecision",
@@ -1306,7 +1306,7 @@ func ofPendingSettlements() []mutant {
 		{
 			breaks: "neither does a decision after one", file: decisions, pkg: pkg, test: "TestWhatWasNotSettledIsNotTold",
 			old: "first_assignment = CASE WHEN `+ingest.LaterOperation+` THEN",
-			new: "first_assignment = CASE WHEN false THEN",
+			new: "first_assignment = CASE WHEN false AND `+ingest.LaterOperation+` THEN",
 		},
 		{
 			breaks: "a report with a journal that was emptied tells no correction", file: merges, pkg: pkg, test: "TestWhatWasNotSettledIsNotTold",
