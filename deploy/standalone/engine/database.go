@@ -94,32 +94,34 @@ func sqlState(err error) string {
 
 // sqlConfig returns the configuration of one of Temporal's stores. By itself
 // Temporal would build a URL from parts, which cannot hold a Unix socket or
-// every password. So it is given a function that connects.
-func sqlConfig(urlOf func(string) string, database string, maxConns int) *config.SQL {
+// every password. So it is given a function that connects, and only to this
+// timeline.
+func sqlConfig(urlOf func(string) string, database string, maxConns int, on *timeline) *config.SQL {
 	return &config.SQL{
 		PluginName: postgresql.PluginNamePGX, DatabaseName: database,
 		ConnectProtocol: "tcp", ConnectAddr: "localhost", // Temporal requires both and uses neither
-		Connect: func(*config.SQL) (*sqlx.DB, error) { return connect(urlOf(database), maxConns) },
+		Connect: func(*config.SQL) (*sqlx.DB, error) { return connect(urlOf(database), maxConns, on) },
 	}
 }
 
 // connect opens a pool of connections for Temporal. Its settings are those of
 // Temporal's own plugin (common/persistence/sql/sqlplugin/postgresql, session
 // and driver). Temporal calls it without a context.
-func connect(databaseURL string, maxConns int) (*sqlx.DB, error) {
+func connect(databaseURL string, maxConns int, on *timeline) (*sqlx.DB, error) {
 	cfg, err := pgx.ParseConfig(databaseURL)
 	if err != nil {
 		return nil, err
 	}
 
 	cfg.RuntimeParams["application_name"] = "temporal"
-	durationsAreNumbers := func(_ context.Context, conn *pgx.Conn) error {
+	prepare := func(ctx context.Context, conn *pgx.Conn) error {
+		// Durations are numbers.
 		conn.TypeMap().RegisterDefaultPgType(time.Duration(0), "int8")
 		conn.TypeMap().RegisterDefaultPgType((*time.Duration)(nil), "int8")
-		return nil
+		return on.check(ctx, conn)
 	}
 
-	db := sqlx.NewDb(sql.OpenDB(stdlib.GetConnector(*cfg, stdlib.OptionAfterConnect(durationsAreNumbers))), "pgx")
+	db := sqlx.NewDb(sql.OpenDB(stdlib.GetConnector(*cfg, stdlib.OptionAfterConnect(prepare))), "pgx")
 	db.SetMaxOpenConns(maxConns)
 	db.SetMaxIdleConns(maxConns)
 	db.SetConnMaxLifetime(time.Hour)

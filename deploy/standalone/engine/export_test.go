@@ -45,7 +45,7 @@ func StartWithoutAuth(ctx context.Context, cfg Config) (address string, stop fun
 	}
 
 	tuned := newTuning()
-	if server, err = temporal.NewServer(optionsWithoutAuth(cfg, addrs, tuned, newLogger(log))...); err != nil {
+	if server, err = temporal.NewServer(optionsWithoutAuth(cfg, addrs, held.timeline, tuned, newLogger(log))...); err != nil {
 		return "", nil, errors.Join(err, stop())
 	}
 	if err := server.Start(); err != nil {

@@ -34,10 +34,11 @@ const (
 // lock is an advisory lock of PostgreSQL, which ends with its session. After
 // that, keep takes it again.
 type lock struct {
-	url     string
-	session *pgx.Conn          // used only by the goroutine of keep while that runs
-	stop    context.CancelFunc // ends the goroutine of keep
-	kept    sync.WaitGroup     // the goroutine of keep
+	url      string
+	timeline *timeline          // where the lock was first taken
+	session  *pgx.Conn          // used only by the goroutine of keep while that runs
+	stop     context.CancelFunc // ends the goroutine of keep
+	kept     sync.WaitGroup     // the goroutine of keep
 }
 
 // acquire takes the lock. The error is of kind ErrClaimed if another engine has
@@ -48,7 +49,11 @@ func acquire(ctx context.Context, databaseURL string) (*lock, error) {
 		return nil, err
 	}
 
-	if err := l.take(ctx, lockWait); err != nil {
+	var err error
+	if l.timeline, err = currentTimeline(ctx, l.session); err == nil {
+		err = l.take(ctx, lockWait)
+	}
+	if err != nil {
 		l.release(ctx)
 		return nil, err
 	}
@@ -136,10 +141,15 @@ func (l *lock) keep(lost func(message string), log *slog.Logger) {
 }
 
 // regain opens a new session and takes the lock. It fails while PostgreSQL
-// cannot be reached; keep then tries again.
+// cannot be reached, or is on another timeline; keep then tries again.
 func (l *lock) regain(ctx context.Context) error {
 	l.close(ctx)
 	if err := l.connect(ctx); err != nil {
+		return err
+	}
+
+	if err := l.timeline.check(ctx, l.session); err != nil {
+		l.close(ctx) // the next look must not take it for one with the lock
 		return err
 	}
 	return l.take(ctx, lockPatience)

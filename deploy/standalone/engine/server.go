@@ -29,7 +29,7 @@ const (
 
 // serverOptions returns the options that Temporal is started with: mutual TLS and
 // the guard besides the others.
-func serverOptions(cfg Config, addrs addresses, id *identity, tuned *tuning, log *logger) ([]temporal.ServerOption, error) {
+func serverOptions(cfg Config, addrs addresses, id *identity, on *timeline, tuned *tuning, log *logger) ([]temporal.ServerOption, error) {
 	guard, err := temporalauth.New(temporalauth.Config{
 		TrustDomain: cfg.TrustDomain, Namespace: cfg.Namespace, SealKey: id.sealKey, Self: id.checksum, Refuse: id.refuse(cfg.Refuse), Log: log.out,
 	})
@@ -37,16 +37,16 @@ func serverOptions(cfg Config, addrs addresses, id *identity, tuned *tuning, log
 		return nil, err
 	}
 
-	options := append(optionsWithoutAuth(cfg, addrs, tuned, log), temporal.WithTLSConfigFactory(id))
+	options := append(optionsWithoutAuth(cfg, addrs, on, tuned, log), temporal.WithTLSConfigFactory(id))
 	return append(options, guard.Options()...), nil
 }
 
 // optionsWithoutAuth returns the options of a Temporal that speaks plain gRPC and
 // obeys everybody. Temporal is started with no others only by the benchmark of
 // what TLS and the guard cost.
-func optionsWithoutAuth(cfg Config, addrs addresses, tuned *tuning, log *logger) []temporal.ServerOption {
+func optionsWithoutAuth(cfg Config, addrs addresses, on *timeline, tuned *tuning, log *logger) []temporal.ServerOption {
 	return []temporal.ServerOption{
-		temporal.WithConfig(serverConfig(cfg, addrs)),
+		temporal.WithConfig(serverConfig(cfg, addrs, on)),
 		temporal.ForServices(temporal.DefaultServices),
 		temporal.WithStaticHosts(map[primitives.ServiceName]static.Hosts{
 			primitives.FrontendService: static.SingleLocalHost(addrs.frontend.dial()),
@@ -62,7 +62,7 @@ func optionsWithoutAuth(cfg Config, addrs addresses, tuned *tuning, log *logger)
 
 // serverConfig returns Temporal's static configuration: one cluster with all
 // four services in this process.
-func serverConfig(cfg Config, addrs addresses) *config.Config {
+func serverConfig(cfg Config, addrs addresses, on *timeline) *config.Config {
 	const archival = "disabled"
 	return &config.Config{
 		Global: config.Global{
@@ -71,8 +71,8 @@ func serverConfig(cfg Config, addrs addresses) *config.Config {
 		Persistence: config.Persistence{
 			DefaultStore: mainStore, VisibilityStore: visibilityDatabase, NumHistoryShards: shards,
 			DataStores: map[string]config.DataStore{
-				mainStore:          {SQL: sqlConfig(cfg.PostgresURL, mainDatabase, 20)},
-				visibilityDatabase: {SQL: sqlConfig(cfg.PostgresURL, visibilityDatabase, 10)},
+				mainStore:          {SQL: sqlConfig(cfg.PostgresURL, mainDatabase, 20, on)},
+				visibilityDatabase: {SQL: sqlConfig(cfg.PostgresURL, visibilityDatabase, 10, on)},
 			},
 		},
 
