@@ -182,9 +182,7 @@ func (s *injector) inject(ctx context.Context, f fault) (heal func() error, err 
 }
 
 // failOver has the standby take the place of PostgreSQL. Where it lags, what is
-// committed meanwhile is lost, and somebody stops Temporal before the standby is
-// promoted, as the runbook says: Temporal does not notice that its database has
-// lost what it has just done.
+// committed meanwhile is lost, for Temporal as for the records.
 func (s *injector) failOver(ctx context.Context, f fault) error {
 	began := time.Now()
 	if err := s.standby.CaughtUp(ctx); err != nil {
@@ -195,17 +193,7 @@ func (s *injector) failOver(ctx context.Context, f fault) error {
 		_ = clock.Sleep(ctx, f.amount) // TakeOver fails where ctx has ended
 	}
 
-	temporal := s.c.Node("temporal")
-	killed, err := s.standby.TakeOver(ctx, func() error {
-		if err := clock.Sleep(ctx, f.lasts); err != nil || f.faultKind == failover {
-			return err
-		}
-		if temporal.Kill() {
-			s.kills.Add(1)
-		}
-		return nil
-	})
-	temporal.Up()
+	killed, err := s.standby.TakeOver(ctx, func() error { return clock.Sleep(ctx, f.lasts) })
 	if killed {
 		s.kills.Add(1)
 	}
