@@ -96,7 +96,7 @@ func sqlState(err error) string {
 // Temporal would build a URL from parts, which cannot hold a Unix socket or
 // every password. So it is given a function that connects, and only to this
 // timeline.
-func sqlConfig(urlOf func(string) string, database string, maxConns int, on *timeline) *config.SQL {
+func sqlConfig(urlOf func(string) string, database string, maxConns int, on timeline) *config.SQL {
 	return &config.SQL{
 		PluginName: postgresql.PluginNamePGX, DatabaseName: database,
 		ConnectProtocol: "tcp", ConnectAddr: "localhost", // Temporal requires both and uses neither
@@ -107,7 +107,7 @@ func sqlConfig(urlOf func(string) string, database string, maxConns int, on *tim
 // connect opens a pool of connections for Temporal. Its settings are those of
 // Temporal's own plugin (common/persistence/sql/sqlplugin/postgresql, session
 // and driver). Temporal calls it without a context.
-func connect(databaseURL string, maxConns int, on *timeline) (*sqlx.DB, error) {
+func connect(databaseURL string, maxConns int, on timeline) (*sqlx.DB, error) {
 	cfg, err := pgx.ParseConfig(databaseURL)
 	if err != nil {
 		return nil, err

@@ -19,14 +19,15 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
 	"strconv"
 	"sync"
 	"time"
 
 	enumspb "go.temporal.io/api/enums/v1"
+	"go.temporal.io/server/temporal"
 
 	"github.com/cyborg-project/cyborg"
-	"github.com/cyborg-project/cyborg/internal/clock"
 	trust "github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/pki"
 )
@@ -97,21 +98,22 @@ func (c Config) withDefaults() Config {
 
 // Engine is a running Temporal server with its Web UI.
 type Engine struct {
-	cfg      Config // with its defaults
-	addrs    addresses
-	identity *identity
-	log      *slog.Logger
-
-	ui       *webUI
-	current  *instance // used only by the goroutine of watch while that runs
-	endWatch context.CancelFunc
-	watched  chan struct{} // closed when watch has returned
+	frontend  string
+	namespace string
+	ui        *webUI // nil until Start has started it
+	identity  *identity
+	tuning    *tuning
+	server    temporal.Server // nil if Temporal did not start
+	lock      *lock
+	ports     *reservation // of Temporal's own services
+	log       *logger
 
 	stopOnce sync.Once
 	stopErr  error
 
-	done chan struct{} // closed when the engine cannot go on
-	err  error         // why; set before done is closed
+	done     chan struct{} // closed when the engine cannot go on
+	failOnce sync.Once
+	err      error // why; set before done is closed
 }
 
 // Check returns the error that Start would return before it changes anything:
@@ -156,24 +158,35 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Engine, error) {
 		return nil, err
 	}
 
-	e := &Engine{cfg: cfg, addrs: addrs, identity: id, log: log, watched: make(chan struct{}), done: make(chan struct{})}
 	held, err := prepareDatabases(ctx, cfg.PostgresURL, log)
 	if err != nil {
 		return nil, err
 	}
-	if e.current, err = e.launch(ctx, held); err != nil {
+
+	// Preparing the databases may take long. The ports are chosen after that, so
+	// that little time passes before Temporal listens on them.
+	ports, err := addrs.reserveInternal()
+	if err != nil {
+		held.release(ctx)
 		return nil, err
 	}
 
-	if e.ui, err = startUI(ctx, addrs.ui, e.FrontendAddress(), cfg, id, e.current.log.out); err != nil {
+	e := &Engine{
+		frontend: addrs.frontend.dial(), namespace: cfg.Namespace, identity: id, tuning: newTuning(), lock: held, ports: ports,
+		log: newLogger(log), done: make(chan struct{}),
+	}
+	e.log.fatal = e.fail
+
+	// If the start fails, Stop releases the lock and ends whatever has started. The
+	// context may be the reason of the failure, so Stop gets one of its own.
+	if err := e.start(ctx, cfg, addrs); err != nil {
 		stopCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startStopLimit)
 		defer cancel()
-		return nil, errors.Join(err, e.current.stop(stopCtx))
+		return nil, errors.Join(err, e.Stop(stopCtx))
 	}
 
-	watching, endWatch := context.WithCancel(context.WithoutCancel(ctx))
-	e.endWatch = endWatch
-	go e.watch(watching)
+	e.log.ready()
+	held.keep(e.fail, log) //nolint:contextcheck // it outlives the context, until Stop
 
 	log.InfoContext(ctx, "Temporal is ready", slog.String("address", e.FrontendAddress()), slog.String("ui", e.UIURL()),
 		slog.String("namespace", cfg.Namespace), slog.Duration("took", time.Since(began)))
@@ -181,94 +194,68 @@ func Start(ctx context.Context, cfg Config, log *slog.Logger) (*Engine, error) {
 	return e, nil
 }
 
-const (
-	// startStopLimit is how long it may take to stop a Temporal whose start has
-	// failed.
-	startStopLimit = 10 * time.Second
-	// startOverStopLimit is how long it may take to stop a Temporal that starts over.
-	startOverStopLimit = time.Minute
-	// startOverPause is the time between two tries to prepare the databases again.
-	startOverPause = time.Second
-)
+// startStopLimit is how long it may take to stop an engine whose start has
+// failed.
+const startStopLimit = 10 * time.Second
 
-// watch has Temporal start over when PostgreSQL is on another timeline. It ends
-// with Stop, or when the engine cannot go on.
-func (e *Engine) watch(ctx context.Context) {
-	defer close(e.watched)
-
-	for {
-		var err error
-		select {
-		case <-ctx.Done():
-			return
-		case <-e.current.failed:
-			err = e.current.err
-		case <-e.current.lock.timeline.left:
-			err = e.startOver(ctx)
-		}
-
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil {
-			e.err = err
-			close(e.done)
-			return
-		}
+// start starts Temporal, opens the namespace and starts the Web UI. On an error
+// the caller stops what has started.
+func (e *Engine) start(ctx context.Context, cfg Config, addrs addresses) error {
+	if err := e.startServer(cfg, addrs); err != nil { //nolint:contextcheck // its connections outlive the context
+		return err
 	}
+
+	if err := e.openNamespace(ctx, cfg); err != nil {
+		return err
+	}
+
+	// Temporal's services looked for new namespaces often, to find this one soon.
+	// From now on they need not.
+	e.tuning.open.Store(true)
+
+	ui, err := startUI(ctx, addrs.ui, e.frontend, cfg, e.identity, e.log.out)
+	e.ui = ui
+	return err
 }
 
-// startOver replaces Temporal by one that knows only what PostgreSQL has now. The
-// addresses and certificates stay, so clients find the new one where the old one
-// was.
-func (e *Engine) startOver(ctx context.Context) error {
-	began := time.Now()
-	e.log.WarnContext(ctx, "PostgreSQL has failed over, and may lack what Temporal remembers: Temporal starts over",
-		slog.String("from", e.current.lock.timeline.id))
+// startServer starts Temporal in a goroutine of its own. If Temporal gives up,
+// it calls Fatal of its logger, which here ends the calling goroutine and not
+// the process. The goroutine of the caller must survive that.
+func (e *Engine) startServer(cfg Config, addrs addresses) error {
+	ended := make(chan struct{}) // closed also if the goroutine is ended by Fatal
+	var server temporal.Server
+	var err error
 
-	// The new one needs the addresses of the old one, so that has to end even if the
-	// engine is stopped meanwhile.
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), startOverStopLimit)
-	defer cancel()
-	if err := e.current.stop(limited); err != nil {
-		return err
-	}
+	go func() {
+		defer close(ended)
+		var options []temporal.ServerOption
+		if options, err = serverOptions(cfg, addrs, e.identity, e.lock.timeline, e.tuning, e.log); err == nil {
+			server, err = temporal.NewServer(options...)
+		}
+		if err == nil {
+			err = server.Start()
+		}
+		if err == nil {
+			e.server = server
+		}
+	}()
+	<-ended
 
-	held, err := e.awaitDatabases(ctx)
-	if err != nil {
-		return err
+	switch {
+	case err != nil:
+		return cyborg.Errorf(cyborg.ErrUnavailable, "Temporal does not start: %w", err)
+	case e.server == nil:
+		return e.Err()
 	}
-	next, err := e.launch(ctx, held)
-	if err != nil {
-		return err
-	}
-
-	e.current = next
-	e.log.InfoContext(ctx, "Temporal has started over", slog.String("on", held.timeline.id), slog.Duration("took", time.Since(began)))
 	return nil
-}
-
-// awaitDatabases prepares the databases as soon as PostgreSQL lets it.
-func (e *Engine) awaitDatabases(ctx context.Context) (*lock, error) {
-	for {
-		held, err := prepareDatabases(ctx, e.cfg.PostgresURL, e.log)
-		if cyborg.ErrorKindOf(err) != cyborg.ErrUnavailable {
-			return held, err
-		}
-
-		e.log.WarnContext(ctx, "Temporal waits for PostgreSQL", slog.String("error", err.Error()))
-		if err := clock.Sleep(ctx, startOverPause); err != nil {
-			return nil, err
-		}
-	}
 }
 
 // FrontendAddress returns the host and port of Temporal's frontend for clients
 // on this machine.
-func (e *Engine) FrontendAddress() string { return e.addrs.frontend.dial() }
+func (e *Engine) FrontendAddress() string { return e.frontend }
 
 // Namespace returns the name of the namespace that was opened.
-func (e *Engine) Namespace() string { return e.cfg.Namespace }
+func (e *Engine) Namespace() string { return e.namespace }
 
 // ClientTLS returns the TLS configuration for a client in this process with this
 // identity, which decides what the client may do.
@@ -292,6 +279,18 @@ func (e *Engine) Err() error {
 	}
 }
 
+// fail is called when Temporal wants to end the process. It closes done, so
+// that the user of the engine can stop, and ends the calling goroutine, which
+// must not go on. Only the first message is kept.
+func (e *Engine) fail(message string) {
+	e.failOnce.Do(func() {
+		e.err = cyborg.Errorf(cyborg.ErrUnavailable, "Temporal gave up: %s", message)
+		close(e.done)
+	})
+
+	runtime.Goexit()
+}
+
 // Stop ends the Web UI and the server, and gives up the lock on the databases.
 // Workers must have been stopped before, because their requests are refused
 // from now on. If the context ends before the server has, Stop returns and
@@ -302,17 +301,38 @@ func (e *Engine) Stop(ctx context.Context) error {
 	return e.stopErr
 }
 
-// stop does the work of Stop.
+// stop does the work of Stop. It also stops an engine that has started only in
+// part.
 func (e *Engine) stop(ctx context.Context) error {
-	e.endWatch()
+	e.log.stopping()
 	e.ui.stop()
 
+	// The channel has a buffer, so that the goroutine can end after stop has
+	// returned.
+	stopped := make(chan error, 1)
+	go func() {
+		if e.server == nil {
+			stopped <- nil
+			return
+		}
+		stopped <- e.server.Stop()
+	}()
+
+	var err error
 	select {
-	case <-e.watched:
-		return e.current.stop(ctx)
+	case err = <-stopped:
+		if err != nil {
+			err = cyborg.Errorf(cyborg.ErrInternal, "Temporal did not stop as it should: %w", err)
+		}
 	case <-ctx.Done():
-		return cyborg.Errorf(cyborg.ErrTimeout, "Temporal was starting over, and did not stop in time: %w", context.Cause(ctx))
+		err = cyborg.Errorf(cyborg.ErrTimeout, "Temporal did not stop in time: %w", context.Cause(ctx))
 	}
+
+	// The lock is released last, because the server writes to the databases until
+	// it ends.
+	e.lock.release(ctx)
+	e.ports.release()
+	return err
 }
 
 // address is an IP address and a port to listen on.

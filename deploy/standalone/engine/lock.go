@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"maps"
 	"sync"
@@ -35,7 +36,7 @@ const (
 // that, keep takes it again.
 type lock struct {
 	url      string
-	timeline *timeline          // where the lock was first taken
+	timeline timeline           // of PostgreSQL when the lock was first taken
 	session  *pgx.Conn          // used only by the goroutine of keep while that runs
 	stop     context.CancelFunc // ends the goroutine of keep
 	kept     sync.WaitGroup     // the goroutine of keep
@@ -109,7 +110,7 @@ func (l *lock) take(ctx context.Context, patience time.Duration) error {
 
 // keep starts a goroutine that takes the lock again when it is lost, for
 // example by a restart of PostgreSQL. The goroutine ends with release. It calls
-// lost if another engine has taken the lock.
+// lost if another engine has taken the lock, or PostgreSQL has failed over.
 func (l *lock) keep(lost func(message string), log *slog.Logger) {
 	ctx, stop := context.WithCancel(context.Background())
 	l.stop = stop
@@ -133,7 +134,7 @@ func (l *lock) keep(lost func(message string), log *slog.Logger) {
 				log.InfoContext(ctx, "the lock on PostgreSQL's database is back")
 			}
 
-			if cyborg.ErrorKindOf(err) == cyborg.ErrClaimed {
+			if cyborg.ErrorKindOf(err) == cyborg.ErrClaimed || errors.As(err, new(failedOver)) {
 				lost(err.Error())
 			}
 		}
@@ -141,18 +142,22 @@ func (l *lock) keep(lost func(message string), log *slog.Logger) {
 }
 
 // regain opens a new session and takes the lock. It fails while PostgreSQL
-// cannot be reached, or is on another timeline; keep then tries again.
+// cannot be reached; keep then tries again. The error is failedOver if PostgreSQL
+// is on another timeline.
 func (l *lock) regain(ctx context.Context) error {
 	l.close(ctx)
 	if err := l.connect(ctx); err != nil {
 		return err
 	}
 
-	if err := l.timeline.check(ctx, l.session); err != nil {
-		l.close(ctx) // the next look must not take it for one with the lock
-		return err
+	err := l.timeline.check(ctx, l.session)
+	if err == nil {
+		err = l.take(ctx, lockPatience)
 	}
-	return l.take(ctx, lockPatience)
+	if err != nil {
+		l.close(ctx) // the next look must not take it for one with the lock
+	}
+	return err
 }
 
 // close closes the session, and with it gives up the lock.

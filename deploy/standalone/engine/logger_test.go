@@ -90,23 +90,25 @@ func TestDerivedLoggersKeepTheirTags(t *testing.T) {
 // has others to stop in order.
 func TestFatalEndsTheGoroutineAndIsReported(t *testing.T) {
 	t.Parallel()
-	i := newInstance(nil, slog.New(slog.DiscardHandler))
+	e := &Engine{log: newLogger(slog.New(slog.DiscardHandler)), done: make(chan struct{})}
+	e.log.fatal = e.fail
+	require.NoError(t, e.Err())
 
 	ended, survived := make(chan struct{}), false
 	for range 2 { // the second Fatal changes nothing
 		go func() {
 			defer func() { ended <- struct{}{} }()
-			i.log.With(tag.ShardID(1)).Fatal("cannot listen", tag.Error(errors.New("port taken")))
+			e.log.With(tag.ShardID(1)).Fatal("cannot listen", tag.Error(errors.New("port taken")))
 			survived = true
 		}()
 		<-ended
 	}
 
 	require.False(t, survived)
-	<-i.failed
-	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(i.err))
-	require.EqualError(t, i.err, "Temporal gave up: cannot listen: port taken")
-	require.Panics(t, func() { i.log.Panic("p") })
+	<-e.Done()
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(e.Err()))
+	require.EqualError(t, e.Err(), "Temporal gave up: cannot listen: port taken")
+	require.Panics(t, func() { e.log.Panic("p") })
 }
 
 // TestLibrariesPrintToTheLog: what the Web UI prints at each start is for

@@ -29,17 +29,16 @@ const openLimit = time.Minute
 
 // openNamespace makes the namespace with its retention and search attributes,
 // and returns when workflows with any of the search attributes can start in it.
-func (i *instance) openNamespace(ctx context.Context, e *Engine) error {
-	cfg, frontend := e.cfg, e.FrontendAddress()
+func (e *Engine) openNamespace(ctx context.Context, cfg Config) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, openLimit, errors.New("it took too long"))
 	defer cancel()
 
 	conn, err := client.DialContext(ctx, client.Options{
-		HostPort: frontend, Namespace: cfg.Namespace, Logger: sdklog.NewStructuredLogger(i.log.SLog()),
+		HostPort: e.frontend, Namespace: cfg.Namespace, Logger: sdklog.NewStructuredLogger(e.log.SLog()),
 		ConnectionOptions: client.ConnectionOptions{TLS: e.identity.self.Clone()},
 	})
 	if err != nil {
-		return cyborg.Errorf(cyborg.ErrUnavailable, "cannot connect to the embedded Temporal at %s: %w", frontend, err)
+		return cyborg.Errorf(cyborg.ErrUnavailable, "cannot connect to the embedded Temporal at %s: %w", e.frontend, err)
 	}
 	defer conn.Close()
 

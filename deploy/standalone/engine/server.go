@@ -29,7 +29,7 @@ const (
 
 // serverOptions returns the options that Temporal is started with: mutual TLS and
 // the guard besides the others.
-func serverOptions(cfg Config, addrs addresses, id *identity, on *timeline, tuned *tuning, log *logger) ([]temporal.ServerOption, error) {
+func serverOptions(cfg Config, addrs addresses, id *identity, on timeline, tuned *tuning, log *logger) ([]temporal.ServerOption, error) {
 	guard, err := temporalauth.New(temporalauth.Config{
 		TrustDomain: cfg.TrustDomain, Namespace: cfg.Namespace, SealKey: id.sealKey, Self: id.checksum, Refuse: id.refuse(cfg.Refuse), Log: log.out,
 	})
@@ -44,7 +44,7 @@ func serverOptions(cfg Config, addrs addresses, id *identity, on *timeline, tune
 // optionsWithoutAuth returns the options of a Temporal that speaks plain gRPC and
 // obeys everybody. Temporal is started with no others only by the benchmark of
 // what TLS and the guard cost.
-func optionsWithoutAuth(cfg Config, addrs addresses, on *timeline, tuned *tuning, log *logger) []temporal.ServerOption {
+func optionsWithoutAuth(cfg Config, addrs addresses, on timeline, tuned *tuning, log *logger) []temporal.ServerOption {
 	return []temporal.ServerOption{
 		temporal.WithConfig(serverConfig(cfg, addrs, on)),
 		temporal.ForServices(temporal.DefaultServices),
@@ -62,7 +62,7 @@ func optionsWithoutAuth(cfg Config, addrs addresses, on *timeline, tuned *tuning
 
 // serverConfig returns Temporal's static configuration: one cluster with all
 // four services in this process.
-func serverConfig(cfg Config, addrs addresses, on *timeline) *config.Config {
+func serverConfig(cfg Config, addrs addresses, on timeline) *config.Config {
 	const archival = "disabled"
 	return &config.Config{
 		Global: config.Global{
