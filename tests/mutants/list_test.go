@@ -6,7 +6,7 @@ import "slices"
 // relies on what it breaks, and nobody would see it in the code at a glance.
 func mutants() []mutant {
 	return slices.Concat(ofJournal(), ofWorkflows(), ofRecords(), ofFeed(), ofWaker(), ofAgents(), ofHeartbeats(), ofTheAPI(), ofReports(), ofDoors(), ofEnrollment(),
-		ofOldJournals(), ofGrants(), ofRaces(), ofWrongCertificates(), ofUninstalls(), ofPendingSettlements())
+		ofOldJournals(), ofGrants(), ofRaces(), ofWrongCertificates(), ofUninstalls(), ofPendingSettlements(), ofFailovers())
 }
 
 // ofJournal are about what the journal and the files below it keep.
@@ -1312,6 +1312,28 @@ func ofPendingSettlements() []mutant {
 			breaks: "a report with a journal that was emptied tells no correction", file: merges, pkg: pkg, test: "TestWhatWasNotSettledIsNotTold",
 			old: " AND NOT r.emptied AND NOT `",
 			new: " AND NOT `",
+		},
+	}
+}
+
+// ofFailovers are about the embedded Temporal, whose PostgreSQL fails over.
+func ofFailovers() []mutant {
+	const pkg = standalone + "engine"
+	return []mutant{
+		{
+			breaks: "no connection of Temporal leads to a PostgreSQL that has failed over", file: pkg + "/database.go", pkg: pkg, test: "TestConnectionsLeadToOneTimeline",
+			old: "return on.check(ctx, conn)",
+			new: "return nil",
+		},
+		{
+			breaks: "Temporal ends where PostgreSQL has failed over", file: pkg + "/lock.go", pkg: pkg, test: "TestFailoverThatLostCommits",
+			old: " || errors.As(err, new(failedOver))",
+			new: " || errors.As(err, new(failedOver)) && false",
+		},
+		{
+			breaks: "a restart ends Temporal where PostgreSQL does not tell its timeline", file: pkg + "/timeline.go", pkg: pkg, test: "TestPostgresThatDoesNotTellItsTimeline",
+			old: "'of the start at ' || extract(epoch FROM pg_postmaster_start_time())",
+			new: "'unknown'",
 		},
 	}
 }

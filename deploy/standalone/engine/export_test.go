@@ -72,3 +72,14 @@ func StartWithoutAuth(ctx context.Context, cfg Config) (address string, stop fun
 	tuned.open.Store(true)
 	return address, stop, nil
 }
+
+// ConnectOn opens one of Temporal's connections, which may lead only to this
+// timeline.
+func ConnectOn(ctx context.Context, databaseURL, on string) error {
+	db, err := connect(databaseURL, 1, timeline(on))
+	if err != nil {
+		return err
+	}
+	defer db.Close() //nolint:errcheck // it has done what it was for
+	return db.PingContext(ctx)
+}

@@ -46,9 +46,7 @@ func TestFailoverThatLostCommits(t *testing.T) {
 	<-primary.Done()
 	promoted := startDatabase(t, standby)
 	require.True(t, ask[bool](t, promoted.URL("postgres"), "SELECT pg_promote(true, 300)"))
-	<-e.Done()
-	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(e.Err()))
-	require.ErrorContains(t, e.Err(), "PostgreSQL has failed over")
+	requireGaveUp(t, e)
 	require.NoError(t, e.Stop(t.Context()))
 
 	e = start(t, cfg, io.Discard)
@@ -82,7 +80,24 @@ func TestPostgresThatDoesNotTellItsTimeline(t *testing.T) {
 
 	require.NoError(t, server.Stop(t.Context()))
 	startDatabase(t, place)
-	<-e.Done()
+	requireGaveUp(t, e)
+}
+
+// TestConnectionsLeadToOneTimeline: before Temporal has ended, none of its
+// connections may lead to a PostgreSQL that has failed over.
+func TestConnectionsLeadToOneTimeline(t *testing.T) {
+	t.Parallel()
+	_, server := database(t)
+	const timeline = "SELECT system_identifier || '/00000001' FROM pg_control_system()"
+	require.NoError(t, engine.ConnectOn(t.Context(), server.URL("postgres"), ask[string](t, server.URL("postgres"), timeline)))
+	require.ErrorContains(t, engine.ConnectOn(t.Context(), server.URL("postgres"), "1/00000001"), "PostgreSQL has failed over")
+}
+
+// requireGaveUp waits until an engine cannot go on because of a failover.
+func requireGaveUp(t *testing.T, e *engine.Engine) {
+	t.Helper()
+	require.Eventually(t, func() bool { return e.Err() != nil }, 3*time.Minute, 50*time.Millisecond)
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(e.Err()))
 	require.ErrorContains(t, e.Err(), "PostgreSQL has failed over")
 }
 
