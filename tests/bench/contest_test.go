@@ -51,8 +51,8 @@ const (
 )
 
 // BenchmarkContest compares provisions, attaches and detaches through REST with
-// bare workflows on the same Temporal. A few of each run at a time, in turn, so
-// that the other load of the machine affects all in the same way: the ratios
+// bare workflows on the same Temporal, and with the least that an operation can
+// do. A few of each run at a time, in turn, so that the other load of the machine affects all in the same way: the ratios
 // are stable where the times are not. One operation of the benchmark is one of
 // each.
 func BenchmarkContest(b *testing.B) {
@@ -85,13 +85,14 @@ func contest(b *testing.B, clients, onHosts, cardsEach int) {
 			Env: []string{"CYBORG_API_MAX_IN_FLIGHT=64", "CYBORG_SERVER_PPROF_LISTEN=" + *profiled},
 		})
 
-		bare := newBareEngine(b, s.Temporal, s.Certificates(b))
+		bare, least := newBareEngine(b, s.Temporal, s.Certificates(b)), newFloorEngine(b, s)
 
 		doing := append([]func(context.Context, uuid.UUID) error{
 			func(ctx context.Context, _ uuid.UUID) error { return bare.run(ctx) },
+			func(ctx context.Context, _ uuid.UUID) error { return least.run(ctx) },
 		}, operations(s)...)
 
-		for n, name := range append([]string{"bare"}, operationTable...) {
+		for n, name := range append([]string{"bare", "floor"}, operationTable...) {
 			if len(all) == n {
 				all = append(all, &contestant{name: name})
 			}
@@ -112,6 +113,7 @@ func contest(b *testing.B, clients, onHosts, cardsEach int) {
 		}
 
 		bare.close()
+		least.close()
 		require.Equal(b, 0, s.Stop(b))
 	}
 

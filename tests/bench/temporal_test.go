@@ -54,14 +54,7 @@ type bareEngine struct {
 // newBareEngine starts the workers.
 func newBareEngine(b *testing.B, address string, certificates *harness.Certificates) *bareEngine {
 	b.Helper()
-	c, err := client.Dial(client.Options{
-		HostPort: address, Namespace: "cyborg", Logger: quiet{},
-		ConnectionOptions: client.ConnectionOptions{ // as our own client
-			TLS: certificates.Client(b, identity.Server, "bench"), GrpcCompression: &client.GrpcCompressionNone{},
-		},
-	})
-	require.NoError(b, err)
-
+	c := dialTemporal(b, address, certificates)
 	conductor := worker.New(c, bareQueue, worker.Options{})
 	conductor.RegisterWorkflow(bare)
 	host := worker.New(c, bareHost, worker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityTaskPollers: 1})
@@ -73,6 +66,19 @@ func newBareEngine(b *testing.B, address string, certificates *harness.Certifica
 	}
 
 	return e
+}
+
+// dialTemporal connects as our own server does.
+func dialTemporal(b *testing.B, address string, certificates *harness.Certificates) client.Client {
+	b.Helper()
+	c, err := client.Dial(client.Options{
+		HostPort: address, Namespace: "cyborg", Logger: quiet{},
+		ConnectionOptions: client.ConnectionOptions{ // as our own client
+			TLS: certificates.Client(b, identity.Server, "bench"), GrpcCompression: &client.GrpcCompressionNone{},
+		},
+	})
+	require.NoError(b, err)
+	return c
 }
 
 // close stops the workers.

@@ -80,6 +80,6 @@ func ConnectOn(ctx context.Context, databaseURL, on string) error {
 	if err != nil {
 		return err
 	}
-	defer db.Close() //nolint:errcheck // it has done what it was for
+	defer db.Close()
 	return db.PingContext(ctx)
 }
