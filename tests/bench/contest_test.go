@@ -27,7 +27,7 @@ type contestant struct {
 
 	took    samples       // durations of the requests
 	elapsed time.Duration // of all rounds
-	cpu     time.Duration // processor time of all rounds
+	cpu     spent         // processor time of all rounds
 }
 
 // median returns the median duration in milliseconds.
@@ -36,10 +36,12 @@ func (c *contestant) median() float64 { return c.took.at(50) }
 // rate returns how many requests ended in a second.
 func (c *contestant) rate() float64 { return float64(len(c.took.taken)) / c.elapsed.Seconds() }
 
-// work returns the processor time of one request in milliseconds: of the
-// standalone, its PostgreSQL and the clients in this process.
-func (c *contestant) work() float64 {
-	return c.cpu.Seconds() * 1000 / float64(len(c.took.taken))
+// work returns the processor time of one request in milliseconds.
+func (c *contestant) work() float64 { return c.share(c.cpu.server + c.cpu.postgres + c.cpu.clients) }
+
+// share returns the share of one request in a time of all, in milliseconds.
+func (c *contestant) share(of time.Duration) float64 {
+	return of.Seconds() * 1000 / float64(len(c.took.taken))
 }
 
 // warmUp is how many requests of each kind are done before the measurement, on
@@ -163,6 +165,8 @@ func reportContest(b *testing.B, all []*contestant) {
 		b.ReportMetric(c.median(), c.name+"-p50-ms")
 		b.ReportMetric(c.rate(), c.name+"/s")
 		b.ReportMetric(c.work(), c.name+"-cpu-ms")
+		b.ReportMetric(c.share(c.cpu.server), c.name+"-server-cpu-ms")
+		b.ReportMetric(c.share(c.cpu.postgres), c.name+"-postgres-cpu-ms")
 		if c != all[0] {
 			b.ReportMetric(c.median()/all[0].median(), c.name+"-p50-x")
 			b.ReportMetric(all[0].rate()/c.rate(), c.name+"-rate-x")
@@ -174,7 +178,7 @@ func reportContest(b *testing.B, all []*contestant) {
 // turn sends one request for each of the accelerators, and measures them.
 func (c *contestant) turn(b *testing.B, s *harness.Standalone, clients int, on []uuid.UUID) {
 	b.Helper()
-	cpu, began := processors(b, s), time.Now()
+	before, began := processors(b, s), time.Now()
 
 	b.StartTimer()
 	share(b, clients, len(on), func(piece int) error {
@@ -184,14 +188,19 @@ func (c *contestant) turn(b *testing.B, s *harness.Standalone, clients int, on [
 	b.StopTimer()
 
 	c.elapsed += time.Since(began)
-	c.cpu += processors(b, s) - cpu
+	now := processors(b, s)
+	c.cpu.server += now.server - before.server
+	c.cpu.postgres += now.postgres - before.postgres
+	c.cpu.clients += now.clients - before.clients
 }
 
-// processors returns the processor time that the standalone, its PostgreSQL and
-// this process have used so far.
-func processors(b *testing.B, s *harness.Standalone) time.Duration {
-	b.Helper()
+// spent is processor time of the standalone, of its PostgreSQL, and of the clients
+// in this process.
+type spent struct{ server, postgres, clients time.Duration }
 
+// processors returns the processor time that was used so far.
+func processors(b *testing.B, s *harness.Standalone) spent {
+	b.Helper()
 	u := used(b, s)
-	return u.server + u.postgres + processorTime(b, os.Getpid())
+	return spent{server: u.server, postgres: u.postgres, clients: processorTime(b, os.Getpid())}
 }
