@@ -415,7 +415,7 @@ func ofRecords() []mutant {
 			pkg: "db", test: "TestObservedNumberOutOfReach",
 		},
 		{
-			breaks: "a report may follow what was observed of its host", file: "db/internal/ingest/reports.go",
+			breaks: "a report may follow what was observed of its host", file: "db/internal/ingest/refused_reports.go",
 			old: "(SELECT max(observed_seq) FROM devices WHERE host = $1), 0)", new: "0)",
 			pkg: "db", test: "TestObservedNumberOutOfReach",
 		},
