@@ -341,7 +341,7 @@ func TestHangingAttach(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
 	before := snapshot(t, b.Root())
-	b.restart(t, b.Simulator, "2s")
+	b.restart(t, b.Simulator, "10s") // also for the accesses before the one that hangs
 	b.Fault(simulator.Fault{On: "unbind", Subject: gpu, Hang: true})
 
 	err := b.attach(t)
