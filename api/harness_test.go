@@ -17,7 +17,6 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api"
@@ -28,10 +27,11 @@ import (
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
+	"github.com/cyborg-project/cyborg/internal/leaktest"
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(postgrestest.Runner(m)) }
+func TestMain(m *testing.M) { leaktest.Main(postgrestest.Runner(m)) }
 
 // harness is a whole API over a real store, with an engine in this process.
 type harness struct {

@@ -12,11 +12,11 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
+	"github.com/cyborg-project/cyborg/internal/leaktest"
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
 )
 
@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("rapid.checks", "40"); err != nil { // few, because each check is many transactions
 		panic(err)
 	}
-	goleak.VerifyTestMain(postgrestest.Runner(m))
+	leaktest.Main(postgrestest.Runner(m))
 }
 
 // records is a store on a database of the test's own, with the address of the

@@ -31,7 +31,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/agents"
@@ -39,12 +38,13 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/imagesource"
+	"github.com/cyborg-project/cyborg/internal/leaktest"
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
 	"github.com/cyborg-project/cyborg/internal/transcript"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(postgrestest.Runner(m)) }
+func TestMain(m *testing.M) { leaktest.Main(postgrestest.Runner(m)) }
 
 // harness is the endpoint over a real store and its intake.
 type harness struct {

@@ -13,15 +13,15 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/auth"
 	"github.com/cyborg-project/cyborg/api/policy"
+	"github.com/cyborg-project/cyborg/internal/leaktest"
 	"github.com/cyborg-project/cyborg/internal/transcript"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // write makes a policy file with the text.
 func write(t *testing.T, text string) string {

@@ -6,13 +6,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/leaktest"
 )
 
 // TestMain also requires that no goroutine is left after the tests.
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // serve starts an API made of one handler, and a client of it.
 func serve(t *testing.T, handler http.HandlerFunc) *apiclient.Client {

@@ -19,11 +19,11 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 	"github.com/cyborg-project/cyborg/internal/cli"
+	"github.com/cyborg-project/cyborg/internal/leaktest"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		stop()
 		os.Exit(code)
 	}
-	goleak.VerifyTestMain(m)
+	leaktest.Main(m)
 }
 
 // golden compares got with a file below testdata, or writes that file anew with

@@ -3,9 +3,8 @@ package records_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"github.com/cyborg-project/cyborg/internal/leaktest"
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(postgrestest.Runner(m)) }
+func TestMain(m *testing.M) { leaktest.Main(postgrestest.Runner(m)) }

@@ -14,17 +14,17 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/fuzztest"
+	"github.com/cyborg-project/cyborg/internal/leaktest"
 	"github.com/cyborg-project/cyborg/internal/openstack"
 	"github.com/cyborg-project/cyborg/internal/openstack/keystone"
 	"github.com/cyborg-project/cyborg/internal/openstack/openstacktest"
 	"github.com/cyborg-project/cyborg/internal/transcript"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 // stage is a validator with a Keystone and a clock of its own.
 type stage struct {

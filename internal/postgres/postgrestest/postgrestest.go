@@ -56,7 +56,7 @@ func Main(m *testing.M) { os.Exit(Runner(m).Run()) }
 
 // Runner returns a runner of the package's tests that stops the server
 // afterwards. It is for packages that wrap their tests in something else, such
-// as goleak.VerifyTestMain.
+// as leaktest.Main.
 func Runner(m *testing.M) interface{ Run() int } { return runner{m} }
 
 // runner runs the tests and then stops the server.
