@@ -5,6 +5,7 @@ import (
 	"context"
 	"iter"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,8 +19,10 @@ const watchInterval = time.Second
 
 // Watch yields an operation now and whenever it has changed, until it has
 // ended; the last one is the ended operation. While the API is away it waits,
-// and reports the failures to trouble. An error ends the sequence: the
-// context's, or one that a retry would not change.
+// and reports the failures to trouble. Where the records have lost changes of the
+// operation, it reports the error of kind ErrGone to trouble and goes on with
+// what they have. An error ends the sequence: the context's, or one that a retry
+// would not change.
 func (c *Client) Watch(ctx context.Context, id uuid.UUID, trouble Trouble) iter.Seq2[Operation, error] {
 	return func(yield func(Operation, error) bool) {
 		// The goroutine below ends before Watch returns: the deferred calls cancel its
@@ -28,13 +31,18 @@ func (c *Client) Watch(ctx context.Context, id uuid.UUID, trouble Trouble) iter.
 		// One pending notification is enough: a read after it sees every change.
 		changed := make(chan struct{}, 1)
 		var stream sync.WaitGroup
-		stream.Go(func() { c.notifyChanges(ctx, id, changed) })
+		var lost atomic.Pointer[cyborg.Error] // what was not reported yet
+		stream.Go(func() { c.notifyChanges(ctx, id, changed, &lost) })
 		defer stream.Wait()
 		defer cancel()
 
 		w := &watch{client: c, id: id, trouble: trouble}
 		for {
 			operation, fresh, err := w.read(ctx)
+			if err := lost.Swap(nil); err != nil {
+				trouble.report(err)
+			}
+
 			switch {
 			case err != nil:
 				yield(Operation{}, err)
@@ -51,10 +59,11 @@ func (c *Client) Watch(ctx context.Context, id uuid.UUID, trouble Trouble) iter.
 	}
 }
 
-// notifyChanges sends on changed for each message of the operation's stream.
-// Whatever ends the stream, Watch continues by the clock, and its next read
-// meets the same error, so it can be ignored here.
-func (c *Client) notifyChanges(ctx context.Context, id uuid.UUID, changed chan<- struct{}) {
+// notifyChanges sends on changed for each message of the operation's stream, and
+// where the records have lost some, of which lost gets the error. Whatever ends
+// the stream, Watch continues by the clock, and its next read meets the same
+// error, so it can be ignored here.
+func (c *Client) notifyChanges(ctx context.Context, id uuid.UUID, changed chan<- struct{}, lost *atomic.Pointer[cyborg.Error]) {
 	f := &feed{client: c, path: operationPath(id) + "/events"}
 	defer f.stop()
 	for {
@@ -62,6 +71,7 @@ func (c *Client) notifyChanges(ctx context.Context, id uuid.UUID, changed chan<-
 		case cyborg.ErrorKindOf(err) == cyborg.ErrGone && f.last != cyborg.AsError(err).After.String():
 			// Events that the records have lost are a change as well.
 			f.last = cyborg.AsError(err).After.String()
+			lost.Store(cyborg.AsError(err))
 		case err != nil:
 			return
 		}

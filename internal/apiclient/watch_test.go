@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/uuid"
@@ -101,6 +103,38 @@ func TestWatchYieldsEachChangeAndEndsWithTheOperation(t *testing.T) {
 	require.NoError(t, troubles[len(troubles)-1])
 }
 
+// TestWatchReportsWhatIsMissing: where the records have lost events of the
+// operation, a watch says so, and follows the stream from where that goes on.
+func TestWatchReportsWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	var followed atomic.Bool
+	client := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		switch after := r.Header.Get("Last-Event-ID"); {
+		case !strings.HasSuffix(r.URL.Path, "/events") && followed.Load():
+			at(cyborg.OperationSucceeded)(w)
+		case !strings.HasSuffix(r.URL.Path, "/events"):
+			at(cyborg.OperationRunning)(w)
+		case after == "":
+			stream(w)("id: 1-1\ndata: {}\n\n")
+		case after == "1-1":
+			answerProblem(w, http.StatusGone, `{"kind":"gone","detail":"event 1-1 was lost","after":"1-0"}`)
+		default:
+			followed.Store(after == "1-0")
+			stream(w)
+			<-r.Context().Done()
+		}
+	})
+
+	var troubles []error
+	for _, err := range client.Watch(t.Context(), uuid.New(), func(err error) { troubles = append(troubles, err) }) {
+		require.NoError(t, err)
+	}
+
+	missing := slices.DeleteFunc(troubles, func(err error) bool { return cyborg.ErrorKindOf(err) != cyborg.ErrGone }) // a stream that ends is trouble, too
+	require.Len(t, missing, 1)
+	require.ErrorContains(t, missing[0], "event 1-1 was lost")
+}
+
 // TestWatchWithoutAStreamPolls: a proxy may refuse event streams; the watch
 // then reads the operation from time to time.
 func TestWatchWithoutAStreamPolls(t *testing.T) {
@@ -155,6 +189,6 @@ func TestWatchEndsWithContextOrBreak(t *testing.T) {
 
 	for _, err := range client.Watch(t.Context(), s.id, nil) {
 		require.NoError(t, err)
-		break // goleak checks that nothing is left running
+		break // leaktest checks that nothing is left running
 	}
 }

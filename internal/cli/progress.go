@@ -19,8 +19,8 @@ type progress interface {
 	// update is called with each new state of the operation.
 	update(operation apiclient.Operation)
 
-	// trouble is called with each failure to reach the API, and with nil when the
-	// API answers again.
+	// trouble is called with each failure to reach the API, with nil when the API
+	// answers again, and with what the records have lost (ErrGone).
 	trouble(err error)
 
 	// end is called once, after the last update.
@@ -90,9 +90,14 @@ func (p *plain) news(operation apiclient.Operation) []string {
 	return lines
 }
 
-// trouble prints a line when the API stops answering, and one when it answers
-// again.
+// trouble prints a line when the API stops answering, one when it answers again,
+// and one when the records have lost changes.
 func (p *plain) trouble(err error) {
+	if cyborg.ErrorKindOf(err) == cyborg.ErrGone {
+		p.shell.sayf("%s", missingText(err))
+		return
+	}
+
 	switch {
 	case err != nil && !p.unreachable:
 		p.shell.sayf("Waiting for the API: %s", err)
@@ -194,12 +199,17 @@ func (l *live) update(operation apiclient.Operation) {
 	l.draw()
 }
 
-// trouble shows a failure to reach the API in the redrawn line.
+// trouble shows a failure to reach the API in the redrawn line, and what the
+// records have lost in a line above it.
 func (l *live) trouble(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	l.away = err
+	if cyborg.ErrorKindOf(err) == cyborg.ErrGone {
+		l.shell.write("\r" + clean(missingText(err)) + eraseRest + "\n")
+	} else {
+		l.away = err
+	}
 	l.draw()
 }
 

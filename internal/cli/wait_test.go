@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,6 +12,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 	"github.com/cyborg-project/cyborg/internal/cli"
+	"github.com/cyborg-project/cyborg/internal/transcript"
 )
 
 // succeeding is an operation that takes two steps and succeeds.
@@ -223,6 +225,47 @@ func TestWatchExitCodeFollowsTheOutcome(t *testing.T) {
 	require.Equal(t, 4, got.code)
 	require.Equal(t, "failed\n", got.out)
 	require.Contains(t, got.err, "Error: somebody has it\nAsk them.\n")
+}
+
+// TestWatchOfAnOperationSaysWhatIsMissing: where the records have lost what the
+// operation did, who follows it learns that, in a log and on a terminal.
+func TestWatchOfAnOperationSaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	for name, width := range map[string]int{"log": 0, "terminal": 200} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var followed atomic.Bool
+			api := newAPI(t, func(w http.ResponseWriter, operation apiclient.Operation) {
+				if followed.Load() {
+					at(cyborg.OperationSucceeded)(w, operation)
+				} else {
+					at(cyborg.OperationRunning)(w, operation)
+				}
+			})
+			api.cyborg("accelerator", "ready", "fast", "--no-wait")
+
+			api.handles("GET /v1/operations/{id}/events", func(w http.ResponseWriter, r *http.Request) {
+				switch r.Header.Get("Last-Event-ID") {
+				case "":
+					w.Header().Set("Content-Type", "text/event-stream")
+					answerText(w, "id: 1-1\ndata: {}\n\n")
+				case "1-1":
+					problem(w, http.StatusGone, cyborg.Errorf(cyborg.ErrGone, "event 1-1 was lost").WithAfter(cyborg.Cursor{Transaction: 1}))
+				default: // where it was told to go on
+					followed.Store(true)
+					w.WriteHeader(http.StatusNoContent)
+				}
+			})
+
+			var out, said transcript.Text
+			code := cli.Execute(t.Context(), []string{"operation", "watch", operation.String(), "-f", "value", "-c", "state"}, cli.Streams{
+				Out: &out, Err: &said, ErrWidth: width, Env: environment("CYBORG_URL", api.server.URL, "NO_COLOR", "1"),
+			})
+			require.Zero(t, code, said.String())
+			require.Equal(t, "succeeded\n", out.String())
+			require.Contains(t, said.String(), "Changes are missing here: event 1-1 was lost. Going on with what the records have.")
+		})
+	}
 }
 
 func TestUnknownOperationIsNotFound(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -42,6 +43,8 @@ type watching struct {
 	last string
 	// drawn counts the lines on the terminal, which the next drawing covers.
 	drawn int
+	// missing says what the feed has lost; empty where it has lost nothing.
+	missing string
 
 	// before and now are the cells of the last refresh and of this one, by row and
 	// title.
@@ -78,9 +81,10 @@ func (p *printer) show(ctx context.Context, c call, feed feeder, view func(conte
 	// changed holds one notification at most: further events during a refresh are
 	// covered by the next one.
 	changed := make(chan struct{}, 1)
+	var lost atomic.Pointer[cyborg.Error] // what the user was not told yet
 	watched, cancel := context.WithCancel(ctx)
 	var stream sync.WaitGroup
-	stream.Go(func() { notifyChanges(watched, c.client, filter, changed) })
+	stream.Go(func() { notifyChanges(watched, c.client, filter, changed, &lost) })
 	defer stream.Wait()
 	defer cancel()
 
@@ -99,6 +103,13 @@ func (p *printer) show(ctx context.Context, c call, feed feeder, view func(conte
 			return p.watched(ctx)
 		case err != nil && !cyborg.ErrorKindOf(err).Retryable():
 			return err
+		}
+
+		if err := lost.Swap(nil); err != nil {
+			p.watch.missing = missingText(err)
+			if !p.inPlace() {
+				p.shell.sayf("%s", p.watch.missing)
+			}
 		}
 
 		if err := p.refresh(reporter, seen, err); err != nil {
@@ -166,10 +177,16 @@ func sleepUntil(ctx context.Context, changed <-chan struct{}, every, least time.
 	return true
 }
 
-// notifyChanges sends on changed when the feed has an event. Whatever ends the
-// feed, the watch continues by the clock, and meets the cause itself with its
-// next request.
-func notifyChanges(ctx context.Context, client *apiclient.Client, feed apiclient.EventFilter, changed chan<- struct{}) {
+// missingText tells the user that the feed has lost events, and that what is
+// shown comes from the records.
+func missingText(err error) string {
+	return fmt.Sprintf("Changes are missing here: %s. Going on with what the records have.", err)
+}
+
+// notifyChanges sends on changed when the feed has an event, or has lost some,
+// of which lost gets the error. Whatever ends the feed, the watch continues by the
+// clock, and meets the cause itself with its next request.
+func notifyChanges(ctx context.Context, client *apiclient.Client, feed apiclient.EventFilter, changed chan<- struct{}, lost *atomic.Pointer[cyborg.Error]) {
 	after := ""
 	for {
 		for event, err := range client.Events(ctx, feed, after, nil) {
@@ -180,6 +197,7 @@ func notifyChanges(ctx context.Context, client *apiclient.Client, feed apiclient
 				if cyborg.ErrorKindOf(err) != cyborg.ErrGone || next == after {
 					return
 				}
+				lost.Store(cyborg.AsError(err))
 			}
 			after = next
 
@@ -234,12 +252,20 @@ func (p *printer) redraw(seen string, trouble error) error {
 		foot = "waiting for the API: " + clean(trouble.Error())
 	}
 
-	// The cursor cannot move above the screen, so the drawing must fit it.
-	if rows > 3 && len(lines) > rows-2 {
-		foot = fmt.Sprintf("%d lines more do not fit; %s", len(lines)-rows+2, foot)
-		lines = lines[:rows-2]
+	fit := rows - 2
+	if p.watch.missing != "" {
+		fit--
 	}
 
+	// The cursor cannot move above the screen, so the drawing must fit it.
+	if fit > 1 && len(lines) > fit {
+		foot = fmt.Sprintf("%d lines more do not fit; %s", len(lines)-fit, foot)
+		lines = lines[:fit]
+	}
+
+	if p.watch.missing != "" {
+		lines = append(lines, clean(p.watch.missing))
+	}
 	lines = append(lines, foot)
 
 	var out strings.Builder

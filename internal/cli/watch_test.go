@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,7 +31,8 @@ func (s *screen) awaits(t *testing.T, text string) {
 type watched struct {
 	*fakeAPI
 	screen
-	changed chan string // cursors; each is sent as an event
+	changed chan string            // cursors; each is sent as an event, and an empty one ends the stream
+	lost    atomic.Pointer[string] // the cursor of the event that the database has lost, if it has lost one
 	stop    context.CancelFunc
 	ended   chan int
 }
@@ -41,12 +43,19 @@ func watching(t *testing.T, streams cli.Streams, args ...string) *watched {
 	t.Helper()
 	w := &watched{fakeAPI: newAPI(t), changed: make(chan string), ended: make(chan int, 1)}
 	w.handles("GET /v1/events", func(out http.ResponseWriter, r *http.Request) {
-		out.Header().Set("Content-Type", "text/event-stream")
+		if lost := w.lost.Load(); lost != nil && r.Header.Get("Last-Event-ID") == *lost {
+			problem(out, http.StatusGone, cyborg.Errorf(cyborg.ErrGone, "event %s was lost", *lost).WithAfter(cyborg.Cursor{Transaction: 1}))
+			return
+		}
 
+		out.Header().Set("Content-Type", "text/event-stream")
 		for {
 			_ = http.NewResponseController(out).Flush() // if the client has gone, the context ends
 			select {
 			case id := <-w.changed:
+				if id == "" {
+					return
+				}
 				_, _ = io.WriteString(out, "id: "+id+"\ndata: {}\n\n")
 			case <-r.Context().Done():
 				return
@@ -92,6 +101,55 @@ func TestWatchInAPipePrintsChanges(t *testing.T) {
 			require.Equal(t, want, w.String())
 		})
 	}
+}
+
+// loses ends the stream and has the database lose the event: who goes on after it
+// learns that it is gone, and where to go on.
+func (w *watched) loses(event string) {
+	w.lost.Store(&event)
+	w.changed <- ""
+}
+
+// TestWatchSaysWhatIsMissing: a watch whose feed has lost events says so once, in
+// a pipe and on a terminal, shows what the records have now, and follows the feed
+// from where that goes on.
+func TestWatchSaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	const missing = "Changes are missing here: event 1-1 was lost. Going on with what the records have."
+
+	t.Run("in a pipe", func(t *testing.T) {
+		t.Parallel()
+		w := watching(t, cli.Streams{}, "accelerator", "show", "fast", "--watch=1h", "-f", "value", "-c", "status")
+		w.awaits(t, "ready")
+		w.becomes(cyborg.StatusAttached, "1-1")
+		w.awaits(t, "attached")
+
+		w.has(func(a *apiclient.Accelerator) { a.Status = cyborg.StatusReady })
+		w.loses("1-1")
+		w.awaits(t, "attached\n"+missing+"\n\nready\n")
+
+		w.becomes(cyborg.StatusMissing, "2-1")
+		w.awaits(t, "missing\n")
+		w.stop()
+		require.Equal(t, 130, <-w.ended)
+		require.Equal(t, 1, strings.Count(w.String(), "Changes are missing"))
+	})
+
+	t.Run("on a terminal", func(t *testing.T) {
+		t.Parallel()
+		size := func() (columns, rows int) { return 200, 30 }
+		w := watching(t, cli.Streams{OutWidth: 200, Screen: size}, "accelerator", "list", "--watch=1h")
+		w.awaits(t, "Ctrl-C ends")
+		w.becomes(cyborg.StatusAttached, "1-1")
+		w.awaits(t, "attached")
+
+		w.loses("1-1")
+		w.awaits(t, missing)
+		first := w.String()
+		w.becomes(cyborg.StatusMissing, "2-1")
+		w.awaits(t, "\x1b[7mmissing")
+		require.Contains(t, strings.TrimPrefix(w.String(), first), missing, "it stays, because what happened there does")
+	})
 }
 
 // TestWatchPollsWithoutEvents: the interval alone brings changes that no event
