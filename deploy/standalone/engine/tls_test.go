@@ -155,19 +155,26 @@ func TestNoPortWithoutCertificate(t *testing.T) {
 	}
 
 	creds := credentials.NewTLS(&tls.Config{RootCAs: pool(g.authority), ServerName: "temporal.test", Certificates: []tls.Certificate{admin}})
-	require.Equal(t, codes.OK, health(t, g.FrontendAddress(), creds))
+	require.Equal(t, codes.OK, healthWithin(t, 5*time.Minute, g.FrontendAddress(), creds, grpc.WaitForReady(true)))
 }
 
 // health returns how a call of the service's health ends.
 func health(t *testing.T, address string, creds credentials.TransportCredentials) codes.Code {
 	t.Helper()
+	return healthWithin(t, 20*time.Second, address, creds)
+}
+
+// healthWithin is health with another limit, and with options of the call.
+func healthWithin(t *testing.T, limit time.Duration, address string, creds credentials.TransportCredentials, options ...grpc.CallOption) codes.Code {
+	t.Helper()
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(creds))
 	require.NoError(t, err)
 	defer conn.Close()
 
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	_, err = grpc_health_v1.NewHealthClient(conn).Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: "temporal.api.workflowservice.v1.WorkflowService"})
+	request := &grpc_health_v1.HealthCheckRequest{Service: "temporal.api.workflowservice.v1.WorkflowService"}
+	_, err = grpc_health_v1.NewHealthClient(conn).Check(ctx, request, options...)
 	return status.Code(err)
 }
 
