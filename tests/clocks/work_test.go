@@ -264,7 +264,7 @@ func (c *cluster) retire(ctx context.Context, a apiclient.Accelerator) error {
 // idempotency key.
 func (c *cluster) do(ctx context.Context, end cyborg.OperationState, send func(options ...apiclient.Option) (apiclient.Answer, error)) error {
 	key := apiclient.Key(uuid.NewString())
-	first, err := send(key, apiclient.Async())
+	first, err := patiently(ctx, func() (apiclient.Answer, error) { return send(key, apiclient.Async()) })
 	if err != nil {
 		return err
 	}
@@ -273,7 +273,7 @@ func (c *cluster) do(ctx context.Context, end cyborg.OperationState, send func(o
 	}
 
 	// It gets the answer of the first one, and begins nothing: see requireEnds.
-	_, err = send(key)
+	_, err = patiently(ctx, func() (apiclient.Answer, error) { return send(key) })
 	if (err == nil) != (end == cyborg.OperationSucceeded) {
 		return fmt.Errorf("operation %s ended %s, and its request, repeated under its key, got %w", first.Operation.ID, end, err)
 	}
@@ -300,7 +300,7 @@ func (c *cluster) await(ctx context.Context, id uuid.UUID, wanted func(apiclient
 	defer ticker.Stop()
 
 	for {
-		op, err := c.API.Operation(ctx, id)
+		op, err := patiently(ctx, func() (apiclient.Operation, error) { return c.API.Operation(ctx, id) })
 		if err != nil || wanted(op) {
 			return op, err
 		}
@@ -308,6 +308,27 @@ func (c *cluster) await(ctx context.Context, id uuid.UUID, wanted func(apiclient
 		select {
 		case <-ctx.Done():
 			return op, fmt.Errorf("operation %s %s is still %s with progress %+v", op.Kind, id, op.State, op.Progress)
+		case <-ticker.C:
+		}
+	}
+}
+
+// patiently sends a request, and sends it again as long as the answer is that
+// the API is unavailable: where the machine stalls, Temporal or PostgreSQL may
+// not answer it in time.
+func patiently[T any](ctx context.Context, send func() (T, error)) (T, error) {
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+
+	for {
+		answer, err := send()
+		if cyborg.ErrorKindOf(err) != cyborg.ErrUnavailable {
+			return answer, err
+		}
+
+		select {
+		case <-ctx.Done():
+			return answer, err
 		case <-ticker.C:
 		}
 	}
@@ -331,7 +352,8 @@ func (c *cluster) caught(
 		return apiclient.Operation{}, err
 	}
 
-	answer, err := send(apiclient.Async())
+	key := apiclient.Key(uuid.NewString())
+	answer, err := patiently(ctx, func() (apiclient.Answer, error) { return send(key, apiclient.Async()) })
 	if err != nil {
 		return apiclient.Operation{}, err
 	}
@@ -348,7 +370,7 @@ func (c *cluster) hurry(ctx context.Context, a apiclient.Accelerator) error {
 
 // edit changes what a card does.
 func (c *cluster) edit(ctx context.Context, a apiclient.Accelerator, edit func(card *fake.Card)) error {
-	device, err := c.API.Device(ctx, a.DeviceUUID)
+	device, err := patiently(ctx, func() (apiclient.Device, error) { return c.API.Device(ctx, a.DeviceUUID) })
 	if err != nil {
 		return err
 	}
@@ -384,8 +406,11 @@ func (c *cluster) requireHeard(ctx context.Context, t *testing.T) {
 // ended as expected.
 func (c *cluster) requireEnds(ctx context.Context, t *testing.T) {
 	t.Helper()
-	for op, err := range c.API.Operations(ctx, apiclient.OperationFilter{}, apiclient.Page{}) {
-		require.NoError(t, err)
+	operations, err := patiently(ctx, func() ([]apiclient.Operation, error) {
+		return apiclient.Collect(c.API.Operations(ctx, apiclient.OperationFilter{}, apiclient.Page{}))
+	})
+	require.NoError(t, err)
+	for _, op := range operations {
 		require.Equal(t, c.expected[op.ID], op.State, "%s %s: %v", op.Kind, op.ID, op.Error)
 	}
 }

@@ -152,6 +152,7 @@ func New(t testing.TB, options Options) *Standalone {
 		fmt.Sprintf("CYBORG_API_LISTEN=127.0.0.1:%d", ports[0]),
 		fmt.Sprintf("CYBORG_STANDALONE_TEMPORAL_LISTEN=127.0.0.1:%d", ports[2]),
 		fmt.Sprintf("CYBORG_STANDALONE_TEMPORAL_UI_LISTEN=127.0.0.1:%d", ports[3]),
+		"CYBORG_API_SYNC_WAIT=10m", // a request that waits gets the end of its operation, however slow the machine is
 	)
 
 	if !options.NoAgentEndpoint {

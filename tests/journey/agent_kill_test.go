@@ -51,7 +51,7 @@ func TestKillAgentDuringOperations(t *testing.T) {
 // as a power failure would. The operation continues when both are back.
 func TestKillAgentAndStandalone(t *testing.T) {
 	t.Parallel()
-	s, a, cards := startRack(t)
+	s, a, cards := startRack(t, "CYBORG_OPERATIONS_AGENT_WAIT=5m") // the agent is away until both are back
 	for i, stage := range stages(rack) {
 		c := catch(t, s, stage, cards[i].UUID)
 		a.Kill(t)

@@ -18,7 +18,7 @@ import (
 func TestStepWaitsForASlot(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:2xfpga"}, Env: []string{
-		"CYBORG_AGENT_SLOTS=1", "CYBORG_AGENT_HEARTBEAT=200ms", "CYBORG_OPERATIONS_AGENT_WAIT=5s",
+		"CYBORG_AGENT_SLOTS=1", "CYBORG_AGENT_HEARTBEAT=200ms", "CYBORG_OPERATIONS_AGENT_WAIT=10s",
 	}})
 
 	cards := s.Accelerators(t)
@@ -30,7 +30,7 @@ func TestStepWaitsForASlot(t *testing.T) {
 	device, err := s.API.Device(t.Context(), cards[0].DeviceUUID)
 	require.NoError(t, err)
 	require.NoError(t, s.Bench(cards[0].Host).Edit(t.Context(), device.Identity, func(c *fake.Card) {
-		c.Latency[fake.StepAttach] = fake.Duration(12 * time.Second)
+		c.Latency[fake.StepAttach] = fake.Duration(25 * time.Second)
 	}))
 
 	var attaching []caught
