@@ -78,6 +78,13 @@ func requireOff(t *testing.T, offset time.Duration, ask func() time.Time) {
 	require.WithinRange(t, now, before, time.Now().Add(offset))
 }
 
+// TestNeed is how make test asks whether clocks of processes can be changed here:
+// it fails where they cannot, and CYBORG_TEST_CLOCKS=required.
+func TestNeed(t *testing.T) {
+	t.Parallel()
+	clock.Need(t)
+}
+
 // TestGoProgram: the clock of a static Go program is off from its first
 // instruction, and jumps while it runs. What it measures does not.
 func TestGoProgram(t *testing.T) {
