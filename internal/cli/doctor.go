@@ -63,6 +63,10 @@ func (s *shell) examine(ctx context.Context, f *doctor.Findings) {
 		return
 	}
 
+	if where.CACert != "" {
+		f.CertificateFile("--cacert", where.CACert, time.Now())
+	}
+
 	// /v1 needs no credential, so a failure here is about the connection.
 	version, ok := ask(ctx, f, "api", "Look at the server's log.", client.Version)
 	if !ok {

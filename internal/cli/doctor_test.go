@@ -3,6 +3,7 @@ package cli_test
 import (
 	"encoding/json"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 	"github.com/cyborg-project/cyborg/internal/doctor"
+	"github.com/cyborg-project/cyborg/internal/pki"
 	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
@@ -179,6 +181,18 @@ func TestDoctorOnAHealthySystem(t *testing.T) {
 		require.True(t, strings.HasPrefix(line, "ok "), line)
 	}
 	require.Equal(t, 16, strings.Count(got.out, "\n"), got.out)
+}
+
+// TestDoctorExaminesTheAuthority: the authorities that the API's certificate is
+// checked against are examined, too.
+func TestDoctorExaminesTheAuthority(t *testing.T) {
+	t.Parallel()
+	authority, err := pki.Make(filepath.Join(t.TempDir(), "ca"))
+	require.NoError(t, err)
+
+	got := healthy(t).cyborg("doctor", "--cacert", authority.CertificateFile())
+	require.Zero(t, got.code, got.err)
+	require.Contains(t, got.out, "certificate of --cacert: is valid until "+authority.Certificate().NotAfter.UTC().Format(time.DateOnly))
 }
 
 // TestDoctorBlamesNoHostThatIsSlow: neither one that had no time to answer, nor one

@@ -8,12 +8,27 @@ import (
 	"time"
 )
 
-// expiresSoon is how long before its end the doctor warns about a certificate.
-const expiresSoon = 14 * 24 * time.Hour
+const (
+	// expiresSoon is how long before its end the doctor warns about a certificate.
+	expiresSoon = 14 * 24 * time.Hour
+	// authorityExpiresSoon is the same for an authority that is made for ten years.
+	// To replace one, everybody gets another certificate.
+	authorityExpiresSoon = 365 * 24 * time.Hour
+)
 
-// Certificate checks the validity of a certificate at the time now.
+// Certificate checks the validity of a certificate, which may be that of an
+// authority, at the time now.
 func (f *Findings) Certificate(whose string, certificate *x509.Certificate, now time.Time) {
-	f.certificate(whose, certificate, now, expiresSoon, "Replace it; no restart is needed.")
+	if !certificate.IsCA {
+		f.certificate(whose, certificate, now, expiresSoon, "Replace it; no restart is needed.")
+		return
+	}
+
+	// An authority that is made for a year only would be warned of all the time.
+	soon := min(authorityExpiresSoon, max(expiresSoon, certificate.NotAfter.Sub(certificate.NotBefore)/10))
+	f.certificate(whose, certificate, now, soon,
+		"All that it has signed ends with it. Make a new authority, have both in the files of the authorities everywhere, give everybody a certificate "+
+			"of the new one, and then leave this one out: docs/operations.md has the commands, under Certificates. No restart is needed.")
 }
 
 // certificate warns about a certificate that ends within this time.
