@@ -160,6 +160,15 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 			good: away().refused(7, 8, retire, cyborg.ErrChanged, y),
 			bad:  away().done(7, 8, z, retire),
 		},
+		"retired while away, and once more": {
+			good: begin().did(3, 4, "pull").done(1, 6, x, retire).did(7, 8, "put back").done(9, 10, y, retire),
+			bad:  begin().done(1, 6, x, retire).done(9, 10, y, retire),
+		},
+		"retired while away, and given to Nova": {
+			good: begin().did(3, 4, "pull").done(1, 6, x, retire).did(7, 8, "put back").did(9, 9, "present").refused(10, 11, give, cyborg.ErrChanged, uuid.Nil).
+				done(12, 13, y, retire).done(14, 15, z, give),
+			bad: begin().did(1, 2, "pull").done(3, 6, x, retire).did(7, 8, "put back").did(9, 9, "present").done(10, 11, y, give),
+		},
 		"settled without Reconcile": {
 			good: away().did(7, 8, "put back").did(7, 8, "present").read(9, 10, forced).round(11, 12).read(13, 14, ready),
 			bad:  away().did(7, 8, "put back").did(7, 8, "present").read(9, 10, ready).round(11, 12),

@@ -65,6 +65,8 @@ type accelerator struct {
 	lost  bool // a boot has lost it
 	open  bool // nobody knows what is loaded: a program was disturbed
 
+	pending bool // it left service while its card was away, and has still to be uninstalled
+
 	// What the people at the machine have done.
 	pulled    bool // the card is off the bus
 	disabled  bool // the backend is uninstalled
@@ -203,7 +205,7 @@ func (a accelerator) guard(r request, id uuid.UUID) outcome {
 
 	case cyborg.OperationRetire:
 		switch {
-		case a.lifecycle == cyborg.LifecycleInactive:
+		case a.lifecycle == cyborg.LifecycleInactive && !a.pending:
 			return refuse(cyborg.ErrChanged, a.movedBy)
 		case a.inUse() != outcome{}:
 			return a.inUse()
@@ -244,6 +246,8 @@ func (a accelerator) guard(r request, id uuid.UUID) outcome {
 			return a.inUse()
 		case a.unsettled() || a.fence != "":
 			return refuse(cyborg.ErrChanged, a.fenceBy)
+		case a.pending:
+			return changed
 		}
 		return outcome{}
 
@@ -403,7 +407,33 @@ func (a accelerator) end(m action, out outcome) []accelerator {
 		a.open = true
 		return a.lostOrNot()
 	}
+	if was.begun && (r.kind == cyborg.OperationRetire || r.kind == cyborg.OperationProvision) {
+		return a.uninstalledOrNot(was, out.state)
+	}
 	return []accelerator{a}
+}
+
+// uninstalledOrNot returns the states of an accelerator after an operation that
+// may have uninstalled it. A card that was away is not, and has it pending. A
+// provision that has not succeeded may not have got as far as to install anything.
+func (a accelerator) uninstalledOrNot(was claimed, state cyborg.OperationState) (states []accelerator) {
+	r := was.request
+	if r.kind == cyborg.OperationProvision && state == cyborg.OperationSucceeded {
+		a.pending = false
+		return []accelerator{a}
+	}
+
+	if r.kind == cyborg.OperationProvision || state != cyborg.OperationSucceeded {
+		states = append(states, a) // the host was not asked
+	}
+	for _, pending := range []bool{false, true} {
+		b := a
+		b.pending = pending
+		if (pending && was.disturbed || !pending && was.reached) && !slices.Contains(states, b) {
+			states = append(states, b)
+		}
+	}
+	return states
 }
 
 // succeed makes the last change of an operation.
@@ -600,7 +630,7 @@ func (a accelerator) shows(seen accelerator) bool {
 	}
 
 	// The API does not show these.
-	seen.movedBy, seen.errorKind, seen.kept, seen.open = a.movedBy, a.errorKind, a.kept, a.open
+	seen.movedBy, seen.errorKind, seen.kept, seen.open, seen.pending = a.movedBy, a.errorKind, a.kept, a.open, a.pending
 	seen.pulled, seen.disabled, seen.rebooting, seen.booting, seen.silent = a.pulled, a.disabled, a.rebooting, a.booting, a.silent
 	seen.reconciling = a.reconciling
 	claim := seen.claim
