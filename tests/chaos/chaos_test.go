@@ -50,7 +50,7 @@ func shortWaits() []string {
 	return []string{
 		"CYBORG_OPERATIONS_HEARTBEAT=3s", "CYBORG_CONDUCTOR_RECONCILE_INTERVAL=2s", "CYBORG_CONDUCTOR_ORPHAN_AFTER=2s",
 		"CYBORG_AGENT_HEARTBEAT=1s", "CYBORG_CONDUCTOR_SILENT_AFTER=5s", "CYBORG_AGENT_FULL_SCAN=5s", "CYBORG_AGENT_STOP_TIMEOUT=3s",
-		"CYBORG_OPERATIONS_AGENT_WAIT=10s", "CYBORG_OPERATIONS_UNDO=15s", "CYBORG_OPERATIONS_STEP=30s",
+		"CYBORG_OPERATIONS_AGENT_WAIT=10s", "CYBORG_OPERATIONS_UNDO=30s", "CYBORG_OPERATIONS_STEP=30s",
 		"CYBORG_OPERATIONS_STAGE=30s", "CYBORG_OPERATIONS_PROGRAM=30s", "CYBORG_API_SYNC_WAIT=5s", "CYBORG_API_MAX_IN_FLIGHT=100",
 	}
 }
@@ -256,7 +256,7 @@ func (r *trial) round(one round) error {
 	}
 	work.Wait()
 
-	if f, ok := one.failsOver(); ok && f.faultKind == lag {
+	if one.loses() {
 		for _, j := range jobs {
 			if err := r.driver.doAgain(ctx, j); err != nil {
 				return fmt.Errorf("%s cannot be done again: %w", j.work, err)

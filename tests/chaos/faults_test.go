@@ -136,6 +136,8 @@ func (s *injector) inject(ctx context.Context, f fault) (heal func() error, err 
 		return func() error { node.Up(); return nil }, err
 	case failover, lag:
 		return nothing, s.failOver(ctx, f)
+	case restore:
+		return nothing, s.restoreBackup(ctx, f)
 	case old:
 		return s.putStateBack(f.target)
 	case freeze, stall:
@@ -246,16 +248,22 @@ func (s *injector) restart(f fault) (func() error, error) {
 	stopped := make(chan error, 1)
 	go func() {
 		code, err := node.Stop()
-		if err == nil && code > 0 && node.Kind != harness.NodePostgres {
-			err = fmt.Errorf("%s was stopped in order and ended with exit code %d:\n%s", node.Name, code, node.Said(1000))
-		}
-		stopped <- err
+		stopped <- stoppedInOrder(node, code, err)
 	}()
 	return func() error {
 		err := <-stopped
 		node.Up()
 		return err
 	}, nil
+}
+
+// stoppedInOrder returns an error where a process was told to stop and did not end
+// as it should.
+func stoppedInOrder(node *harness.Node, code int, err error) error {
+	if err == nil && code > 0 && node.Kind != harness.NodePostgres {
+		err = fmt.Errorf("%s was stopped in order and ended with exit code %d:\n%s", node.Name, code, node.Said(1000))
+	}
+	return err
 }
 
 // strikeRun terminates or resets the run of a piece of work, as somebody can in

@@ -21,6 +21,10 @@ func TestNeedsOperatorNeedsAFault(t *testing.T) {
 	injected := func(kind faultKind, target string, from, to int) injection {
 		return injection{fault{faultKind: kind, target: target}, at(from), at(to)}
 	}
+	late := func(i injection, seconds int) injection {
+		i.amount = time.Duration(seconds) * time.Second
+		return i
+	}
 
 	for _, test := range []struct {
 		faults    []injection
@@ -42,7 +46,11 @@ func TestNeedsOperatorNeedsAFault(t *testing.T) {
 		{[]injection{injected(full, "rack1", 110, 130)}, true},
 		{[]injection{injected(kill, "rack1", 110, 111)}, false}, // it is back long before the undo gives up
 		{[]injection{injected(failover, "postgres", 110, 113)}, false},
-		{[]injection{injected(lag, "postgres", 110, 118)}, true},
+		{[]injection{injected(lag, "postgres", 110, 122)}, true},
+		{[]injection{injected(restore, allData, 110, 114)}, false},
+		{[]injection{injected(restore, allData, 110, 122)}, true},
+		{[]injection{injected(restore, recordsOnly, 110, 122)}, true},
+		{[]injection{late(injected(restore, allData, 110, 122), 8)}, false}, // the servers stood still for the rest only
 		{[]injection{injected(kill, "rack1", 110, 114), injected(freeze, "rack1", 118, 122), injected(cut, "rack1>temporal", 122, 126)}, true},
 	} {
 		err := unexplained(test.faults, op)
@@ -51,10 +59,10 @@ func TestNeedsOperatorNeedsAFault(t *testing.T) {
 
 	// With an older state directory come older images, which no attach needs.
 	back, other := injected(old, "rack1", 110, 111), injected(old, "rack2", 110, 111)
-	early, late := injected(old, "rack1", 60, 61), injected(old, "rack1", 162, 163)
+	early, after := injected(old, "rack1", 60, 61), injected(old, "rack1", 162, 163)
 	program := op
 	program.kind = cyborg.OperationProgram
 	require.NoError(t, unexplained([]injection{back}, program))
 	require.Error(t, unexplained([]injection{back}, op))
-	require.Error(t, unexplained([]injection{other, early, late}, program))
+	require.Error(t, unexplained([]injection{other, early, after}, program))
 }

@@ -18,12 +18,13 @@ import (
 const (
 	// undoLimit is operations.undo: see shortWaits. A host that is away for less
 	// undoes what it has to.
-	undoLimit = 15 * time.Second
+	undoLimit = 30 * time.Second
 
 	// backWithin is how long a host may need after a fault until its agent takes
 	// steps again: a process has to start, or an agent has to find Temporal again,
-	// and pauses between its attempts.
-	backWithin = 8 * time.Second
+	// and pauses for up to 15 seconds between its attempts. It is less than
+	// undoLimit, so that no short fault explains anything.
+	backWithin = 20 * time.Second
 )
 
 // injection is a fault as it was injected.
@@ -40,6 +41,8 @@ type injection struct {
 // no undo needs these, or another run does it.
 func (f fault) keepsFromUndoing(host string) bool {
 	switch f.faultKind {
+	case restore:
+		return true // no server runs until the backup is there
 	case kill, reboot, restart, freeze, stall, failover, lag, old:
 		return slices.Contains([]string{host, "temporal", "postgres"}, f.target)
 	case second:
@@ -68,6 +71,9 @@ func away(injected []injection, op ended) time.Duration {
 	var spans []injection
 	for _, i := range injected {
 		if i.keepsFromUndoing(op.host) {
+			if i.faultKind == restore {
+				i.began = i.began.Add(i.amount) // until then there is only a backup
+			}
 			i.ended = i.ended.Add(backWithin)
 			spans = append(spans, i)
 		}

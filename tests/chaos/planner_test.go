@@ -95,12 +95,12 @@ func newSchedule(seed uint64, kills int, wanted []faultKind) schedule {
 			n, m := min(6, len(cells)), min(3, len(others))
 			r = p.matrixRound(slices.Concat(cells[:n], others[:m]))
 			cells, others = cells[n:], others[m:]
-		case p.wants(lag) && p.often(20):
+		case slices.ContainsFunc(losingFaults(), p.wants) && p.often(20):
 			r = p.lossRound()
 		default:
 			r = p.randomRound()
 		}
-		if _, ok := r.failsOver(); !ok && p.wants(failover) && p.often(15) {
+		if !r.loses() && p.wants(failover) && p.often(15) {
 			p.addFailover(&r)
 		}
 
@@ -216,7 +216,7 @@ func (p *planner) randomRound() round {
 }
 
 // lossRound returns a round in which a standby takes the place of PostgreSQL that
-// lacks some commits. Its work is what the system settles by itself afterwards.
+// lacks some commits, or a backup is put back. Its work is what the system settles by itself afterwards.
 // Work for Nova is left out, because only an operator can settle that; so is the
 // whitelist, because a file that is not as it was written is left to an operator.
 func (p *planner) lossRound() round {
@@ -240,7 +240,11 @@ func (p *planner) lossRound() round {
 		p.addDisturbance(&r)
 	}
 
-	r.faults = append(r.faults, p.fault(lag, "postgres", p.random.IntN(len(r.works))))
+	chosen, target := pick(p, slices.DeleteFunc(losingFaults(), func(k faultKind) bool { return !p.wants(k) })), allData
+	if chosen == restore && p.chance(40) {
+		target = recordsOnly
+	}
+	r.faults = append(r.faults, p.fault(chosen, target, p.random.IntN(len(r.works))))
 	r.faults = spareDisk(r.faults)
 	return r
 }
@@ -251,7 +255,8 @@ func (p *planner) addFailover(r *round) {
 	r.faults = spareDisk(r.faults)
 }
 
-// spareDisk takes out what fills the disk of PostgreSQL, which the standby needs.
+// spareDisk takes out what fills the disk of PostgreSQL, which the standby or the
+// backup needs.
 func spareDisk(faults []fault) []fault {
 	return slices.DeleteFunc(faults, func(f fault) bool { return f.faultKind == full && f.target == "postgres" })
 }
@@ -377,12 +382,14 @@ func (p *planner) fault(m faultKind, target string, about int) fault {
 		f.lasts = p.between(50*time.Millisecond, 1500*time.Millisecond)
 	case lag:
 		f.lasts, f.amount = p.between(50*time.Millisecond, 1500*time.Millisecond), p.between(100*time.Millisecond, 4*time.Second)
+	case restore:
+		f.lasts, f.amount = p.between(50*time.Millisecond, 1500*time.Millisecond), p.between(100*time.Millisecond, 8*time.Second)
 	case freeze:
 		f.lasts = p.between(300*time.Millisecond, 5*time.Second)
 	case second:
 		f.lasts = p.between(9*time.Second, 14*time.Second)
 	case stall, sever:
-		f.lasts = p.between(16*time.Second, 22*time.Second)
+		f.lasts = p.between(undoLimit+time.Second, undoLimit+7*time.Second)
 	case terminate, reset:
 		f.when = pick(p, []moment{within, after})
 	case cut:

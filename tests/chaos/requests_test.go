@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -74,8 +75,34 @@ func (d *driver) prepareRequests(ctx context.Context, j *job, a apiclient.Accele
 }
 
 // bindNow binds requests while there is no fault, and waits until they are
-// bound.
-func (d *driver) bindNow(ctx context.Context, j *job, b *binding) error {
+// bound. Like mustDo, it does again what fails, because an agent may be slow on a
+// busy machine: other requests take the place of those that a bind has failed
+// for, as Nova makes them.
+func (d *driver) bindNow(ctx context.Context, j *job, b *binding) (err error) {
+	for range 10 {
+		if err = d.bindOnce(ctx, j, b); !errors.Is(err, errBindFailed) {
+			return err
+		}
+		d.t.Logf("once more: %v", err)
+
+		n := len(b.ids)
+		if err := d.deleteRequests(ctx, j.api, b, true); err != nil {
+			return err
+		}
+		b.ids = nil
+		d.cloud.placement.Allocate(b.instance.String(), b.at.ProviderName, "FPGA", n)
+		if err := d.makeRequests(ctx, j.api, b, n); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// errBindFailed is in the error of a bind that was accepted, and has failed.
+var errBindFailed = errors.New("a bind without a fault fails")
+
+// bindOnce binds requests once, and waits until they are bound.
+func (d *driver) bindOnce(ctx context.Context, j *job, b *binding) error {
 	if err := d.bindRequests(ctx, j.api, b); err != nil {
 		return err
 	}
@@ -416,7 +443,7 @@ func (d *driver) awaitBound(ctx context.Context, b *binding) error {
 		}
 
 		if err == nil && all[b.ids[0]].State == cyborg.ARQBindFailed {
-			return fmt.Errorf("a bind without a fault fails: %s", all[b.ids[0]].Reason)
+			return fmt.Errorf("%w: %s", errBindFailed, all[b.ids[0]].Reason)
 		}
 
 		if clock.Sleep(ctx, 50*time.Millisecond) != nil {

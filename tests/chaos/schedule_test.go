@@ -138,6 +138,9 @@ const (
 	failover faultKind = "failover" // the standby has every commit
 	lag      faultKind = "lag"      // the standby lacks the commits of the last moments
 
+	// A backup is taken, and put back a while later.
+	restore faultKind = "restore"
+
 	old faultKind = "old" // an agent is killed, and its state directory is put back from an older copy
 
 	// What somebody may do to the run of an operation in Temporal.
@@ -168,7 +171,8 @@ func services() []string { return []string{keystone, placement, nova, glance} }
 func processFaults() []faultKind { return []faultKind{kill, freeze, restart} }
 func linkFaults() []faultKind    { return []faultKind{cut, silence, delay} }
 func runFaults() []faultKind     { return []faultKind{terminate, reset} }
-func killingFaults() []faultKind { return []faultKind{kill, reboot, failover, lag, old} }
+func killingFaults() []faultKind { return []faultKind{kill, reboot, failover, lag, restore, old} }
+func losingFaults() []faultKind  { return []faultKind{lag, restore} }
 func serviceFaults() []faultKind { return []faultKind{outage, slow, conflict, broken, busy, lost} }
 
 // fault is one fault, at a moment of a piece of work, with its duration.
@@ -179,12 +183,19 @@ type fault struct {
 	when      moment
 	after     time.Duration // how long after the moment
 	lasts     time.Duration
-	amount    time.Duration // size of a delay or of a clock's jump; how far a standby is behind
+	amount    time.Duration // size of a delay or of a clock's jump; how far a standby is behind; how old a backup is
 }
+
+// What is put back from a backup: the whole PostgreSQL with the databases of
+// Temporal, or the records alone, which Temporal then is ahead of.
+const (
+	allData     = "postgres"
+	recordsOnly = "the records"
+)
 
 // kills returns how many processes the fault kills.
 func (f fault) kills() int {
-	if slices.Contains(killingFaults(), f.faultKind) {
+	if slices.Contains(killingFaults(), f.faultKind) && f.target != recordsOnly {
 		return 1
 	}
 	return 0
@@ -198,6 +209,11 @@ func (r round) failsOver() (fault, bool) {
 		return fault{}, false
 	}
 	return r.faults[i], true
+}
+
+// loses reports whether commits are lost in the round.
+func (r round) loses() bool {
+	return slices.ContainsFunc(r.faults, func(f fault) bool { return slices.Contains(losingFaults(), f.faultKind) })
 }
 
 // The cluster that a schedule is for.

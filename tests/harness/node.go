@@ -211,6 +211,22 @@ func (n *Node) PowerCut(change func() error) (ran bool, err error) {
 	return ran, change()
 }
 
+// Hold stops the process in order, and keeps it from running, whatever Up says,
+// until release is called, and Up once more. code is its exit code; negative
+// where it was killed meanwhile.
+func (n *Node) Hold() (release func(), code int, err error) {
+	n.power.Lock()
+	n.setDark(true)
+	n.Thaw() // who stands still stops as late as he likes
+
+	code, err = n.Stop()
+	n.awaitGone()
+	return func() {
+		n.setDark(false)
+		n.power.Unlock()
+	}, code, err
+}
+
 // setDark begins or ends the time without power.
 func (n *Node) setDark(dark bool) {
 	n.mu.Lock()

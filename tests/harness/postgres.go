@@ -164,15 +164,11 @@ func (c *Cluster) StartStandby(ctx context.Context, synchronous bool) (*Standby,
 		return nil, err
 	}
 
-	out, err := exec.CommandContext(ctx, "pg_basebackup", "--dbname="+p.conninfo(), "--pgdata="+data,
-		"--checkpoint=fast", "--no-sync", "--write-recovery-conf").CombinedOutput()
-	if err != nil {
-		return nil, fmt.Errorf("pg_basebackup: %w: %s", err, out)
-	}
-	if err := ownLike(data, from); err != nil {
+	if err := p.copy(ctx, data, from, "--write-recovery-conf"); err != nil {
 		return nil, err
 	}
 
+	var err error
 	if s.server, err = p.start(ctx, s.dir); err != nil {
 		return nil, err
 	}

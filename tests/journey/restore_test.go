@@ -3,9 +3,6 @@ package journey_test
 import (
 	"context"
 	"errors"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -154,27 +151,7 @@ func identityOf(t *testing.T, s *harness.System, a apiclient.Accelerator) string
 // directory, on the database of the system.
 func fromRunbook(t *testing.T, s *harness.System, dir string, beginnings ...string) {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/operations.md")
+	runbook, err := harness.ReadRunbook(t)
 	require.NoError(t, err)
-	database, err := s.DatabaseURL()
-	require.NoError(t, err)
-
-	for _, beginning := range beginnings {
-		_, text, found := strings.Cut(string(page), "\n$ "+beginning)
-		require.True(t, found, "no command begins with %q", beginning)
-		text, rest, _ := strings.Cut(beginning+text, "\n")
-		for strings.HasSuffix(text, `\`) {
-			var more string
-			more, rest, found = strings.Cut(rest, "\n")
-			require.True(t, found, "the page ends in the command %q", text)
-			text += "\n" + more
-		}
-
-		command := exec.CommandContext(t.Context(), "bash", "-c", text)
-		command.Dir = dir
-		command.Env = harness.Environ(dir, "CYBORG_DATABASE_URL="+database,
-			"PATH="+filepath.Dir(harness.Binary(t, "cyborg"))+":"+os.Getenv("PATH"))
-		out, err := command.CombinedOutput()
-		require.NoError(t, err, "%s: %s", text, out)
-	}
+	require.NoError(t, runbook.Follow(t.Context(), s, dir, beginnings...))
 }

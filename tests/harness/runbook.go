@@ -1,0 +1,65 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// Runbook has the commands of docs/operations.md.
+type Runbook struct{ page, binaries string }
+
+// ReadRunbook reads the page.
+func ReadRunbook(t testing.TB) (*Runbook, error) {
+	t.Helper()
+	_, file, _, _ := runtime.Caller(0)
+	page, err := os.ReadFile(filepath.Join(filepath.Dir(file), "..", "..", "docs", "operations.md"))
+	return &Runbook{string(page), filepath.Dir(Binary(t, "cyborg"))}, err
+}
+
+// Follow runs the commands that begin so, in a directory, on the database of a
+// system.
+func (r *Runbook) Follow(ctx context.Context, s *System, dir string, beginnings ...string) error {
+	database, err := s.DatabaseURL()
+	if err != nil {
+		return err
+	}
+
+	for _, beginning := range beginnings {
+		text, err := r.command(beginning)
+		if err != nil {
+			return err
+		}
+
+		command := exec.CommandContext(ctx, "bash", "-c", text)
+		command.Dir = dir
+		command.Env = Environ(dir, "CYBORG_DATABASE_URL="+database, "PATH="+r.binaries+":"+os.Getenv("PATH"))
+		if out, err := command.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", text, err, out)
+		}
+	}
+	return nil
+}
+
+// command returns the command that begins so, with all its lines.
+func (r *Runbook) command(beginning string) (string, error) {
+	_, text, found := strings.Cut(r.page, "\n$ "+beginning)
+	if !found {
+		return "", fmt.Errorf("no command of the runbook begins with %q", beginning)
+	}
+
+	text, rest, _ := strings.Cut(beginning+text, "\n")
+	for strings.HasSuffix(text, `\`) {
+		var more string
+		if more, rest, found = strings.Cut(rest, "\n"); !found {
+			return "", fmt.Errorf("the page ends in the command %q", text)
+		}
+		text += "\n" + more
+	}
+	return text, nil
+}
