@@ -107,6 +107,24 @@ func TestPlacementTakenHostsReturnAfterTheLease(t *testing.T) {
 	require.Equal(t, []string{"h1"}, take(aWhile), "it was tried before that was noted")
 }
 
+// TestPlacementIsFollowedAfterARestore: a host whose run had begun when a backup
+// was taken is due in the restored records, because nobody knows what became of
+// that run: it ends, and tells the records of before.
+func TestPlacementIsFollowedAfterARestore(t *testing.T) {
+	t.Parallel()
+	old := newRecords(t)
+	old.addHost(t, "h1", 1)
+	require.NoError(t, old.SetPlacementFollowing(t.Context(), true, aWhile))
+	require.Equal(t, []string{"h1"}, old.due(t))
+	require.NoError(t, old.MarkPlacementStarted(t.Context(), []string{"h1"}, aWhile, aWhile))
+	require.Empty(t, old.due(t))
+
+	r := old.remake(t, old.dump(t))
+	scalar[int64](t, r, "SELECT next_assignment()") // as any change, it begins the epoch
+	require.Equal(t, []string{"h1"}, r.due(t))
+	require.Empty(t, r.due(t), "it is being done")
+}
+
 // TestPlacementInterruptedComparisonIsRepeated: a host whose comparison was
 // interrupted is given to another process within about a minute, and is still
 // to be compared.

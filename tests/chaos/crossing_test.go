@@ -302,18 +302,11 @@ func (d *driver) accelerator(ctx context.Context, id uuid.UUID) (a apiclient.Acc
 
 // crossProgram loads a new image.
 func (d *driver) crossProgram(ctx context.Context, j *job, api int) error {
-	id := j.request.accelerator
-	image, err := d.c.Image(j.host, fmt.Sprintf("image-%d", d.serial()), fake.MakeImage("FPGA", "f-"+id.String(), []byte(uuid.NewString())))
+	request, err := d.program(j.host, j.request.accelerator, api, false)
 	if err != nil {
 		return err
 	}
-
-	_, op, recorded, err := d.askCrossing(ctx, request{
-		what: "program", kind: cyborg.OperationProgram, accelerator: id, api: api,
-		send: func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
-			return c.Program(ctx, id, cyborg.Image{Source: image}, options...)
-		},
-	})
+	_, op, recorded, err := d.askCrossing(ctx, request)
 
 	switch {
 	case err != nil || !recorded:

@@ -89,14 +89,17 @@ func (d *driver) prepare(ctx context.Context, w work) (*job, error) {
 			return nil, err
 		}
 
-		image, err := d.c.Image(j.host, fmt.Sprintf("image-%d", d.serial()), fake.MakeImage("FPGA", "f-"+id.String(), []byte(uuid.NewString())))
-		if err != nil {
-			return nil, err
+		if w.over && accelerator.BitstreamID == "" {
+			first, err := d.program(j.host, id, w.api, false)
+			if err == nil {
+				err = d.mustDo(ctx, first)
+			}
+			if err != nil {
+				return nil, err
+			}
 		}
-
-		j.request.what = "program"
-		j.request.send = func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
-			return c.Program(ctx, id, cyborg.Image{Source: image}, options...)
+		if j.request, err = d.program(j.host, id, w.api, w.async); err != nil {
+			return nil, err
 		}
 	case cyborg.OperationRetire:
 		if err := d.free(ctx, accelerator); err != nil {
@@ -153,6 +156,17 @@ func (d *driver) attach(id uuid.UUID, holder cyborg.Holder, api int, async bool)
 			return c.Attach(ctx, id, holder, options...)
 		},
 	}
+}
+
+// program returns the request for a program with a new image.
+func (d *driver) program(host string, id uuid.UUID, api int, async bool) (request, error) {
+	image, err := d.c.Image(host, fmt.Sprintf("image-%d", d.serial()), fake.MakeImage("FPGA", "f-"+id.String(), []byte(uuid.NewString())))
+	return request{
+		what: "program", kind: cyborg.OperationProgram, accelerator: id, api: api, async: async,
+		send: func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
+			return c.Program(ctx, id, cyborg.Image{Source: image}, options...)
+		},
+	}, err
 }
 
 // retire returns the request for a retire.

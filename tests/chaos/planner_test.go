@@ -230,7 +230,9 @@ func (p *planner) lossRound() round {
 	var r round
 	used := map[string]bool{}
 	for range 3 + p.random.IntN(4) {
-		r.works = append(r.works, p.work(pick(p, settled), used))
+		w := p.work(pick(p, settled), used)
+		w.over = w.kind == cyborg.OperationProgram
+		r.works = append(r.works, w)
 	}
 
 	if p.wants(kill) && p.chance(70) {

@@ -84,14 +84,17 @@ func (s *Store) RecordSilentHosts(ctx context.Context, silentFor time.Duration) 
 // TakeDuePlacement takes up to limit hosts that are out of step. The caller has
 // them for the lease, and for longer once it has called MarkPlacementStarted;
 // after that, or when the records change again, another caller may take them.
-// So it may where the database's clock was set back since they were taken.
+// So it may where the database's clock was set back since they were taken, or
+// where they were taken before the epoch: a restore forgets that their run has
+// ended.
 // It skips hosts that another caller is taking at this moment.
 func (s *Store) TakeDuePlacement(ctx context.Context, limit int, lease time.Duration) ([]string, error) {
 	return s.db.HostNames(ctx, `
 		UPDATE placement_sync p SET asked = p.wanted, asked_at = due.now, try_at = due.now + $2::interval
 		FROM (SELECT host, clock_timestamp() AS now FROM placement_sync
 		      WHERE done < wanted AND (asked < wanted OR coalesce(try_at, asked_at + $2::interval) <= clock_timestamp()
-		          OR asked_at > clock_timestamp() + interval '10 minutes')
+		          OR asked_at > clock_timestamp() + interval '10 minutes'
+		          OR asked_at < (SELECT began_at FROM feed_epochs ORDER BY epoch DESC LIMIT 1))
 		      ORDER BY host LIMIT $1 FOR UPDATE SKIP LOCKED) AS due
 		WHERE p.host = due.host RETURNING p.host`, records.Limit(limit), lease)
 }
