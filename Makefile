@@ -136,12 +136,12 @@ fuzz: postgres ## Fuzz every parser of outside bytes, each for FUZZTIME (10s); w
 	exit $$status
 
 # What make chaos kills and how: the number of kills, the seed of the schedule (0: a new one), the only faults there are.
-KILLS ?= 180
+KILLS ?= 200
 SEED ?= 0
 FAULTS ?=
 
 .PHONY: chaos
-chaos: postgres build ## Kill, stop and cut off the processes of a cluster under work (KILLS=180 SEED=0 FAULTS=kill,freeze,…)
+chaos: postgres build ## Kill, stop and cut off the processes of a cluster under work (KILLS=200 SEED=0 FAULTS=kill,freeze,…)
 	@go test ./tests/chaos -count=1 -v -run TestChaos -timeout 4h -kills '$(KILLS)' -seed '$(SEED)' -faults '$(FAULTS)' $(TESTFLAGS)
 
 .PHONY: mutants

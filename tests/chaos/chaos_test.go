@@ -140,8 +140,9 @@ func newTrial(t *testing.T, c *harness.Cluster, around *cloud, plan schedule) *t
 
 	d := &driver{t: t, c: c, cloud: around}
 	return &trial{
-		t: t, c: c, plan: plan, driver: d, injector: &injector{t: t, c: c, d: d, cloud: around, temporal: temporal, copies: map[string]string{}},
-		checker: &checker{c: c, temporal: temporal, driver: d, cloud: around, foreign: map[uuid.UUID]bool{}, told: map[uuid.UUID]bool{}}, reader: startReader(c),
+		t: t, c: c, plan: plan, driver: d,
+		injector: &injector{t: t, c: c, d: d, cloud: around, temporal: temporal, copies: map[string]string{}, forger: startForger(t, c, d, temporal)},
+		checker:  &checker{c: c, temporal: temporal, driver: d, cloud: around, foreign: map[uuid.UUID]bool{}, told: map[uuid.UUID]bool{}}, reader: startReader(c),
 	}
 }
 
@@ -180,8 +181,8 @@ func (r *trial) run() {
 	ends, err := r.checker.ends(t.Context())
 	require.NoError(t, err)
 	r.end()
-	t.Logf("%d kills survived in %s, %d runs were terminated or reset: %s; operations %v",
-		r.injector.kills.Load(), time.Since(began).Round(time.Second), r.injector.struck.Load(), r.summary(), ends)
+	t.Logf("%d kills survived in %s, %d runs were terminated or reset: %s; operations %v; forged steps: %s",
+		r.injector.kills.Load(), time.Since(began).Round(time.Second), r.injector.struck.Load(), r.summary(), ends, r.injector.forger)
 }
 
 // more adds rounds for the kills that came after another fault had already
@@ -300,6 +301,9 @@ func (r *trial) check(ctx context.Context) error {
 		return err
 	}
 	if err := r.checker.tripped(); err != nil {
+		return err
+	}
+	if err := r.injector.forger.wrong(); err != nil {
 		return err
 	}
 	if err := r.checker.checkNeedsOperator(ctx, r.injector.injected); err != nil {

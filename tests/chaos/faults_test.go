@@ -32,6 +32,8 @@ type injector struct {
 
 	kills atomic.Int64 // processes that were killed so far
 
+	forger *forger
+
 	standby *harness.Standby  // of the round; nil without one
 	copies  map[string]string // of the state directories of agents, by host; they are at least as old as the round
 	used    map[string]bool   // hosts whose copies were put back
@@ -54,6 +56,9 @@ func (s *injector) prepare(ctx context.Context, r round) (err error) {
 	}
 	s.used = map[string]bool{}
 
+	if err := s.forger.prepare(ctx, r); err != nil {
+		return fmt.Errorf("no steps can be forged: %w", err)
+	}
 	if f, ok := r.failsOver(); ok {
 		s.standby, err = s.c.StartStandby(ctx, f.faultKind == failover)
 	}
@@ -140,6 +145,8 @@ func (s *injector) inject(ctx context.Context, f fault) (heal func() error, err 
 		return nothing, s.restoreBackup(ctx, f)
 	case old:
 		return s.putStateBack(f.target)
+	case forge:
+		return s.forger.begin(ctx, f.target)
 	case freeze, stall:
 		node := s.c.Node(f.target)
 		node.Freeze()

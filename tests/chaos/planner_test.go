@@ -124,6 +124,7 @@ func (s schedule) longer(kills int) schedule {
 type planner struct {
 	random *rand.Rand
 	wanted []faultKind
+	bag    []faultKind // the disturbances that come next
 }
 
 // wants reports whether a kind of fault may occur.
@@ -281,20 +282,15 @@ const theRun = "the run"
 
 // addDisturbance adds a fault that is neither a kill nor a boot.
 func (p *planner) addDisturbance(r *round) {
-	var others []faultKind
-	for _, m := range slices.Concat([]faultKind{
-		freeze, restart, cut, cut, silence, silence, delay, delay, full, jump, stall, sever, second, second, terminate, terminate, reset, reset, old, old,
-	}, serviceFaults()) {
-		if p.wants(m) {
-			others = append(others, m)
-		}
+	if len(p.bag) == 0 {
+		p.bag = p.disturbances()
 	}
-
-	if len(others) == 0 {
+	if len(p.bag) == 0 {
 		return
 	}
 
-	m, about := pick(p, others), p.random.IntN(len(r.works))
+	m, about := p.bag[0], p.random.IntN(len(r.works))
+	p.bag = p.bag[1:]
 	var target string
 
 	switch {
@@ -318,7 +314,7 @@ func (p *planner) addDisturbance(r *round) {
 		target = pick(p, append(nodesOf(harness.NodeAgent), "postgres"))
 	case m == sever:
 		target = pick(p, nodesOf(harness.NodeConductor))
-	case m == second, m == old:
+	case m == second, m == old, m == forge:
 		target = hostName(r.works[about].host)
 	case m == jump:
 		target = pick(p, nodesOf(pick(p, []harness.NodeKind{harness.NodeConductor, harness.NodeAPI, harness.NodeAgent})))
@@ -327,6 +323,21 @@ func (p *planner) addDisturbance(r *round) {
 	}
 
 	r.faults = append(r.faults, p.fault(m, target, about))
+}
+
+// disturbances returns the wanted ones, each as often as its share is, in a random
+// order. All are drawn before one is drawn again, so that none is missed.
+func (p *planner) disturbances() (all []faultKind) {
+	for _, m := range slices.Concat([]faultKind{
+		freeze, restart, cut, cut, silence, silence, delay, delay, full, jump, stall, sever, second, second, terminate, terminate, reset, reset, old, old, forge, forge,
+	}, serviceFaults()) {
+		if p.wants(m) {
+			all = append(all, m)
+		}
+	}
+
+	p.random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	return all
 }
 
 // work draws a piece of work on a place that the round does not use yet.
@@ -400,6 +411,8 @@ func (p *planner) fault(m faultKind, target string, about int) fault {
 		f.lasts = p.between(500*time.Millisecond, 6*time.Second)
 	case delay:
 		f.lasts, f.amount = p.between(2*time.Second, 6*time.Second), p.between(20*time.Millisecond, 400*time.Millisecond)
+	case forge:
+		f.lasts = p.between(2*time.Second, 6*time.Second)
 	case full:
 		f.lasts = p.between(500*time.Millisecond, 4*time.Second)
 	case slow:

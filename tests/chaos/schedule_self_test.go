@@ -11,7 +11,7 @@ import (
 
 // allFaults returns all kinds of faults.
 func allFaults() []faultKind {
-	return slices.Concat(processFaults(), linkFaults(), serviceFaults(), runFaults(), []faultKind{reboot, full, jump, stall, sever, second, failover, lag, restore, old})
+	return slices.Concat(processFaults(), linkFaults(), serviceFaults(), runFaults(), []faultKind{reboot, full, jump, stall, sever, second, failover, lag, restore, old, forge})
 }
 
 // TestScheduleDependsOnItsSeedOnly makes the same schedule again from the same
@@ -43,7 +43,7 @@ func TestScheduleCoversTheMatrix(t *testing.T) {
 		require.True(t, slices.ContainsFunc(stageTable, func(s stage) bool { return s.kind == kind }), "%s has no stage", kind)
 	}
 
-	s := newSchedule(1, 180, allFaults())
+	s := newSchedule(1, 200, allFaults())
 	met := map[cell]bool{}
 	faultKinds := map[faultKind]bool{}
 

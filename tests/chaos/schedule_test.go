@@ -145,6 +145,8 @@ const (
 
 	old faultKind = "old" // an agent is killed, and its state directory is put back from an older copy
 
+	forge faultKind = "forge" // Temporal gives the agent of a host steps that nobody has sent
+
 	// What somebody may do to the run of an operation in Temporal.
 	terminate faultKind = "terminate"
 	reset     faultKind = "reset"

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -54,7 +55,7 @@ func TestConcurrentBootsOfOneHost(t *testing.T) {
 	dir := t.TempDir()
 
 	node := newNode("rack", NodeAgent, dir)
-	c := &Cluster{dir: dir, Nodes: []*Node{node}}
+	c := &Cluster{dir: dir, Nodes: []*Node{node}, booted: map[string]time.Time{}}
 	bootID := filepath.Join(c.root("rack"), "proc/sys/kernel/random/boot_id")
 	require.NoError(t, writeBootID(c.root("rack")))
 

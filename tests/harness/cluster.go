@@ -2,12 +2,14 @@ package harness
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +19,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/clock"
 	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/porttest"
 )
@@ -81,6 +84,10 @@ type Cluster struct {
 
 	seconds map[string]*Node // second agents, by host
 
+	ticking sync.WaitGroup
+	mu      sync.Mutex           // guards booted
+	booted  map[string]time.Time // when the machine of a host was booted
+
 	dir      string   // everything lies below it
 	env      []string // of every process
 	options  ClusterOptions
@@ -99,7 +106,7 @@ func StartCluster(t testing.TB, options ClusterOptions) *Cluster {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Cluster{
 		Hosts: options.Hosts, options: options, dir: Place(t), cancel: cancel, metrics: map[string]string{}, health: http.DefaultClient,
-		seconds: map[string]*Node{},
+		seconds: map[string]*Node{}, booted: map[string]time.Time{},
 	}
 	c.env = Environ(c.dir, options.Env...)
 	c.StateDir, c.parks = filepath.Join(c.dir, "state"), filepath.Join(c.dir, "parks")
@@ -122,6 +129,7 @@ func StartCluster(t testing.TB, options ClusterOptions) *Cluster {
 	for _, host := range c.Hosts {
 		c.startAgent(ctx, t, host)
 	}
+	c.ticking.Go(func() { c.tick(ctx) })
 
 	ready, stop := context.WithTimeout(ctx, startLimit)
 	defer stop()
@@ -136,6 +144,7 @@ func (c *Cluster) logs() string { return filepath.Join(c.dir, "logs") }
 func (c *Cluster) close(t testing.TB) {
 	t.Helper()
 	c.cancel()
+	c.ticking.Wait()
 
 	for _, client := range slices.Concat(c.APIs, c.Directs) {
 		client.Close()
@@ -317,7 +326,7 @@ func (c *Cluster) startAgent(ctx context.Context, t testing.TB, host string) {
 	for _, dir := range []string{images, park, c.NovaConfDir(host), filepath.Join(c.StateDir, "seconds")} {
 		require.NoError(t, os.MkdirAll(dir, 0o700))
 	}
-	require.NoError(t, writeBootID(c.root(host)))
+	require.NoError(t, c.boot(host))
 
 	var endpoints, direct []string
 	for _, conductor := range []string{"conductor1", "conductor2"} {
@@ -379,7 +388,31 @@ func (c *Cluster) root(host string) string { return filepath.Join(c.dir, "roots"
 // time, so no process sees two boots. ran is whether the agent ran. Node.Up
 // lets it run again.
 func (c *Cluster) Reboot(host string) (ran bool, err error) {
-	return c.Node(host).PowerCut(func() error { return writeBootID(c.root(host)) })
+	return c.Node(host).PowerCut(func() error { return c.boot(host) })
+}
+
+// boot gives a host another boot id, and has it be up since now.
+func (c *Cluster) boot(host string) error {
+	c.mu.Lock()
+	c.booted[host] = time.Now()
+	c.mu.Unlock()
+	return errors.Join(writeBootID(c.root(host)), c.writeUptime(host))
+}
+
+// writeUptime writes for how long a host is up, where its programs read it.
+func (c *Cluster) writeUptime(host string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return replaceFile(filepath.Join(c.root(host), "proc/uptime"), fmt.Sprintf("%.2f 0\n", time.Since(c.booted[host]).Seconds()))
+}
+
+// tick lets the uptime of every host go on.
+func (c *Cluster) tick(ctx context.Context) {
+	for clock.Sleep(ctx, 200*time.Millisecond) == nil {
+		for _, host := range c.Hosts {
+			_ = c.writeUptime(host) // the next one succeeds
+		}
+	}
 }
 
 // writeBootID gives a machine a new boot id. root is the directory that the
