@@ -306,6 +306,12 @@ func (r *trial) check(ctx context.Context) error {
 	if err := r.injector.forger.wrong(); err != nil {
 		return err
 	}
+	if err := r.injector.checkRotation(ctx); err != nil {
+		return err
+	}
+	if err := r.checker.checkGranted(ctx, r.injector.injected); err != nil {
+		return err
+	}
 	if err := r.checker.checkNeedsOperator(ctx, r.injector.injected); err != nil {
 		return err
 	}

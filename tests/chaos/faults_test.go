@@ -34,11 +34,14 @@ type injector struct {
 
 	forger *forger
 
+	rotated bool     // the servers of the round were restarted one by one
+	signers []string // the keys of before the round
+
 	standby *harness.Standby  // of the round; nil without one
 	copies  map[string]string // of the state directories of agents, by host; they are at least as old as the round
 	used    map[string]bool   // hosts whose copies were put back
 
-	mu       sync.Mutex // guards the fields below
+	mu       sync.Mutex // guards the fields below, and rotated
 	injected []injection
 	losses   []loss
 }
@@ -56,6 +59,9 @@ func (s *injector) prepare(ctx context.Context, r round) (err error) {
 	}
 	s.used = map[string]bool{}
 
+	if err := s.noteSigners(ctx); err != nil {
+		return err
+	}
 	if err := s.forger.prepare(ctx, r); err != nil {
 		return fmt.Errorf("no steps can be forged: %w", err)
 	}
@@ -147,6 +153,8 @@ func (s *injector) inject(ctx context.Context, f fault) (heal func() error, err 
 		return s.putStateBack(f.target)
 	case forge:
 		return s.forger.begin(ctx, f.target)
+	case rotate:
+		return nothing, s.rotateKeys(ctx)
 	case freeze, stall:
 		node := s.c.Node(f.target)
 		node.Freeze()

@@ -65,6 +65,11 @@ type ended struct {
 	message     string
 }
 
+// scanEnded reads an operation that has ended.
+func scanEnded(row pgx.CollectableRow) (op ended, err error) {
+	return op, row.Scan(&op.id, (*string)(&op.kind), (*string)(&op.state), &op.host, &op.began, &op.over, &op.message)
+}
+
 // away returns the longest time without a pause in which faults kept the host of
 // an operation from undoing it, while it ran.
 func away(injected []injection, op ended) time.Duration {
@@ -144,9 +149,7 @@ func (k *checker) checkNeedsOperator(ctx context.Context, injected []injection) 
 			return err
 		}
 
-		found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (op ended, err error) {
-			return op, row.Scan(&op.id, (*string)(&op.kind), (*string)(&op.state), &op.host, &op.began, &op.over, &op.message)
-		})
+		found, err := pgx.CollectRows(rows, scanEnded)
 		if err != nil {
 			return err
 		}

@@ -277,6 +277,9 @@ func (p *planner) abandonHost(r *round, used map[string]bool) {
 	r.faults = append(r.faults, f)
 }
 
+// theServers is the target of a fault that strikes all servers.
+const theServers = "the servers"
+
 // theRun is the target of a fault that strikes the run of its work.
 const theRun = "the run"
 
@@ -316,6 +319,8 @@ func (p *planner) addDisturbance(r *round) {
 		target = pick(p, nodesOf(harness.NodeConductor))
 	case m == second, m == old, m == forge:
 		target = hostName(r.works[about].host)
+	case m == rotate:
+		target = theServers
 	case m == jump:
 		target = pick(p, nodesOf(pick(p, []harness.NodeKind{harness.NodeConductor, harness.NodeAPI, harness.NodeAgent})))
 	default:
@@ -329,7 +334,7 @@ func (p *planner) addDisturbance(r *round) {
 // order. All are drawn before one is drawn again, so that none is missed.
 func (p *planner) disturbances() (all []faultKind) {
 	for _, m := range slices.Concat([]faultKind{
-		freeze, restart, cut, cut, silence, silence, delay, delay, full, jump, stall, sever, second, second, terminate, terminate, reset, reset, old, old, forge, forge,
+		freeze, restart, cut, cut, silence, silence, delay, delay, full, jump, stall, sever, second, second, terminate, terminate, reset, reset, old, old, forge, forge, rotate, rotate,
 	}, serviceFaults()) {
 		if p.wants(m) {
 			all = append(all, m)
@@ -391,7 +396,7 @@ func (p *planner) fault(m faultKind, target string, about int) fault {
 	}
 
 	switch m {
-	case kill, restart, reboot, failover, old:
+	case kill, restart, reboot, failover, old, rotate:
 		f.lasts = p.between(50*time.Millisecond, 1500*time.Millisecond)
 	case lag:
 		f.lasts, f.amount = p.between(50*time.Millisecond, 1500*time.Millisecond), p.between(100*time.Millisecond, 4*time.Second)

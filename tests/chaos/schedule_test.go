@@ -145,6 +145,8 @@ const (
 
 	old faultKind = "old" // an agent is killed, and its state directory is put back from an older copy
 
+	rotate faultKind = "rotate" // the servers are restarted one by one, and so the keys change that sign steps
+
 	forge faultKind = "forge" // Temporal gives the agent of a host steps that nobody has sent
 
 	// What somebody may do to the run of an operation in Temporal.

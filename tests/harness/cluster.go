@@ -438,16 +438,8 @@ func (c *Cluster) Unready(ctx context.Context) error {
 		return err
 	}
 
-	for name, address := range c.metrics {
-		scheme, path := "http://", "/readyz?verbose"
-		if !strings.HasPrefix(name, "api") {
-			path = "/healthz"
-		}
-		if strings.HasPrefix(name, "conductor") {
-			scheme = c.agentScheme()
-		}
-
-		if err := answers(ctx, c.health, scheme+address+path); err != nil {
+	for name := range c.metrics {
+		if err := c.Answers(ctx, name); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
@@ -475,6 +467,19 @@ func (c *Cluster) Unready(ctx context.Context) error {
 	}
 
 	return nil
+}
+
+// Answers returns an error unless the process of an API, a conductor or an agent
+// says that it is ready. It uses no link.
+func (c *Cluster) Answers(ctx context.Context, name string) error {
+	scheme, path := "http://", "/healthz"
+	if strings.HasPrefix(name, "api") {
+		path = "/readyz?verbose"
+	}
+	if strings.HasPrefix(name, "conductor") {
+		scheme = c.agentScheme()
+	}
+	return answers(ctx, c.health, scheme+c.metrics[name]+path)
 }
 
 // bootFile is the file with the boot id of the machine below root.
