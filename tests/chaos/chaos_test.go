@@ -306,6 +306,9 @@ func (r *trial) check(ctx context.Context) error {
 	if err := r.injector.forger.wrong(); err != nil {
 		return err
 	}
+	if err := r.c.ShutOut(ctx); err != nil {
+		return err
+	}
 	if err := r.injector.checkRotation(ctx); err != nil {
 		return err
 	}

@@ -153,6 +153,8 @@ func (s *injector) inject(ctx context.Context, f fault) (heal func() error, err 
 		return s.putStateBack(f.target)
 	case forge:
 		return s.forger.begin(ctx, f.target)
+	case renew:
+		return nothing, s.c.Certificates.ReplaceAuthority(func() error { return clock.Sleep(ctx, f.lasts/2) })
 	case rotate:
 		return nothing, s.rotateKeys(ctx)
 	case freeze, stall:

@@ -277,8 +277,11 @@ func (p *planner) abandonHost(r *round, used map[string]bool) {
 	r.faults = append(r.faults, f)
 }
 
-// theServers is the target of a fault that strikes all servers.
-const theServers = "the servers"
+// Targets of faults that strike what is no process.
+const (
+	theServers   = "the servers" // all of them
+	theAuthority = "the authority"
+)
 
 // theRun is the target of a fault that strikes the run of its work.
 const theRun = "the run"
@@ -321,6 +324,8 @@ func (p *planner) addDisturbance(r *round) {
 		target = hostName(r.works[about].host)
 	case m == rotate:
 		target = theServers
+	case m == renew:
+		target = theAuthority
 	case m == jump:
 		target = pick(p, nodesOf(pick(p, []harness.NodeKind{harness.NodeConductor, harness.NodeAPI, harness.NodeAgent})))
 	default:
@@ -334,7 +339,7 @@ func (p *planner) addDisturbance(r *round) {
 // order. All are drawn before one is drawn again, so that none is missed.
 func (p *planner) disturbances() (all []faultKind) {
 	for _, m := range slices.Concat([]faultKind{
-		freeze, restart, cut, cut, silence, silence, delay, delay, full, jump, stall, sever, second, second, terminate, terminate, reset, reset, old, old, forge, forge, rotate, rotate,
+		freeze, restart, cut, cut, silence, silence, delay, delay, full, jump, stall, sever, second, second, terminate, terminate, reset, reset, old, old, forge, forge, rotate, rotate, renew,
 	}, serviceFaults()) {
 		if p.wants(m) {
 			all = append(all, m)
@@ -416,7 +421,7 @@ func (p *planner) fault(m faultKind, target string, about int) fault {
 		f.lasts = p.between(500*time.Millisecond, 6*time.Second)
 	case delay:
 		f.lasts, f.amount = p.between(2*time.Second, 6*time.Second), p.between(20*time.Millisecond, 400*time.Millisecond)
-	case forge:
+	case forge, renew:
 		f.lasts = p.between(2*time.Second, 6*time.Second)
 	case full:
 		f.lasts = p.between(500*time.Millisecond, 4*time.Second)

@@ -29,6 +29,7 @@ func TestRotationLosesNoStep(t *testing.T) {
 		explained bool
 	}{
 		{rotate, theServers, 100, 110, false},
+		{renew, theAuthority, 100, 110, false},
 		{forge, "rack1", 100, 110, false},
 		{terminate, theRun, 100, 110, false},
 		{sever, "conductor1", 100, 110, false},

@@ -93,7 +93,7 @@ func unrotated(before, now []string) error {
 // asks is away.
 func (f fault) keepsFromKeys(host string) bool {
 	switch f.faultKind {
-	case rotate, forge, terminate, reset, jump, sever:
+	case rotate, renew, forge, terminate, reset, jump, sever:
 		return false
 	case restore, failover, lag:
 		return true

@@ -147,6 +147,8 @@ const (
 
 	rotate faultKind = "rotate" // the servers are restarted one by one, and so the keys change that sign steps
 
+	renew faultKind = "renew" // another authority of certificates takes the place of the present one
+
 	forge faultKind = "forge" // Temporal gives the agent of a host steps that nobody has sent
 
 	// What somebody may do to the run of an operation in Temporal.

@@ -119,6 +119,7 @@ func StartCluster(t testing.TB, options ClusterOptions) *Cluster {
 	}
 
 	c.Certificates = certificates(t, filepath.Join(c.dir, "authority"), filepath.Join(c.dir, "certificates"))
+	require.NoError(t, c.Certificates.ownCA())
 	if options.Certificates {
 		c.health = &http.Client{Transport: &http.Transport{TLSClientConfig: c.Certificates.Client(t, identity.Reader, "health")}}
 	}
