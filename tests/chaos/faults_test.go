@@ -154,9 +154,9 @@ func (s *injector) inject(ctx context.Context, f fault) (heal func() error, err 
 	case forge:
 		return s.forger.begin(ctx, f.target)
 	case renew:
-		return nothing, s.c.Certificates.ReplaceAuthority(func() error { return clock.Sleep(ctx, f.lasts/2) })
+		return nothing, s.renewCertificates(ctx, f)
 	case rotate:
-		return nothing, s.rotateKeys(ctx)
+		return nothing, s.rotateKeys(ctx, f)
 	case freeze, stall:
 		node := s.c.Node(f.target)
 		node.Freeze()

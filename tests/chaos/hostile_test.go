@@ -50,7 +50,7 @@ func startHostile(t *testing.T, c *harness.Cluster, g *forger, host string) *hos
 	require.NoError(t, err)
 	config, err := pki.Server(pki.ServerOptions{Files: c.Certificates.Of(t, identity.Server, "hostile")})
 	require.NoError(t, err)
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // it lives as long as the test
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 
 	h := &hostile{

@@ -18,7 +18,8 @@ import (
 // rotate as the servers are restarted one by one, and no step may be lost by that.
 
 // rotateKeys restarts all servers, each after the one before it answers again.
-func (s *injector) rotateKeys(ctx context.Context) error {
+func (s *injector) rotateKeys(ctx context.Context, f fault) error {
+	began := time.Now()
 	for _, name := range slices.Concat(nodesOf(harness.NodeConductor), nodesOf(harness.NodeAPI)) {
 		node := s.c.Node(name)
 		code, err := node.Stop()
@@ -37,7 +38,16 @@ func (s *injector) rotateKeys(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rotated = true
+	s.t.Logf("all keys have rotated: %s, within %s", f, time.Since(began).Round(time.Millisecond))
 	return nil
+}
+
+// renewCertificates has another authority take the place of the present one, with
+// pauses while both count.
+func (s *injector) renewCertificates(ctx context.Context, f fault) error {
+	err := s.c.Certificates.ReplaceAuthority(func() error { return clock.Sleep(ctx, f.lasts/2) })
+	s.t.Logf("another authority has taken the place of the one before: %s (%v)", f, err)
+	return err
 }
 
 // signersOf returns the names of the keys that are good for signing.

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 )
@@ -14,11 +13,11 @@ import (
 // Runbook has the commands of docs/operations.md.
 type Runbook struct{ page, binaries string }
 
-// ReadRunbook reads the page.
+// ReadRunbook reads the page. The caller is a test in a directory below tests, as
+// that is where its tests run.
 func ReadRunbook(t testing.TB) (*Runbook, error) {
 	t.Helper()
-	_, file, _, _ := runtime.Caller(0)
-	page, err := os.ReadFile(filepath.Join(filepath.Dir(file), "..", "..", "docs", "operations.md"))
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "operations.md"))
 	return &Runbook{string(page), filepath.Dir(Binary(t, "cyborg"))}, err
 }
 
