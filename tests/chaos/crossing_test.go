@@ -126,6 +126,9 @@ func (d *driver) prepareCrossing(ctx context.Context, j *job, a apiclient.Accele
 	if err := d.free(ctx, a); err != nil {
 		return err
 	}
+	if err := d.load(ctx, a); err != nil {
+		return err
+	}
 
 	if j.used {
 		if err := d.mustDo(ctx, d.attach(a.UUID, stayer(), j.api, false)); err != nil {

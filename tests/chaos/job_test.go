@@ -89,14 +89,8 @@ func (d *driver) prepare(ctx context.Context, w work) (*job, error) {
 			return nil, err
 		}
 
-		if w.over && accelerator.BitstreamID == "" {
-			first, err := d.program(j.host, id, w.api, false)
-			if err == nil {
-				err = d.mustDo(ctx, first)
-			}
-			if err != nil {
-				return nil, err
-			}
+		if err := d.load(ctx, accelerator); err != nil {
+			return nil, err
 		}
 		if j.request, err = d.program(j.host, id, w.api, w.async); err != nil {
 			return nil, err
@@ -156,6 +150,19 @@ func (d *driver) attach(id uuid.UUID, holder cyborg.Holder, api int, async bool)
 			return c.Attach(ctx, id, holder, options...)
 		},
 	}
+}
+
+// load loads an image where an accelerator has none, because an undo cannot empty
+// it: what is cancelled or lost in the middle of a first image needs an operator.
+func (d *driver) load(ctx context.Context, a apiclient.Accelerator) error {
+	if a.BitstreamID != "" {
+		return nil
+	}
+	first, err := d.program(a.Host, a.UUID, 0, false)
+	if err != nil {
+		return err
+	}
+	return d.mustDo(ctx, first)
 }
 
 // program returns the request for a program with a new image.

@@ -231,9 +231,7 @@ func (p *planner) lossRound() round {
 	var r round
 	used := map[string]bool{}
 	for range 3 + p.random.IntN(4) {
-		w := p.work(pick(p, settled), used)
-		w.over = w.kind == cyborg.OperationProgram
-		r.works = append(r.works, w)
+		r.works = append(r.works, p.work(pick(p, settled), used))
 	}
 
 	if p.wants(kill) && p.chance(70) {

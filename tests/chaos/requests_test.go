@@ -35,6 +35,12 @@ func (d *driver) prepareRequests(ctx context.Context, j *job, a apiclient.Accele
 		return err
 	}
 
+	if j.kind == cyborg.OperationBind && j.step != "" {
+		if err := d.load(ctx, a); err != nil {
+			return err
+		}
+	}
+
 	b := &binding{instance: uuid.New(), at: a, admin: j.admin, wish: wishMade}
 	j.binding = b
 

@@ -365,9 +365,6 @@ func (w work) String() string {
 	if w.used {
 		text += ", while in use"
 	}
-	if w.over {
-		text += ", over another image"
-	}
 	if w.async {
 		text += ", async"
 	}
