@@ -158,13 +158,17 @@ func (g *forger) prepare(ctx context.Context, r round) error {
 	return nil
 }
 
-// runsRead is how many runs are read for what they have sent.
-const runsRead = 60
+// runsRead is how many runs are read for what they have sent: those of some minutes,
+// so that the grants of some have expired.
+const runsRead = 200
+
+// operationRuns finds the runs of operations that have ended.
+const operationRuns = "ExecutionStatus = 'Completed' AND WorkflowType NOT IN ('" + workflows.ReconcileWorkflow + "', '" + workflows.PlacementSyncWorkflow + "')"
 
 // history returns what operations have sent, as Temporal's histories have it.
 func (g *forger) history(ctx context.Context) (map[string][]sent, error) {
 	found, err := g.temporal.ListWorkflow(ctx, &workflowservice.ListWorkflowExecutionsRequest{
-		Namespace: temporalclient.DefaultNamespace, Query: "ExecutionStatus = 'Completed'", PageSize: runsRead,
+		Namespace: temporalclient.DefaultNamespace, Query: operationRuns, PageSize: runsRead,
 	})
 	if err != nil {
 		return nil, err
