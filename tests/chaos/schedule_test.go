@@ -97,8 +97,6 @@ type work struct {
 	force           bool // detach: by force, as soon as its host is silent
 	used            bool // detach, program: somebody uses a handle meanwhile, so nothing may be done; cross: somebody holds and uses one all the time
 
-	over bool // program: over another image, because an undo cannot empty a card
-
 	clients [][]move // cross: the moves of each client
 
 	// For work on accelerator requests.
