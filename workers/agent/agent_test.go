@@ -104,6 +104,16 @@ func (h *host) eventually(what func() bool) {
 	require.Eventually(h.t, what, patience, tick)
 }
 
+// acknowledged waits until the agent has kept the answer to a report: it takes
+// steps, and a next start knows what was acknowledged.
+func (h *host) acknowledged() {
+	h.t.Helper()
+	h.eventually(func() bool {
+		_, err := os.Stat(filepath.Join(h.config.StateDir, "inventory.json"))
+		return err == nil && h.temporal.worker("agent.node-1") != ""
+	})
+}
+
 // reports waits until the conductor has at least n reports, and returns all of
 // them.
 func (h *host) reports(n int) []agentapi.Report {
@@ -574,6 +584,7 @@ func TestOldCopyOfTheJournal(t *testing.T) {
 
 	_, stop := h.run()
 	first := h.reports(1)[0]
+	h.acknowledged()
 	stop()
 	copied, err := os.ReadFile(file)
 	require.NoError(t, err)
@@ -585,6 +596,7 @@ func TestOldCopyOfTheJournal(t *testing.T) {
 	require.NotEqual(t, first.Journal.Opening, again.Journal.Opening)
 	require.False(t, again.Forgot)
 	require.False(t, again.AskFloor)
+	h.acknowledged()
 	stop()
 
 	before := h.conductor.reported()
@@ -595,7 +607,7 @@ func TestOldCopyOfTheJournal(t *testing.T) {
 	require.Equal(t, before[len(before)-1].Journal, restored.Follows)
 	require.True(t, restored.Forgot)
 	require.True(t, restored.AskFloor)
-	h.eventually(func() bool { return h.temporal.worker("agent.node-1") != "" })
+	h.acknowledged()
 	stop()
 }
 
