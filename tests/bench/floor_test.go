@@ -62,6 +62,7 @@ func newFloorEngine(b *testing.B, s *harness.Standalone) *floorEngine {
 	require.NoError(b, err)
 	e.note, err = os.Create(filepath.Join(b.TempDir(), "note"))
 	require.NoError(b, err)
+	b.Cleanup(func() { require.NoError(b, e.note.Close()) })
 
 	conductor := worker.New(e.client, floorQueue, worker.Options{})
 	conductor.RegisterWorkflow(floor)
@@ -83,7 +84,6 @@ func (e *floorEngine) close() {
 	e.api.Close()
 	e.bareEngine.close()
 	e.pool.Close()
-	_ = e.note.Close()
 }
 
 // floor is the workflow of a floorEngine.
@@ -150,7 +150,10 @@ func (e *floorEngine) serve(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	<-done
+	select {
+	case <-done:
+	case <-r.Context().Done(): // the client has gone; its workflow has failed
+	}
 }
 
 // run sends one request, and waits for its answer.
