@@ -2,6 +2,7 @@ package chaos_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -63,11 +64,6 @@ type ended struct {
 	host        string
 	began, over time.Time
 	message     string
-}
-
-// scanEnded reads an operation that has ended.
-func scanEnded(row pgx.CollectableRow) (op ended, err error) {
-	return op, row.Scan(&op.id, (*string)(&op.kind), (*string)(&op.state), &op.host, &op.began, &op.over, &op.message)
 }
 
 // away returns the longest time without a pause in which faults kept the host of
@@ -141,31 +137,37 @@ func unexplained(injected []injection, op ended) error {
 // checkNeedsOperator returns an error where an operation needs an operator and
 // nothing explains that.
 func (k *checker) checkNeedsOperator(ctx context.Context, injected []injection) error {
+	return k.eachEnded(ctx, "state = $1", string(cyborg.OperationNeedsOperator), func(op ended) error {
+		if err := unexplained(injected, op); err != nil {
+			return err
+		}
+		if !k.told[op.id] {
+			k.told[op.id] = true
+			k.driver.t.Logf("%s %s on %s needs an operator: %s; its host was kept from undoing it for %s",
+				op.kind, op.id, op.host, op.message, away(injected, op).Round(time.Millisecond))
+		}
+		return nil
+	})
+}
+
+// eachEnded judges each operation that has run and ended, and meets the condition
+// on its row and a value.
+func (k *checker) eachEnded(ctx context.Context, condition, value string, judge func(op ended) error) error {
 	return k.records(ctx, func(conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, `
 			SELECT id, kind, state, host, started_at, ended_at, coalesce(error->>'message', '') FROM operations
-			WHERE state = $1 AND started_at IS NOT NULL AND ended_at IS NOT NULL`, string(cyborg.OperationNeedsOperator))
+			WHERE started_at IS NOT NULL AND ended_at IS NOT NULL AND `+condition, value)
 		if err != nil {
 			return err
 		}
 
-		found, err := pgx.CollectRows(rows, scanEnded)
-		if err != nil {
-			return err
-		}
-
+		found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (op ended, err error) {
+			return op, row.Scan(&op.id, (*string)(&op.kind), (*string)(&op.state), &op.host, &op.began, &op.over, &op.message)
+		})
 		for _, op := range found {
-			if err := unexplained(injected, op); err != nil {
-				return err
-			}
-			if !k.told[op.id] {
-				k.told[op.id] = true
-				k.driver.t.Logf("%s %s on %s needs an operator: %s; its host was kept from undoing it for %s",
-					op.kind, op.id, op.host, op.message, away(injected, op).Round(time.Millisecond))
-			}
+			err = errors.Join(err, judge(op))
 		}
-
-		return nil
+		return err
 	})
 }
 

@@ -131,23 +131,5 @@ func lostStep(injected []injection, op ended) error {
 // checkGranted returns an error where a step of an operation was lost, because its
 // host did not believe its grant.
 func (k *checker) checkGranted(ctx context.Context, injected []injection) error {
-	return k.records(ctx, func(conn *pgx.Conn) error {
-		rows, err := conn.Query(ctx, `
-			SELECT id, kind, state, host, started_at, ended_at, coalesce(error->>'message', '') FROM operations
-			WHERE error->>'kind' = $1 AND started_at IS NOT NULL AND ended_at IS NOT NULL`, string(cyborg.ErrNotGranted))
-		if err != nil {
-			return err
-		}
-
-		found, err := pgx.CollectRows(rows, scanEnded)
-		if err != nil {
-			return err
-		}
-		for _, op := range found {
-			if err := lostStep(injected, op); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	return k.eachEnded(ctx, "error->>'kind' = $1", string(cyborg.ErrNotGranted), func(op ended) error { return lostStep(injected, op) })
 }
