@@ -86,8 +86,7 @@ func (s *Store) RecordSilentHosts(ctx context.Context, silentFor time.Duration) 
 // after that, or when the records change again, another caller may take them.
 // So it may where the database's clock was set back since they were taken, or
 // where they were taken before the epoch: a restore forgets that their run has
-// ended.
-// It skips hosts that another caller is taking at this moment.
+// ended. It skips hosts that another caller is taking at this moment.
 func (s *Store) TakeDuePlacement(ctx context.Context, limit int, lease time.Duration) ([]string, error) {
 	return s.db.HostNames(ctx, `
 		UPDATE placement_sync p SET asked = p.wanted, asked_at = due.now, try_at = due.now + $2::interval

@@ -115,7 +115,7 @@ func connect(databaseURL string, maxConns int, on timeline) (*sqlx.DB, error) {
 
 	cfg.RuntimeParams["application_name"] = "temporal"
 	prepare := func(ctx context.Context, conn *pgx.Conn) error {
-		// Durations are numbers.
+		// Temporal's columns have durations as numbers.
 		conn.TypeMap().RegisterDefaultPgType(time.Duration(0), "int8")
 		conn.TypeMap().RegisterDefaultPgType((*time.Duration)(nil), "int8")
 		return on.check(ctx, conn)

@@ -35,9 +35,10 @@ func (t timeline) check(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// currentTimeline returns the timeline that a connection leads to: the identifier of PostgreSQL's cluster with the number of
-// the timeline. Where PostgreSQL does not tell them, as some that are run by
-// others, each of its starts counts as a timeline.
+// currentTimeline returns the timeline that a connection leads to: the identifier
+// of PostgreSQL's cluster with the number of the timeline. Where PostgreSQL does
+// not tell them, as some that are run by others, each of its starts counts as a
+// timeline.
 func currentTimeline(ctx context.Context, conn *pgx.Conn) (id timeline, err error) {
 	err = conn.QueryRow(ctx, "SELECT system_identifier || '/' || left(pg_walfile_name(pg_current_wal_lsn()), 8) FROM pg_control_system()").Scan(&id)
 	switch sqlState(err) {
