@@ -59,6 +59,13 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 	kept := ready
 	kept.lifecycle, kept.maintaining = cyborg.LifecycleInactive, true
 
+	retired := ready
+	retired.lifecycle = cyborg.LifecycleInactive
+
+	// awayRetired is a card that x has retired while it was away, and that is back.
+	awayRetired := func() *handwritten {
+		return begin().did(3, 4, "pull").done(1, 6, x, retire).did(7, 8, "put back").did(8, 8, "present")
+	}
 	// pulled is a card that x has attached to its host, and that was pulled then.
 	pulled := func() *handwritten { return begin().done(1, 2, x, toHost).did(3, 4, "pull").did(3, 4, "missing") }
 	// away is that card when y has detached it by force.
@@ -168,6 +175,15 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 			good: begin().did(3, 4, "pull").done(1, 6, x, retire).did(7, 8, "put back").did(9, 9, "present").refused(10, 11, give, cyborg.ErrChanged, uuid.Nil).
 				done(12, 13, y, retire).done(14, 15, z, give),
 			bad: begin().did(1, 2, "pull").done(3, 6, x, retire).did(7, 8, "put back").did(9, 9, "present").done(10, 11, y, give),
+		},
+		"retired while away, and uninstalled by Reconcile": {
+			good: awayRetired().round(9, 20).repaired(0, 30, y).read(13, 14, func() accelerator { a := retired; a.claim = y; return a }()).
+				refused(15, 16, provision, cyborg.ErrClaimed, y).refused(21, 22, retire, cyborg.ErrChanged, x),
+			bad: awayRetired().repaired(0, 30, y).read(13, 14, func() accelerator { a := retired; a.claim = y; return a }()).round(15, 20),
+		},
+		"uninstalled by Reconcile, though it was not away": {
+			good: begin().done(1, 2, x, retire).round(3, 10).done(5, 6, y, provision),
+			bad:  begin().done(1, 2, x, retire).round(3, 10).repaired(0, 30, y),
 		},
 		"settled without Reconcile": {
 			good: away().did(7, 8, "put back").did(7, 8, "present").read(9, 10, forced).round(11, 12).read(13, 14, ready),

@@ -46,6 +46,13 @@ func (s *handwritten) round(began, ended time.Duration) *handwritten {
 	return s.did(began, began, "round begins").did(ended, ended, "round ends")
 }
 
+// repaired adds a retire that Reconcile has started.
+func (s *handwritten) repaired(call, ret time.Duration, id uuid.UUID) *handwritten {
+	retire := request{kind: cyborg.OperationRetire}
+	return s.at(call, ret, action{name: "admit", operation: id, request: retire, byReconcile: true}, outcome{}).
+		at(call, ret, action{name: "end", operation: id, request: retire}, outcome{state: cyborg.OperationSucceeded})
+}
+
 // did adds what happened to the hardware.
 func (s *handwritten) did(call, ret time.Duration, name string) *handwritten {
 	return s.at(call, ret, action{name: name}, outcome{})

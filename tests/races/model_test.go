@@ -121,6 +121,7 @@ type action struct {
 	request     request               // admit, end, cancel
 	retryOf     uuid.UUID             // admit
 	retried     cyborg.OperationState // admit: how the retried operation ended, as a client saw
+	byReconcile bool                  // admit: nobody has asked for it
 	version     int64                 // specs: the version that the client expects
 	accType     string                // specs
 	requestID   string                // everything that is not an operation
@@ -323,6 +324,11 @@ func (a accelerator) admit(m action, out outcome) []accelerator {
 		return nil
 	}
 
+	// Reconcile uninstalls what left service while its card was away, once the card is back.
+	if m.byReconcile && (!a.reconciling || !a.pending || a.missing || a.maintaining) {
+		return nil
+	}
+
 	if out == (outcome{}) {
 		a.claimed = claimed{claim: m.operation, request: m.request, disturbed: a.away(), reached: !a.away()}
 	}
@@ -442,7 +448,9 @@ func (a accelerator) succeed(r request, m action) accelerator {
 	case cyborg.OperationProvision:
 		a.lifecycle, a.movedBy, a.errorKind = cyborg.LifecycleReady, m.operation, ""
 	case cyborg.OperationRetire:
-		a.lifecycle, a.movedBy, a.errorKind = cyborg.LifecycleInactive, m.operation, ""
+		if a.lifecycle != cyborg.LifecycleInactive { // one that is uninstalled later has been retired already
+			a.lifecycle, a.movedBy, a.errorKind = cyborg.LifecycleInactive, m.operation, ""
+		}
 	case cyborg.OperationWhitelist:
 		a.nova = r.named == m.accelerator
 	case cyborg.OperationConfigure:
