@@ -56,8 +56,8 @@ func shortWaits() []string {
 }
 
 // wantedFaults returns the faults that may occur. Without root there are no
-// small disks, so that none can be full. No clock jumps where that is refused.
-func wantedFaults(t *testing.T, disks bool, clocks error) []faultKind {
+// small disks, so that none can be full, or lose its power. No clock jumps where that is refused.
+func wantedFaults(t *testing.T, c *harness.Cluster, clocks error) []faultKind {
 	t.Helper()
 	all := allFaults()
 
@@ -70,9 +70,14 @@ func wantedFaults(t *testing.T, disks bool, clocks error) []faultKind {
 		all = chosen
 	}
 
-	if !disks && slices.Contains(all, full) {
+	if len(c.Disks) == 0 && slices.Contains(all, full) {
 		t.Log("no disk will be full: only root can mount small ones")
 		all = slices.DeleteFunc(all, func(m faultKind) bool { return m == full })
+	}
+
+	if !c.LosesPower() {
+		t.Log("no machine will lose its power: where one is said to, its processes are killed, and lose nothing that they have written")
+		all = slices.DeleteFunc(all, func(m faultKind) bool { return m == power })
 	}
 
 	if clocks != nil && slices.Contains(all, jump) {
@@ -107,7 +112,7 @@ func TestChaos(t *testing.T) {
 		seed = uint64(time.Now().UnixNano())
 	}
 
-	plan := newSchedule(seed, *killsFlag, wantedFaults(t, len(c.Disks) > 0, refused))
+	plan := newSchedule(seed, *killsFlag, wantedFaults(t, c, refused))
 	t.Logf("%d rounds with %d kills, and more where a kill comes too late; to repeat: go test ./tests/chaos -seed %d -kills %d -faults %q",
 		len(plan.rounds), plan.kills(), seed, *killsFlag, *faultsFlag)
 	newTrial(t, c, around, plan).run()

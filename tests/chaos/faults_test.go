@@ -132,14 +132,17 @@ func (s *injector) carryOut(ctx context.Context, f fault, j *job) {
 func (s *injector) inject(ctx context.Context, f fault) (heal func() error, err error) {
 	nothing := func() error { return nil }
 	switch f.faultKind {
-	case kill, reboot:
+	case kill, reboot, power:
 		node := s.c.Node(f.target)
 
 		var ran bool
-		if f.faultKind == kill {
-			ran = node.Kill()
-		} else {
+		switch f.faultKind {
+		case reboot:
 			ran, err = s.d.reboot(f.target)
+		case power:
+			ran, err = s.c.LosePower(f.target)
+		default:
+			ran = node.Kill()
 		}
 		if ran {
 			s.kills.Add(1)

@@ -44,7 +44,7 @@ func (f fault) keepsFromUndoing(host string) bool {
 	switch f.faultKind {
 	case restore:
 		return true // no server runs until the backup is there
-	case kill, reboot, restart, freeze, stall, failover, lag, old:
+	case kill, reboot, power, restart, freeze, stall, failover, lag, old:
 		return slices.Contains([]string{host, "temporal", "postgres"}, f.target)
 	case second:
 		return f.target == host // the first agent refuses the steps, and the second lacks the images

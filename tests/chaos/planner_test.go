@@ -199,7 +199,14 @@ func (p *planner) randomRound() round {
 			kind = harness.NodeAgent
 		}
 
+		if kind == harness.NodePostgres && p.wants(power) && p.chance(60) {
+			m = power
+		}
+
 		r.faults = append(r.faults, p.fault(m, pick(p, nodesOf(kind)), p.random.IntN(len(r.works))))
+	}
+	if p.wants(power) && !p.wants(kill) {
+		r.faults = append(r.faults, p.fault(power, "postgres", p.random.IntN(len(r.works))))
 	}
 
 	for range 1 + p.random.IntN(3) {
@@ -256,10 +263,12 @@ func (p *planner) addFailover(r *round) {
 	r.faults = spareDisk(r.faults)
 }
 
-// spareDisk takes out what fills the disk of PostgreSQL, which the standby or the
-// backup needs.
+// spareDisk takes out what the standby or the backup would not survive, which are on
+// the disk of PostgreSQL: that it is full, or loses its power.
 func spareDisk(faults []fault) []fault {
-	return slices.DeleteFunc(faults, func(f fault) bool { return f.faultKind == full && f.target == "postgres" })
+	return slices.DeleteFunc(faults, func(f fault) bool {
+		return f.target == "postgres" && (f.faultKind == full || f.faultKind == power)
+	})
 }
 
 // abandonHost adds the kill of an agent that stays away for so long that
@@ -399,7 +408,7 @@ func (p *planner) fault(m faultKind, target string, about int) fault {
 	}
 
 	switch m {
-	case kill, restart, reboot, failover, old, rotate:
+	case kill, restart, reboot, power, failover, old, rotate:
 		f.lasts = p.between(50*time.Millisecond, 1500*time.Millisecond)
 	case lag:
 		f.lasts, f.amount = p.between(50*time.Millisecond, 1500*time.Millisecond), p.between(100*time.Millisecond, 4*time.Second)

@@ -11,7 +11,7 @@ import (
 
 // allFaults returns all kinds of faults.
 func allFaults() []faultKind {
-	return slices.Concat(processFaults(), linkFaults(), serviceFaults(), runFaults(), []faultKind{reboot, full, jump, stall, sever, second, failover, lag, restore, old, forge, rotate, renew})
+	return slices.Concat(processFaults(), linkFaults(), serviceFaults(), runFaults(), []faultKind{reboot, power, full, jump, stall, sever, second, failover, lag, restore, old, forge, rotate, renew})
 }
 
 // TestScheduleDependsOnItsSeedOnly makes the same schedule again from the same

@@ -124,7 +124,8 @@ const (
 	kill    faultKind = "kill"    // kill -9
 	freeze  faultKind = "freeze"  // suspended, and resumed
 	restart faultKind = "restart" // stopped in order, and started again
-	reboot  faultKind = "reboot"  // an agent is killed, and its host has a new boot id when it comes back
+	reboot  faultKind = "reboot"  // a host loses its power, and has a new boot id when it comes back
+	power   faultKind = "power"   // the machine of PostgreSQL loses its power
 	cut     faultKind = "cut"     // a link resets every connection
 	silence faultKind = "silence" // a link lets nothing through
 	delay   faultKind = "delay"   // a link is slow
@@ -177,7 +178,9 @@ func services() []string { return []string{keystone, placement, nova, glance} }
 func processFaults() []faultKind { return []faultKind{kill, freeze, restart} }
 func linkFaults() []faultKind    { return []faultKind{cut, silence, delay} }
 func runFaults() []faultKind     { return []faultKind{terminate, reset} }
-func killingFaults() []faultKind { return []faultKind{kill, reboot, failover, lag, restore, old} }
+func killingFaults() []faultKind {
+	return []faultKind{kill, reboot, power, failover, lag, restore, old}
+}
 func losingFaults() []faultKind  { return []faultKind{lag, restore} }
 func serviceFaults() []faultKind { return []faultKind{outage, slow, conflict, broken, busy, lost} }
 

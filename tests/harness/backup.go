@@ -71,7 +71,7 @@ func (b *Backup) Restore() (killed bool, err error) {
 		p.mu.Lock()
 		data := filepath.Join(p.dir, "data")
 		p.mu.Unlock()
-		return errors.Join(os.RemoveAll(data), os.Rename(b.dir, data))
+		return errors.Join(os.RemoveAll(data), os.Rename(b.dir, data), b.c.syncDisk("postgres"))
 	})
 	p.node.Up()
 	return killed, err

@@ -119,6 +119,44 @@ func TestPowerCutKeepsTheNodeOff(t *testing.T) {
 	require.Error(t, runs(), "the node runs although Up was not called")
 }
 
+// TestLosePower takes the power from a node that has written two files, and has
+// synced one of them. Only that one is left, also of a file that is open.
+func TestLosePower(t *testing.T) {
+	t.Parallel()
+	node := newNode("rack", NodeAgent, t.TempDir())
+	c := &Cluster{dir: Place(t), Nodes: []*Node{node}}
+	disk := c.disk(t, "rack", filepath.Join(c.dir, "disk"), 16<<20)
+	t.Cleanup(func() {
+		node.close()
+		for _, mounted := range c.Disks {
+			mounted.unmount(t)
+		}
+	})
+	if !c.LosesPower() {
+		t.Skip("only root can mount a disk that loses its power")
+	}
+
+	synced, cached := filepath.Join(disk, "synced"), filepath.Join(disk, "cached")
+	node.launch = func(context.Context) (*instance, error) {
+		return runProgram("/bin/sh", node.Log, nil, nil, "-c",
+			`set -e; echo 1 >"$0"; sync "$0" "$(dirname "$0")"; echo 2 >"$1"; echo written; exec tail -f "$1"`, synced, cached)
+	}
+	go node.supervise(t.Context())
+	node.Up()
+	Until(t, t.Context(), "written", func() error { return runsSince(node, "2\n") })
+
+	ran, err := c.LosePower("rack")
+	require.NoError(t, err)
+	require.True(t, ran)
+	require.Error(t, runsSince(node, ""), "the node runs although Up was not called")
+
+	text, err := os.ReadFile(synced)
+	require.NoError(t, err)
+	require.Equal(t, "1\n", string(text))
+	text, err = os.ReadFile(cached)
+	require.True(t, errors.Is(err, os.ErrNotExist) || err == nil && len(text) == 0, "%q (%v)", text, err)
+}
+
 // runsSince returns an error unless the node runs and its log ends with this
 // text.
 func runsSince(node *Node, said string) error {

@@ -135,6 +135,9 @@ func StartCluster(t testing.TB, options ClusterOptions) *Cluster {
 	ready, stop := context.WithTimeout(ctx, startLimit)
 	defer stop()
 	Until(t, ready, "ready", func() error { return c.Unready(ready) })
+	for _, disk := range c.Disks {
+		require.NoError(t, disk.sync()) // the files of the harness are there before a machine loses its power
+	}
 	return c
 }
 
@@ -383,13 +386,13 @@ func (c *Cluster) Image(host, name string, content []byte) (string, error) {
 // root is the directory that stands for / of a host's machine.
 func (c *Cluster) root(host string) string { return filepath.Join(c.dir, "roots", host) }
 
-// Reboot cuts the power of a host and gives it a new boot id, which the next
-// process of its agent reads. The boot id changes only while no process of the
+// Reboot cuts the power of a host, see LosePower, and gives it a new boot id, which
+// the next process of its agent reads. The boot id changes only while no process of the
 // agent runs, also where others start the agent or boot the host at the same
 // time, so no process sees two boots. ran is whether the agent ran. Node.Up
 // lets it run again.
 func (c *Cluster) Reboot(host string) (ran bool, err error) {
-	return c.Node(host).PowerCut(func() error { return c.boot(host) })
+	return c.losePower(host, func() error { return c.boot(host) })
 }
 
 // boot gives a host another boot id, and has it be up since now.

@@ -201,14 +201,24 @@ func (n *Node) Kill() bool {
 // start the process before change has returned, not even Up, and several power
 // cuts come one after the other.
 func (n *Node) PowerCut(change func() error) (ran bool, err error) {
+	return n.powerCut(nil, change)
+}
+
+// powerCut is PowerCut, and calls cut, if there is one, before it kills the process,
+// which stands still then: it sees nothing of what cut does.
+func (n *Node) powerCut(cut, change func() error) (ran bool, err error) {
 	n.power.Lock()
 	defer n.power.Unlock()
 	n.setDark(true)
 	defer n.setDark(false)
 
+	if cut != nil {
+		n.Freeze()
+		err = cut()
+	}
 	ran = n.Kill()
 	n.awaitGone()
-	return ran, change()
+	return ran, errors.Join(err, change())
 }
 
 // Hold stops the process in order, and keeps it from running, whatever Up says,

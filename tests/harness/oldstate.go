@@ -38,7 +38,7 @@ func (c *Cluster) PutStateBack(host, copied string) (ran bool, err error) {
 				err = errors.Join(err, os.RemoveAll(filepath.Join(state, entry.Name())))
 			}
 		}
-		return errors.Join(err, copyState(state, copied))
+		return errors.Join(err, copyState(state, copied), c.syncDisk(host))
 	})
 }
 

@@ -306,7 +306,7 @@ func (s *Standby) promote(ctx context.Context) error {
 	fresh := filepath.Join(p.disk, "postgres.log.new")
 	return errors.Join(
 		os.Symlink(filepath.Join(s.dir, "postgres.log"), fresh), os.Rename(fresh, p.node.Log),
-		os.RemoveAll(old))
+		os.RemoveAll(old), s.c.syncDisk("postgres"))
 }
 
 // End ends a standby that has not taken the place of the primary.
