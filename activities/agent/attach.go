@@ -50,6 +50,9 @@ func (a *Activities) attach(ctx context.Context, t *try, in workflows.AttachInpu
 	}
 
 	plan, err := a.planAttach(ctx, t, in)
+	if err == nil {
+		err = a.checkNoStranger(ctx, t, plan, in.Undo)
+	}
 	if err != nil {
 		if s.begun {
 			err = uncertain(err)
@@ -156,6 +159,34 @@ func (a *Activities) planAttach(ctx context.Context, t *try, in workflows.Attach
 	}
 
 	return plan, nil
+}
+
+// checkNoStranger refuses, with kind ErrInUse, a handle that somebody uses who
+// cannot have it from this agent: it is not attached, or the journal does not
+// know the attachment. The driver may not look. With restores, the records say
+// that the handle was attached before, so whoever uses an attached one is its
+// holder, and only the journal may have been lost.
+func (a *Activities) checkNoStranger(ctx context.Context, t *try, plan attachPlan, restores bool) error {
+	if _, ok := plan.found.Driver.(drivers.Attacher); !ok {
+		return nil // nothing is done on the hardware that could take it away
+	}
+
+	who, err := a.inUse(ctx, t, plan.found, plan.handle)
+	if err != nil || who == "" {
+		return err
+	}
+
+	is, err := a.attached(ctx, t, plan.found, plan.handle)
+	if err != nil || is && (restores || plan.before != nil) {
+		return err
+	}
+
+	err = cyborg.Errorf(cyborg.ErrInUse, "handle %s is in use by %s, and this agent has not attached it", plan.handle.Identity, who).
+		WithHint("Stop its user, then attach again.")
+	if is { // an earlier try may have attached it, before the journal was lost
+		return uncertain(err)
+	}
+	return err
 }
 
 // newEntry is the journal entry of an attachment that is about to begin. Where

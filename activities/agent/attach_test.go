@@ -134,7 +134,7 @@ func TestRefusedAttachIsUndone(t *testing.T) {
 	require.Equal(t, []string{"", `{"touched":true}`}, h.fate.priors, "the undo gets the note")
 	require.Empty(t, h.attachments())
 
-	require.NoError(t, h.bench.Use(t.Context(), card, handle, "somebody"), "the undo cannot detach what is in use")
+	h.fate.meanwhile = func() { h.use(handle, "somebody") } // the undo cannot detach what is in use
 	op := uuid.New()
 	h.refused(cyborg.ErrHardware, workflows.AttachActivity, attach(op, handle))
 	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentInDoubt}, h.attachments(), "what could not be undone stays in doubt")

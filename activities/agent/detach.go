@@ -303,6 +303,8 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 	for _, entry := range mine {
 		if handle, err := found.Handle(entry.Handle); err != nil {
 			t.log.WarnContext(ctx, "a handle to take back is gone", "handle", entry.Handle)
+		} else if err := a.checkAttachedUnused(ctx, t, found, handle); err != nil {
+			return result, err
 		} else if err := a.callDetach(ctx, t, found, handle, entry.Note, true); err != nil {
 			return result, err
 		}

@@ -84,6 +84,8 @@ type fate struct {
 	priors []string // the notes that the driver was given, in order
 	// refuse makes an attach fail with this kind after its note.
 	refuse cyborg.ErrorKind
+	// meanwhile, where set, is called before it fails.
+	meanwhile func()
 }
 
 var errDead = errors.New("the process is dead")
@@ -181,11 +183,14 @@ func (s shim) Uninstall(ctx context.Context, target drivers.Target) error {
 func (s shim) Attach(ctx context.Context, request drivers.AttachRequest) error {
 	s.fate.mu.Lock()
 	s.fate.priors = append(s.fate.priors, string(request.Prior))
-	refuse := s.fate.refuse
+	refuse, meanwhile := s.fate.refuse, s.fate.meanwhile
 	s.fate.mu.Unlock()
 
 	return s.change("attach", func() error {
 		if refuse != "" {
+			if meanwhile != nil {
+				meanwhile()
+			}
 			return errors.Join(request.Note([]byte(`{"touched":true}`)), cyborg.Errorf(refuse, "the driver has vanished"))
 		}
 		return s.full.Attach(ctx, request)

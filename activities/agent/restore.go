@@ -76,6 +76,13 @@ func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreIn
 		return result, err
 	}
 
+	if len(note.Images) > 0 && len(differences(found.Device, note)) > 0 {
+		wholeDevice := slices.ContainsFunc(note.Images, func(image journal.Loaded) bool { return image.WholeDevice })
+		if err := a.checkDisturbedUnused(ctx, t, found, wholeDevice); err != nil {
+			return result, err
+		}
+	}
+
 	var missing []string
 	// A missing image is no failure yet: the hardware may read back as before
 	// without it.

@@ -120,6 +120,10 @@ func (a *Activities) settleAttached(ctx context.Context, t *try, entry workflows
 		return false, err
 	}
 
+	if err := a.checkNoStranger(ctx, t, plan, true); err != nil {
+		return false, err
+	}
+
 	plan.entry.Operation = entry.Operation
 	b := plan.before
 
@@ -206,6 +210,16 @@ func (a *Activities) settleDetached(
 	}
 
 	return true, a.Journal.Write(drop)
+}
+
+// checkAttachedUnused is checkUnused for an attach that may be incomplete: before a
+// handle is attached, its user has it from somebody else, and the undo of what was
+// begun does not take it away.
+func (a *Activities) checkAttachedUnused(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport) error {
+	if is, err := a.attached(ctx, t, found, handle); err != nil || !is {
+		return err
+	}
+	return a.checkUnused(ctx, t, found, handle)
 }
 
 // checkUnused refuses, with kind ErrInUse, a handle that somebody uses.

@@ -35,6 +35,7 @@ type driver struct {
 	slots      []*slot
 	latency    map[Step]time.Duration
 	bootIDFile string
+	careless   bool // it does not look who uses a handle before a change
 	log        *slog.Logger
 
 	// lastReports is, as text, what the last Discover returned, or what Watch saw
@@ -71,7 +72,7 @@ func New(env drivers.Environment, raw map[string]any) (drivers.Driver, error) {
 		d.log = slog.New(slog.DiscardHandler)
 	}
 
-	d.bench, d.bootIDFile = NewBench(parkDir), bootIDFile
+	d.bench, d.bootIDFile, d.careless = NewBench(parkDir), bootIDFile, opts.Careless
 	if err := os.MkdirAll(parkDir, 0o700); err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the directory of the fake park cannot be made: %w", err)
 	}

@@ -43,6 +43,9 @@ type options struct {
 	Vanish []string       `mapstructure:"vanish"`
 	InUse  []string       `mapstructure:"in_use"`
 
+	// Careless has the driver refuse nothing because somebody uses a handle.
+	Careless bool `mapstructure:"careless"`
+
 	BootIDFile string `mapstructure:"boot_id_file"`
 }
 

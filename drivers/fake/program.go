@@ -32,7 +32,7 @@ func (d *driver) Program(ctx context.Context, request drivers.ProgramRequest) er
 		for _, one := range disturbed {
 			state := card.Deployables[one.key]
 			for _, address := range one.handles {
-				if err := inUse(address.String(), state.Handles[address.String()]); err != nil {
+				if err := d.checkUnused(address.String(), state.Handles[address.String()]); err != nil {
 					return false, err
 				}
 			}

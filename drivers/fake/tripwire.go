@@ -106,8 +106,10 @@ func (b Bench) note(trips []Trip) (err error) {
 }
 
 // trips compares a card before and after a change of the driver, and returns
-// what the change did to handles that somebody holds or uses. It knows nothing
-// of the checks that the steps make before, on purpose.
+// what the change did to handles that somebody holds or uses. An attach takes a
+// handle from a guest that holds it, and from whoever uses it before it is
+// attached. It knows nothing of the checks that the steps make before, on
+// purpose.
 func (c *Card) trips(identity string, after *Card) []Trip {
 	var trips []Trip
 	for key, was := range c.Deployables {
@@ -122,7 +124,7 @@ func (c *Card) trips(identity string, after *Card) []Trip {
 				what = "programmed"
 			case handle.Attached && !is.Handles[address].Attached:
 				what = "detached"
-			case !handle.Attached && is.Handles[address].Attached && handle.Guest:
+			case !handle.Attached && is.Handles[address].Attached && (handle.Guest || handle.InUseBy != ""):
 				what = "attached"
 			}
 

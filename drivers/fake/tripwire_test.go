@@ -77,3 +77,70 @@ func TestTripwire(t *testing.T) {
 
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(p.bench.Hold(t.Context(), card, "0000:00:00.0", "x", false)))
 }
+
+// TestTripwireKnowsUsers: also a handle that nobody holds, and somebody uses, is
+// not taken away without a note. A careless driver refuses none of these
+// changes, so that the note alone tells of them.
+func TestTripwireKnowsUsers(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		what string // as the tripwire says; empty for a change that takes nothing away
+		do   func(t *testing.T, p *park)
+	}{
+		{"attached", func(t *testing.T, p *park) {
+			t.Helper()
+			driver, target, handle := p.target(t)
+			require.NoError(t, driver.Install(t.Context(), target))
+			p.use(t, "qemu")
+			require.NoError(t, driver.Attach(t.Context(), attach(target, handle)))
+		}},
+		{"detached", func(t *testing.T, p *park) {
+			t.Helper()
+			driver, target, handle := p.attach(t)
+			p.use(t, "qemu")
+			require.NoError(t, driver.Detach(t.Context(), detach(target, handle)))
+		}},
+		{"programmed", func(t *testing.T, p *park) {
+			t.Helper()
+			p.use(t, "qemu")
+			p.program(t, 0, "aes", cyborg.Image{ID: "one"})
+		}},
+		{"uninstalled", func(t *testing.T, p *park) {
+			t.Helper()
+			driver, target, _ := p.target(t)
+			require.NoError(t, driver.Install(t.Context(), target))
+			p.use(t, "qemu")
+			require.NoError(t, driver.Uninstall(t.Context(), target))
+		}},
+		{"", func(t *testing.T, p *park) {
+			t.Helper()
+			driver, target, handle := p.attach(t)
+			p.use(t, "the holder")
+			require.NoError(t, driver.Attach(t.Context(), attach(target, handle)), "as it is")
+			require.NoError(t, driver.Install(t.Context(), target))
+			p.use(t, "")
+			require.NoError(t, driver.Detach(t.Context(), detach(target, handle)))
+		}},
+	} {
+		t.Run(test.what, func(t *testing.T) {
+			t.Parallel()
+			p := newPark(t, map[string]any{"careless": true})
+			test.do(t, p)
+
+			trips, err := p.bench.Trips()
+			require.NoError(t, err)
+			if test.what == "" {
+				require.Empty(t, trips)
+				return
+			}
+			require.NotEmpty(t, trips)
+			require.Equal(t, fake.Trip{Card: "00fa:01:00.0", What: test.what, Handle: "00fa:01:00.0", InUseBy: "qemu"}, trips[0])
+		})
+	}
+}
+
+// use lets somebody use the first handle of the park's first card.
+func (p *park) use(t *testing.T, by string) {
+	t.Helper()
+	require.NoError(t, p.bench.Use(t.Context(), "00fa:01:00.0", "00fa:01:00.0", by))
+}

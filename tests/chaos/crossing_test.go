@@ -209,7 +209,7 @@ func (d *driver) cross(ctx context.Context, j *job, c *crosser, m move, api int)
 
 	// Nobody but this client may take it, and only from now on.
 	if c.handle != "" {
-		if err := d.c.Bench(j.host).Hold(ctx, j.card, c.handle, "", false); err != nil {
+		if err := possess(ctx, d.c.Bench(j.host), tripwire{j.card, c.handle}, cyborg.Holder{}); err != nil {
 			return err
 		}
 		c.handle = ""
@@ -283,7 +283,7 @@ func (d *driver) guard(ctx context.Context, j *job, c *crosser) error {
 			d.mu.Lock()
 			d.laid[j.host] = append(d.laid[j.host], tripwire{j.card, c.handle})
 			d.mu.Unlock()
-			return d.c.Bench(j.host).Hold(ctx, j.card, c.handle, string(c.holder.Kind)+":"+c.holder.ID, c.holder.Kind != cyborg.HolderHost)
+			return possess(ctx, d.c.Bench(j.host), tripwire{j.card, c.handle}, c.holder)
 		}
 		return fmt.Errorf("%s was told that it has a handle, and none is its own: %+v", c.holder.ID, a.Handles)
 	}

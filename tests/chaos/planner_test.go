@@ -275,7 +275,7 @@ func spareDisk(faults []fault) []fault {
 // somebody detaches by force.
 func (p *planner) abandonHost(r *round, used map[string]bool) {
 	w := p.work(stage{cyborg.OperationDetach, fake.StepDetach}, used)
-	w.holder, w.cancel, w.retry, w.force, w.used = 0, false, false, true, false
+	w.holder, w.cancel, w.retry, w.force, w.used = 0, false, false, true, p.chance(50)
 	r.works = append(r.works, w)
 
 	f := p.fault(kill, hostName(w.host), len(r.works)-1)
@@ -382,7 +382,8 @@ func (p *planner) work(s stage, used map[string]bool) work {
 		w.contender = p.random.IntN(holders)
 	}
 	w.cancel, w.retry = p.chance(12), p.chance(50)
-	if s.kind == cyborg.OperationProgram || s.kind == cyborg.OperationDetach && w.holder == 0 {
+	onHost := s.kind == cyborg.OperationAttach && w.contender < 0 || s.kind == cyborg.OperationDetach
+	if s.kind == cyborg.OperationProgram || s.kind == cyborg.OperationRetire || onHost && w.holder == 0 {
 		w.used = p.chance(30)
 	}
 

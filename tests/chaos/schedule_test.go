@@ -95,7 +95,7 @@ type work struct {
 	cancel          bool // it is cancelled while its step is under way
 	retry           bool // it is retried where it failed or was cancelled
 	force           bool // detach: by force, as soon as its host is silent
-	used            bool // detach, program: somebody uses a handle meanwhile, so nothing may be done; cross: somebody holds and uses one all the time
+	used            bool // somebody uses it meanwhile, so nothing may be done on the host; cross: somebody holds and uses a handle all the time
 
 	clients [][]move // cross: the moves of each client
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/cyborg-project/cyborg"
@@ -13,7 +14,8 @@ import (
 
 // layTripwires says on every card who holds it, and who uses it, so that the
 // cards themselves note whatever takes it from them, at any moment of the
-// round. It is called at rest. What the round's own work takes away is left out.
+// round. Whoever holds a handle also uses it. It is called at rest. What the
+// round's own work takes away is left out.
 func (d *driver) layTripwires(ctx context.Context, jobs []*job) error {
 	d.laid = map[string][]tripwire{}
 	for _, host := range d.c.Hosts {
@@ -44,11 +46,11 @@ func (d *driver) layTripwire(ctx context.Context, a *apiclient.Accelerator, jobs
 			continue
 		}
 
-		holder, guest := string(handle.Holder.Kind)+":"+handle.Holder.ID, handle.Holder.Kind != cyborg.HolderHost
-		if err := bench.Hold(ctx, device.Identity, handle.Identity, holder, guest); err != nil {
+		wire := tripwire{device.Identity, handle.Identity}
+		d.laid[a.Host] = append(d.laid[a.Host], wire)
+		if err := possess(ctx, bench, wire, *handle.Holder); err != nil {
 			return err
 		}
-		d.laid[a.Host] = append(d.laid[a.Host], tripwire{device.Identity, handle.Identity})
 	}
 
 	for _, j := range jobs {
@@ -56,19 +58,33 @@ func (d *driver) layTripwire(ctx context.Context, a *apiclient.Accelerator, jobs
 			continue
 		}
 
-		i := slices.IndexFunc(a.Handles, func(h cyborg.AttachHandle) bool {
-			return j.kind == cyborg.OperationProgram || h.Holder != nil && *h.Holder == j.request.holder
-		})
-		if i < 0 {
+		used := j.uses(a)
+		if len(used) == 0 {
 			return fmt.Errorf("%s has no handle that somebody could use during %q", a.Name, j.request.what)
 		}
-
-		if err := bench.Use(ctx, device.Identity, a.Handles[i].Identity, "a program on "+a.Host); err != nil {
-			return err
+		for _, handle := range used {
+			d.laid[a.Host] = append(d.laid[a.Host], tripwire{device.Identity, handle})
+			if err := bench.Use(ctx, device.Identity, handle, "a program on "+a.Host); err != nil {
+				return err
+			}
 		}
-		d.laid[a.Host] = append(d.laid[a.Host], tripwire{device.Identity, a.Handles[i].Identity})
 	}
 	return nil
+}
+
+// uses returns the handles that somebody uses during the work, so that it must
+// not be done. An attach may take any handle that is free.
+func (j *job) uses(a *apiclient.Accelerator) (used []string) {
+	for _, h := range a.Handles {
+		switch {
+		case h.Holder == nil && j.kind == cyborg.OperationAttach:
+			used = append(used, h.Identity)
+		case len(used) > 0:
+		case j.kind == cyborg.OperationProgram, j.kind == cyborg.OperationRetire, h.Holder != nil && *h.Holder == j.request.holder:
+			used = append(used, h.Identity)
+		}
+	}
+	return used
 }
 
 // takes reports whether the work takes the accelerator from this holder.
@@ -104,15 +120,38 @@ func (d *driver) eachTripwire(do func(bench fake.Bench, wire tripwire) error) er
 	return nil
 }
 
+// possess says on the card that somebody holds and uses a handle; an empty holder
+// ends that.
+func possess(ctx context.Context, bench fake.Bench, wire tripwire, holder cyborg.Holder) error {
+	var by string
+	if holder.ID != "" {
+		by = string(holder.Kind) + ":" + holder.ID
+	}
+	return errors.Join(bench.Use(ctx, wire.card, wire.handle, by),
+		bench.Hold(ctx, wire.card, wire.handle, by, by != "" && holder.Kind != cyborg.HolderHost))
+}
+
 // tripwire is a handle on whose card it is said that somebody holds or uses it.
 type tripwire struct{ card, handle string }
 
-// tripped returns an error that names what the cards have noted: a card was
-// taken from somebody who held or used it, if only for a moment.
+// tripped returns an error that names what the cards of all hosts have noted, since
+// the test began.
 func (k *checker) tripped() error {
-	var all []error
+	benches := map[string]fake.Bench{}
 	for _, host := range k.c.Hosts {
-		trips, err := k.c.Bench(host).Trips()
+		benches[host] = k.c.Bench(host)
+	}
+	return noted(benches)
+}
+
+// noted returns an error that names what the cards have noted: a card was taken
+// from somebody who held or used it, if only for a moment. Nothing excuses that.
+// A detach by force frees a handle in the records only, and its host waits until
+// nobody uses it.
+func noted(benches map[string]fake.Bench) error {
+	var all []error
+	for _, host := range slices.Sorted(maps.Keys(benches)) {
+		trips, err := benches[host].Trips()
 		if err != nil {
 			return err
 		}

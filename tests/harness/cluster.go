@@ -33,6 +33,9 @@ type ClusterOptions struct {
 	Hosts []string
 	// Park is the text of the fake cards of each host, such as 2xfpga,1xgpu.
 	Park string
+	// Careless has the cards' driver refuse nothing because somebody uses a card, so
+	// that only the agents look.
+	Careless bool
 	// Spare is the name of a second backend of each host, which is disabled and
 	// which a test may install through the API; empty for none.
 	Spare string
@@ -343,7 +346,7 @@ func (c *Cluster) startAgent(ctx context.Context, t testing.TB, host string) {
 
 	// The directory of the cards is not on the disk of the agent's state, which can
 	// be filled. Only the host's own configuration can say so.
-	backends := fmt.Sprintf("{driver: fake, options: {park: %q, handles: 2, park_dir: %q}}", c.options.Park, park)
+	backends := fmt.Sprintf("{driver: fake, options: {park: %q, handles: 2, park_dir: %q, careless: %t}}", c.options.Park, park, c.options.Careless)
 	if c.options.Spare != "" {
 		backends += fmt.Sprintf(", {name: %s, driver: fake, enabled: false, options: {park_dir: %q}}", c.options.Spare, park)
 	}

@@ -1,0 +1,69 @@
+package mutants_test
+
+// ofUsers are about the agent's own look for who uses a device: a driver may
+// forget it.
+func ofUsers() []mutant {
+	const pkg = "activities/agent"
+	return []mutant{
+		{
+			breaks: "an attach looks whether somebody uses what the journal does not know", file: pkg + "/attach.go", pkg: pkg,
+			test: "TestAnAttachTakesNothingFromAnUnknownUser",
+			old:  "err = a.checkNoStranger(ctx, t, plan, in.Undo)",
+			new:  "err = ctx.Err()",
+		},
+		{
+			breaks: "what is attached already is not handed out under an unknown user", file: pkg + "/attach.go", pkg: pkg,
+			test: "TestAnAttachedHandleWithAnUnknownUserIsNotHandedOut",
+			old:  "is && (restores || plan.before != nil) {",
+			new:  "is {",
+		},
+		{
+			breaks: "what is used and not attached is not attached again for a holder that the journal knows", file: pkg + "/attach.go", pkg: pkg,
+			test: "TestAnAttachDoesNotBeginAgainUnderAUser",
+			old:  "is && (restores || plan.before != nil) {",
+			new:  "is || restores || plan.before != nil {",
+		},
+		{
+			breaks: "a settlement looks whether somebody uses what it attaches", file: pkg + "/settle.go", pkg: pkg,
+			test: "TestSettlingTakesNothingFromAnUnknownUser",
+			old:  "if err := a.checkNoStranger(ctx, t, plan, true); err != nil {",
+			new:  "if err := ctx.Err(); err != nil {",
+		},
+		{
+			breaks: "a settlement looks whether somebody uses what the journal does not know", file: pkg + "/detach.go", pkg: pkg,
+			test: "TestSettlingTakesNothingFromAnUnknownUser",
+			old:  "if err := a.checkUnused(ctx, t, found, handle); err != nil {",
+			new:  "if err := ctx.Err(); err != nil {",
+		},
+		{
+			breaks: "the undo of an attach looks whether somebody uses the handle", file: pkg + "/detach.go", pkg: pkg,
+			test: "TestAnUndoTakesNothingFromAUser",
+			old:  "if err := a.checkAttachedUnused(ctx, t, found, handle); err != nil {",
+			new:  "if err := ctx.Err(); err != nil {",
+		},
+		{
+			breaks: "the undo of an image looks whether somebody uses the device", file: pkg + "/restore.go", pkg: pkg,
+			test: "TestAnUndoTakesNothingFromAUser",
+			old:  "if err := a.checkDisturbedUnused(ctx, t, found, wholeDevice); err != nil {",
+			new:  "if err := a.checkDisturbedUnused(ctx, t, found, wholeDevice); err != nil && ctx.Err() != nil {",
+		},
+		{
+			breaks: "a program looks whether somebody uses the device", file: pkg + "/program.go", pkg: pkg,
+			test: "TestOtherStepsTakeNothingFromAUser",
+			old:  "return found, a.checkDisturbedUnused(ctx, t, found, in.Image.WholeDevice)",
+			new:  "return found, nil",
+		},
+		{
+			breaks: "an uninstall looks whether somebody uses the device", file: pkg + "/install.go", pkg: pkg,
+			test: "TestOtherStepsTakeNothingFromAUser",
+			old:  "err = a.checkIdle(ctx, t, found)",
+			new:  "err = ctx.Err()",
+		},
+		{
+			breaks: "a detach looks whether somebody uses the handle", file: pkg + "/detach.go", pkg: pkg,
+			test: "TestOtherStepsTakeNothingFromAUser",
+			old:  "if len(used) > 0 {",
+			new:  "if len(used) > 1 {",
+		},
+	}
+}
