@@ -319,6 +319,9 @@ func (r *trial) check(ctx context.Context) error {
 	if err := r.injector.checkRotation(ctx); err != nil {
 		return err
 	}
+	if err := r.checker.checkTries(r.injector.injected); err != nil {
+		return err
+	}
 	if err := r.checker.checkGranted(ctx, r.injector.injected); err != nil {
 		return err
 	}
@@ -351,8 +354,8 @@ func (r *trial) check(ctx context.Context) error {
 	return r.panics()
 }
 
-// panics returns an error where a process has died of a defect or has reported
-// a data race.
+// panics returns an error where a process has died of a defect, has reported a
+// data race, or has answered a request with an internal error.
 func (r *trial) panics() error {
 	nodes := slices.Clone(r.c.Nodes)
 	for _, host := range r.c.Hosts {
@@ -372,6 +375,9 @@ func (r *trial) panics() error {
 			if at := bytes.Index(text, []byte(mark)); at >= 0 {
 				return fmt.Errorf("%s has a defect in its log:\n%s", node.Name, text[at:min(len(text), at+2000)])
 			}
+		}
+		if line := internalErrorPattern.Find(text); line != nil {
+			return fmt.Errorf("%s has answered with an internal error:\n%s", node.Name, line)
 		}
 	}
 	return nil

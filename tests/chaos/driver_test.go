@@ -64,6 +64,7 @@ type driver struct {
 	mu      sync.Mutex            // guards the fields below
 	laid    map[string][]tripwire // of the present round, by host
 	answers []answer
+	failed  []failedTry
 	count   int // for unique keys and names
 }
 
@@ -98,9 +99,11 @@ func (d *driver) ask(ctx context.Context, r request) answer {
 
 	for try := 0; ; try++ {
 		a.asked = time.Now()
+		api := (r.api + try) % len(d.c.APIs)
 		limited, stop := context.WithTimeout(ctx, tryLimit)
-		got, err := r.send(limited, d.c.APIs[(r.api+try)%len(d.c.APIs)], options...)
+		got, err := r.send(limited, d.c.APIs[api], options...)
 		stop()
+		d.noteTry(failedTry{what: r.what, api: nodesOf(harness.NodeAPI)[api], began: a.asked, err: err})
 		a.status, a.err, a.at = got.Status, err, time.Now()
 		if err == nil && got.Operation != nil {
 			a.operation = got.Operation.ID

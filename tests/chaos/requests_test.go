@@ -20,6 +20,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 	"github.com/cyborg-project/cyborg/internal/clock"
 	"github.com/cyborg-project/cyborg/internal/openstack/nova/novatest"
+	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
 const requestsPath = "/v2/accelerator_requests"
@@ -347,7 +348,9 @@ func (d *driver) sendUntilAnswered(
 	defer cancel()
 
 	for try := 0; ; try++ {
-		status, text, err = d.send(ctx, d.c.URLs[(api+try)%len(d.c.URLs)]+path, admin, method, body)
+		began, asked := time.Now(), (api+try)%len(d.c.URLs)
+		status, text, err = d.send(ctx, d.c.URLs[asked]+path, admin, method, body)
+		d.noteTry(failedTry{what: method + " " + path, api: nodesOf(harness.NodeAPI)[asked], nova: true, began: began, status: status, err: err})
 		if err == nil && (status < http.StatusInternalServerError || status == http.StatusGatewayTimeout) {
 			return status, text, nil
 		}
