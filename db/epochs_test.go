@@ -302,6 +302,42 @@ func TestAnEpochIsAboveAllThatIsStored(t *testing.T) {
 	after := r.events(t, at)
 	require.Len(t, after, 2)
 	require.Equal(t, "older", string(after[0].Axis))
+	first := scalar[int64](t, r, "SELECT first FROM feed_epochs ORDER BY epoch DESC LIMIT 1")
+	require.GreaterOrEqual(t, after[0].Cursor.Transaction, uint64(first), "no event is before the first number")
+}
+
+// TestFeedSurvivesAClockThatWasSetBack: the stored numbers are above the clock,
+// because it was set back, and then commits are lost. Readers of these are told
+// where to go on, and miss nothing; also where a start of PostgreSQL was lost with
+// them, so that they have read numbers of an epoch of which nobody knows.
+func TestFeedSurvivesAClockThatWasSetBack(t *testing.T) {
+	t.Parallel()
+	for range 3 { // whether the lost epoch or the present one has the greater numbers is chance
+		old := newRecords(t)
+		old.exec(t, "UPDATE feed_epochs SET base = base + 3000000000000000000")
+		old.addHost(t, "h1", 2)
+		at := old.endOfFeed(t)
+		dump := old.dump(t)
+
+		lost := []cyborg.Cursor{old.maintain(t, "h1", "card0")}
+		for range 3 { // the lost starts
+			old.exec(t, "UPDATE feed_epochs SET server_started = server_started - interval '1 day'")
+			lost = append(lost, old.maintain(t, "h1", "card0"))
+		}
+
+		r := old.remake(t, dump)
+		var first cyborg.Cursor
+		for i := range 20 { // more than were lost
+			cursor := r.maintain(t, "h1", "card1")
+			if i == 0 {
+				first = cursor
+			}
+			for _, one := range lost {
+				r.requireLost(t, one, at)
+			}
+		}
+		r.requireNext(t, at, first)
+	}
 }
 
 // TestFeedOfADatabaseThatWasRestoredBeforeTheMigration: the migration finds ids
@@ -321,7 +357,7 @@ func TestFeedOfADatabaseThatWasRestoredBeforeTheMigration(t *testing.T) {
 		DROP FUNCTION epoch_in_force, unheard_for; ALTER TABLE hosts DROP COLUMN heard_epoch;
 		DROP TRIGGER uninstall_pending_changed ON deployables; DROP FUNCTION uninstall_pending_changed;
 		ALTER TABLE deployables DROP COLUMN uninstall_pending_since; DROP TABLE forgotten_installs;
-		DROP TABLE pending_settlements`)
+		DROP TABLE pending_settlements; DROP FUNCTION read_before`)
 	_, err := db.Migrate(t.Context(), r.url)
 	require.NoError(t, err)
 

@@ -336,6 +336,7 @@ CREATE TABLE feed_epochs (
     server_started timestamp with time zone NOT NULL,
     began_at timestamp with time zone NOT NULL DEFAULT clock_timestamp(),
     relation oid NOT NULL,
+    first bigint,
     CONSTRAINT feed_epochs_pkey PRIMARY KEY (epoch)
 );
 
@@ -841,12 +842,15 @@ AS $function$
     SELECT pg_advisory_xact_lock(hashtextextended('assignment_numbers', 1));
     SELECT setval('assignment_numbers', (extract(epoch FROM clock_timestamp()) * 1000)::bigint << 10)
     FROM assignment_numbers WHERE last_value < (extract(epoch FROM clock_timestamp()) * 1000)::bigint << 10;
-    INSERT INTO feed_epochs (epoch, base, server_started, relation)
-    SELECT coalesce(max(epoch), 0) + 1,
-        greatest((extract(epoch FROM clock_timestamp()) * 1000)::bigint << 20,
-            (SELECT transaction::text::bigint + 1 FROM events ORDER BY transaction DESC LIMIT 1)) - pg_snapshot_xmin(pg_current_snapshot())::text::bigint,
-        pg_postmaster_start_time(), 'feed_epochs'::regclass
-    FROM feed_epochs RETURNING base
+    INSERT INTO feed_epochs (epoch, base, first, server_started, relation)
+    SELECT next.epoch, next.first - pg_snapshot_xmin(pg_current_snapshot())::text::bigint, next.first, pg_postmaster_start_time(), 'feed_epochs'::regclass
+    FROM (
+        SELECT coalesce(max(epoch), 0) + 1 AS epoch,
+            greatest((extract(epoch FROM clock_timestamp()) * 1000)::bigint << 20,
+                (SELECT transaction::text::bigint FROM events ORDER BY transaction DESC LIMIT 1)
+                + ((1 + floor(random() * 1024)::bigint) << 30)) AS first
+        FROM feed_epochs) next
+    RETURNING base
 $function$;
 
 CREATE OR REPLACE FUNCTION claims_taken_or_released()
@@ -1318,6 +1322,19 @@ AS $function$
     UPDATE placement_sync
     SET wanted = wanted + 1, compare = false, try_at = NULL, since = coalesce(since, clock_timestamp())
     WHERE host = ANY(hosts)
+$function$;
+
+CREATE OR REPLACE FUNCTION read_before(transaction xid8)
+ RETURNS xid8
+ LANGUAGE sql
+ STABLE SECURITY DEFINER
+ SET search_path TO '$user', 'public'
+AS $function$
+    SELECT coalesce(CASE
+        WHEN server_started = pg_postmaster_start_time() AND relation = tableoid AND NOT pg_is_in_recovery()
+            AND $1::text::bigint >= base + pg_snapshot_xmax(pg_current_snapshot())::text::bigint THEN first END,
+        9223372036854775807)::text::xid8
+    FROM feed_epochs ORDER BY epoch DESC LIMIT 1
 $function$;
 
 CREATE OR REPLACE FUNCTION refuse_handover()

@@ -7,11 +7,14 @@ import (
 )
 
 // selectPlace finds the last event that is not after a cursor: the cursor's own
-// as long as the records have it. A standby may not have it yet.
+// as long as the records have it. A standby may not have it yet. Where the cursor
+// is of an epoch that was lost, no event of the present one is before it,
+// whatever their numbers are.
 const selectPlace = `
 	SELECT coalesce(place.transaction, '0'), coalesce(place.id, 0), pg_is_in_recovery()
 	FROM (VALUES (0)) one LEFT JOIN (
-		SELECT transaction, id FROM events WHERE (transaction, id) <= ($1, $2) ORDER BY transaction DESC, id DESC LIMIT 1) place ON true`
+		SELECT transaction, id FROM events WHERE (transaction, id) <= ($1, $2)
+		AND (transaction < read_before($1) OR (transaction, id) = ($1, $2)) ORDER BY transaction DESC, id DESC LIMIT 1) place ON true`
 
 // checkPlace refuses a cursor whose event is not in the records any more, and
 // says where to go on: after the last event that the reader has seen and that
