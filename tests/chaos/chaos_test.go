@@ -322,10 +322,10 @@ func (r *trial) check(ctx context.Context) error {
 	if err := r.checker.checkTries(r.injector.injected); err != nil {
 		return err
 	}
-	if err := r.checker.checkGranted(ctx, r.injector.injected); err != nil {
+	if err := r.checker.checkGranted(ctx, r.injector.injected, r.injector.shifts); err != nil {
 		return err
 	}
-	if err := r.checker.checkNeedsOperator(ctx, r.injector.injected); err != nil {
+	if err := r.checker.checkNeedsOperator(ctx, r.injector.injected, r.injector.shifts); err != nil {
 		return err
 	}
 	if err := r.checker.addForeign(ctx); err != nil {

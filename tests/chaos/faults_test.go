@@ -44,6 +44,7 @@ type injector struct {
 	mu       sync.Mutex // guards the fields below, and rotated
 	injected []injection
 	losses   []loss
+	shifts   []shift
 }
 
 // prepare prepares the faults of a round, at rest: it starts a standby of
@@ -167,7 +168,7 @@ func (s *injector) inject(ctx context.Context, f fault) (heal func() error, err 
 	case restart:
 		return s.restart(f)
 	case jump:
-		return nothing, s.c.Node(f.target).SetClock(f.amount)
+		return nothing, s.setClock(f.target, f.amount)
 	case sever:
 		link := s.c.Link(f.target, "temporal")
 		link.Silence()
@@ -331,7 +332,8 @@ func (s *injector) reset(ctx context.Context, workflowID string) error {
 	return err
 }
 
-// healAll heals the cloud, the links, the processes and the disks.
+// healAll heals the cloud, the links, the processes, the clocks of PostgreSQL and
+// Temporal, and the disks.
 func (s *injector) healAll() {
 	if err := s.cloud.healAll(); err != nil {
 		s.t.Errorf("the cloud cannot be healed: %v", err)
@@ -348,6 +350,10 @@ func (s *injector) healAll() {
 
 	for _, host := range s.c.Hosts {
 		s.c.Second(host).Kill()
+	}
+
+	if err := s.setClocksBack(); err != nil {
+		s.t.Errorf("the clocks cannot be set back: %v", err)
 	}
 
 	for _, disk := range s.c.Disks {

@@ -37,6 +37,11 @@ func TestNeedsOperatorNeedsAFault(t *testing.T) {
 		{[]injection{injected(stall, "rack1", 162, 182)}, false},      // after it had ended
 		{[]injection{injected(stall, "conductor1", 110, 130)}, false}, // its undo waits for a conductor
 		{[]injection{injected(jump, "rack1", 110, 130)}, false},
+		{[]injection{injected(jump, "postgres", 110, 130)}, false},
+		{[]injection{late(injected(jump, "temporal", 110, 112), 60)}, true},
+		{[]injection{late(injected(jump, "temporal", 162, 165), 60)}, false}, // after it had ended
+		{[]injection{late(injected(jump, "temporal", 110, 112), 6)}, false},
+		{[]injection{late(injected(jump, "temporal", 110, 112), 6), injected(kill, "rack1", 110, 111)}, true},
 		{[]injection{injected(terminate, theRun, 110, 130)}, false},
 		{[]injection{injected(outage, nova, 110, 130)}, false},
 		{[]injection{injected(silence, "rack1>conductor1", 110, 130)}, false}, // no step comes that way

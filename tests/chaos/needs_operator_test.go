@@ -127,7 +127,7 @@ func unexplained(injected []injection, op ended) error {
 	if lostImages(injected, op) {
 		return nil
 	}
-	if longest := away(injected, op); longest < undoLimit {
+	if longest := away(injected, op); longest < leftForUndo(injected, op) {
 		return fmt.Errorf("%s %s on %s needs an operator (%s), but faults have kept its host from undoing it for at most %s between %s and %s",
 			op.kind, op.id, op.host, op.message, longest.Round(time.Millisecond), op.began.Format(time.TimeOnly), op.over.Format(time.TimeOnly))
 	}
@@ -136,8 +136,8 @@ func unexplained(injected []injection, op ended) error {
 
 // checkNeedsOperator returns an error where an operation needs an operator and
 // nothing explains that.
-func (k *checker) checkNeedsOperator(ctx context.Context, injected []injection) error {
-	return k.eachEnded(ctx, "state = $1", string(cyborg.OperationNeedsOperator), func(op ended) error {
+func (k *checker) checkNeedsOperator(ctx context.Context, injected []injection, shifts []shift) error {
+	return k.eachEnded(ctx, shifts, "state = $1", string(cyborg.OperationNeedsOperator), func(op ended) error {
 		if err := unexplained(injected, op); err != nil {
 			return err
 		}
@@ -151,8 +151,8 @@ func (k *checker) checkNeedsOperator(ctx context.Context, injected []injection) 
 }
 
 // eachEnded judges each operation that has run and ended, and meets the condition
-// on its row and a value.
-func (k *checker) eachEnded(ctx context.Context, condition, value string, judge func(op ended) error) error {
+// on its row and a value. Its times are real ones, as far as they can be known.
+func (k *checker) eachEnded(ctx context.Context, shifts []shift, condition, value string, judge func(op ended) error) error {
 	return k.records(ctx, func(conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, `
 			SELECT id, kind, state, host, started_at, ended_at, coalesce(error->>'message', '') FROM operations
@@ -162,7 +162,10 @@ func (k *checker) eachEnded(ctx context.Context, condition, value string, judge 
 		}
 
 		found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (op ended, err error) {
-			return op, row.Scan(&op.id, (*string)(&op.kind), (*string)(&op.state), &op.host, &op.began, &op.over, &op.message)
+			err = row.Scan(&op.id, (*string)(&op.kind), (*string)(&op.state), &op.host, &op.began, &op.over, &op.message)
+			op.began, _ = wasAt(shifts, op.began)
+			_, op.over = wasAt(shifts, op.over)
+			return op, err
 		})
 		for _, op := range found {
 			err = errors.Join(err, judge(op))

@@ -334,7 +334,9 @@ func (p *planner) addDisturbance(r *round) {
 	case m == renew:
 		target = theAuthority
 	case m == jump:
-		target = pick(p, nodesOf(pick(p, []harness.NodeKind{harness.NodeConductor, harness.NodeAPI, harness.NodeAgent})))
+		target = pick(p, nodesOf(pick(p, []harness.NodeKind{
+			harness.NodeConductor, harness.NodeAPI, harness.NodeAgent, harness.NodePostgres, harness.NodePostgres, harness.NodeTemporal,
+		})))
 	default:
 		target = pick(p, nodesOf(pick(p, nodeKinds())))
 	}
@@ -438,11 +440,28 @@ func (p *planner) fault(m faultKind, target string, about int) fault {
 	case outage, conflict, broken, busy, lost:
 		f.lasts = p.between(500*time.Millisecond, 6*time.Second)
 	case jump:
-		f.lasts, f.amount = p.between(2*time.Second, 5*time.Second), p.between(time.Minute, 6*time.Hour).Round(time.Second)
-		if p.chance(50) { // certificates are valid from an hour before they were made; who is further behind trusts nobody
-			f.amount = -min(f.amount, 50*time.Minute)
-		}
+		f.lasts, f.amount = p.between(2*time.Second, 5*time.Second), p.jump(target)
 	}
 
 	return f
+}
+
+// jump draws how far the clock of a process jumps. Certificates are valid from an
+// hour before they were made; who is further behind trusts nobody. Temporal is
+// only ahead, because its timers wait until it has caught up: that is what
+// happens at the end of the round, when it is set back.
+func (p *planner) jump(target string) time.Duration {
+	most := 6 * time.Hour
+	switch target {
+	case string(harness.NodePostgres):
+		most = 5 * time.Minute
+	case string(harness.NodeTemporal):
+		return p.between(5*time.Second, time.Minute)
+	}
+
+	amount := p.between(time.Minute, most).Round(time.Second)
+	if p.chance(50) {
+		amount = -min(amount, 50*time.Minute)
+	}
+	return amount
 }

@@ -130,6 +130,6 @@ func lostStep(injected []injection, op ended) error {
 
 // checkGranted returns an error where a step of an operation was lost, because its
 // host did not believe its grant.
-func (k *checker) checkGranted(ctx context.Context, injected []injection) error {
-	return k.eachEnded(ctx, "error->>'kind' = $1", string(cyborg.ErrNotGranted), func(op ended) error { return lostStep(injected, op) })
+func (k *checker) checkGranted(ctx context.Context, injected []injection, shifts []shift) error {
+	return k.eachEnded(ctx, shifts, "error->>'kind' = $1", string(cyborg.ErrNotGranted), func(op ended) error { return lostStep(injected, op) })
 }
