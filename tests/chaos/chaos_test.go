@@ -264,20 +264,20 @@ func (r *trial) round(one round) error {
 	}
 	work.Wait()
 
-	if one.loses() {
-		for _, j := range jobs {
-			if err := r.driver.doAgain(ctx, j); err != nil {
-				return fmt.Errorf("%s cannot be done again: %w", j.work, err)
-			}
-		}
-	}
-
 	r.wires = 0
 	for _, laid := range r.driver.laid {
 		r.wires += len(laid)
 	}
 	if err := r.driver.endUses(ctx); err != nil {
 		return err
+	}
+
+	if one.loses() {
+		for _, j := range jobs {
+			if err := r.driver.doAgain(ctx, j, r.injector.losses); err != nil {
+				return fmt.Errorf("%s cannot be done again: %w", j.work, err)
+			}
+		}
 	}
 	if err := r.check(ctx); err != nil {
 		return err
@@ -340,7 +340,7 @@ func (r *trial) check(ctx context.Context) error {
 	if err := r.checker.answers(ctx, r.driver.remembered(), events, r.injector.losses); err != nil {
 		return err
 	}
-	if err := r.checker.checkEvidence(ctx, r.driver.ledger.allChanges(), events); err != nil {
+	if err := r.checker.checkEvidence(ctx, withoutLost(r.driver.ledger.allChanges(), r.injector.losses), events); err != nil {
 		return err
 	}
 

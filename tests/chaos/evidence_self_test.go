@@ -82,7 +82,7 @@ func TestChangesOfRequestsNeedTheirEvents(t *testing.T) {
 		{wishGone, []cyborg.ARQState{cyborg.ARQBound, ""}, false, false},
 		{wishGone, []cyborg.ARQState{cyborg.ARQBound}, false, true},
 	} {
-		err := findUneventedChange([]change{{[]uuid.UUID{id}, test.to}}, map[string]bool{id.String(): test.failed}, said(test.states...))
+		err := findUneventedChange([]change{{ids: []uuid.UUID{id}, to: test.to}}, map[string]bool{id.String(): test.failed}, said(test.states...))
 		require.Equal(t, test.wrong, err != nil, "%s with the events %q: %v", test.to, test.states, err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -37,6 +38,9 @@ type binding struct {
 	status   int  // HTTP status of the answer to the last change
 	answered bool // that answer is final
 	raced    bool // deleted during the bind, and it is unknown which came first
+
+	sent, said time.Time // when the last try of the last change began, and when it was answered
+	losses     bool      // commits were lost while somebody changed the requests
 
 	boots            int  // boots of its host since the binding exists
 	bootedWhileBound bool // its host has booted while the requests were certainly bound
@@ -99,8 +103,9 @@ func (l *ledger) add(b *binding) {
 
 // change is a change of accelerator requests that was answered with success.
 type change struct {
-	ids []uuid.UUID
-	to  wish
+	ids       []uuid.UUID
+	to        wish
+	asked, at time.Time // when its last try began, and when it was answered
 }
 
 // note notes a change that was answered with success.

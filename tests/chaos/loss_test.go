@@ -86,8 +86,11 @@ func withoutUntold(got []seen, events []event, losses []loss) []seen {
 }
 
 // doAgain does what the runbook says where what was made ready or retired may
-// have been lost: somebody does it again.
-func (d *driver) doAgain(ctx context.Context, j *job) error {
+// have been lost: somebody does it again. For requests of Nova, see settle.
+func (d *driver) doAgain(ctx context.Context, j *job, losses []loss) error {
+	if j.binding != nil {
+		return d.settle(ctx, j, losses)
+	}
 	if j.kind != cyborg.OperationProvision && j.kind != cyborg.OperationRetire {
 		return nil
 	}

@@ -224,13 +224,13 @@ func (p *planner) randomRound() round {
 }
 
 // lossRound returns a round in which a standby takes the place of PostgreSQL that
-// lacks some commits, or a backup is put back. Its work is what the system settles by itself afterwards.
-// Work for Nova is left out, because only an operator can settle that; so is the
-// whitelist, because a file that is not as it was written is left to an operator.
+// lacks some commits, or a backup is put back. A rescue is left out, because one
+// that was lost is done again: see settle. So is the whitelist, because a file
+// that is not as it was written is left to an operator.
 func (p *planner) lossRound() round {
 	var settled []stage
 	for _, s := range stageTable {
-		if !s.ofRequests() && s.kind != cyborg.OperationWhitelist {
+		if s.kind != cyborg.OperationRescue && s.kind != cyborg.OperationWhitelist {
 			settled = append(settled, s)
 		}
 	}
@@ -238,7 +238,9 @@ func (p *planner) lossRound() round {
 	var r round
 	used := map[string]bool{}
 	for range 3 + p.random.IntN(4) {
-		r.works = append(r.works, p.work(pick(p, settled), used))
+		w := p.work(pick(p, settled), used)
+		w.late = false // a request that nobody knows is judged by its age
+		r.works = append(r.works, w)
 	}
 
 	if p.wants(kill) && p.chance(70) {
@@ -348,7 +350,7 @@ func (p *planner) addDisturbance(r *round) {
 // order. All are drawn before one is drawn again, so that none is missed.
 func (p *planner) disturbances() (all []faultKind) {
 	for _, m := range slices.Concat([]faultKind{
-		freeze, restart, cut, cut, silence, silence, delay, delay, full, jump, stall, sever, second, second, terminate, terminate, reset, reset, old, old, forge, forge, rotate, rotate, renew,
+		freeze, restart, cut, cut, silence, silence, delay, delay, full, jump, jump, stall, sever, second, second, terminate, terminate, reset, reset, old, old, forge, forge, rotate, rotate, renew,
 	}, serviceFaults()) {
 		if p.wants(m) {
 			all = append(all, m)

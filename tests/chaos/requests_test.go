@@ -193,6 +193,7 @@ func (d *driver) runRequests(ctx context.Context, j *job) error {
 	both.Wait()
 
 	b.wish, b.status, b.answered = deleted.wish, deleted.status, deleted.answered
+	b.sent, b.said = deleted.sent, deleted.said
 	b.raced = !certain
 
 	if errs[0] != nil {
@@ -311,7 +312,9 @@ func names(ids []uuid.UUID) []string {
 // because something is busy.
 func (d *driver) change(ctx context.Context, api int, b *binding, to wish, method, query string, body any) error {
 	b.wish, b.answered, b.status = to, false, 0
-	status, text, err := d.sendUntilAnswered(ctx, api, b.admin, method, requestsPath+query, body, func() {})
+	b.sent = time.Now()
+	status, text, err := d.sendUntilAnswered(ctx, api, b.admin, method, requestsPath+query, body, func() { b.sent = time.Now() })
+	b.said = time.Now()
 
 	if status == http.StatusInternalServerError {
 		return err
@@ -327,7 +330,7 @@ func (d *driver) change(ctx context.Context, api int, b *binding, to wish, metho
 	case http.StatusAccepted, http.StatusNoContent:
 		d.ledger.count(fmt.Sprint(to, " ", status))
 		if to != wishGone || !b.raced { // before the bind, the instance has no requests that could be deleted
-			d.ledger.note(change{ids: b.ids, to: to})
+			d.ledger.note(change{ids: b.ids, to: to, asked: b.sent, at: b.said})
 		}
 		return nil
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusBadRequest, http.StatusTooManyRequests, http.StatusLocked:

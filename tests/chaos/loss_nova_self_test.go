@@ -1,0 +1,74 @@
+package chaos_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// TestMissedChanges checks by which state of requests a change of theirs is known
+// to be lost, although a client was told that it was made.
+func TestMissedChanges(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		wish   wish
+		status int
+		raced  bool
+		state  cyborg.ARQState
+		missed bool
+	}{
+		{wishBound, http.StatusAccepted, false, cyborg.ARQBound, false},
+		{wishBound, http.StatusAccepted, false, cyborg.ARQBindFailed, false},
+		{wishBound, http.StatusAccepted, false, cyborg.ARQInitial, true},
+		{wishBound, http.StatusAccepted, false, "", true},
+		{wishBound, http.StatusConflict, false, cyborg.ARQInitial, false},
+		{wishGone, http.StatusNoContent, false, "", false},
+		{wishGone, http.StatusNoContent, false, cyborg.ARQBound, true},
+		{wishGone, http.StatusNoContent, false, cyborg.ARQInitial, true},
+		{wishGone, http.StatusNoContent, true, cyborg.ARQBound, false},
+		{wishGone, http.StatusNotFound, false, cyborg.ARQBound, false},
+		{wishUnbound, http.StatusAccepted, false, cyborg.ARQBound, true},
+		{wishUnbound, http.StatusAccepted, false, cyborg.ARQUnbindFailed, false},
+		{wishUnbound, http.StatusAccepted, false, "", false},
+	} {
+		b := binding{wish: test.wish, status: test.status, answered: true, raced: test.raced}
+		require.Equal(t, test.missed, b.missed(test.state), "%+v", test)
+		b.answered = false
+		require.False(t, b.missed(test.state), "nobody was told: %+v", test)
+	}
+}
+
+// TestOnlyChangesOfALossAreLost checks that a change of requests is excused only
+// where it was answered while commits could be lost.
+func TestOnlyChangesOfALossAreLost(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+	losses := []loss{{at(10), at(20)}}
+
+	before := binding{sent: at(1), said: at(9)}
+	within := binding{sent: at(9), said: at(11)}
+	after := binding{sent: at(21), said: at(22)}
+	require.False(t, before.lostChange(losses))
+	require.True(t, within.lostChange(losses))
+	require.False(t, after.lostChange(losses))
+	require.False(t, within.lostChange(nil))
+
+	changes := []change{{to: wishBound, asked: at(1), at: at(9)}, {to: wishGone, asked: at(9), at: at(11)}}
+	require.Equal(t, changes[:1], withoutLost(changes, losses))
+	require.Len(t, changes, 2)
+	require.Equal(t, changes, withoutLost(changes, nil))
+
+	// A bind of a round without a loss is judged strictly also later.
+	l := ledger{}
+	one, other := &binding{ids: []uuid.UUID{uuid.New()}}, &binding{ids: []uuid.UUID{uuid.New()}}
+	l.add(one)
+	l.add(other)
+	l.noteLosses(one)
+	require.Equal(t, map[string]bool{one.ids[0].String(): true}, l.metLosses())
+}
