@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
@@ -88,7 +90,7 @@ func TestTokensAreNeverDisclosed(t *testing.T) {
 }
 
 // Whatever looks secret in the options of a driver is shown to nobody, neither
-// what a host reports nor what a request has set.
+// what a host reports nor what an earlier release took in a request.
 func TestOptionsAreMasked(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
@@ -100,12 +102,7 @@ func TestOptionsAreMasked(t *testing.T) {
 	told.Digest = told.Content.Digest()
 	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{told})
 	require.NoError(t, err)
-
-	answer := h.do("POST", "/v1/hosts/h1/drivers", map[string]any{"name": "other", "driver": "xpu", "options": map[string]any{"sshKey": canary, "park": "visible"}})
-	require.Less(t, answer.status, 400, "%s", answer.body)
-	require.NotContains(t, string(answer.body), canary)
-	h.engine.work.Wait()
-	operation := "/v1/operations/" + answer.header.Get("Cyborg-Operation")
+	operation := "/v1/operations/" + h.earlierOption("sshKey", canary)
 
 	for _, shown := range []string{
 		"/v1/hosts", "/v1/hosts/h1", "/v1/hosts/h1/drivers", "/v1/hosts/h1/drivers/fake", "/v1/drivers",
@@ -115,9 +112,60 @@ func TestOptionsAreMasked(t *testing.T) {
 	}
 	require.Contains(t, string(h.do("GET", "/v1/hosts/h1/drivers/fake", nil).body), "visible")
 	require.Contains(t, string(h.do("GET", operation, nil).body), "visible")
+	require.Contains(t, string(h.do("GET", operation, nil).body), "sshKey")
+}
 
-	answer = h.do("PUT", "/v1/hosts/h1/drivers/fake", map[string]any{"options": map[string]any{"bmc_password": "******"}})
-	require.Contains(t, answer.problem(cyborg.ErrInvalid).Detail, "write the secret itself")
+// earlierOption returns an operation on a backend of host h1, with an option
+// that this release would refuse.
+func (h *harness) earlierOption(name, value string) string {
+	h.t.Helper()
+	answer := h.do("POST", "/v1/hosts/h1/drivers", map[string]any{"name": "other", "driver": "xpu", "options": map[string]any{"park": "visible"}})
+	require.Less(h.t, answer.status, 400, "%s", answer.body)
+	h.engine.work.Wait()
+	operation := answer.header.Get("Cyborg-Operation")
+
+	conn, err := pgx.Connect(h.t.Context(), h.url)
+	require.NoError(h.t, err)
+	defer func() { require.NoError(h.t, conn.Close(context.Background())) }()
+	tag, err := conn.Exec(h.t.Context(), "UPDATE operations SET input = jsonb_set(input, ARRAY['options', $2], to_jsonb($3::text)) WHERE id = $1::uuid", operation, name, value)
+	require.NoError(h.t, err)
+	require.EqualValues(h.t, 1, tag.RowsAffected())
+	return operation
+}
+
+// No request puts a secret into a driver's options, because the records and
+// Temporal's histories would have it. Nor does one that sends back what an
+// answer has shown, or repeats what an earlier release took.
+func TestNoRequestSetsASecretOption(t *testing.T) {
+	t.Parallel()
+	said := &record{}
+	h := setupWith(t, func(deps *api.Deps) {
+		deps.Log = slog.New(slog.NewTextHandler(said, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	})
+	h.ready("alpha")
+	const canary = "canary-of-a-request"
+
+	for named, options := range map[string]map[string]any{
+		"bmc_password":  {"park": "1xgpu", "bmc_password": canary},
+		"bmc.api_token": {"bmc": map[string]any{"api_token": canary}},
+		"cards.sshKey":  {"cards": []any{map[string]any{"sshKey": canary}}},
+		"spec.password": {"spec": `[{"password": "` + canary + `"}]`},
+		"url":           {"url": "https://u:" + canary + "@bmc/"},
+		"a, b_token":    {"b_token": canary, "a": "******"},
+	} {
+		for _, answer := range []*reply{
+			h.do("POST", "/v1/hosts/h1/drivers", map[string]any{"name": "other", "driver": "xpu", "options": options}),
+			h.do("PUT", "/v1/hosts/h1/drivers/fake", map[string]any{"options": options}),
+		} {
+			problem := answer.problem(cyborg.ErrInvalid)
+			require.Equal(t, "options that look secret cannot be set through the API: "+named, problem.Detail)
+			require.Contains(t, problem.Hint, "agent.backends")
+			require.NotContains(t, string(answer.body), canary)
+		}
+	}
+	require.NotContains(t, string(h.do("GET", "/v1/operations", nil).expect(http.StatusOK).body), "configure", "none was admitted")
+
+	require.NotContains(t, said.String(), canary)
 }
 
 // No route that only reads shows a secret, whoever asks: not an option of a
@@ -138,7 +186,6 @@ func TestNoRouteShowsASecret(t *testing.T) {
 
 	var operations []string
 	for _, answer := range []*reply{
-		h.do("POST", "/v1/hosts/h1/drivers", map[string]any{"name": "other", "driver": "xpu", "options": map[string]any{"bmc": map[string]any{"token": canary}}}),
 		h.do("PATCH", path(accelerator, "/program"), map[string]any{"image": map[string]string{
 			"source": "https://images.example/a.bin?X-Signature=" + canary, "sha256": strings.Repeat("ab", 32),
 		}}),
@@ -148,6 +195,7 @@ func TestNoRouteShowsASecret(t *testing.T) {
 		operations = append(operations, answer.header.Get("Cyborg-Operation"))
 	}
 	h.engine.work.Wait()
+	operations = append(operations, h.earlierOption("token", canary))
 
 	read := 0
 	for _, route := range routes(t) {

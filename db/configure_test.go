@@ -33,6 +33,10 @@ func TestConfigure(t *testing.T) {
 	refused(cyborg.ErrChanged, request(cyborg.ConfigureInstall, "fake", "generic"), "fake")
 	refused(cyborg.ErrNotFound, request(cyborg.ConfigureUninstall, "new", ""), "new")
 
+	secret := request(cyborg.ConfigureUpdate, "fake", "")
+	secret.Options = cyborg.JSONObject{"park": "1xgpu", "bmc": map[string]any{"password": "canary"}}
+	refused(cyborg.ErrInvalid, secret, "options that look secret cannot be set through the API: bmc.password")
+
 	h.content.Backends[0].Options = map[string]any{"park": "2xfpga", "more": map[string]any{"a": 1.0}}
 	h.report(t)
 	again := request(cyborg.ConfigureInstall, "fake", "fake")

@@ -2,13 +2,18 @@ package agent_test
 
 import (
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/agent/inventory"
+	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/internal/journal"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -115,4 +120,61 @@ func TestPathsOfEarlierChangesAreDropped(t *testing.T) {
 
 	require.NoError(t, os.Remove(filepath.Join(h.dir, "backends.json"))) // it has the path of the secret, not the secret
 	h.requireNowhere(content)
+}
+
+// What looks secret in a backend's options is the host's own, as paths are:
+// a step that sets it is refused, however it came here, and no report has it.
+func TestNoStepSetsASecret(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.inventory.Scan(t.Context())
+
+	for named, options := range map[string]cyborg.JSONObject{
+		"bmc_password": {"bmc_password": "canary"},
+		"bmc":          {"bmc": map[string]any{"api_token": "canary"}},
+		"cards":        {"cards": []any{map[string]any{"sshKey": "canary"}}},
+		"url":          {"url": "https://admin:canary@bmc/"},
+	} {
+		for _, in := range []workflows.ConfigureInput{
+			configure(cyborg.ConfigureInstall, "new", "plain", options),
+			configure(cyborg.ConfigureUpdate, "fake", "", options),
+		} {
+			err := h.refused(cyborg.ErrInvalid, workflows.ConfigureActivity, in)
+			require.Contains(t, err.Message, "no request may set these options")
+			require.Contains(t, err.Message, named)
+			require.Contains(t, err.Hint, "agent.backends")
+			require.NotContains(t, err.Error(), "canary")
+		}
+	}
+	h.requireNowhere("canary")
+}
+
+// A driver gets the secrets that its host's own configuration has, and nobody
+// else does. Those that somebody set through the API before are not used.
+func TestSecretsStayOnTheHost(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	const own, earlier = "canary-of-the-host", "canary-of-a-request"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "backends.json"), []byte(`{"format": 1, "backends": [
+		{"name": "xpus", "driver": "xpu", "enabled": true, "options": {"speed": 1, "bmc": {"token": "`+earlier+`"}, "more_token": "`+earlier+`"}}]}`), 0o600))
+
+	given := make(chan map[string]any, 1)
+	registry := drivers.NewRegistry()
+	require.NoError(t, registry.Register("xpu", func(_ drivers.Environment, options map[string]any) (drivers.Driver, error) {
+		given <- options
+		return plain{}, nil
+	}))
+	j, err := journal.Open(dir, journal.Options{BootID: "boot", Log: slog.New(slog.DiscardHandler)})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, j.Close()) })
+
+	i, err := inventory.Open(inventory.Config{
+		Host: hostName, Version: "test", Root: "/", StateDir: dir, ScanTimeout: time.Minute, FullScanInterval: time.Hour,
+		Backends: []inventory.Setting{{Name: "xpus", Driver: "xpu", Enabled: true, Options: map[string]any{"bmc": map[string]any{"token": own}}}},
+	}, registry, j, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	i.Scan(t.Context())
+
+	require.Equal(t, map[string]any{"speed": 1.0, "bmc": map[string]any{"token": own}}, <-given)
+	require.Equal(t, map[string]any{"speed": 1.0}, i.Content().Backends[0].Options, "what is reported")
 }

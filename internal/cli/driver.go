@@ -23,7 +23,7 @@ func (s *shell) driverCommand() *cobra.Command {
 		{
 			use: "install HOST DRIVER", short: "Enable a driver on a host",
 			long: "Enables a backend of a driver that is compiled into the host's agent. One driver can run as several backends, each\n" +
-				"with its own name and options.",
+				"with its own name and options. Paths and secrets are no options of this command: set them on the host, in agent.backends.",
 			examples: []string{"cyborg driver install compute-1 generic --name nvidia --option device_spec.vendor_id=10de"},
 			build:    s.driverInstall,
 		},

@@ -182,6 +182,6 @@ func hasSecretOption(backends *yaml.Node) bool {
 	}
 
 	return slices.ContainsFunc(given, func(backend map[string]any) bool {
-		return !reflect.DeepEqual(redact.Options(backend), backend)
+		return len(redact.Secrets(backend)) > 0
 	})
 }

@@ -1,8 +1,10 @@
-// Package redact masks what looks secret in the options of drivers. It imports
-// the standard library only.
+// Package redact finds and masks what looks secret in the options of drivers. It
+// imports the standard library only.
 package redact
 
 import (
+	"encoding/json"
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -25,6 +27,53 @@ func Options(options map[string]any) map[string]any {
 	return masked
 }
 
+// Secrets lists, sorted, what looks secret in a driver's options, such as
+// bmc.token: all that Options masks, and what it has masked already.
+func Secrets(options map[string]any) []string {
+	found := secretsIn("", options)
+	slices.Sort(found)
+	return slices.Compact(found)
+}
+
+// secretsIn lists what looks secret in an option's value. The names in it begin
+// with at, which ends in a dot unless it is empty.
+func secretsIn(at string, option any) []string {
+	var found []string
+	switch v := option.(type) {
+	case map[string]any:
+		for name, inside := range v {
+			if looksSecret(name) {
+				found = append(found, at+name)
+			} else {
+				found = append(found, secretsIn(at+name+".", inside)...)
+			}
+		}
+	case []any:
+		for _, inside := range v {
+			found = append(found, secretsIn(at, inside)...)
+		}
+	case string:
+		found = secretsIn(at, document(v))
+		if len(found) == 0 && (withoutUser(v) != v || strings.Contains(v, Mask)) {
+			found = append(found, strings.TrimSuffix(at, "."))
+		}
+	}
+	return found
+}
+
+// document returns the object or list that the text is as JSON, as some drivers
+// take it; nil where it is none.
+func document(text string) any {
+	var v any
+	if trimmed := strings.TrimSpace(text); !strings.HasPrefix(trimmed, "{") && !strings.HasPrefix(trimmed, "[") {
+		return nil
+	}
+	if json.Unmarshal([]byte(text), &v) != nil {
+		return nil
+	}
+	return v
+}
+
 // value masks what looks secret in the value of an option.
 func value(option any) any {
 	switch v := option.(type) {
@@ -37,6 +86,9 @@ func value(option any) any {
 		}
 		return masked
 	case string:
+		if len(secretsIn("", document(v))) > 0 {
+			return Mask
+		}
 		return withoutUser(v)
 	}
 	return option

@@ -17,6 +17,7 @@ func TestNamesOfSecrets(t *testing.T) {
 		"tls_private_pem", "secretid", "tokenValue", "token_v2", "tokenv2",
 	} {
 		require.Equal(t, map[string]any{secret: redact.Mask}, redact.Options(map[string]any{secret: "canary"}))
+		require.Equal(t, []string{secret}, redact.Secrets(map[string]any{secret: "canary"}))
 	}
 
 	harmless := map[string]any{
@@ -24,6 +25,7 @@ func TestNamesOfSecrets(t *testing.T) {
 		"address": "http://bmc/a", "mail": "a@b",
 	}
 	require.Equal(t, harmless, redact.Options(harmless))
+	require.Empty(t, redact.Secrets(harmless))
 }
 
 // A URL's user and password are masked even if it is no URL, and as other
@@ -41,5 +43,26 @@ func TestUsersOfURLs(t *testing.T) {
 	} {
 		given := map[string]any{"at": []any{url, map[string]any{"url": url}}}
 		require.Equal(t, map[string]any{"at": []any{masked, map[string]any{"url": masked}}}, redact.Options(given))
+		require.Equal(t, []string{"at", "at.url"}, redact.Secrets(given))
 	}
+}
+
+// A secret is found wherever it is, also in JSON within a text, and where it is
+// masked already.
+func TestSecretsWithinOptions(t *testing.T) {
+	t.Parallel()
+	given := map[string]any{
+		"park": "visible", "count": 3, "text": `{"park": "visible"}`, "broken": `{"password"`,
+		"bmc":  map[string]any{"address": "a", "token": "canary", "more": []any{map[string]any{"sshKey": "canary"}}},
+		"spec": `[{"address": "a", "password": "canary"}]`, "list": []any{`{"at": "https://u:canary@h/"}`},
+		"shown": map[string]any{"spec": redact.Mask},
+	}
+	require.Equal(t, []string{"bmc.more.sshKey", "bmc.token", "list.at", "shown.spec", "spec.password"}, redact.Secrets(given))
+
+	require.Equal(t, map[string]any{
+		"park": "visible", "count": 3, "text": `{"park": "visible"}`, "broken": `{"password"`,
+		"bmc":  map[string]any{"address": "a", "token": redact.Mask, "more": []any{map[string]any{"sshKey": redact.Mask}}},
+		"spec": redact.Mask, "list": []any{redact.Mask}, "shown": map[string]any{"spec": redact.Mask},
+	}, redact.Options(given))
+	require.Empty(t, redact.Secrets(nil))
 }

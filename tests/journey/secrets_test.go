@@ -222,11 +222,13 @@ func TestCanaries(t *testing.T) {
 	})
 	close(origin.goOn)
 	require.NoError(t, <-programmed)
+	_, refused := s.API.InstallDriver(ctx, "rack", "more", "generic", cyborg.JSONObject{"bmc": map[string]any{"api_token": option}})
+	require.ErrorContains(t, refused, "options that look secret cannot be set through the API: bmc.api_token")
 	image.Source, image.SHA256 = origin.URL+"/aes?X-Signature=no&also="+signature, strings.Repeat("ab", 32)
 	_, err = s.API.Program(ctx, cards[0].UUID, image)
 	require.Error(t, err)
 
-	places := map[string]string{"the answer": fmt.Sprint(err), "the processes": everyArgument(t, s.PID())}
+	places := map[string]string{"the answers": fmt.Sprint(refused, err), "the processes": everyArgument(t, s.PID())}
 
 	read := func(path string) string {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+path, nil)
@@ -285,4 +287,5 @@ func TestCanaries(t *testing.T) {
 		       (SELECT string_agg(e::text, '') FROM events e) || coalesce((SELECT string_agg(i::text, '') FROM image_urls i), '')`).Scan(&kept))
 	require.Contains(t, kept, origin.URL+"/aes")
 	require.NotContains(t, kept, signature, "the records")
+	require.NotContains(t, kept, option, "the records")
 }

@@ -144,7 +144,7 @@ func (i *Inventory) plan(request cyborg.ConfigureRequest) (Setting, error) {
 // reached one of them must not choose what the agent reads, writes and loads. An
 // option that the host has set so for the backend wins in any case.
 func (i *Inventory) refuseOwn(want Setting, options map[string]any) error {
-	_, refused := i.registry.SplitOwn(want.Driver, options)
+	_, refused := i.splitOwn(want.Driver, options)
 	if own := i.own[want.Name]; own.Driver == want.Driver {
 		for set := range own.Options {
 			for option, value := range options {

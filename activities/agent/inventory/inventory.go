@@ -19,6 +19,7 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/journal"
+	"github.com/cyborg-project/cyborg/internal/redact"
 )
 
 // Journal is the part of the agent's journal that the inventory uses. It is
@@ -167,7 +168,7 @@ func Open(config Config, registry *drivers.Registry, j Journal, log *slog.Logger
 	i.overrides = overrides
 
 	for _, setting := range config.Backends {
-		rest, own := registry.SplitOwn(setting.Driver, setting.Options)
+		rest, own := i.splitOwn(setting.Driver, setting.Options)
 		i.own[setting.Name] = Setting{Driver: setting.Driver, Options: own}
 		setting.Options = rest
 		i.backends[setting.Name] = &backend{setting: setting, making: &watchdog{}}
@@ -175,7 +176,7 @@ func Open(config Config, registry *drivers.Registry, j Journal, log *slog.Logger
 
 	// Earlier releases took all options from the API.
 	for name, setting := range overrides {
-		rest, own := registry.SplitOwn(setting.Driver, setting.Options)
+		rest, own := i.splitOwn(setting.Driver, setting.Options)
 		if len(own) > 0 && !sameSetting(i.own[name], Setting{Driver: setting.Driver, Options: own}) {
 			log.Warn("options that only the host may set were set through the API, and are not used; set them in agent.backends", "backend", name,
 				"options", slices.Sorted(maps.Keys(own)))
@@ -258,6 +259,20 @@ func (i *Inventory) optionsOf(setting Setting) map[string]any {
 		maps.Copy(options, own.Options)
 	}
 	return options
+}
+
+// splitOwn separates the options that only the host's own configuration may set
+// from the rest: those of which the driver says so, and whatever looks secret,
+// because a request, a report and a record are no place for a secret.
+func (i *Inventory) splitOwn(driver string, options map[string]any) (rest, own map[string]any) {
+	rest, own = i.registry.SplitOwn(driver, options)
+	for option, value := range rest {
+		if len(redact.Secrets(map[string]any{option: value})) > 0 {
+			own[option] = value
+			delete(rest, option)
+		}
+	}
+	return rest, own
 }
 
 // Found is a deployable, with the driver that manages it.

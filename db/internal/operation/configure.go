@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -13,6 +14,7 @@ import (
 	"github.com/cyborg-project/cyborg/db/internal/inventory"
 	"github.com/cyborg-project/cyborg/db/internal/merge"
 	"github.com/cyborg-project/cyborg/db/internal/records"
+	"github.com/cyborg-project/cyborg/internal/redact"
 )
 
 // configure is the operation that installs, uninstalls or reconfigures a
@@ -27,6 +29,13 @@ func (c configure) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	r := c.request
 	if r.Backend == "" {
 		return choice{}, cyborg.Errorf(cyborg.ErrInvalid, "the backend has no name")
+	}
+
+	// The options are kept in the records and in Temporal's histories, and each of
+	// them is read by more people than a secret is for.
+	if secrets := redact.Secrets(r.Options); len(secrets) > 0 {
+		return choice{}, cyborg.Errorf(cyborg.ErrInvalid, "options that look secret cannot be set through the API: %s", strings.Join(secrets, ", ")).
+			WithHint("Leave them out, and set them in the configuration of the host's agent: agent.backends.")
 	}
 
 	if err := records.LockHosts(ctx, tx, r.Host); err != nil {
