@@ -133,6 +133,12 @@ func (e *endpoint) renew(w http.ResponseWriter, r *http.Request) error {
 	}
 	web.SetIdentity(r.Context(), web.Identity{Name: host})
 
+	// The records may just have been restored, and the list know more.
+	if e.config.Refuse != nil {
+		if err := e.config.Refuse(shown); err != nil {
+			return err
+		}
+	}
 	if err := e.deps.Records.CheckHostIdentity(r.Context(), host, pki.Enrollment(shown)); err != nil {
 		return err
 	}

@@ -74,9 +74,13 @@ func (c certificates) keep(ctx context.Context, log *slog.Logger) {
 
 // chooseAuthority has hosts enroll by the authority in the state directory, if
 // nobody has named another one, and the certificates of the agent endpoint are
-// from it.
+// from it. What was revoked is kept in the state directory, unless somebody has
+// named a file.
 func (s *standalone) chooseAuthority(ctx context.Context) error {
 	c := s.config
+	if !c.Given("identity.revocations") {
+		c.Identity.Revocations = s.state.Join(config.RevocationsFile)
+	}
 	if c.Given("identity.authority") || c.AgentEndpoint.Listen == "" || c.AgentEndpoint.TLS.ClientCA == "" {
 		return nil
 	}

@@ -94,6 +94,7 @@ type Identity struct {
 
 	// How hosts get certificates of the servers themselves.
 	Authority       string        `key:"authority" auto:"in the standalone with agent_endpoint.tls, the one in its state directory" check:"path" example:"/etc/cyborg/ca" doc:"Directory of the authority (cyborg ca init) by which hosts enroll. Servers with the role conductor sign the certificates of agents with its key. Its certificate must be in agent_endpoint.tls.client_ca, and the certificate of the agent endpoint must be from it. If this is empty, no host can enroll."`
+	Revocations     string        `key:"revocations" auto:"revoked-hosts in identity.authority; in the standalone, in its state directory" check:"path" example:"/etc/cyborg/ca/revoked-hosts" doc:"File in which a server keeps which hosts were revoked, so that they stay out if the records are restored from an older backup. The server makes it, and must be able to write in its directory. Without one, only the records know it."`
 	CertificateLife time.Duration `key:"certificate_life" default:"24h" min:"10s" doc:"How long the certificate of an enrolled host is valid. Its agent renews it after two thirds of this time."`
 	RenewLate       time.Duration `key:"renew_late" default:"720h" min:"0s" doc:"How long after its end the certificate of an enrolled host can still be renewed. Until then, a host that was off enrolls by itself when it comes back; after that, it needs a new token."`
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -241,8 +242,12 @@ func (d *decoder) config(values *viper.Viper, process Process) *Config {
 	return c
 }
 
-// complete fills in the defaults that depend on the machine: the name of the
-// host, the state directories and the names of backends.
+// RevocationsFile is the usual name of the file of identity.revocations.
+const RevocationsFile = "revoked-hosts"
+
+// complete fills in the defaults that depend on the machine or on other options:
+// the name of the host, the state directories, the file of revocations and the
+// names of backends.
 func (d *decoder) complete(c *Config, process Process) {
 	if c.Agent.Host == "" {
 		if name, err := os.Hostname(); err == nil && cyborg.CheckHostName(name) == nil {
@@ -267,6 +272,10 @@ func (d *decoder) complete(c *Config, process Process) {
 		if c.Agent.StateDir == "" && process == ProcessAgent {
 			d.missingf("agent.state_dir", "neither XDG_STATE_HOME nor HOME is set; set")
 		}
+	}
+
+	if c.Identity.Revocations == "" && c.Identity.Authority != "" {
+		c.Identity.Revocations = filepath.Join(c.Identity.Authority, RevocationsFile)
 	}
 
 	for i := range c.Agent.Backends {

@@ -72,7 +72,7 @@ func Make(dir string) (*Authority, error) {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the directory of the authority cannot be made: %w", err)
 	}
 
-	unlock, err := lock(dir)
+	unlock, err := Lock(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -85,12 +85,12 @@ func Make(dir string) (*Authority, error) {
 	return found(dir)
 }
 
-// lock holds the directory for this process until unlock is called. The lock
-// ends with the process, too.
-func lock(dir string) (unlock func(), err error) {
+// Lock holds a directory for this caller until unlock is called. The lock ends with
+// the process, too.
+func Lock(dir string) (unlock func(), err error) {
 	open, err := os.Open(dir)
 	if err != nil {
-		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the directory of the authority cannot be opened: %w", err)
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the directory %s cannot be opened: %w", dir, err)
 	}
 
 	for {
@@ -100,7 +100,7 @@ func lock(dir string) (unlock func(), err error) {
 		}
 	}
 	if err != nil {
-		return nil, errors.Join(cyborg.Errorf(cyborg.ErrInvalid, "the directory %s of the authority cannot be locked: %w", dir, err), open.Close())
+		return nil, errors.Join(cyborg.Errorf(cyborg.ErrInvalid, "the directory %s cannot be locked: %w", dir, err), open.Close())
 	}
 
 	return func() {

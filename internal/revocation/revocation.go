@@ -1,16 +1,21 @@
 // Package revocation knows which certificates of hosts were revoked, so that
 // listeners can ask at each handshake and each request. What it knows is a few
 // seconds old at most while the records answer, and as old as their last answer
-// while they do not.
+// while they do not. It also keeps it in a file, because the records may be
+// restored from a backup that is older than a revocation: what either of them
+// knows counts, and the records get back what they have lost.
 //
-// Of Cyborg it imports only the root package, internal/identity and
-// internal/pki: where it reads the list, whoever makes it says.
+// Of Cyborg it imports only the root package, internal/atomicfile,
+// internal/identity and internal/pki: what the records are, its user says.
 package revocation
 
 import (
 	"context"
 	"crypto/x509"
 	"log/slog"
+	"maps"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,43 +31,116 @@ const (
 	patience = 10 * time.Second
 )
 
-// ReadFunc returns, by host, through which enrollment its certificates were
-// revoked.
-type ReadFunc func(ctx context.Context) (map[string]int64, error)
+// Records are where hosts are revoked.
+type Records interface {
+	// RevokedHosts returns, by host, through which enrollment its certificates were
+	// revoked.
+	RevokedHosts(ctx context.Context) (map[string]int64, error)
+	// RestoreRevocations records again what RevokedHosts does not return any more.
+	RestoreRevocations(ctx context.Context, lost map[string]int64) error
+}
 
 // List is what was revoked. It may be used concurrently.
 type List struct {
 	trustDomain string
+	file        File
+	log         *slog.Logger
 	revoked     atomic.Pointer[map[string]int64] // nil before the first look
+
+	loading            sync.Mutex       // guards the fields below
+	kept               map[string]int64 // in the file, as far as this process knows; nil before it was read
+	unrestored, unkept bool             // the last try has failed
 }
 
-// New returns a list that is not known yet.
-func New(trustDomain string) *List { return &List{trustDomain: trustDomain} }
+// New returns a list that is not known yet, and is kept in a file, unless its name
+// is empty.
+func New(trustDomain string, file File, log *slog.Logger) *List {
+	return &List{trustDomain: trustDomain, file: file, log: log}
+}
 
-// Load looks at the records.
-func (l *List) Load(ctx context.Context, read ReadFunc) error {
+// Load looks at the records. An error means that they, or the file before the first
+// look, cannot be read. What cannot be written is tried again at the next look.
+func (l *List) Load(ctx context.Context, records Records) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	l.loading.Lock()
+	defer l.loading.Unlock()
 
-	revoked, err := read(ctx)
-	if err == nil {
-		l.revoked.Store(&revoked)
+	// The file comes before the records: what the records do not have then, they have
+	// lost.
+	if l.kept == nil {
+		kept, err := l.file.Read()
+		if err != nil {
+			return err
+		}
+		l.kept = kept
 	}
-	return err
+
+	recorded, err := records.RevokedHosts(ctx)
+	if err != nil {
+		return err
+	}
+
+	known := union(l.kept, recorded)
+	if before := l.revoked.Load(); before != nil {
+		known = union(known, *before)
+	}
+	l.revoked.Store(&known)
+
+	if lost := beyond(known, recorded); len(lost) > 0 {
+		err := records.RestoreRevocations(ctx, lost)
+		switch {
+		case err == nil:
+			l.log.WarnContext(ctx, "the records had lost revocations, and have them again", slog.Any("hosts", slices.Sorted(maps.Keys(lost))))
+		case !l.unrestored && ctx.Err() == nil:
+			l.log.WarnContext(ctx, "revocations that the records have lost cannot be recorded again; they stay in force here", slog.String("error", err.Error()))
+		}
+		l.unrestored = err != nil
+	}
+
+	if len(beyond(known, l.kept)) > 0 {
+		kept, err := l.file.Add(known)
+		switch {
+		case err == nil:
+			l.kept = kept
+		case !l.unkept:
+			l.log.WarnContext(ctx, "what was revoked cannot be kept in a file; a restore of the records would forget it", slog.String("error", err.Error()))
+		}
+		l.unkept = err != nil
+	}
+	return nil
+}
+
+// union returns what one or the other knows.
+func union(one, other map[string]int64) map[string]int64 {
+	both := maps.Clone(one)
+	maps.Copy(both, beyond(other, one))
+	return both
+}
+
+// beyond returns what the other does not know of the one.
+func beyond(one, other map[string]int64) map[string]int64 {
+	more := map[string]int64{}
+	for host, through := range one {
+		if known, found := other[host]; !found || known < through {
+			more[host] = through
+		}
+	}
+	return more
 }
 
 // Follow looks at the records again and again, until ctx ends. It returns nil.
-func (l *List) Follow(ctx context.Context, read ReadFunc, log *slog.Logger) error {
+func (l *List) Follow(ctx context.Context, records Records) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 
 	for failing := false; ; {
-		err := l.Load(ctx, read)
+		err := l.Load(ctx, records)
 		if ctx.Err() != nil {
 			return nil
 		}
 		if err != nil && !failing {
-			log.WarnContext(ctx, "what was revoked cannot be read; what is known stays in force", slog.String("error", err.Error()))
+			l.log.WarnContext(ctx, "what was revoked cannot be read; what is known stays in force", slog.String("error", err.Error()))
 		}
 		failing = err != nil
 

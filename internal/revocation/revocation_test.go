@@ -4,7 +4,12 @@ import (
 	"context"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -32,14 +37,23 @@ func certificate(t *testing.T, trustDomain string, role identity.Role, name stri
 	return made
 }
 
+// recordsFunc are records that are read, and never lose anything.
+type recordsFunc func(context.Context) (map[string]int64, error)
+
+func (f recordsFunc) RevokedHosts(ctx context.Context) (map[string]int64, error) { return f(ctx) }
+
+func (recordsFunc) RestoreRevocations(_ context.Context, lost map[string]int64) error {
+	return fmt.Errorf("lost: %v", lost)
+}
+
 // TestCheck: a revocation is about the certificates of this host up to an
 // enrollment, and those that bear none.
 func TestCheck(t *testing.T) {
 	t.Parallel()
-	l := revocation.New("cyborg")
+	l := revocation.New("cyborg", "", slog.New(slog.DiscardHandler))
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(l.Check(certificate(t, "cyborg", identity.Host, "h1", 1))), "nothing is known yet")
 	require.NoError(t, l.Check(certificate(t, "cyborg", identity.Server, "h1", 0)))
-	require.NoError(t, l.Load(t.Context(), func(context.Context) (map[string]int64, error) { return map[string]int64{"h1": 2, "h2": 0}, nil }))
+	require.NoError(t, l.Load(t.Context(), recordsFunc(func(context.Context) (map[string]int64, error) { return map[string]int64{"h1": 2, "h2": 0}, nil })))
 
 	for _, test := range []struct {
 		role       identity.Role
@@ -75,10 +89,10 @@ func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		answers := make(chan map[string]int64)
-		l := revocation.New("cyborg")
+		l := revocation.New("cyborg", "", slog.New(slog.DiscardHandler))
 		ended := make(chan error)
 		go func() {
-			ended <- l.Follow(ctx, func(ctx context.Context) (map[string]int64, error) {
+			ended <- l.Follow(ctx, recordsFunc(func(ctx context.Context) (map[string]int64, error) {
 				select {
 				case answer := <-answers:
 					if answer == nil {
@@ -88,7 +102,7 @@ func TestFollow(t *testing.T) {
 				case <-ctx.Done():
 					return nil, ctx.Err()
 				}
-			}, slog.New(slog.DiscardHandler))
+			}))
 		}()
 
 		answers <- map[string]int64{}
@@ -115,14 +129,14 @@ func TestRevokedWithinFiveSeconds(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			var revoked atomic.Bool
-			l, ended := revocation.New("cyborg"), make(chan error)
+			l, ended := revocation.New("cyborg", "", slog.New(slog.DiscardHandler)), make(chan error)
 			go func() {
-				ended <- l.Follow(ctx, func(context.Context) (map[string]int64, error) {
+				ended <- l.Follow(ctx, recordsFunc(func(context.Context) (map[string]int64, error) {
 					if revoked.Load() {
 						return map[string]int64{"h1": 1}, nil
 					}
 					return map[string]int64{}, nil
-				}, slog.New(slog.DiscardHandler))
+				}))
 			}()
 
 			<-time.After(after)
@@ -137,4 +151,110 @@ func TestRevokedWithinFiveSeconds(t *testing.T) {
 			require.NoError(t, <-ended)
 		})
 	}
+}
+
+// memory are records that somebody restores from a backup.
+type memory struct {
+	revoked map[string]int64
+	away    error
+}
+
+func (m *memory) RevokedHosts(context.Context) (map[string]int64, error) { return m.revoked, nil }
+
+func (m *memory) RestoreRevocations(_ context.Context, lost map[string]int64) error {
+	if m.away == nil {
+		now := map[string]int64{}
+		for _, some := range []map[string]int64{m.revoked, lost} {
+			maps.Copy(now, some)
+		}
+		m.revoked = now
+	}
+	return m.away
+}
+
+// TestRestoredRecords: what the records have lost stays revoked, in a process that
+// runs and in one that is started, and they get it back. They may also know of
+// something that the file does not have.
+func TestRestoredRecords(t *testing.T) {
+	t.Parallel()
+	file := revocation.File(filepath.Join(t.TempDir(), "revoked"))
+	records := &memory{revoked: map[string]int64{"h1": 7, "h2": 3}}
+	running := revocation.New("cyborg", file, slog.New(slog.DiscardHandler))
+	require.NoError(t, running.Load(t.Context(), records))
+
+	backup := map[string]int64{"h1": 5, "h3": 1}
+	for name, process := range map[string]*revocation.List{
+		"that runs": running, "that is started": revocation.New("cyborg", file, slog.New(slog.DiscardHandler)),
+	} {
+		records.revoked, records.away = backup, errors.New("read-only")
+		require.NoError(t, process.Load(t.Context(), records))
+		require.Equal(t, backup, records.revoked)
+		for range 2 {
+			require.Error(t, process.Check(certificate(t, "cyborg", identity.Host, "h1", 7)), name)
+			require.Error(t, process.Check(certificate(t, "cyborg", identity.Host, "h2", 3)), name)
+			require.Error(t, process.Check(certificate(t, "cyborg", identity.Host, "h3", 1)), name)
+			require.NoError(t, process.Check(certificate(t, "cyborg", identity.Host, "h1", 8)), name)
+
+			records.away = nil
+			require.NoError(t, process.Load(t.Context(), records))
+		}
+		require.Equal(t, map[string]int64{"h1": 7, "h2": 3, "h3": 1}, records.revoked, name)
+	}
+
+	kept, err := file.Read()
+	require.NoError(t, err)
+	require.Equal(t, records.revoked, kept)
+}
+
+// TestSharedFile: processes that keep different things in one file at once lose
+// none of them.
+func TestSharedFile(t *testing.T) {
+	t.Parallel()
+	file := revocation.File(filepath.Join(t.TempDir(), "revoked"))
+	var writers sync.WaitGroup
+	want := map[string]int64{"h": 9}
+	for i := range int64(10) {
+		name := fmt.Sprint("h", i)
+		want[name] = i
+		writers.Go(func() {
+			kept, err := file.Add(map[string]int64{name: i, "h": i})
+			if err != nil || kept[name] != i || kept["h"] < i {
+				t.Error(kept, err)
+			}
+		})
+	}
+	writers.Wait()
+
+	kept, err := file.Read()
+	require.NoError(t, err)
+	require.Equal(t, want, kept)
+}
+
+// TestDamagedFile: nobody is let in while a file cannot be read that may have what
+// nobody else knows, and it stays as it is. Where a file cannot be written, what the
+// records say is in force.
+func TestDamagedFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "revoked")
+	records := &memory{revoked: map[string]int64{"h1": 1}}
+	for _, text := range []string{"", "{", "null", "[]", `{"h1": "1"}`} {
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		l := revocation.New("cyborg", revocation.File(path), slog.New(slog.DiscardHandler))
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(l.Load(t.Context(), records)), text)
+		require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(l.Check(certificate(t, "cyborg", identity.Host, "h1", 2))))
+		_, err := revocation.File(path).Add(records.revoked)
+		require.Error(t, err)
+		kept, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, text, string(kept))
+	}
+
+	l := revocation.New("cyborg", revocation.File(filepath.Join(path, "in a file")), slog.New(slog.DiscardHandler))
+	require.Error(t, l.Load(t.Context(), records), "a directory that is none cannot be read either")
+	l = revocation.New("cyborg", revocation.File(filepath.Join(t.TempDir(), "no directory", "revoked")), slog.New(slog.DiscardHandler))
+	require.NoError(t, l.Load(t.Context(), records))
+	require.Error(t, l.Check(certificate(t, "cyborg", identity.Host, "h1", 1)))
+	records.revoked, records.away = nil, errors.New("read-only")
+	require.NoError(t, l.Load(t.Context(), records))
+	require.Error(t, l.Check(certificate(t, "cyborg", identity.Host, "h1", 1)))
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -20,6 +21,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/openstack"
 	"github.com/cyborg-project/cyborg/internal/openstack/placement"
 	"github.com/cyborg-project/cyborg/internal/pki"
+	"github.com/cyborg-project/cyborg/internal/revocation"
 	"github.com/cyborg-project/cyborg/internal/temporalclient"
 	"github.com/cyborg-project/cyborg/workflows"
 )
@@ -54,12 +56,40 @@ func doctorCommand() *cobra.Command {
 				f.Warn("grants", "agents take steps that nobody has signed: who can write to Temporal can have any host do anything", "Set conductor.grants to required.")
 			}
 			examineListeners(cmd.Context(), f, c)
+			examineRevocations(f, c)
 			examineCloud(cmd.Context(), f, c)
 
 			if _, err := newPolicy(c, c.Log.Logger(cmd.ErrOrStderr())); err != nil {
 				f.Error("policy", err, "Correct policy.file.")
 			}
 		})
+}
+
+// examineRevocations examines the file that keeps what was revoked. Nothing is said
+// where no certificate of a host counts.
+func examineRevocations(f *doctor.Findings, c *config.Config) {
+	const check = "revocations"
+	path := c.Identity.Revocations
+	if path == "" {
+		if c.AgentEndpoint.TLS.ClientCA != "" {
+			f.Warn(check, "only the records know which hosts were revoked: a restore of the records from a backup forgets it", "Set identity.revocations.")
+		}
+		return
+	}
+
+	_, err := revocation.File(path).Read()
+	if err != nil {
+		f.Error(check, err, cyborg.AsError(err).Hint)
+		return
+	}
+
+	const writable = 2 // of access(2)
+	if err := syscall.Access(filepath.Dir(path), writable); err != nil {
+		f.Warn(check, fmt.Sprintf("which hosts were revoked cannot be kept in %s: %s", path, err),
+			"Make the directory and let the server's user write there, or set identity.revocations to another file.")
+		return
+	}
+	f.OKf(check, "are kept in %s, too", path)
 }
 
 // examineCloud logs in to Keystone as the server does, looks up the services

@@ -2,6 +2,8 @@ package server
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -98,6 +100,39 @@ func TestDoctorChecksTheDatabase(t *testing.T) {
 			require.Contains(t, last.Found, test.found)
 			require.NotEmpty(t, last.Do)
 		})
+	}
+}
+
+// TestDoctorChecksWhereRevocationsAreKept: without a file that can be written, a
+// restore of the records would forget them.
+func TestDoctorChecksWhereRevocationsAreKept(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	damaged := filepath.Join(dir, "damaged")
+	require.NoError(t, os.WriteFile(damaged, nil, 0o600))
+
+	for name, test := range map[string]struct {
+		file, clientCA string
+		state          doctor.State
+		found          string
+	}{
+		"kept":            {filepath.Join(dir, "revoked"), "ca.crt", doctor.OK, "are kept in"},
+		"no file":         {"", "ca.crt", doctor.Warning, "only the records know"},
+		"no certificates": {"", "", "", ""},
+		"no directory":    {filepath.Join(dir, "none", "revoked"), "", doctor.Warning, "cannot be kept"},
+		"damaged":         {damaged, "ca.crt", doctor.Failed, "cannot be read"},
+	} {
+		c := config.Default()
+		c.Identity.Revocations, c.AgentEndpoint.TLS.ClientCA = test.file, test.clientCA
+		var f doctor.Findings
+		examineRevocations(&f, c)
+		if test.state == "" {
+			require.Empty(t, f.All(), name)
+			continue
+		}
+		require.Len(t, f.All(), 1, name)
+		require.Equal(t, test.state, f.All()[0].State, name)
+		require.Contains(t, f.All()[0].Found, test.found, name)
 	}
 }
 

@@ -39,7 +39,7 @@ func (l *Listeners) Revocations() *revocation.List { return l.revoked }
 // Listen opens the ports that the roles need. The error is one sentence that
 // names the option, and no port stays open then.
 func Listen(ctx context.Context, c *config.Config, log *slog.Logger) (*Listeners, error) {
-	l := Listeners{revoked: revocation.New(c.Identity.TrustDomain)}
+	l := Listeners{revoked: revocation.New(c.Identity.TrustDomain, revocation.File(c.Identity.Revocations), log)}
 	open := func(setting, address string, given pki.ServerOptions, authenticated bool) (net.Listener, error) {
 		var t *tls.Config
 		if given.Files.Cert != "" {

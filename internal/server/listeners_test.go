@@ -18,6 +18,15 @@ import (
 	"github.com/cyborg-project/cyborg/internal/pki"
 )
 
+// nothingRevoked are records of no revocation.
+type nothingRevoked struct{}
+
+func (nothingRevoked) RevokedHosts(context.Context) (map[string]int64, error) {
+	return map[string]int64{}, nil
+}
+
+func (nothingRevoked) RestoreRevocations(context.Context, map[string]int64) error { return nil }
+
 // TestAuthoritiesOfListenersAreReplaced: the agents' listener takes new
 // authorities without a restart, keeps the old ones while the file is broken, and
 // speaks TLS 1.3 only.
@@ -40,7 +49,7 @@ func TestAuthoritiesOfListenersAreReplaced(t *testing.T) {
 	listeners, err := Listen(t.Context(), c, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, listeners.Close()) })
-	require.NoError(t, listeners.Revocations().Load(t.Context(), func(context.Context) (map[string]int64, error) { return map[string]int64{}, nil }))
+	require.NoError(t, listeners.Revocations().Load(t.Context(), nothingRevoked{}))
 
 	of := func(a *pki.Authority) pki.Files {
 		files := issue(t, a, identity.Host)

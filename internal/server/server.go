@@ -89,7 +89,7 @@ func Run(ctx context.Context, c *config.Config, deps Deps) error {
 
 	// Parts are stopped in reverse order: those that take requests come after those
 	// that do the work.
-	if err := s.Listeners.revoked.Load(ctx, store.RevokedHosts); err != nil {
+	if err := s.Listeners.revoked.Load(ctx, store); err != nil {
 		return err
 	}
 	parts := []Part{s.revocations(), s.worker(), s.grantKey()}
@@ -190,7 +190,7 @@ func (s *server) worker() Part {
 // revocations returns the part that knows which certificates of hosts were revoked.
 func (s *server) revocations() Part {
 	return Part{Name: "revocations", Run: func(ctx context.Context) error {
-		return s.Listeners.revoked.Follow(ctx, s.store.RevokedHosts, s.Log)
+		return s.Listeners.revoked.Follow(ctx, s.store)
 	}}
 }
 

@@ -109,9 +109,10 @@ func ofDoors() []mutant {
 // ofEnrollment are about how hosts get their certificates.
 func ofEnrollment() []mutant {
 	const (
-		enroll     = "api/agents/enroll.go"
-		pkg        = "api/agents"
-		identities = "db/internal/inventory/identities.go"
+		enroll      = "api/agents/enroll.go"
+		pkg         = "api/agents"
+		identities  = "db/internal/inventory/identities.go"
+		revocations = "internal/revocation/revocation.go"
 	)
 
 	return []mutant{
@@ -168,7 +169,81 @@ func ofEnrollment() []mutant {
 		{
 			breaks: "what was revoked is not renewed", file: identities, pkg: pkg, test: "TestRevokedIsNotRenewed",
 			old: "revoked_through >= $2",
+			new: "revoked_through >= $2 + 1000000000000",
+		},
+		{
+			breaks: "a revocation is also about the last enrollment", file: identities, pkg: "db", test: "TestALaterEnrollmentSurvivesARevocation",
+			old: "revoked_through >= $2",
 			new: "revoked_through > $2",
+		},
+		{
+			breaks: "what the list knows to be revoked is not renewed, whatever the records say", file: enroll, pkg: pkg, test: "TestRevokedIsOut",
+			old: "if err := e.config.Refuse(shown); err != nil {",
+			new: "if err := e.config.Refuse(shown); err == nil {",
+		},
+		{
+			breaks: "an enrollment is above those that the records have lost", file: identities, pkg: "db", test: "TestEnrollmentsAreNotDrawnAgain",
+			old: "\"greatest(i.enrollment + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)\"",
+			new: "\"i.enrollment + 1\"",
+		},
+		{
+			breaks: "an enrollment is above the last one, also if a clock was set back", file: identities, pkg: "db", test: "TestEnrollmentsAreNotDrawnAgain",
+			old: "\"greatest(i.enrollment + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)\"",
+			new: "\"(extract(epoch FROM clock_timestamp()) * 1000)::bigint\"",
+		},
+		{
+			breaks: "a revocation is about enrollments that the records have lost", file: identities, pkg: "db", test: "TestEnrollmentsAreNotDrawnAgain",
+			old: "drawn AS (SELECT `+drawEnrollment+` AS number FROM i)",
+			new: "drawn AS (SELECT i.enrollment AS number FROM i)",
+		},
+		{
+			breaks: "a host whose revocation was lost is not invited any more", file: identities, pkg: "db", test: "TestRevocationsSurviveARestore",
+			old: "state = CASE WHEN i.enrollment > EXCLUDED.enrollment THEN i.state ELSE 'revoked' END,\n" +
+				"\t\t\t\ttoken_hash = CASE WHEN i.enrollment > EXCLUDED.enrollment THEN i.token_hash END,\n" +
+				"\t\t\t\ttoken_expires_at = CASE WHEN i.enrollment > EXCLUDED.enrollment THEN i.token_expires_at END\n",
+			new: "state = i.state\n",
+		},
+		{
+			breaks: "a host that was enrolled after a lost revocation stays so", file: identities, pkg: "db", test: "TestALaterEnrollmentSurvivesARevocation",
+			old: "state = CASE WHEN i.enrollment > EXCLUDED.enrollment THEN i.state ELSE 'revoked' END,\n" +
+				"\t\t\t\ttoken_hash = CASE WHEN i.enrollment > EXCLUDED.enrollment THEN i.token_hash END,\n" +
+				"\t\t\t\ttoken_expires_at = CASE WHEN i.enrollment > EXCLUDED.enrollment THEN i.token_expires_at END\n",
+			new: "state = 'revoked', token_hash = NULL, token_expires_at = NULL\n",
+		},
+		{
+			breaks: "the records know more than one that comes late", file: identities, pkg: "db", test: "TestRevocationsSurviveARestore",
+			old: "WHERE i.revoked_through < EXCLUDED.revoked_through`",
+			new: "`",
+		},
+		{
+			breaks: "what a process knows to be revoked stays so when the records lose it", file: revocations, pkg: "internal/revocation", test: "TestDamagedFile",
+			old: "known = union(known, *before)",
+			new: "_ = *before",
+		},
+		{
+			breaks: "what the file has stays revoked when the records lose it", file: revocations, pkg: "internal/revocation", test: "TestRestoredRecords",
+			old: "known := union(l.kept, recorded)",
+			new: "known := recorded",
+		},
+		{
+			breaks: "records get back what they have lost", file: revocations, pkg: "internal/revocation", test: "TestRestoredRecords",
+			old: "len(lost) > 0 {",
+			new: "len(lost) > 1000 {",
+		},
+		{
+			breaks: "the highest number of a host is the one that counts", file: revocations, pkg: "internal/revocation", test: "TestRestoredRecords",
+			old: "!found || known < through",
+			new: "!found || known < 0",
+		},
+		{
+			breaks: "of several processes, each keeps what it knows", file: "internal/revocation/file.go", pkg: "internal/revocation", test: "TestSharedFile",
+			old: "kept = union(kept, revoked)",
+			new: "kept = revoked",
+		},
+		{
+			breaks: "a damaged file of revocations lets nobody in", file: "internal/revocation/file.go", pkg: "internal/revocation", test: "TestDamagedFile",
+			old: "err = json.Unmarshal(text, &kept)",
+			new: "_ = json.Unmarshal(text, &kept)",
 		},
 		{
 			breaks: "what was revoked gets no answer on a connection that is open", file: enroll, pkg: pkg, test: "TestRevokedIsOut",

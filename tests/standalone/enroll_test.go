@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 	"go.temporal.io/sdk/client"
 
@@ -226,7 +227,8 @@ func TestEnrolledHost(t *testing.T) {
 }
 
 // TestRevokedHost: a host that is revoked is out of the agent endpoint and of
-// Temporal, also after a restart of the server, with whatever certificates it has.
+// Temporal, also after a restart of the server and after the records have lost the
+// revocation, with whatever certificates it has.
 // Enrolled again, it is in.
 func TestRevokedHost(t *testing.T) {
 	t.Parallel()
@@ -272,6 +274,21 @@ func TestRevokedHost(t *testing.T) {
 	out()
 	require.NoError(t, in(s.Certificates(t).Of(t, identity.Host, "other")), "nobody else is out")
 
+	// Records that were restored from an older backup do not know of it. The state
+	// directory does: while the process runs, and when it is started on them.
+	forget := func() {
+		t.Helper()
+		address, err := s.DatabaseURL()
+		require.NoError(t, err)
+		records, err := pgx.Connect(t.Context(), address)
+		require.NoError(t, err)
+		_, err = records.Exec(t.Context(), "DELETE FROM host_identities")
+		require.NoError(t, err)
+		require.NoError(t, records.Close(t.Context()))
+	}
+	forget()
+	out()
+	forget()
 	s.Stop(t)
 	s.Restart(t)
 	out()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -33,6 +35,11 @@ func (s *Store) InviteHost(ctx context.Context, host, token string, within time.
 	return until, err
 }
 
+// drawEnrollment is the number after that of a row i: milliseconds since 1970. So it
+// is also above all that the records have lost in a restore, as long as no clock
+// was set back, and above all that they have if one was.
+const drawEnrollment = "greatest(i.enrollment + 1, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)"
+
 // EnrollHost uses up the invitation with the token, and returns the number of the
 // enrollment, which the host's certificates bear. Of several calls with one token,
 // one succeeds. The error is of kind ErrUnauthenticated where there is no such
@@ -60,7 +67,7 @@ func (s *Store) EnrollHost(ctx context.Context, host, token string) (enrollment 
 		}
 
 		err := tx.QueryRow(ctx, `
-			UPDATE host_identities SET state = 'enrolled', token_hash = NULL, token_expires_at = NULL, enrollment = enrollment + 1
+			UPDATE host_identities AS i SET state = 'enrolled', token_hash = NULL, token_expires_at = NULL, enrollment = `+drawEnrollment+`
 			WHERE host = $1 AND token_hash = $2 AND token_expires_at > clock_timestamp() RETURNING enrollment`, host, hash[:]).Scan(&enrollment)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return notInvited()
@@ -100,8 +107,9 @@ func Revoked(host string) error {
 
 // RevokeHost makes all certificates of the host count no more that it has got
 // until now, from us or from anybody else, and ends its invitation. Afterwards it
-// can be invited anew. The error is of kind ErrNotFound for a host that neither
-// reports nor was ever invited.
+// can be invited anew. It draws a number as an enrollment does, so it is also about
+// an enrollment that the records have lost in a restore. The error is of kind
+// ErrNotFound for a host that neither reports nor was ever invited.
 func (s *Store) RevokeHost(ctx context.Context, host, reason string, actor cyborg.Actor) error {
 	return s.db.Change(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
 		if err := records.LockHosts(ctx, tx, host); err != nil {
@@ -109,11 +117,15 @@ func (s *Store) RevokeHost(ctx context.Context, host, reason string, actor cybor
 		}
 
 		tag, err := tx.Exec(ctx, `
-			INSERT INTO host_identities AS i (host, state, revoked_through, revoke_reason)
-			SELECT $1, 'revoked', 0, $2
-			WHERE EXISTS (SELECT FROM hosts WHERE name = $1) OR EXISTS (SELECT FROM host_identities WHERE host = $1)
+			WITH i AS (
+				SELECT enrollment FROM host_identities WHERE host = $1
+				UNION ALL SELECT 0 WHERE EXISTS (SELECT FROM hosts WHERE name = $1)
+				ORDER BY enrollment DESC LIMIT 1),
+			drawn AS (SELECT `+drawEnrollment+` AS number FROM i)
+			INSERT INTO host_identities (host, state, enrollment, revoke_reason, revoked_through)
+			SELECT $1, 'revoked', number, $2, number FROM drawn
 			ON CONFLICT (host) DO UPDATE SET state = 'revoked', token_hash = NULL, token_expires_at = NULL,
-				revoked_through = i.enrollment, revoke_reason = EXCLUDED.revoke_reason`, host, reason)
+				enrollment = EXCLUDED.enrollment, revoked_through = EXCLUDED.revoked_through, revoke_reason = EXCLUDED.revoke_reason`, host, reason)
 		if err == nil && tag.RowsAffected() == 0 {
 			return records.NoHost(host)
 		}
@@ -135,4 +147,32 @@ func (s *Store) RevokedHosts(ctx context.Context) (map[string]int64, error) {
 		return nil
 	})
 	return revoked, s.db.Failure(ctx, err)
+}
+
+// RestoreRevocations records again what the records have lost: by host, through
+// which enrollment its certificates were revoked. It changes nothing where they
+// know of as much. A host that was enrolled later stays enrolled.
+func (s *Store) RestoreRevocations(ctx context.Context, revoked map[string]int64) error {
+	hosts := slices.Sorted(maps.Keys(revoked))
+	through := make([]int64, len(hosts))
+	for i, host := range hosts {
+		through[i] = revoked[host]
+	}
+
+	return s.db.Change(ctx, records.Repairer(), uuid.Nil, func(tx pgx.Tx) error {
+		if err := records.LockHosts(ctx, tx, hosts...); err != nil {
+			return err
+		}
+
+		_, err := tx.Exec(ctx, `
+			INSERT INTO host_identities AS i (host, state, enrollment, revoke_reason, revoked_through)
+			SELECT host, 'revoked', through, 'the records had lost a revocation', through FROM unnest($1::text[], $2::bigint[]) AS lost (host, through)
+			ON CONFLICT (host) DO UPDATE SET revoked_through = EXCLUDED.revoked_through, revoke_reason = EXCLUDED.revoke_reason,
+				enrollment = greatest(i.enrollment, EXCLUDED.enrollment),
+				state = CASE WHEN i.enrollment > EXCLUDED.enrollment THEN i.state ELSE 'revoked' END,
+				token_hash = CASE WHEN i.enrollment > EXCLUDED.enrollment THEN i.token_hash END,
+				token_expires_at = CASE WHEN i.enrollment > EXCLUDED.enrollment THEN i.token_expires_at END
+			WHERE i.revoked_through < EXCLUDED.revoked_through`, hosts, through)
+		return err
+	})
 }
