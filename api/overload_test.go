@@ -279,3 +279,44 @@ func TestProgramDeployableIsAnsweredUnderFullLoad(t *testing.T) {
 	over.Store(true)
 	flood.Wait()
 }
+
+// A caller with many requests that wait delays the request of another one by one
+// turn, and not until its own are done.
+func TestCallersTakeTurnsAtTheDatabase(t *testing.T) {
+	t.Parallel()
+	const flood = 60
+	slow := &slowReads{text: listOfAccelerators, release: make(chan struct{})}
+	h := setupOf(t, db.Options{Tracer: slow}, func(*api.Deps) {}, withTokens, func(config *api.Config) {
+		config.Limits.Connections, config.Limits.QueueWait = 2, time.Hour
+	})
+
+	accelerator := h.as(adminToken).host("h1", 1)["fpga-0"]
+	slow.flood.Store(true)
+
+	var sent sync.WaitGroup
+	for range flood {
+		sent.Go(func() { h.as(readerToken).do("GET", "/v1/accelerators", nil).expect(http.StatusOK) })
+	}
+	waiting := func() float64 { return h.metric(`cyborg_requests_waiting`) }
+	require.Eventually(t, func() bool { return waiting() == flood-1 }, waitLimit, poll)
+
+	answered := make(chan struct{})
+	sent.Go(func() {
+		defer close(answered)
+		h.as(memberToken).do("GET", path(accelerator), nil).expect(http.StatusOK)
+	})
+	require.Eventually(t, func() bool { return waiting() == flood }, waitLimit, poll)
+
+	// One of the flood was ahead in turn, and one has its turn when the other caller
+	// has had its own.
+	for turn := range 2 {
+		slow.release <- struct{}{}
+		require.Eventually(t, func() bool { return slow.all.Load() == int64(turn)+2 }, waitLimit, poll)
+	}
+	require.Equal(t, flood-3, int(waiting()), "the other caller waits no longer")
+	<-answered
+
+	close(slow.release)
+	sent.Wait()
+	require.Zero(t, waiting())
+}

@@ -114,7 +114,8 @@ type Config struct {
 
 	// MaxHeld is how many bytes of reports, after decompression, may have arrived
 	// and not be recorded yet; default 256 MiB, and at least ReportLimit. Reports
-	// beyond are refused.
+	// beyond are refused, and so are those of one peer beyond ReportLimit or an eighth
+	// of MaxHeld.
 	MaxHeld int64
 
 	// MaxLarge is how many reports may be longer than 1 MiB, those that are still
@@ -126,6 +127,10 @@ type Config struct {
 	// to send it again; default 5 s, a third of the time that an agent waits for an
 	// answer.
 	ReportWait time.Duration
+
+	// MaxTransfers is how many images one host may fetch at once; default 64, which is
+	// how many steps its agent takes at once.
+	MaxTransfers int
 
 	// ImageWrite is how long an agent may take to accept one part of an image;
 	// default 60 s.
@@ -153,6 +158,7 @@ type endpoint struct {
 	beats   *bodies // of heartbeats
 	held    *held
 	grants  *grants
+	images  *transfers
 	reports *places // one place for each report in progress, shared among hosts
 	large   *places // one place for each report that is longer than smallReport, shared among peers
 
@@ -171,6 +177,7 @@ func New(config Config, deps Deps) (http.Handler, error) {
 	config.MaxHeld = max(cmp.Or(config.MaxHeld, 256<<20), config.ReportLimit)
 	config.MaxLarge = cmp.Or(config.MaxLarge, 4)
 	config.ReportWait = cmp.Or(config.ReportWait, 5*time.Second)
+	config.MaxTransfers = cmp.Or(config.MaxTransfers, 64)
 	config.ImageWrite = cmp.Or(config.ImageWrite, time.Minute)
 
 	metrics, err := web.NewMetrics(deps.Registry, "agents")
@@ -182,8 +189,9 @@ func New(config Config, deps Deps) (http.Handler, error) {
 		config: config, deps: deps,
 		bodies:  &bodies{limit: config.MaxBodies, time: config.BodyTime},
 		beats:   &bodies{limit: config.MaxBodies, time: config.BodyTime},
-		held:    &held{limit: config.MaxHeld},
+		held:    newHeld(config.MaxHeld, max(config.ReportLimit, config.MaxHeld/8)),
 		grants:  &grants{valid: config.GrantsValid, read: deps.Records.GrantKeys},
+		images:  &transfers{limit: config.MaxTransfers, byHost: map[string]int{}},
 		reports: newPlaces(config.MaxReports, config.ReportWait),
 		large:   newPlaces(config.MaxLarge, config.ReportWait),
 

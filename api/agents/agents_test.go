@@ -443,6 +443,28 @@ func TestReportsThatWaitAreBounded(t *testing.T) {
 	require.Equal(t, http.StatusOK, <-h.answers(report("h2", 1)))
 }
 
+// One host has a part of what may wait for the database, however many of its
+// certificates it shows, and then another one still has room.
+func TestReportsOfOneHostThatWait(t *testing.T) {
+	t.Parallel()
+	text, err := json.Marshal(report("h1", 1))
+	require.NoError(t, err)
+	limit := int64(len(text)) + 1
+	signer := newAuthority(t)
+	h := setup(t, agents.Config{Certificates: true, ReportLimit: limit, MaxHeld: 2 * limit}).mutual(signer, tls.RequireAndVerifyClientCert)
+
+	proceed := h.hold()
+	first := h.as(signer.host("h1")).answers(report("h1", 1))
+	h.awaitHeld()
+	require.Equal(t, http.StatusTooManyRequests, <-h.as(signer.host("h1")).answers(report("h1", 1)))
+
+	other := h.as(signer.host("h2")).answers(report("h2", 1))
+	require.Empty(t, other)
+	proceed()
+	require.Equal(t, http.StatusOK, <-first)
+	require.Equal(t, http.StatusOK, <-other)
+}
+
 // halfSent sends the head of a report and a part of its body, and returns the
 // connection.
 func (h *harness) halfSent() net.Conn {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
@@ -124,16 +125,27 @@ func (b *bodies) remove(one *body) {
 }
 
 // peer identifies who sends a request before its body says for which host: by
-// the certificate, or without one by the address. An agent of this process says
-// so itself: all of them have the same address.
+// the identity in the certificate, or without one by the address. An agent of
+// this process says so itself: all of them have the same address. All
+// certificates of one host are one peer, because a host gets as many as it likes.
 func peer(r *http.Request) string {
 	if inProcess(r) {
 		return r.Header.Get(agentapi.HostHeader)
 	}
 
-	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
-		return string(r.TLS.VerifiedChains[0][0].Raw)
+	if told(r) {
+		certificate := r.TLS.VerifiedChains[0][0]
+		if len(certificate.URIs) == 1 {
+			return certificate.URIs[0].String()
+		}
+		return string(certificate.Raw)
 	}
 
-	return address(r)
+	return web.ClientNetwork(r)
+}
+
+// told reports whether something tells the agent that sends a request apart from
+// all others: a certificate, or that it is in this process.
+func told(r *http.Request) bool {
+	return inProcess(r) || r.TLS != nil && len(r.TLS.VerifiedChains) > 0
 }

@@ -82,7 +82,7 @@ func (e *endpoint) enroll(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	release, err := e.doors.acquire(r.Context(), w, address(r))
+	release, err := e.doors.acquire(r.Context(), w, web.ClientNetwork(r))
 	if err != nil {
 		return err
 	}
@@ -115,7 +115,7 @@ func (e *endpoint) renew(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	release, err := e.doors.acquire(r.Context(), w, address(r))
+	release, err := e.doors.acquire(r.Context(), w, web.ClientNetwork(r))
 	if err != nil {
 		return err
 	}

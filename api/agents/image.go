@@ -48,7 +48,20 @@ type openFunc func(ctx context.Context, offset int64) (io.ReadCloser, int64, err
 // agent verifies what it received. A transfer that broke off is continued with
 // the header Range.
 func (e *endpoint) image(w http.ResponseWriter, r *http.Request) error {
-	image, open, err := e.imageOf(r)
+	// The agent is checked before the key is: a use of the URL extends its
+	// validity, and another host must not.
+	op, err := e.authorizeImage(r)
+	if err != nil {
+		return err
+	}
+
+	end, err := e.images.begin(w, op.Host)
+	if err != nil {
+		return err
+	}
+	defer end()
+
+	image, open, err := e.imageOf(r, op)
 	if err != nil {
 		return err
 	}
@@ -101,18 +114,11 @@ func (e *endpoint) image(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// imageOf finds the image of the operation in the path and checks that this
-// agent may have it. An image in Glance has a name in the operation, which may
-// have several; for any other image, the operation's id is enough. A file on the
+// imageOf finds the image of an operation, for whose agent the request was
+// checked. An image in Glance has a name in the operation, which may have
+// several; for any other image, the operation's id is enough. A file on the
 // host itself is never fetched here.
-func (e *endpoint) imageOf(r *http.Request) (cyborg.Image, openFunc, error) {
-	// The agent is checked before the key is: a use of the URL extends its
-	// validity, and another host must not.
-	op, err := e.authorizeImage(r)
-	if err != nil {
-		return cyborg.Image{}, nil, err
-	}
-
+func (e *endpoint) imageOf(r *http.Request, op cyborg.Operation) (cyborg.Image, openFunc, error) {
 	if key := r.URL.Query().Get(workflows.ImageKey); key != "" {
 		return e.imageByURL(r, op.ID, key)
 	}

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -241,4 +243,49 @@ func TestOneTimeURLIsValidForOneHost(t *testing.T) {
 
 	response, body = without.send(http.MethodGet, workflows.ImageFetch(operation, "s"), nil)
 	require.Contains(t, without.refused(cyborg.ErrUnavailable, response, body).Detail, "not configured for Glance")
+}
+
+// A host that fetches as many images as it may is told to come back, and gets
+// the next one when a transfer has ended.
+func TestTooManyTransfersOfOneHost(t *testing.T) {
+	t.Parallel()
+	begun, proceed := make(chan struct{}), make(chan struct{})
+	resume := sync.OnceFunc(func() { close(proceed) })
+	var asked atomic.Int64
+	source := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked.Add(1) == 1 {
+			close(begun)
+			<-proceed
+		}
+		_, _ = w.Write([]byte("image"))
+	}))
+	t.Cleanup(source.Close)
+
+	h := setup(t, agents.Config{MaxTransfers: 1}, source.URL).plain()
+	t.Cleanup(resume) // before the servers are closed, which wait for it
+	path := workflows.ImagesPath + h.programming(source.URL+"/image", true).String()
+
+	first := make(chan int, 1)
+	go func() {
+		response, err := h.client.Get(h.server.URL + path)
+		if err != nil {
+			first <- 0
+			return
+		}
+		_ = response.Body.Close() // the status says it
+		first <- response.StatusCode
+	}()
+
+	<-begun
+	response, body := h.send(http.MethodGet, path, nil)
+	h.refused(cyborg.ErrOverloaded, response, body)
+	require.NotEmpty(t, response.Header.Get("Retry-After"))
+
+	resume()
+	require.Equal(t, http.StatusOK, <-first)
+
+	require.Eventually(t, func() bool {
+		response, _ := h.send(http.MethodGet, path, nil)
+		return response.StatusCode == http.StatusOK
+	}, 5*time.Minute, time.Millisecond)
 }

@@ -45,7 +45,7 @@ func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference boo
 	}
 
 	// The report counts until it is recorded, and what was decoded with it.
-	recorded, err := e.held.take(w, int64(len(body)))
+	recorded, err := e.held.take(w, peer(r), !told(r), int64(len(body)))
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/limiter"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/internal/identity"
 )
@@ -376,8 +377,11 @@ func (a *Authenticator) certificateCaller(r *http.Request) (Caller, error) {
 
 type callerKey struct{}
 
-// WithCaller returns a context that has the caller.
+// WithCaller returns a context that has the caller. Where there is too much to
+// do, its requests wait in the line of the caller's project, or of the caller
+// alone: whoever has many tokens of one project gets no more turns than others.
 func WithCaller(ctx context.Context, caller Caller) context.Context {
+	ctx = limiter.WithCaller(ctx, cmp.Or(caller.Project, caller.ID))
 	return context.WithValue(ctx, callerKey{}, caller)
 }
 

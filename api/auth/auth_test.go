@@ -16,6 +16,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/auth"
+	"github.com/cyborg-project/cyborg/api/limiter"
 )
 
 func TestRolesInclude(t *testing.T) {
@@ -163,4 +164,16 @@ func TestStaticMembersHaveProjects(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, project, caller.Project, caller.Name)
 	}
+}
+
+// Where callers take turns, those of one project have one turn together, and a
+// caller without a project has its own.
+func TestCallersOfAProjectShareItsTurns(t *testing.T) {
+	t.Parallel()
+	line := func(caller auth.Caller) string { return limiter.CallerOf(auth.WithCaller(t.Context(), caller)) }
+
+	require.Equal(t, line(auth.Caller{ID: "alice", Project: "p1"}), line(auth.Caller{ID: "bob", Project: "p1"}))
+	require.NotEqual(t, line(auth.Caller{ID: "alice", Project: "p1"}), line(auth.Caller{ID: "alice", Project: "p2"}))
+	require.NotEqual(t, line(auth.Static("rita", auth.Reader)), line(auth.Static("ada", auth.Admin)))
+	require.NotEmpty(t, line(auth.Local()))
 }

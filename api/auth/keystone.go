@@ -2,11 +2,11 @@ package auth
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"slices"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/internal/openstack/keystone"
 )
 
@@ -48,7 +48,7 @@ type Validator interface {
 // request on the caller's behalf, if the request has a service token. Both may
 // be static tokens or tokens of Keystone.
 func (a *Authenticator) tokenCaller(r *http.Request, token string) (Caller, error) {
-	ctx, client, serviceToken := r.Context(), clientOf(r), r.Header.Get(serviceTokenHeader)
+	ctx, client, serviceToken := r.Context(), web.ClientNetwork(r), r.Header.Get(serviceTokenHeader)
 
 	var service Caller
 	if serviceToken != "" {
@@ -99,15 +99,6 @@ func (c Caller) withService(service Caller) Caller {
 	c.ServiceProject, c.ServiceProjectDomain = service.Project, service.ProjectDomain
 	c.ServiceRoles = service.ServiceRoles
 	return c
-}
-
-// clientOf returns the address that the request comes from, without the port.
-func clientOf(r *http.Request) string {
-	if host, _, err := net.SplitHostPort(r.RemoteAddr); err == nil {
-		return host
-	}
-
-	return r.RemoteAddr
 }
 
 // service finds the service of a service token. A token without a role of

@@ -1,8 +1,8 @@
-// Package limiter keeps one kind of request from using all connections of the
-// store. It divides the connections among requests that read, requests that
-// change something, and event streams, and lets requests wait for their turn in
-// order. It knows neither the store nor HTTP, and must not import them: package
-// api gives Limiter.Acquire to the store as the turn of each request
+// Package limiter keeps one kind of request, and one caller, from using all
+// connections of the store. It divides the connections among requests that read,
+// requests that change something, and event streams, and lets the callers that
+// wait take turns. It knows neither the store nor HTTP, and must not import them:
+// package api gives Limiter.Acquire to the store as the turn of each request
 // (db.WithTurn).
 package limiter
 
@@ -50,6 +50,20 @@ type admission struct {
 }
 
 type admissionKey struct{}
+
+type callerKey struct{}
+
+// WithCaller returns a context whose calls wait in the line of this caller: of a
+// project, or of whoever has none. Calls without a caller have a line together.
+func WithCaller(ctx context.Context, caller string) context.Context {
+	return context.WithValue(ctx, callerKey{}, caller)
+}
+
+// CallerOf returns in whose line the calls of ctx wait.
+func CallerOf(ctx context.Context) string {
+	caller, _ := ctx.Value(callerKey{}).(string)
+	return caller
+}
 
 // WithClass returns a context whose calls count against the class. It replaces
 // an earlier NeverRefuse.
@@ -101,26 +115,46 @@ type Config struct {
 	// QueueWait is how long a request waits for its turn before it is answered 429;
 	// default 2 s.
 	QueueWait time.Duration
+
+	// WaitingEach is how many requests of one caller, or of its project, may wait in
+	// one queue; default 500. WaitingAll is how many of all callers may; default
+	// 2000. Beyond it, one of the caller that has the most is answered 429. Requests
+	// that are never refused do not count.
+	WaitingEach, WaitingAll int
 }
 
 // Limiter has one queue for each class, for the connections of one store, and
 // makes the queues for whatever else there can be too much of.
 type Limiter struct {
-	queues [classes]*Queue
-	wait   time.Duration
-	shed   *prometheus.CounterVec // requests answered 429
+	queues  [classes]*Queue
+	config  Config
+	shed    *prometheus.CounterVec // requests answered 429
+	waiting *prometheus.GaugeVec
 }
 
-// New divides the connections among the classes. The error says that the metric
+// New divides the connections among the classes. The error says that a metric
 // is already registered.
 func New(config Config, registry prometheus.Registerer) (*Limiter, error) {
-	l := &Limiter{wait: cmp.Or(config.QueueWait, 2*time.Second), shed: prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "cyborg_requests_shed_total",
-		Help: "Refusals for overload, by the limit that was reached: read, change, stream, operation. A bind tries again by itself, others get 429.",
-	}, []string{"of"})}
+	config.Connections = cmp.Or(config.Connections, 16)
+	config.QueueWait = cmp.Or(config.QueueWait, 2*time.Second)
+	config.WaitingEach = cmp.Or(config.WaitingEach, 500)
+	config.WaitingAll = cmp.Or(config.WaitingAll, 2000)
+
+	labels := []string{"of"}
+	l := &Limiter{
+		config: config,
+		shed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cyborg_requests_shed_total",
+			Help: "Refusals for overload, by the limit that was reached: read, change, stream, operation. A bind tries again by itself, others get 429.",
+		}, labels),
+		waiting: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "cyborg_requests_waiting",
+			Help: "Requests that wait for their turn, by what they wait for: a connection for read, change or stream, or a place for an operation.",
+		}, labels),
+	}
 
 	for i := range classes {
-		count := i.connections(cmp.Or(config.Connections, 16))
+		count := i.connections(config.Connections)
 
 		// full makes the error for a call that got no turn.
 		full := func(waited time.Duration) *cyborg.Error {
@@ -131,14 +165,18 @@ func New(config Config, registry prometheus.Registerer) (*Limiter, error) {
 		l.queues[i] = l.Queue(i.String(), count, full)
 	}
 
+	if err := registry.Register(l.waiting); err != nil {
+		return nil, err
+	}
 	return l, registry.Register(l.shed)
 }
 
 // Queue returns a further queue with count places, in which callers wait as
-// long as in those of the classes. What it refuses is counted under the name of
-// what there was too much of; full makes the error for it, see NewQueue.
+// those of the classes do. What it refuses, and what waits, is counted under the
+// name of what there was too much of; full makes the error for a call that is
+// refused, see newQueue.
 func (l *Limiter) Queue(of string, count int, full func(waited time.Duration) *cyborg.Error) *Queue {
-	return NewQueue(count, l.wait, l.shed.WithLabelValues(of), full)
+	return newQueue(count, l.config, l.shed.WithLabelValues(of), l.waiting.WithLabelValues(of), full)
 }
 
 // CountShed counts a request of the class that was refused without a queue.

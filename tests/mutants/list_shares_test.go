@@ -1,0 +1,94 @@
+package mutants_test
+
+// ofShares are about what one caller, host or address may have, so that others
+// get something, too.
+func ofShares() []mutant {
+	const (
+		queue   = "api/limiter/queue.go"
+		limiter = "api/limiter"
+		agents  = "api/agents/"
+	)
+
+	return []mutant{
+		{
+			breaks: "callers that wait take turns", file: queue, pkg: limiter, test: "TestCallersTakeTurns",
+			old: "q.lines = append(slices.Delete(q.lines, 0, 1), next)",
+			new: "_ = next",
+		},
+		{
+			breaks: "a request waits in the line of its caller", file: "api/auth/auth.go", pkg: "api", test: "TestCallersTakeTurnsAtTheDatabase",
+			old: "ctx = limiter.WithCaller(ctx, cmp.Or(caller.Project, caller.ID))",
+			new: "_, _ = limiter.WithCaller, cmp.Or(caller.ID)",
+		},
+		{
+			breaks: "callers of one project have one line", file: "api/auth/auth.go", pkg: "api/auth", test: "TestCallersOfAProjectShareItsTurns",
+			old: "cmp.Or(caller.Project, caller.ID))",
+			new: "cmp.Or(caller.ID, caller.Project))",
+		},
+		{
+			breaks: "the pace of others counts as far as they take turns", file: queue, pkg: limiter, test: "TestThePaceIsThatOfTheCallersOwnLine",
+			old: "ahead += min(len(other.waiters), turns)",
+			new: "ahead += len(other.waiters)",
+		},
+		{
+			breaks: "a caller that gives up leaves its line", file: queue, pkg: limiter, test: "TestACallerThatGivesUpLeavesTheQueue",
+			old: "\tif q.leave(caller, one) {\n",
+			new: "\tif waiting.Err() != nil {\n",
+		},
+		{
+			breaks: "so many requests of one caller wait", file: queue, pkg: limiter, test: "TestTooManyThatWait",
+			old: "case own >= q.config.WaitingEach:",
+			new: "case false:",
+		},
+		{
+			breaks: "so many requests of all callers wait", file: queue, pkg: limiter, test: "TestTooManyThatWait",
+			old: "case all < q.config.WaitingAll:",
+			new: "case true:",
+		},
+		{
+			breaks: "who has the most requests waiting makes room", file: queue, pkg: limiter, test: "TestTooManyThatWait",
+			old: "case longest == nil || own+1 >= longest.refusable():",
+			new: "default:",
+		},
+		{
+			breaks: "what must not be refused makes no room", file: queue, pkg: limiter, test: "TestTooManyThatWait",
+			old: "\t\tif !newest.neverRefused {\n",
+			new: "\t\tif newest.refused == nil {\n",
+		},
+		{
+			breaks: "a place that comes late is not lost", file: queue, pkg: limiter, test: "TestAPlaceIsNotLost",
+			old: "\treturn one.refused\n}",
+			new: "\tif ctx.Err() != nil {\n\t\treturn ctx.Err()\n\t}\n\treturn one.refused\n}",
+		},
+		{
+			breaks: "a peer has a part of the reports that wait", file: agents + "held.go", pkg: "api/agents", test: "TestHeldIsSharedAmongPeers",
+			old: "case !shared && h.byPeer[peer]+bytes > h.each:",
+			new: "case false:",
+		},
+		{
+			breaks: "the endpoint tells peers apart that share the reports", file: agents + "reports.go", pkg: "api/agents", test: "TestReportsOfOneHostThatWait",
+			old: "e.held.take(w, peer(r), !told(r), int64(len(body)))",
+			new: "e.held.take(w, peer(r), true || told(r), int64(len(body)))",
+		},
+		{
+			breaks: "all certificates of a host are one peer", file: agents + "bodies.go", pkg: "api/agents", test: "TestPeer",
+			old: "if len(certificate.URIs) == 1 {",
+			new: "if len(certificate.URIs) > 1 {",
+		},
+		{
+			breaks: "a machine is one network of IPv6", file: "api/web/network.go", pkg: "api/web", test: "TestClientNetwork",
+			old: "const bits = 64",
+			new: "const bits = 128",
+		},
+		{
+			breaks: "a host fetches so many images at once", file: agents + "transfers.go", pkg: "api/agents", test: "TestTransfersOfOneHost",
+			old: "if t.byHost[host] >= t.limit {",
+			new: "if t.byHost[host] > t.limit<<8 {",
+		},
+		{
+			breaks: "the transfers of images are counted", file: agents + "image.go", pkg: "api/agents", test: "TestTooManyTransfersOfOneHost",
+			old: "e.images.begin(w, op.Host)",
+			new: "e.images.begin(w, r.RemoteAddr+r.Header.Get(\"Date\"))",
+		},
+	}
+}
