@@ -63,6 +63,7 @@ func Command(compiled *drivers.Registry) *cobra.Command {
 		},
 		recordCommand(),
 		enrollCommand(),
+		forgetCommand(),
 		p.doctorCommand(),
 		&cobra.Command{
 			Use:   "drivers",

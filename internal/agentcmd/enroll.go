@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/commandline"
@@ -106,9 +107,5 @@ func readToken(cmd *cobra.Command, file string) (string, error) {
 // terminal says whether a person types.
 func terminal(from io.Reader) bool {
 	file, ok := from.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := file.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return ok && term.IsTerminal(int(file.Fd()))
 }

@@ -136,7 +136,7 @@ func (j *Journal) read() error {
 	good, err := replay(text, j.state.apply)
 	if err != nil {
 		return cyborg.Errorf(cyborg.ErrInvalid, "the journal %s is unusable: %w", j.path, err).
-			WithHint("%s", damagedHint(j.path))
+			WithHint("%s", damagedHint)
 	}
 
 	j.file, err = j.dir.OpenFile(fileName, os.O_WRONLY|os.O_APPEND, 0)
@@ -393,7 +393,5 @@ func unwritable(path string, err error) error {
 }
 
 // damagedHint tells an operator what to do about a damaged journal.
-func damagedHint(path string) string {
-	return "The disk, or another program, changed it. Restore the file from a backup of this boot; or move it to " + path +
-		".damaged and start the agent again: it then knows nothing of attachments, and Reconcile compares the records with the hardware."
-}
+const damagedHint = "The disk, or another program, changed it. Run cyborg-agent forget-journal, which keeps a copy, and start the agent again: " +
+	"it then knows nothing of attachments, and Reconcile compares the records with the hardware."

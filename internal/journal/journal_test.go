@@ -188,7 +188,7 @@ func TestDamagedJournalIsRefused(t *testing.T) {
 		_, err := journal.Open(dir, journal.Options{BootID: "boot-1"})
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "byte %d: %v", at, err)
 		require.Contains(t, err.Error(), path)
-		require.Contains(t, cyborg.AsError(err).Hint, "move it to "+path+".damaged")
+		require.Contains(t, cyborg.AsError(err).Hint, "Run cyborg-agent forget-journal")
 
 		after, err := os.ReadFile(path)
 		require.NoError(t, err)

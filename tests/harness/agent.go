@@ -2,8 +2,10 @@ package harness
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -112,6 +114,19 @@ func (a *Agent) LoseState(t testing.TB) {
 			require.NoError(t, os.RemoveAll(filepath.Join(a.state, entry.Name())))
 		}
 	}
+}
+
+// ForgetJournal runs the agent's verb of that name, and returns what it says and
+// its exit code.
+func (a *Agent) ForgetJournal(t testing.TB, args ...string) (said string, code int) {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), Binary(t, testAgent), append([]string{"forget-journal", "--state-dir", a.state}, args...)...)
+	text, err := command.CombinedOutput()
+	if exit, failed := errors.AsType[*exec.ExitError](err); failed {
+		return string(text), exit.ExitCode()
+	}
+	require.NoError(t, err)
+	return string(text), 0
 }
 
 // Launch starts the process and returns at once. WaitHeard waits for it.

@@ -3,6 +3,8 @@ package journey_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -76,6 +78,50 @@ func TestLoseStateWhileAttached(t *testing.T) {
 	_, err = s.API.Detach(ctx, id, cyborg.Holder{})
 	require.NoError(t, err)
 
+	harness.RequireSound(t, s)
+}
+
+// TestForgetJournalWhileAttached gives up the journal of an agent while a card is
+// attached to its host. It cannot be done to an agent that runs. The next one gets
+// the attachment back from the records and the hardware, and goes on.
+func TestForgetJournalWhileAttached(t *testing.T) {
+	t.Parallel()
+	s, a, cards := startRack(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+
+	id := cards[0].UUID
+	_, err := s.API.MakeReady(ctx, id)
+	require.NoError(t, err)
+	_, err = s.API.Attach(ctx, id, cyborg.Holder{})
+	require.NoError(t, err)
+
+	said, code := a.ForgetJournal(t, "--yes")
+	require.Equal(t, 4, code, said)
+	require.Contains(t, said, "stop that one first")
+
+	a.Kill(t)
+	said, code = a.ForgetJournal(t)
+	require.Equal(t, 2, code, said)
+	require.Contains(t, said, "The journal has 1 attachments")
+
+	said, code = a.ForgetJournal(t, "--yes")
+	require.Equal(t, 0, code, said)
+	require.Contains(t, said, "The journal is forgotten")
+
+	a.Restart(t)
+	harness.Until(t, ctx, "back in the journal", func() error {
+		if !strings.Contains(a.Output(), "the journal did not know it") {
+			return fmt.Errorf("the agent has not logged that it added the attachment to its journal")
+		}
+		return nil
+	})
+	text, err := os.ReadFile(filepath.Join(s.StateDir, "agents", rack, "journal"))
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"floor":`, "it was told which numbers count")
+
+	_, err = s.API.Detach(ctx, id, cyborg.Holder{})
+	require.NoError(t, err)
 	harness.RequireSound(t, s)
 }
 
