@@ -105,7 +105,7 @@ const longestAnswer = 100
 func describe(out io.Writer, content journal.Content) error {
 	var text strings.Builder
 
-	if content.Damage != nil {
+	if content.Damage != "" {
 		fmt.Fprintf(&text, "The journal cannot be read: %s.\n", content.Damage)
 	} else {
 		fmt.Fprintf(&text, "The journal has %d attachments, %d loaded images and %d unfinished steps; its highest assignment number is %d.\n",

@@ -20,9 +20,8 @@ type Content struct {
 	Unfinished []Step
 	// Assignment is the highest assignment number that was seen.
 	Assignment int64
-	// Damage says why the journal cannot be read; nil if it can. Then the rest is
-	// empty.
-	Damage error
+	// Damage says why the journal cannot be read, and then the rest is empty.
+	Damage string
 }
 
 // Inspect reads the journal in a directory, which nobody may have open, and
@@ -38,9 +37,8 @@ func Inspect(dir string) (Content, error) {
 	}
 
 	j := &Journal{log: slog.New(slog.DiscardHandler), state: newState()}
-	_, damage := replay(text, j.state.apply)
-	if damage != nil {
-		return Content{Damage: damage}, nil
+	if _, err := replay(text, j.state.apply); err != nil {
+		return Content{Damage: err.Error()}, nil //nolint:nilerr // it is what was asked for
 	}
 
 	content := Content{Attachments: j.Attachments(), Assignment: j.Assignment()}

@@ -10,6 +10,16 @@ func ofOldJournals() []mutant {
 
 	return []mutant{
 		{
+			breaks: "a journal that is given up is kept aside", file: "internal/journal/forget.go", pkg: "internal/agentcmd", test: "TestForgetJournal",
+			old: "os.Link(path, kept)",
+			new: "error(nil)",
+		},
+		{
+			breaks: "nobody gives up a journal without a yes", file: "internal/agentcmd/forget.go", pkg: "internal/agentcmd", test: "TestForgetJournalIsRefused",
+			old: "\tif !yes {",
+			new: "\tif yes {",
+		},
+		{
 			breaks: "a write counts", file: "internal/journal/journal.go", pkg: journal, test: "TestOldCopyHoldsNotWhatCameLater",
 			old: "j.state.writesOf(j.opening) + 1, Told",
 			new: "1, Told",

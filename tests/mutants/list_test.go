@@ -412,7 +412,7 @@ func ofRecords() []mutant {
 		},
 		{
 			breaks: "reports that wait are bounded", file: "api/agents/held.go",
-			old: "if h.bytes+bytes > h.limit {", new: "if h.bytes+bytes > h.limit && h.limit < 0 {",
+			old: "case h.bytes+bytes > h.limit:", new: "case h.bytes+bytes > h.limit && h.limit < 0:",
 			pkg: "api/agents", test: "TestReportsThatWaitAreBounded",
 		},
 		{
@@ -1057,8 +1057,8 @@ func ofAgents() []mutant {
 		{
 			breaks: "only the host's agent gives an image back", file: "api/agents/image.go", pkg: "api/agents",
 			test: "TestImagesAreServedToTheHostsAgentOnly",
-			old:  "\top, err := e.authorizeImage(r)\n\tif err != nil {\n\t\treturn err",
-			new:  "\tid, err := operationOf(r)\n\top := cyborg.Operation{ID: id}\n\tif err != nil {\n\t\treturn err",
+			old:  "\top, err := e.authorizeImage(r)\n\tif err != nil {\n\t\treturn err\n\t}\n\n\tif err := e.deps",
+			new:  "\tid, err := operationOf(r)\n\top := cyborg.Operation{ID: id}\n\tif err != nil {\n\t\treturn err\n\t}\n\n\tif err := e.deps",
 		},
 	}
 }
