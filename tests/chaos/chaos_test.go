@@ -223,6 +223,7 @@ func (r *trial) round(one round) error {
 		}
 
 		jobs[i].struck = slices.ContainsFunc(one.faults, func(f fault) bool { return f.work == i && f.target == theRun })
+		jobs[i].expires = slices.ContainsFunc(one.faults, func(f fault) bool { return f.faultKind == jump && f.target == string(harness.NodePostgres) })
 		held := slices.ContainsFunc(one.faults, func(f fault) bool { return f.work == i && f.when != before })
 		if held || w.cancel {
 			if err := r.driver.hold(ctx, jobs[i]); err != nil {
@@ -319,7 +320,7 @@ func (r *trial) check(ctx context.Context) error {
 	if err := r.injector.checkRotation(ctx); err != nil {
 		return err
 	}
-	if err := r.checker.checkTries(r.injector.injected); err != nil {
+	if err := r.checker.checkTries(r.injector.injected, r.injector.shifts); err != nil {
 		return err
 	}
 	if err := r.checker.checkGranted(ctx, r.injector.injected, r.injector.shifts); err != nil {

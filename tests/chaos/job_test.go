@@ -23,7 +23,8 @@ type job struct {
 	host      string
 	card      string // identity of the card whose step is held
 
-	struck bool // somebody terminates or resets its run
+	struck  bool // somebody terminates or resets its run
+	expires bool // PostgreSQL's clock jumps, so that a bind may be too late to begin
 
 	earlier uuid.UUID // the newest operation of its kind on its accelerator before it begins
 

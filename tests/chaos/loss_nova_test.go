@@ -83,19 +83,21 @@ func (d *driver) settle(ctx context.Context, j *job, losses []loss) error {
 
 // missed reports whether requests in this state have not had their last change,
 // although a client was told so. An unbind may also have been taken, and have
-// failed.
+// failed. A deletion is done or goes on, whatever its answer is: it is answered
+// 404 where an earlier try has done it, and 504 where it takes long.
 func (b *binding) missed(state cyborg.ARQState) bool {
-	if !b.answered || b.status >= http.StatusBadRequest || b.raced {
-		return false // it may have had any outcome, or was not done for certain
+	if !b.answered || b.raced { // it may have had any outcome
+		return false
 	}
 
+	taken := b.status < http.StatusBadRequest
 	switch b.wish {
 	case wishBound:
-		return state == cyborg.ARQInitial || state == ""
+		return taken && (state == cyborg.ARQInitial || state == "")
 	case wishGone:
 		return state != ""
 	case wishUnbound:
-		return state == cyborg.ARQBound
+		return taken && state == cyborg.ARQBound
 	}
 	return false
 }

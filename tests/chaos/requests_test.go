@@ -169,7 +169,7 @@ func (d *driver) runRequests(ctx context.Context, j *job) error {
 		// Nova gives up an instance at any refusal. Here no refusal is justified:
 		// nobody else wants these handles, and only a bind with an image may fail in
 		// Glance.
-		if err == nil && b.answered && b.status < http.StatusInternalServerError && b.status != http.StatusAccepted && !j.cancel && !j.struck && !b.programs {
+		if err == nil && b.answered && b.status < http.StatusInternalServerError && b.status != http.StatusAccepted && !j.cancel && !j.struck && !j.expires && !b.programs {
 			err = fmt.Errorf("a bind of %v that must not be refused is answered %d", b.ids, b.status)
 		}
 		return err
@@ -342,6 +342,10 @@ func (d *driver) change(ctx context.Context, api int, b *binding, to wish, metho
 	return nil
 }
 
+// databaseTimeout is in the answer 504 to a request of which nothing was done. Any
+// other 504 says that its operation goes on.
+const databaseTimeout = "the database did not answer in time"
+
 // sendUntilAnswered sends a request until it has a final answer, to one API and
 // then to the other. It calls lost after each try without such an answer.
 func (d *driver) sendUntilAnswered(
@@ -354,7 +358,7 @@ func (d *driver) sendUntilAnswered(
 		began, asked := time.Now(), (api+try)%len(d.c.URLs)
 		status, text, err = d.send(ctx, d.c.URLs[asked]+path, admin, method, body)
 		d.noteTry(failedTry{what: method + " " + path, api: nodesOf(harness.NodeAPI)[asked], nova: true, began: began, status: status, err: err})
-		if err == nil && (status < http.StatusInternalServerError || status == http.StatusGatewayTimeout) {
+		if err == nil && (status < http.StatusInternalServerError || status == http.StatusGatewayTimeout && !bytes.Contains(text, []byte(databaseTimeout))) {
 			return status, text, nil
 		}
 		if err == nil && status == http.StatusInternalServerError {

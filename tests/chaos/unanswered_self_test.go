@@ -60,9 +60,40 @@ func TestEachFailedTryNeedsAFault(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			err := explainTry(test.faults, test.try)
+			err := explainTry(test.faults, nil, test.try)
 			require.Equal(t, test.explained, err == nil, "%v", err)
 		})
+	}
+}
+
+// TestTimeoutsOfTheDatabaseNeedAJump checks the checker: that PostgreSQL's clock
+// was set forward explains an answer of 5xx at that moment, and nothing else.
+func TestTimeoutsOfTheDatabaseNeedAJump(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+	ahead := shift{target: "postgres", offset: time.Minute, began: at(10), ended: at(60)}
+	behind := shift{target: "postgres", offset: -time.Minute, began: at(100), ended: at(160)}
+	other := shift{target: "api1", offset: time.Minute, began: at(200), ended: at(260)}
+	shifts := []shift{ahead, behind, other}
+
+	for _, test := range []struct {
+		began, ended, status int
+		explained            bool
+	}{
+		{9, 11, http.StatusGatewayTimeout, true},
+		{11, 12, http.StatusServiceUnavailable, true},
+		{9, 11, 0, false},
+		{9, 11, http.StatusInternalServerError, false},
+		{13, 14, http.StatusGatewayTimeout, false},
+		{59, 61, http.StatusGatewayTimeout, false}, // set back
+		{99, 101, http.StatusGatewayTimeout, false},
+		{159, 161, http.StatusGatewayTimeout, true},
+		{199, 201, http.StatusGatewayTimeout, false},
+	} {
+		try := failedTry{what: "x", api: "api1", began: at(test.began), ended: at(test.ended), status: test.status, err: errors.New("x")}
+		err := explainTry(nil, shifts, try)
+		require.Equal(t, test.explained, err == nil, "%+v: %v", test, err)
 	}
 }
 

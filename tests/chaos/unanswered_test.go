@@ -92,21 +92,35 @@ func (f fault) keepsFromAnswering(t failedTry) bool {
 
 // explainTry returns an error where no fault explains why a try has failed: none
 // on its way was active meanwhile, or had been a moment before.
-func explainTry(injected []injection, t failedTry) error {
-	if t.status != http.StatusInternalServerError && slices.ContainsFunc(injected, func(i injection) bool {
+func explainTry(injected []injection, shifts []shift, t failedTry) error {
+	if t.status != http.StatusInternalServerError && (timedOut(shifts, t) || slices.ContainsFunc(injected, func(i injection) bool {
 		return i.keepsFromAnswering(t) && i.began.Before(t.ended) && i.ended.Add(backWithin).After(t.began)
-	}) {
+	})) {
 		return nil
 	}
 	return fmt.Errorf("%s, asked of %s from %s to %s, has failed with status %d (%w), and no fault on its way explains that",
 		t.what, t.api, t.began.Format(time.TimeOnly), t.ended.Format(time.TimeOnly), t.status, t.err)
 }
 
+// timedOut reports whether a try has got an answer that says that the database did
+// not answer in time, because PostgreSQL's clock was set forward meanwhile: its
+// timeouts are over at that moment. Setting it forward is also the end of a time
+// when it was behind.
+func timedOut(shifts []shift, t failedTry) bool {
+	return t.status != 0 && slices.ContainsFunc(shifts, func(s shift) bool {
+		at := s.began
+		if s.offset < 0 {
+			at = s.ended
+		}
+		return s.target == string(harness.NodePostgres) && !at.IsZero() && at.Before(t.ended) && at.Add(shiftSlack).After(t.began)
+	})
+}
+
 // checkTries returns an error where a try has failed without an explanation.
-func (k *checker) checkTries(injected []injection) error {
+func (k *checker) checkTries(injected []injection, shifts []shift) error {
 	var all []error
 	for _, t := range k.driver.failedTries() {
-		all = append(all, explainTry(injected, t))
+		all = append(all, explainTry(injected, shifts, t))
 	}
 	return errors.Join(all...)
 }
