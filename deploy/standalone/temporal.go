@@ -23,7 +23,8 @@ func temporalCommand() *cobra.Command {
 		Short: "Run the embedded Temporal and its Web UI alone, over a PostgreSQL that is there",
 		Long: "Runs the embedded Temporal and its Web UI alone, over the PostgreSQL that database.url names, in which it makes\n" +
 			"databases of its own. One runs at a time: a second one is refused while the first lives. Without\n" +
-			"standalone.temporal_tls it makes an authority and its certificate in the state directory, in certificates/.",
+			"standalone.temporal_tls it makes an authority and its certificate in the state directory, in certificates/.\n" +
+			"Which hosts were revoked, it reads in the database of database.url, or of standalone.temporal_records.",
 		Args: commandline.Takes(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := config.Load(config.LoadOptions{Process: config.ProcessTemporal, Flags: cmd.Flags()})
@@ -60,6 +61,13 @@ func runTemporal(ctx context.Context, c *config.Config, out, stderr io.Writer) e
 	embedded.PostgresURL, embedded.UIGuard = urls, func(ui http.Handler) http.Handler { return web.Identified(guard(ui)) }
 
 	log := c.Log.Logger(stderr)
+	revoked, err := followRevocations(ctx, c, log)
+	if err != nil {
+		return err
+	}
+	defer revoked.stop()
+	embedded.Refuse = revoked.list.Check
+
 	engine.LogRefusedConnections(log)
 	engine.RedirectLibraries(log)
 	e, err := engine.Start(ctx, embedded, log)

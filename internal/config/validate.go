@@ -92,6 +92,8 @@ func (d *decoder) failed(key string) bool {
 // validateDatabase requires a URL from the processes that cannot start a
 // PostgreSQL of their own.
 func (d *decoder) validateDatabase(c *Config, process Process) {
+	d.databaseURL(c, "standalone.temporal_records", c.Standalone.TemporalRecords)
+
 	const key = "database.url"
 	if c.Database.URL == "" {
 		if !d.failed(key) && slices.Contains([]Process{ProcessServer, ProcessMigrate, ProcessTemporal}, process) {
@@ -99,9 +101,13 @@ func (d *decoder) validateDatabase(c *Config, process Process) {
 		}
 		return
 	}
+	d.databaseURL(c, key, c.Database.URL)
+}
 
-	if _, err := parseDatabaseURL(c.Database.URL.Reveal()); err != nil {
-		d.wrongf(c, key, c.Database.URL.String(), "expected a URL such as postgres://cyborg@db.example.org/cyborg")
+// databaseURL requires that the URL of a database, if there is one, can be read.
+func (d *decoder) databaseURL(c *Config, key string, url DatabaseURL) {
+	if _, err := parseDatabaseURL(url.Reveal()); url != "" && err != nil {
+		d.wrongf(c, key, url.String(), "expected a URL such as postgres://cyborg@db.example.org/cyborg")
 	}
 }
 

@@ -89,8 +89,9 @@ func TestRulesAcrossOptions(t *testing.T) {
 		},
 		"Temporal alone": {
 			process: config.ProcessTemporal,
-			text:    "api: {listen: '127.0.0.1:7233'}\nstandalone: {temporal_ui_listen: '127.0.0.1:7233'}",
+			text:    "api: {listen: '127.0.0.1:7233'}\nstandalone: {temporal_ui_listen: '127.0.0.1:7233', temporal_records: 'mysql://cyborg:canary@h/cyborg'}",
 			want: []string{
+				`cyborg.yaml:2: standalone.temporal_records = "******": expected a URL such as postgres://cyborg@db.example.org/cyborg`,
 				`cyborg.yaml:2: standalone.temporal_ui_listen = "127.0.0.1:7233": expected another port than that of standalone.temporal_listen (127.0.0.1:7233)`,
 				`database.url: expected the URL of a PostgreSQL database, such as postgres://cyborg@127.0.0.1/cyborg; set it in the file, or with CYBORG_DATABASE_URL`,
 			},

@@ -1,11 +1,13 @@
 package standalone_test
 
 import (
+	"errors"
 	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
@@ -31,4 +33,35 @@ func TestTemporalCommandRefusals(t *testing.T) {
 	require.NotZero(t, code)
 	require.Contains(t, stderr, "is used by the Temporal of another process")
 	harness.RequireSound(t, s)
+}
+
+// TestRevokedHostOfATemporalApart: a Temporal that runs apart refuses a host that
+// is revoked, also after a restart. It began before the records were made, and
+// said so.
+func TestRevokedHostOfATemporalApart(t *testing.T) {
+	t.Parallel()
+	c := harness.StartCluster(t, harness.ClusterOptions{Hosts: []string{"h1", "h2"}, Park: "1xfpga", Certificates: true})
+	temporal := c.Node("temporal")
+	require.Contains(t, temporal.Said(1_000_000), "a host that is revoked can still poll its queue")
+	in := func(host string) error { return connect(t, c.Temporal(), c.TemporalTLS(t, identity.Host, host)) }
+	require.NoError(t, in("h1"))
+
+	require.NoError(t, c.API.RevokeHost(t.Context(), "h1", "stolen"))
+	out := func() {
+		t.Helper()
+		harness.Until(t, t.Context(), "h1 is out", func() error {
+			if in("h1") == nil {
+				return errors.New("it is in")
+			}
+			return nil
+		})
+	}
+	out()
+	require.NoError(t, in("h2"), "nobody else is out")
+
+	_, err := temporal.Stop()
+	require.NoError(t, err)
+	temporal.Up()
+	harness.Until(t, t.Context(), "Temporal is back", func() error { return in("h2") })
+	require.Error(t, in("h1"), "it knew it before it let anybody in")
 }
