@@ -7,6 +7,7 @@ package openstack
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/config"
+	"github.com/cyborg-project/cyborg/internal/pki"
 )
 
 const (
@@ -79,16 +81,13 @@ func New(c config.OpenStack, log *slog.Logger) (*Session, error) {
 	s.provider.SetToken(noToken)
 	s.provider.UserAgent.Prepend("cyborg/" + cyborg.Version)
 
-	s.provider.HTTPClient = http.Client{CheckRedirect: checkRedirect, Transport: &traced{log: log, next: &idleTimeout{limit: c.Answer, next: &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: c.Connect, KeepAlive: 30 * time.Second}).DialContext,
-		TLSHandshakeTimeout:   c.Connect,
-		TLSClientConfig:       own.tls,
-		ForceAttemptHTTP2:     true,
-		MaxIdleConnsPerHost:   connections,
-		IdleConnTimeout:       time.Minute,
-		ExpectContinueTimeout: time.Second,
-	}}}}
+	network, err := transport(c, own.tls, log)
+	if err != nil {
+		return nil, err
+	}
+	s.provider.HTTPClient = http.Client{
+		CheckRedirect: checkRedirect, Transport: &traced{log: log, next: &idleTimeout{limit: c.Answer, next: network}},
+	}
 
 	s.provider.ReauthFunc = s.login
 	s.provider.EndpointLocator = s.endpoint
@@ -102,6 +101,30 @@ func New(c config.OpenStack, log *slog.Logger) (*Session, error) {
 	}
 
 	return s, nil
+}
+
+// transport returns what sends the requests. The authorities of openstack.ca_file
+// are those that the file has when a request begins.
+func transport(c config.OpenStack, own *tls.Config, log *slog.Logger) (http.RoundTripper, error) {
+	base := &http.Transport{
+		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           (&net.Dialer{Timeout: c.Connect, KeepAlive: 30 * time.Second}).DialContext,
+		TLSHandshakeTimeout:   c.Connect,
+		TLSClientConfig:       own,
+		ForceAttemptHTTP2:     true,
+		MaxIdleConnsPerHost:   connections,
+		IdleConnTimeout:       time.Minute,
+		ExpectContinueTimeout: time.Second,
+	}
+	if c.CAFile == "" || own.InsecureSkipVerify {
+		return base, nil
+	}
+
+	trusting, err := pki.NewClient(pki.ClientOptions{Files: pki.Files{CA: c.CAFile}, MinVersion: tls.VersionTLS12, Log: log})
+	if err != nil {
+		return nil, err
+	}
+	return trusting.Transport(base), nil
 }
 
 // maxRedirects is how many redirections of one request are followed.

@@ -3,9 +3,12 @@ package openstack_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -23,9 +26,11 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/config"
+	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/leaktest"
 	"github.com/cyborg-project/cyborg/internal/openstack"
 	"github.com/cyborg-project/cyborg/internal/openstack/openstacktest"
+	"github.com/cyborg-project/cyborg/internal/pki"
 )
 
 func TestMain(m *testing.M) { leaktest.Main(m) }
@@ -344,6 +349,98 @@ func TestCertificatesAreChecked(t *testing.T) {
 	c.CAFile = filepath.Join(t.TempDir(), "none.pem")
 	_, err = openstack.New(c, slog.New(slog.DiscardHandler))
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
+}
+
+// TestReplacedAuthorities: a service gets a certificate of another authority, and
+// the file has that authority soon after. No session is made anew. The client
+// certificate of a clouds.yaml is shown before and after.
+func TestReplacedAuthorities(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "ca.pem")
+	put := func(authorities ...*pki.Authority) {
+		var text []byte
+		for _, one := range authorities {
+			text = append(text, pki.EncodeCertificate(one.Certificate())...)
+		}
+		require.NoError(t, os.WriteFile(file+".fresh", text, 0o600))
+		require.NoError(t, os.Rename(file+".fresh", file))
+	}
+	made := func(role identity.Role) (*pki.Authority, []byte, []byte) {
+		authority, err := pki.Temporary()
+		require.NoError(t, err)
+		certificate, key, err := authority.IssuePair(pki.Leaf{
+			Identity: identity.Identity{TrustDomain: "cyborg", Role: role, Name: "x"}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)},
+		})
+		require.NoError(t, err)
+		return authority, certificate, key
+	}
+
+	var shown atomic.Pointer[tls.Certificate]
+	serve := func() *pki.Authority {
+		authority, certificate, key := made(identity.Server)
+		pair, err := tls.X509KeyPair(certificate, key)
+		require.NoError(t, err)
+		shown.Store(&pair)
+		return authority
+	}
+	k := openstacktest.NewKeystone(t)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(k.ServeHTTP))
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
+	server.TLS = &tls.Config{
+		MinVersion: tls.VersionTLS12, ClientAuth: tls.RequireAnyClientCert,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			return &tls.Config{MinVersion: tls.VersionTLS12, ClientAuth: tls.RequireAnyClientCert, Certificates: []tls.Certificate{*shown.Load()}}, nil
+		},
+	}
+	first := serve()
+	put(first)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+
+	_, certificate, key := made(identity.Reader)
+	for name, text := range map[string][]byte{"own.crt": certificate, "own.key": key} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
+	}
+	c := k.Config()
+	clouds := filepath.Join(dir, "clouds.yaml")
+	require.NoError(t, os.WriteFile(clouds, fmt.Appendf(nil, `
+clouds:
+  it:
+    auth: {auth_url: %q, username: %q, password: %q, user_domain_name: %q, project_name: %q, project_domain_name: %q}
+    cert: %q
+    key: %q
+`, server.URL, c.Username, c.Password.Reveal(), c.UserDomain, c.Project, c.ProjectDomain, filepath.Join(dir, "own.crt"), filepath.Join(dir, "own.key")), 0o600))
+	c.Cloud, c.CloudsFile, c.CAFile = "it", clouds, file
+
+	c.Endpoints = []config.ServiceEndpoint{{Service: "image", URL: server.URL}}
+	s := session(t, c)
+	ask := func() error {
+		images, err := s.Service(t.Context(), "image")
+		require.NoError(t, err)
+		answer, err := images.Get(t.Context(), server.URL, nil, &gophercloud.RequestOpts{OkCodes: []int{http.StatusNotFound}})
+		if err == nil {
+			require.NoError(t, answer.Body.Close())
+		}
+		return err
+	}
+	require.NoError(t, ask())
+	second := serve()
+	server.CloseClientConnections()
+	require.ErrorContains(t, ask(), "certificate")
+	put(first, second)
+	require.NoError(t, ask())
+
+	// One that is left out counts no more, also where a connection is open. While
+	// the file cannot be used, the authorities of before count.
+	put(first)
+	require.ErrorContains(t, ask(), "certificate")
+	put(second)
+	require.NoError(t, ask())
+	require.NoError(t, os.WriteFile(file, []byte("none"), 0o600))
+	require.NoError(t, ask())
+	server.CloseClientConnections()
+	require.NoError(t, ask())
 }
 
 func TestUnsafeSettingsAreWarnedAbout(t *testing.T) {

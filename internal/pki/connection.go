@@ -198,7 +198,7 @@ func (c *Client) authorities() *x509.CertPool {
 // Transport returns a transport like base for connections with this client's
 // certificate and authorities. Each request goes over a connection whose server
 // the authorities of its start have signed; requests in flight go on after these
-// were replaced. base is not used any more by its caller.
+// were replaced. A client without a certificate shows those of base. base is not used any more by its caller.
 func (c *Client) Transport(base *http.Transport) http.RoundTripper {
 	return &transport{client: c, base: base}
 }
@@ -243,6 +243,9 @@ func (t *transport) current() *http.Transport {
 	}
 
 	t.now, t.trusted = t.base.Clone(), config.RootCAs
+	if own := t.base.TLSClientConfig; own != nil && t.client.pair == nil {
+		config.Certificates = own.Certificates
+	}
 	t.now.TLSClientConfig = config
 	return t.now
 }

@@ -246,6 +246,16 @@ func ofEnrollment() []mutant {
 			new: "_ = json.Unmarshal(text, &kept)",
 		},
 		{
+			breaks: "a replaced openstack.ca_file counts without a restart", file: "internal/openstack/session.go", pkg: "internal/openstack", test: "TestReplacedAuthorities",
+			old: "return trusting.Transport(base), nil",
+			new: "base.TLSClientConfig.RootCAs = trusting.Config().RootCAs\n\treturn base, nil",
+		},
+		{
+			breaks: "OpenStack is still shown the certificate of clouds.yaml", file: "internal/pki/connection.go", pkg: "internal/openstack", test: "TestReplacedAuthorities",
+			old: "config.Certificates = own.Certificates",
+			new: "_ = own",
+		},
+		{
 			breaks: "what was revoked gets no answer on a connection that is open", file: enroll, pkg: pkg, test: "TestRevokedIsOut",
 			old: "if verified && e.config.Refuse != nil {",
 			new: "if !verified && e.config.Refuse != nil {",
