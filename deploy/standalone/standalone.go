@@ -260,6 +260,8 @@ func (s *standalone) connect(temporal *engine.Engine, role identity.Role, name s
 		Identity:          fmt.Sprintf("%s@%s/%s", name, s.machine, cyborg.Version),
 		Logger:            temporalclient.NewLogger(s.log),
 		ConnectionOptions: client.ConnectionOptions{TLS: tls, GrpcCompression: temporalclient.NoCompression()},
+
+		WorkerHeartbeatInterval: temporalclient.NoWorkerHeartbeats,
 	})
 	if err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the connection of %s to the embedded Temporal cannot be set up: %w", name, err)

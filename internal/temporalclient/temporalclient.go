@@ -8,6 +8,7 @@ package temporalclient
 import (
 	"cmp"
 	"log/slog"
+	"time"
 
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/contrib/envconfig"
@@ -32,6 +33,10 @@ func Options(c config.Temporal, log *slog.Logger, identity string) (client.Optio
 	return options(c, log, identity, nil)
 }
 
+// NoWorkerHeartbeats turns off what workers tell Temporal of themselves every
+// minute, beside their polls. Nobody reads it, and hosts may not.
+const NoWorkerHeartbeats time.Duration = -1
+
 // options is Options with the environment from lookup; nil means the process's
 // own.
 func options(c config.Temporal, log *slog.Logger, identity string, lookup envconfig.EnvLookup) (client.Options, error) {
@@ -55,6 +60,7 @@ func options(c config.Temporal, log *slog.Logger, identity string, lookup envcon
 	options.ConnectionOptions.DialOptions = append(options.ConnectionOptions.DialOptions, grpc.WithChainUnaryInterceptor(explained.intercept))
 
 	options.Identity = identity
+	options.WorkerHeartbeatInterval = NoWorkerHeartbeats
 	options.ConnectionOptions.GrpcCompression = NoCompression()
 	options.Logger = NewLogger(log)
 	return options, nil

@@ -276,6 +276,18 @@ func ofEnrollment() []mutant {
 			new: "return nil",
 		},
 		{
+			breaks: "records that have gone revoke no revocation", file: standalone + "revocations.go",
+			pkg: standalone + ".", test: "TestReadingRevocations",
+			old: "== cyborg.ErrNotFound && !r.there",
+			new: "== cyborg.ErrNotFound",
+		},
+		{
+			breaks: "it is said that nothing is known of revocations", file: standalone + "revocations.go",
+			pkg: standalone + ".", test: "TestReadingRevocations",
+			old: "case absent && !r.began:",
+			new: "case absent && r.there:",
+		},
+		{
 			breaks: "Temporal asks at each call whether a certificate was revoked", file: standalone + "temporalauth/guard.go",
 			pkg: standalone + "temporalauth", test: "TestRevokedIsRefused",
 			old: "err = g.refuse(certificate)",
@@ -286,6 +298,58 @@ func ofEnrollment() []mutant {
 			pkg: standalone + "temporalauth", test: "TestRevokedIsRefused",
 			old: "g.refuse(who.certificate)",
 			new: "g.refuse(nil)",
+		},
+	}
+}
+
+// ofWordsOfAgents are about what a host's certificate can say of itself to Temporal.
+func ofWordsOfAgents() []mutant {
+	const (
+		guard = standalone + "temporalauth/"
+		pkg   = standalone + "temporalauth"
+		test  = "TestHostsAreTheirAgents"
+	)
+
+	return []mutant{
+		{
+			breaks: "a host polls and answers under its own name", file: guard + "queues.go", pkg: pkg, test: test,
+			old: "if name != agentIdentity+who.Name {",
+			new: "if name == \"\" {",
+		},
+		{
+			breaks: "a host is a worker of no version", file: guard + "queues.go", pkg: pkg, test: test,
+			old: "if versioned {",
+			new: "if versioned && who.self {",
+		},
+		{
+			breaks: "a host has its commands sent to nobody else", file: guard + "queues.go", pkg: pkg, test: test,
+			old: "commandQueues+g.config.Namespace+\"/\")",
+			new: "\"\")",
+		},
+		{
+			breaks: "a poll says whose it is", file: guard + "methods.go", pkg: pkg, test: test,
+			old: "checked(ownPoll, host, server)",
+			new: "checked(ownQueue, host, server)",
+		},
+		{
+			breaks: "an answer says whose it is", file: guard + "seal.go", pkg: pkg, test: test,
+			old: "if who.Role == identity.Host {\n\t\treturn asAgent(",
+			new: "if who.Role == identity.Reader {\n\t\treturn asAgent(",
+		},
+		{
+			breaks: "a host invents no worker when it stops", file: guard + "queues.go", pkg: pkg, test: "TestWorkers",
+			old: "if who.Role == identity.Host {\n\t\t\treturn cyborg.Errorf(cyborg.ErrForbidden, \"%s may not tell of workers\"",
+			new: "if who.Role == identity.Reader {\n\t\t\treturn cyborg.Errorf(cyborg.ErrForbidden, \"%s may not tell of workers\"",
+		},
+		{
+			breaks: "a host invents no workers", file: guard + "methods.go", pkg: pkg, test: "TestHostsPollAndAnswer",
+			old: "checked(ownWorker, server)",
+			new: "checked(ownWorker, host, server)",
+		},
+		{
+			breaks: "a host stops no worker of another queue", file: guard + "queues.go", pkg: pkg, test: "TestWorkers",
+			old: "if queue == \"\" && who.Role != identity.Host {",
+			new: "if queue == \"\" {",
 		},
 	}
 }

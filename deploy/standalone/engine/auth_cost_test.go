@@ -39,7 +39,7 @@ func (m *measured) work(b *testing.B) {
 	b.Helper()
 	server := worker.New(m.server, conductorQueue, worker.Options{})
 	server.RegisterWorkflow(oneStep)
-	host := worker.New(m.host, "agent.h", worker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityTaskPollers: 1})
+	host := worker.New(m.host, "agent.h", worker.Options{DisableWorkflowWorker: true, MaxConcurrentActivityTaskPollers: 1, Identity: "agent@h"})
 	host.RegisterActivityWithOptions(nothing, activity.RegisterOptions{Name: "Step"})
 	for _, w := range []worker.Worker{server, host} {
 		require.NoError(b, w.Start())

@@ -107,7 +107,7 @@ func poll(t *testing.T, c client.Client, host string) (*workflowservice.PollActi
 	for { // Temporal wants a limit for each poll
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		task, err := c.WorkflowService().PollActivityTaskQueue(ctx, &workflowservice.PollActivityTaskQueueRequest{
-			Namespace: "cyborg", TaskQueue: &taskqueuepb.TaskQueue{Name: "agent." + host}, Identity: "by hand",
+			Namespace: "cyborg", TaskQueue: &taskqueuepb.TaskQueue{Name: "agent." + host}, Identity: "agent@" + host,
 		})
 		cancel()
 		if err != nil || len(task.GetTaskToken()) > 0 {
@@ -119,10 +119,16 @@ func poll(t *testing.T, c client.Client, host string) (*workflowservice.PollActi
 // complete answers a step.
 func complete(t *testing.T, c client.Client, token []byte, answer string) error {
 	t.Helper()
+	return completeAs(t, c, "agent@h2", token, answer)
+}
+
+// completeAs answers a step under a name.
+func completeAs(t *testing.T, c client.Client, name string, token []byte, answer string) error {
+	t.Helper()
 	result, err := converter.GetDefaultDataConverter().ToPayloads(answer)
 	require.NoError(t, err)
 	_, err = c.WorkflowService().RespondActivityTaskCompleted(t.Context(), &workflowservice.RespondActivityTaskCompletedRequest{
-		Namespace: "cyborg", TaskToken: token, Result: result,
+		Namespace: "cyborg", TaskToken: token, Result: result, Identity: name,
 	})
 	return err
 }
@@ -133,7 +139,7 @@ func pollAtOnce(ctx context.Context, c client.Client, host string, limit time.Du
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	_, err := c.WorkflowService().PollActivityTaskQueue(ctx, &workflowservice.PollActivityTaskQueueRequest{
-		Namespace: "cyborg", TaskQueue: &taskqueuepb.TaskQueue{Name: "agent." + host}, Identity: "without end",
+		Namespace: "cyborg", TaskQueue: &taskqueuepb.TaskQueue{Name: "agent." + host}, Identity: "agent@" + host,
 	})
 	if ctx.Err() != nil {
 		return nil
@@ -187,7 +193,7 @@ func TestGuardedEngine(t *testing.T) {
 	stopServer := serve(t, server)
 
 	// A whole operation, with the SDK's workers on both sides.
-	w := worker.New(h1, "agent.h1", worker.Options{DisableWorkflowWorker: true})
+	w := worker.New(h1, "agent.h1", worker.Options{DisableWorkflowWorker: true, Identity: "agent@h1/boot"})
 	w.RegisterActivityWithOptions(step, activity.RegisterOptions{Name: "Step"})
 	require.NoError(t, w.Start())
 	var answer string
@@ -202,6 +208,7 @@ func TestGuardedEngine(t *testing.T) {
 	requireDenied(t, complete(t, h1, task.GetTaskToken(), "lie"), "another host's step")
 	requireDenied(t, complete(t, server, task.GetTaskToken(), "lie"), "a server answers no step")
 	requireDenied(t, complete(t, admin, task.GetTaskToken(), "lie"), "nor does an operator")
+	requireDenied(t, completeAs(t, h2, "agent@h1", task.GetTaskToken(), "lie"), "its own step in another's name")
 	requireDenied(t, complete(t, h2, task.GetTaskToken()[:len(task.GetTaskToken())-40], "lie"), "a token without its seal")
 	requireDenied(t, complete(t, server, task.GetTaskToken()[:len(task.GetTaskToken())-40], "lie"), "nor for a server")
 	_, err = poll(t, h1, "h2")

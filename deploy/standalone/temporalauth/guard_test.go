@@ -183,7 +183,7 @@ func TestQueues(t *testing.T) {
 		"an admin":                     {as(admin, "a"), "PollActivityTaskQueue", &taskqueuepb.TaskQueue{Name: "conductor"}, false},
 		"a reader":                     {as(reader, "r"), "PollActivityTaskQueue", &taskqueuepb.TaskQueue{Name: "conductor"}, false},
 	} {
-		var request any = &workflowservice.PollActivityTaskQueueRequest{Namespace: "cyborg", TaskQueue: test.queue}
+		var request any = &workflowservice.PollActivityTaskQueueRequest{Namespace: "cyborg", TaskQueue: test.queue, Identity: "agent@" + test.who.Name}
 		if test.method == "PollWorkflowTaskQueue" {
 			request = &workflowservice.PollWorkflowTaskQueueRequest{Namespace: "cyborg", TaskQueue: test.queue}
 		}
@@ -214,20 +214,23 @@ func TestWorkers(t *testing.T) {
 	beat := func(queue string) *workerpb.WorkerHeartbeat { return &workerpb.WorkerHeartbeat{TaskQueue: queue} }
 	h1, s := as(host, "h1"), as(server, "s")
 
-	require.NoError(t, decide(h1, &workflowservice.ShutdownWorkerRequest{TaskQueue: "agent.h1", WorkerHeartbeat: beat("agent.h1")}))
-	require.NoError(t, decide(h1, &workflowservice.RecordWorkerHeartbeatRequest{WorkerHeartbeat: []*workerpb.WorkerHeartbeat{beat("agent.h1")}}))
-	require.NoError(t, decide(s, &workflowservice.ShutdownWorkerRequest{TaskQueue: "conductor", StickyTaskQueue: "s:1"}))
+	require.NoError(t, decide(h1, &workflowservice.ShutdownWorkerRequest{TaskQueue: "agent.h1", Identity: "agent@h1/boot", WorkerInstanceKey: "k"}))
+	require.NoError(t, decide(s, &workflowservice.ShutdownWorkerRequest{TaskQueue: "conductor", StickyTaskQueue: "s:1", WorkerHeartbeat: beat("conductor")}))
+	require.NoError(t, decide(s, &workflowservice.RecordWorkerHeartbeatRequest{WorkerHeartbeat: []*workerpb.WorkerHeartbeat{beat("conductor")}}))
 
 	for name, request := range map[string]any{
-		"another's":              &workflowservice.ShutdownWorkerRequest{TaskQueue: "agent.h2"},
-		"a foreign sticky one":   &workflowservice.ShutdownWorkerRequest{TaskQueue: "agent.h1", StickyTaskQueue: "s:1"},
-		"another's heartbeat":    &workflowservice.ShutdownWorkerRequest{TaskQueue: "agent.h1", WorkerHeartbeat: beat("agent.h2")},
-		"one heartbeat of two":   &workflowservice.RecordWorkerHeartbeatRequest{WorkerHeartbeat: []*workerpb.WorkerHeartbeat{beat("agent.h1"), beat("conductor")}},
-		"a partition's unload":   &workflowservice.ShutdownWorkerRequest{StickyTaskQueue: "/_sys/agent.h1/1"},
+		"another's":              &workflowservice.ShutdownWorkerRequest{TaskQueue: "agent.h2", Identity: "agent@h1"},
+		"of no queue":            &workflowservice.ShutdownWorkerRequest{Identity: "agent@h1", WorkerInstanceKey: "k"},
+		"as another":             &workflowservice.ShutdownWorkerRequest{TaskQueue: "agent.h1", Identity: "agent@h2"},
+		"a foreign sticky one":   &workflowservice.ShutdownWorkerRequest{TaskQueue: "agent.h1", StickyTaskQueue: "s:1", Identity: "agent@h1"},
+		"an invented worker":     &workflowservice.ShutdownWorkerRequest{TaskQueue: "agent.h1", WorkerHeartbeat: beat("agent.h1"), Identity: "agent@h1"},
+		"invented workers":       &workflowservice.RecordWorkerHeartbeatRequest{Identity: "agent@h1", WorkerHeartbeat: []*workerpb.WorkerHeartbeat{beat("agent.h1"), beat("")}},
+		"a partition's unload":   &workflowservice.ShutdownWorkerRequest{StickyTaskQueue: "/_sys/agent.h1/1", Identity: "agent@h1"},
 		"a request of no worker": &workflowservice.PollActivityTaskQueueRequest{},
 	} {
 		require.Error(t, decide(h1, request), name)
 	}
+	require.Error(t, decide(s, &workflowservice.RecordWorkerHeartbeatRequest{WorkerHeartbeat: []*workerpb.WorkerHeartbeat{beat("conductor"), beat("agent.h1")}}))
 	require.Error(t, decide(s, &workflowservice.ShutdownWorkerRequest{TaskQueue: "agent.h1"}))
 	require.Error(t, decide(s, &workflowservice.ShutdownWorkerRequest{StickyTaskQueue: "agent.h1"}))
 }
@@ -269,11 +272,12 @@ func eager(t testing.TB, g *Guard, who caller, token []byte) []byte {
 // answer decides about the answer to a task.
 func answer(g *Guard, who caller, token []byte) error {
 	var all []error
+	name := "agent@" + who.Name
 	for method, request := range map[string]any{
-		"RespondActivityTaskCompleted": &workflowservice.RespondActivityTaskCompletedRequest{TaskToken: token},
-		"RespondActivityTaskFailed":    &workflowservice.RespondActivityTaskFailedRequest{TaskToken: token},
-		"RespondActivityTaskCanceled":  &workflowservice.RespondActivityTaskCanceledRequest{TaskToken: token},
-		"RecordActivityTaskHeartbeat":  &workflowservice.RecordActivityTaskHeartbeatRequest{TaskToken: token},
+		"RespondActivityTaskCompleted": &workflowservice.RespondActivityTaskCompletedRequest{TaskToken: token, Identity: name},
+		"RespondActivityTaskFailed":    &workflowservice.RespondActivityTaskFailedRequest{TaskToken: token, Identity: name},
+		"RespondActivityTaskCanceled":  &workflowservice.RespondActivityTaskCanceledRequest{TaskToken: token, Identity: name},
+		"RecordActivityTaskHeartbeat":  &workflowservice.RecordActivityTaskHeartbeatRequest{TaskToken: token, Identity: name},
 	} {
 		if err := g.decide(who, &authorization.CallTarget{APIName: workflowService + method, Namespace: "cyborg", Request: request}); err != nil {
 			all = append(all, err)

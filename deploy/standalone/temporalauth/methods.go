@@ -55,13 +55,13 @@ func rules() map[string]rule {
 		"DescribeNamespace": all(host, server, admin, reader),
 
 		// Steps. A host has its own queue; see queues.go and seal.go.
-		"PollActivityTaskQueue":        checked(ownQueue, host, server),
+		"PollActivityTaskQueue":        checked(ownPoll, host, server),
 		"RecordActivityTaskHeartbeat":  checked(ownTask, host, server),
 		"RespondActivityTaskCompleted": checked(ownTask, host, server),
 		"RespondActivityTaskFailed":    checked(ownTask, host, server),
 		"RespondActivityTaskCanceled":  checked(ownTask, host, server),
 		"ShutdownWorker":               checked(ownWorker, host, server),
-		"RecordWorkerHeartbeat":        checked(ownWorker, host, server),
+		"RecordWorkerHeartbeat":        checked(ownWorker, server),
 
 		// Workflows, which run in servers only.
 		"PollWorkflowTaskQueue":            checked(ownQueue, server),

@@ -135,7 +135,7 @@ func TestHostsPollAndAnswer(t *testing.T) {
 	}
 
 	require.Equal(t, []string{
-		"Check", "DescribeNamespace", "DescribeTaskQueue", "GetSystemInfo", "PollActivityTaskQueue", "RecordActivityTaskHeartbeat", "RecordWorkerHeartbeat",
+		"Check", "DescribeNamespace", "DescribeTaskQueue", "GetSystemInfo", "PollActivityTaskQueue", "RecordActivityTaskHeartbeat",
 		"RespondActivityTaskCanceled", "RespondActivityTaskCompleted", "RespondActivityTaskFailed", "ShutdownWorker",
 	}, slices.Sorted(maps.Keys(may)))
 }

@@ -109,7 +109,7 @@ func unseal(token []byte) (inner, seal []byte, sealed bool) {
 }
 
 // ownTask refuses the answer to, and the heartbeat of, a task that the caller
-// has not got.
+// has not got, and of a host, one as somebody else.
 func ownTask(g *Guard, who caller, request any) error {
 	with, ok := request.(interface{ GetTaskToken() []byte })
 	if !ok {
@@ -119,6 +119,9 @@ func ownTask(g *Guard, who caller, request any) error {
 	inner, seal, sealed := unseal(with.GetTaskToken())
 	if !sealed || !hmac.Equal(seal, g.mac(inner, who.Identity)) {
 		return cyborg.Errorf(cyborg.ErrForbidden, "%s may answer only what it has polled", who)
+	}
+	if who.Role == identity.Host {
+		return asAgent(g, who, request)
 	}
 	return nil
 }

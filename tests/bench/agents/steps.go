@@ -15,6 +15,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/clock"
 	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/pki"
+	"github.com/cyborg-project/cyborg/internal/temporalclient"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -49,6 +50,7 @@ func (h *host) dial() (client.Client, error) {
 			TLS:             &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: trusted, Certificates: []tls.Certificate{pair}},
 			GrpcCompression: &client.GrpcCompressionNone{},
 		},
+		WorkerHeartbeatInterval: temporalclient.NoWorkerHeartbeats,
 	})
 }
 
