@@ -239,6 +239,9 @@ func (r *trial) round(one round) error {
 		return err
 	}
 
+	r.driver.losing = make(chan struct{})
+	r.driver.beginsLoss = sync.OnceFunc(func() { close(r.driver.losing) })
+
 	var work, faults sync.WaitGroup
 	for _, j := range jobs {
 		work.Go(func() { r.driver.run(ctx, j) })

@@ -61,6 +61,10 @@ type driver struct {
 	cloud  *cloud
 	ledger ledger
 
+	// losing is closed in each round when what is committed may be lost.
+	losing     chan struct{}
+	beginsLoss func() // closes it; further calls do nothing
+
 	mu      sync.Mutex            // guards the fields below
 	laid    map[string][]tripwire // of the present round, by host
 	answers []answer
@@ -388,6 +392,13 @@ func (d *driver) run(ctx context.Context, j *job) {
 	var all sync.WaitGroup
 
 	close(j.asked)
+	if j.lose {
+		select {
+		case <-d.losing:
+		case <-ctx.Done():
+		}
+	}
+
 	if j.binding != nil {
 		if err := d.runRequests(ctx, j); err != nil {
 			d.t.Errorf("%s: %v", j.work, err)

@@ -3,6 +3,7 @@ package chaos_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -86,6 +87,9 @@ func (s *injector) finish(ctx context.Context) error {
 // duration.
 func (s *injector) carryOut(ctx context.Context, f fault, j *job) {
 	<-j.asked
+	if slices.Contains(losingFaults(), f.faultKind) {
+		defer s.d.beginsLoss() // also where it fails
+	}
 
 	switch f.when {
 	case before:
@@ -213,6 +217,7 @@ func (s *injector) failOver(ctx context.Context, f fault) error {
 	}
 	if f.faultKind == lag {
 		s.standby.FallBehind()
+		s.d.beginsLoss()
 		_ = clock.Sleep(ctx, f.amount) // TakeOver fails where ctx has ended
 	}
 

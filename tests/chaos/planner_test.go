@@ -240,6 +240,7 @@ func (p *planner) lossRound() round {
 	for range 3 + p.random.IntN(4) {
 		w := p.work(pick(p, settled), used)
 		w.late = false // a request that nobody knows is judged by its age
+		w.lose = p.chance(60)
 		r.works = append(r.works, w)
 	}
 

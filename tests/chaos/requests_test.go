@@ -41,6 +41,9 @@ func (d *driver) prepareRequests(ctx context.Context, j *job, a apiclient.Accele
 			return err
 		}
 	}
+	if err := d.offered(ctx, a); err != nil {
+		return err
+	}
 
 	b := &binding{instance: uuid.New(), at: a, admin: j.admin, wish: wishMade}
 	j.binding = b
@@ -136,6 +139,20 @@ func (d *driver) bindBeside(ctx context.Context, j *job, b *binding) error {
 	}
 
 	return d.bindNow(ctx, j, other)
+}
+
+// offered waits until Placement offers an accelerator. Nova can allocate nothing
+// of it before that.
+func (d *driver) offered(ctx context.Context, a apiclient.Accelerator) error {
+	for {
+		p, ok := d.cloud.placement.Providers()[a.ProviderName]
+		if inventory := p.Inventories["FPGA"]; ok && inventory.Reserved < inventory.Total {
+			return nil
+		}
+		if clock.Sleep(ctx, 50*time.Millisecond) != nil {
+			return fmt.Errorf("Placement does not offer %s: %w", a.ProviderName, ctx.Err())
+		}
+	}
 }
 
 // allocate does what Nova does before it creates requests: it has an instance,

@@ -20,6 +20,7 @@ func (s *injector) restoreBackup(ctx context.Context, f fault) error {
 	if err != nil {
 		return err
 	}
+	s.d.beginsLoss()
 	_ = clock.Sleep(ctx, f.amount) // what follows fails where ctx has ended
 
 	began := time.Now()

@@ -97,6 +97,8 @@ type work struct {
 	force           bool // detach: by force, as soon as its host is silent
 	used            bool // somebody uses it meanwhile, so nothing may be done on the host; cross: somebody holds and uses a handle all the time
 
+	lose bool // it begins when what is committed may be lost
+
 	clients [][]move // cross: the moves of each client
 
 	// For work on accelerator requests.
@@ -365,6 +367,9 @@ func (w work) String() string {
 	}
 	if w.used {
 		text += ", while in use"
+	}
+	if w.lose {
+		text += ", begun when it may be lost"
 	}
 	if w.async {
 		text += ", async"
