@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 )
 
@@ -123,15 +126,8 @@ func TestPowerCutKeepsTheNodeOff(t *testing.T) {
 // synced one of them. Only that one is left, also of a file that is open.
 func TestLosePower(t *testing.T) {
 	t.Parallel()
-	node := newNode("rack", NodeAgent, t.TempDir())
-	c := &Cluster{dir: Place(t), Nodes: []*Node{node}}
-	disk := c.disk(t, "rack", filepath.Join(c.dir, "disk"), 16<<20)
-	t.Cleanup(func() {
-		node.close()
-		for _, mounted := range c.Disks {
-			mounted.unmount(t)
-		}
-	})
+	c := diskless(t)
+	node, disk := c.Node("rack"), c.disk(t, "rack", filepath.Join(c.dir, "disk"), 16<<20)
 	if !c.LosesPower() {
 		t.Skip("only root can mount a disk that loses its power")
 	}
@@ -142,6 +138,7 @@ func TestLosePower(t *testing.T) {
 			`set -e; echo 1 >"$0"; sync "$0" "$(dirname "$0")"; echo 2 >"$1"; echo written; exec tail -f "$1"`, synced, cached)
 	}
 	go node.supervise(t.Context())
+	t.Cleanup(node.close)
 	node.Up()
 	Until(t, t.Context(), "written", func() error { return runsSince(node, "2\n") })
 
@@ -153,8 +150,114 @@ func TestLosePower(t *testing.T) {
 	text, err := os.ReadFile(synced)
 	require.NoError(t, err)
 	require.Equal(t, "1\n", string(text))
-	text, err = os.ReadFile(cached)
-	require.True(t, errors.Is(err, os.ErrNotExist) || err == nil && len(text) == 0, "%q (%v)", text, err)
+	_, err = os.Stat(cached)
+	require.ErrorIs(t, err, fs.ErrNotExist, "not even the name, which is in the file system's journal")
+}
+
+// TestPostgresLosesPower takes the power from PostgreSQL while clients write. It
+// starts again, and has what it has confirmed to them.
+func TestPostgresLosesPower(t *testing.T) {
+	t.Parallel()
+	const clients, times = 4, 25
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &Cluster{dir: Place(t), cancel: cancel}
+	t.Cleanup(func() { c.close(t) })
+	require.NoError(t, os.MkdirAll(c.logs(), 0o755))
+	c.startPostgres(ctx, t)
+	if !c.LosesPower() {
+		t.Skip("only root can mount a disk that loses its power")
+	}
+
+	require.NoError(t, c.onPrimary(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "CREATE TABLE written (client int, n int)")
+		return err
+	}))
+
+	var all sync.WaitGroup
+	var confirmed [clients]int
+	busy := make(chan struct{}, clients)
+	for client := range clients {
+		conn, err := pgx.Connect(ctx, c.records)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close(context.Background()) }) // the server has gone
+
+		all.Go(func() {
+			for n := 1; ; n++ {
+				if _, err := conn.Exec(ctx, "INSERT INTO written VALUES ($1, $2)", client, n); err != nil {
+					if n <= times {
+						t.Errorf("client %d after %d rows: %v", client, n-1, err)
+						busy <- struct{}{}
+					}
+					return
+				}
+				confirmed[client] = n
+				if n == times {
+					busy <- struct{}{}
+				}
+			}
+		})
+	}
+	for range clients {
+		<-busy
+	}
+
+	ran, err := c.LosePower("postgres")
+	require.NoError(t, err)
+	require.True(t, ran)
+	all.Wait()
+	c.Node("postgres").Up()
+
+	Until(t, t.Context(), "running again", func() error { _, err := c.now(t.Context()); return err })
+	for client, n := range confirmed {
+		require.NoError(t, c.onPrimary(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+			var found int
+			err := conn.QueryRow(ctx, "SELECT count(*) FROM written WHERE client = $1 AND n <= $2", client, n).Scan(&found)
+			require.Equal(t, n, found, "rows of client %d that are left of those that were confirmed", client)
+			return err
+		}))
+	}
+}
+
+// TestHealedDiskStaysHealed takes the power from a disk that was full. It has space
+// again, as before.
+func TestHealedDiskStaysHealed(t *testing.T) {
+	t.Parallel()
+	c := diskless(t)
+	dir := c.disk(t, "rack", filepath.Join(c.dir, "disk"), 16<<20)
+	if !c.LosesPower() {
+		t.Skip("only root can mount a disk that loses its power")
+	}
+
+	disk := c.Disks[0]
+	require.NoError(t, disk.Fill())
+	require.ErrorIs(t, os.WriteFile(filepath.Join(dir, "more"), make([]byte, 1), 0o600), syscall.ENOSPC)
+	require.NoError(t, disk.sync())
+	require.NoError(t, disk.Heal())
+
+	_, err := c.LosePower("rack")
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "more"), make([]byte, 1<<20), 0o600))
+}
+
+// TestFamilyOfNobody asks for the children of a node that does not run. The first
+// processes of a container have the parent 0, and are none of them.
+func TestFamilyOfNobody(t *testing.T) {
+	t.Parallel()
+	require.Empty(t, family(newNode("rack", NodeAgent, t.TempDir()).PID()))
+}
+
+// diskless returns a cluster with a node that does not run. The test's cleanup unmounts
+// the disks that it gets.
+func diskless(t *testing.T) *Cluster {
+	t.Helper()
+	node := newNode("rack", NodeAgent, t.TempDir())
+	c := &Cluster{dir: Place(t), Nodes: []*Node{node}}
+	t.Cleanup(func() {
+		for _, disk := range c.Disks {
+			disk.unmount(t)
+		}
+	})
+	return c
 }
 
 // runsSince returns an error unless the node runs and its log ends with this

@@ -138,9 +138,6 @@ func StartCluster(t testing.TB, options ClusterOptions) *Cluster {
 	ready, stop := context.WithTimeout(ctx, startLimit)
 	defer stop()
 	Until(t, ready, "ready", func() error { return c.Unready(ready) })
-	for _, disk := range c.Disks {
-		require.NoError(t, disk.sync()) // the files of the harness are there before a machine loses its power
-	}
 	return c
 }
 

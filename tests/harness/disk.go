@@ -246,14 +246,16 @@ func (d *Disk) Fill() error {
 	}
 }
 
-// Heal removes the file that Fill has written. It may be called without Fill.
+// Heal removes the file that Fill has written. It may be called without Fill. The
+// file does not come back when the disk loses its power.
 func (d *Disk) Heal() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := os.Remove(d.ballast()); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+	err := os.Remove(d.ballast())
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
 	}
-	return nil
+	return errors.Join(err, d.sync())
 }
 
 // ballast is the path of the file that fills the disk.

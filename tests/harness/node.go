@@ -442,9 +442,14 @@ func runProgram(path, log string, offset *time.Duration, env []string, args ...s
 	}, nil
 }
 
-// family returns the process ids of the children of a process. It does not
-// return their children.
+// family returns the process ids of the children of a process; none for 0, which
+// is that of a node that does not run, and in /proc the parent of the first
+// processes of a machine or a container. It does not return their children.
 func family(parent int) []int {
+	if parent == 0 {
+		return nil
+	}
+
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil

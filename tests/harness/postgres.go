@@ -49,6 +49,7 @@ func (c *Cluster) startPostgres(ctx context.Context, t testing.TB) {
 	require.NoError(t, os.WriteFile(p.hba(), []byte("local all,replication all peer map=cyborg\n"), 0o644))
 	require.NoError(t, os.Symlink(filepath.Join(p.dir, "postgres.log"), filepath.Join(disk, "postgres.log")))
 	p.node.Log = filepath.Join(disk, "postgres.log")
+	require.NoError(t, c.syncDisk("postgres")) // what others write there they sync themselves
 
 	// The first run makes the database, and tells where the socket is. It happens
 	// before the node is supervised.
