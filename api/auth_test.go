@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"testing"
@@ -9,7 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api"
 	"github.com/cyborg-project/cyborg/api/auth"
+	v1 "github.com/cyborg-project/cyborg/api/v1"
 )
 
 // Every route refuses callers without a credential and those whose role is too
@@ -42,11 +45,22 @@ func TestRoles(t *testing.T) {
 // Callers can ask who they are.
 func TestCaller(t *testing.T) {
 	t.Parallel()
-	h := setup(t, withTokens)
-	for role, token := range map[auth.Role]string{auth.Reader: readerToken, auth.Admin: adminToken} {
-		caller := as[map[string]string](h.as(token).do("GET", "/v1/caller", nil).expect(http.StatusOK))
-		require.Equal(t, string(role), caller["role"])
-		require.NotEmpty(t, caller["name"])
+	open := v1.Warning{Check: "grants", Found: "are off", Do: "Set them."}
+	h := setup(t, withTokens, func(c *api.Config) {
+		c.V1.Warnings = func(context.Context) []v1.Warning { return []v1.Warning{open} }
+	})
+	for role, token := range map[auth.Role]string{auth.Reader: readerToken, auth.Member: memberToken, auth.Admin: adminToken} {
+		caller := as[struct {
+			Name, Role string
+			Warnings   []v1.Warning
+		}](h.as(token).do("GET", "/v1/caller", nil).expect(http.StatusOK))
+		require.Equal(t, string(role), caller.Role)
+		require.NotEmpty(t, caller.Name)
+		if role == auth.Admin {
+			require.Equal(t, []v1.Warning{open}, caller.Warnings)
+		} else {
+			require.Empty(t, caller.Warnings, "what is open is for admins to know")
+		}
 	}
 }
 

@@ -792,6 +792,7 @@ func TestInstanceIsNotTold(t *testing.T) {
 		response, answer := h.send(http.MethodGet, agents.HostsPath+"h1", nil, agentapi.InstanceHeader, instance)
 		reply := accepted[agentapi.HostReply](h, response, answer)
 		require.Equal(t, instance != first.Instance, reply.OtherAgent)
+		require.True(t, reply.GrantsOff, "as is configured here")
 		require.Equal(t, []agentapi.DuplicateAgent{{Address: "127.0.0.1"}}, reply.DuplicateAgents)
 		told += string(answer)
 	}

@@ -32,6 +32,7 @@ func (e *endpoint) host(w http.ResponseWriter, r *http.Request) error {
 	asked := r.Header.Values(agentapi.InstanceHeader)
 	reply := agentapi.HostReply{
 		Address: found.Address, LastSeen: found.LastSeen, Silent: found.Silent,
+		GrantsOff:  e.config.GrantsValid == 0,
 		OtherAgent: len(asked) > 0 && found.Instance != "" && !slices.Contains(asked, found.Instance),
 	}
 	for _, duplicate := range found.DuplicateAgents {

@@ -10,6 +10,7 @@ package v1
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"time"
 
@@ -57,6 +58,9 @@ type Config struct {
 
 	// Invitation is what those are told who invite a host to enroll.
 	Invitation Invitation
+
+	// Warnings says what the server's set-up leaves open; nil for nothing.
+	Warnings func(ctx context.Context) []Warning
 }
 
 // withDefaults replaces the fields that are zero with their defaults.

@@ -145,6 +145,8 @@ type HostReply struct {
 	OtherAgent bool `json:"other_agent"`
 	// DuplicateAgents are where other agents run under the host's name.
 	DuplicateAgents []DuplicateAgent `json:"rivals,omitempty"`
+	// GrantsOff is set if the server has agents take steps that nobody has signed.
+	GrantsOff bool `json:"grants_off,omitempty"`
 }
 
 // DuplicateAgent is where an agent was heard that runs under the name of a host

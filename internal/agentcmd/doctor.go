@@ -245,7 +245,8 @@ func examineEndpoints(ctx context.Context, f *doctor.Findings, c *config.Config)
 	}
 }
 
-// examineName checks that no other agent reports under this host's name.
+// examineName checks that no other agent reports under this host's name, and what
+// the server has this one take.
 func examineName(ctx context.Context, f *doctor.Findings, c *config.Config, endpoint string, servers serverClient) {
 	const check = "name of the host"
 	own, err := agent.Instances(c.Agent.Root, c.Agent.StateDir)
@@ -268,6 +269,11 @@ func examineName(ctx context.Context, f *doctor.Findings, c *config.Config, endp
 		f.Fail(check, fmt.Sprintf("a second agent speaks for %s, and is refused: one at %s", c.Agent.Host, host.DuplicateAgents[0].Address), do)
 	default:
 		f.OKf(check, "nobody else speaks for %s", c.Agent.Host)
+	}
+
+	if err == nil && host.GrantsOff {
+		f.Warn("grants", "the server "+endpoint+" has this agent take steps that nobody has signed: who can write to Temporal can have it do anything",
+			"Set conductor.grants to required on all servers.")
 	}
 }
 

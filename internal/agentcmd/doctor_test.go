@@ -1,6 +1,9 @@
 package agentcmd
 
 import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +13,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/activities/agent/novaconf"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/doctor"
 )
 
@@ -36,6 +40,24 @@ func TestDoctorExaminesEachCertificateOnce(t *testing.T) {
 	require.Contains(t, foreign, "-> Give it a certificate of its own. ")
 	require.Contains(t, foreign, "warning  certificate for Temporal: ")
 	require.NotContains(t, foreign, "is good")
+}
+
+// TestDoctorWarnsWhereGrantsAreOff: the agent's doctor asks a server whether its
+// steps must be signed.
+func TestDoctorWarnsWhereGrantsAreOff(t *testing.T) {
+	t.Parallel()
+	for _, off := range []bool{true, false} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == hostsPath+"h1" {
+				_ = json.NewEncoder(w).Encode(agentapi.HostReply{GrantsOff: off})
+			}
+		}))
+		t.Cleanup(server.Close)
+
+		_, out, errOut := command(t, "agent: {host: h1, endpoints: [\""+server.URL+"\"]}\ntemporal: {address: \"127.0.0.1:1\"}", "doctor", "--state-dir", t.TempDir())
+		require.Contains(t, out, "nobody else speaks for h1", errOut)
+		require.Equal(t, off, strings.Contains(out, "warning  grants: the server "+server.URL+" has this agent take steps that nobody has signed"), out)
+	}
 }
 
 // TestDoctorChecksTheWhitelist: doctor says whether Cyborg's drop-in can be

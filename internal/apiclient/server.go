@@ -31,6 +31,15 @@ type Caller struct {
 	Name string    `json:"name"`
 	Role string    `json:"role"` // reader, member or admin
 	Time time.Time `json:"time"` // by the server's clock
+
+	Warnings []Warning `json:"warnings,omitempty"` // what the server's set-up leaves open; for admins
+}
+
+// Warning is one thing that a server's set-up leaves open, and its remedy.
+type Warning struct {
+	Check string `json:"check"` // what was looked at
+	Found string `json:"found"`
+	Do    string `json:"do"`
 }
 
 // Caller asks the API who this client is.

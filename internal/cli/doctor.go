@@ -103,6 +103,9 @@ func (s *shell) examine(ctx context.Context, f *doctor.Findings) {
 		f.Warn("token", "goes over the network without TLS", "Use https; what was sent may have been read.")
 	}
 
+	for _, warning := range caller.Warnings {
+		f.Warn(warning.Check, warning.Found, warning.Do)
+	}
 	examineServices(ctx, f, client, version.Release)
 	examineHosts(ctx, f, client, version.Release)
 	examineBackends(ctx, f, client)

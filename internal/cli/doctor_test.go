@@ -234,8 +234,15 @@ func TestDoctorFindings(t *testing.T) {
 				problem(w, http.StatusUnauthorized, cyborg.Errorf(cyborg.ErrUnauthenticated, "the request has no credential"))
 			})
 		}, "caller", doctor.Failed, "the request has no credential"},
-		"a slow clock":   {func(f *fakeAPI) { f.clock(-5 * time.Second) }, "clock of the server", doctor.Warning, "is behind this machine's by "},
-		"a wrong clock":  {func(f *fakeAPI) { f.clock(time.Hour) }, "clock of the server", doctor.Failed, "is ahead of this machine's by "},
+		"a slow clock":  {func(f *fakeAPI) { f.clock(-5 * time.Second) }, "clock of the server", doctor.Warning, "is behind this machine's by "},
+		"a wrong clock": {func(f *fakeAPI) { f.clock(time.Hour) }, "clock of the server", doctor.Failed, "is ahead of this machine's by "},
+		"something open": {func(f *fakeAPI) {
+			f.handles("GET /v1/caller", func(w http.ResponseWriter, _ *http.Request) {
+				answer(w, http.StatusOK, apiclient.Caller{
+					Name: "alice", Role: "admin", Time: time.Now(), Warnings: []apiclient.Warning{{Check: "grants", Found: "are off", Do: "Set them."}},
+				})
+			})
+		}, "grants", doctor.Warning, "are off"},
 		"no conductor":   {func(f *fakeAPI) { f.services(service("api", true)) }, "services", doctor.Failed, "no conductor lives"},
 		"a service gone": {func(f *fakeAPI) { f.services(service("api", true), service("conductor", true), service("api", false)) }, "services", doctor.Warning, "api on s1 (since 2026-01-31T12:00:00Z) disappeared without notice"},
 		"no steps": {func(f *fakeAPI) {

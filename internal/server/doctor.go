@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cyborg-project/cyborg"
+	v1 "github.com/cyborg-project/cyborg/api/v1"
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/doctor"
@@ -26,8 +27,13 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// databaseLimit bounds the examination of the database.
-const databaseLimit = 10 * time.Second
+const (
+	// databaseLimit bounds the examination of the database.
+	databaseLimit = 10 * time.Second
+	// warningsLimit bounds what a caller of the API waits for Temporal to say what it
+	// leaves open.
+	warningsLimit = 3 * time.Second
+)
 
 // doctorCommand returns the command that examines what a server needs, whether
 // a server runs or not. It changes nothing.
@@ -52,9 +58,7 @@ func doctorCommand() *cobra.Command {
 				Queue: workflows.ConductorQueue, IfUnserved: "Start a server with: cyborg server", IsAlive: alive,
 			})
 
-			if c.Conductor.Grants == config.GrantsOff {
-				f.Warn("grants", "agents take steps that nobody has signed: who can write to Temporal can have any host do anything", "Set conductor.grants to required.")
-			}
+			examineGrants(f, c)
 			examineListeners(cmd.Context(), f, c)
 			examineRevocations(f, c)
 			examineCloud(cmd.Context(), f, c)
@@ -90,6 +94,30 @@ func examineRevocations(f *doctor.Findings, c *config.Config) {
 		return
 	}
 	f.OKf(check, "are kept in %s, too", path)
+}
+
+// examineGrants says what is open while agents take steps that nobody has signed.
+func examineGrants(f *doctor.Findings, c *config.Config) {
+	if c.Conductor.Grants == config.GrantsOff {
+		f.Warn("grants", "agents take steps that nobody has signed: who can write to Temporal can have any host do anything", "Set conductor.grants to required.")
+	}
+}
+
+// warnings says what this server's set-up leaves open, for the doctor of the
+// command line, which does not see the set-up.
+func (s *server) warnings(ctx context.Context) []v1.Warning {
+	ctx, cancel := context.WithTimeout(ctx, warningsLimit)
+	defer cancel()
+
+	var f doctor.Findings
+	examineGrants(&f, s.config)
+	temporalclient.ExamineGuard(ctx, &f, s.Temporal, s.Namespace)
+
+	var warnings []v1.Warning
+	for _, finding := range f.All() {
+		warnings = append(warnings, v1.Warning{Check: finding.Check, Found: finding.Found, Do: finding.Do})
+	}
+	return warnings
 }
 
 // examineCloud logs in to Keystone as the server does, looks up the services

@@ -313,7 +313,7 @@ func (s *server) api() ([]Part, error) {
 		Operate: operate.Config{MaxInFlight: c.MaxInFlight},
 		V1: v1.Config{
 			SyncWait: c.SyncWait, BodyLimit: int64(c.BodyLimit), MaxStreams: c.MaxStreams, CensusWait: c.CensusWait,
-			RescueWithin: rescueWithin, Invitation: invitation(s.config),
+			RescueWithin: rescueWithin, Invitation: invitation(s.config), Warnings: s.warnings,
 		},
 		V2: v2.Config{
 			PublicEndpoint: c.PublicEndpoint, SyncWait: c.SyncWait, BodyLimit: int64(c.BodyLimit), BindTimeout: s.config.ARQs.BindTimeout,

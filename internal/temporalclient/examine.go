@@ -83,6 +83,7 @@ func Examine(ctx context.Context, f *doctor.Findings, c config.Temporal, want Ex
 		return
 	}
 
+	ExamineGuard(ctx, f, e.client, e.namespace)
 	if want.Attributes != nil {
 		e.attributes(ctx, want.Attributes)
 	}

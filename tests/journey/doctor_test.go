@@ -1,8 +1,10 @@
 package journey_test
 
 import (
+	"errors"
 	"os/exec"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,6 +40,13 @@ func TestDoctorReportsAnUnservedTaskQueue(t *testing.T) {
 		return healthy && served.MatchString(said)
 	}, 3*time.Minute, 100*time.Millisecond, "the doctor does not report that the queue is served")
 
+	said, _ := look()
+	require.NotContains(t, said, "authorization of Temporal", "this Temporal has Cyborg's guard")
+	require.NotContains(t, said, "grants")
+	env = append(env, "CYBORG_CONDUCTOR_GRANTS=off")
+	said, _ = look()
+	require.Contains(t, said, "warning  grants: agents take steps that nobody has signed")
+
 	for _, node := range c.Nodes {
 		if node.Kind == harness.NodeConductor || node.Kind == harness.NodeAPI {
 			code, err := node.Stop()
@@ -49,4 +58,34 @@ func TestDoctorReportsAnUnservedTaskQueue(t *testing.T) {
 	said, healthy := look()
 	require.True(t, healthy, said)
 	require.Regexp(t, `(?m)^warning +queue conductor: nobody serves it; conductor@\S+, who asked for work (\d+m)?\d+s ago, is gone$`, said)
+}
+
+// TestGrantsOffIsLoud: with conductor.grants off, each server says at its start
+// what that opens, each agent when it learns it, and the doctor as long as it is so.
+func TestGrantsOffIsLoud(t *testing.T) {
+	t.Parallel()
+	c := harness.StartCluster(t, harness.ClusterOptions{Hosts: []string{"h1"}, Park: "1xfpga", Env: []string{"CYBORG_CONDUCTOR_GRANTS=off"}})
+
+	for _, node := range c.Nodes {
+		says := map[harness.NodeKind]string{
+			harness.NodeConductor: "agents take whatever Temporal gives them, signed or not", harness.NodeAPI: "agents take whatever Temporal gives them, signed or not",
+			harness.NodeAgent: "the conductor has grants off; this agent does whatever Temporal tells it",
+		}[node.Kind]
+		if says != "" {
+			harness.Until(t, t.Context(), node.Name+" has said so", func() error {
+				if said := node.Said(1_000_000); !strings.Contains(said, says) {
+					return errors.New(said)
+				}
+				return nil
+			})
+			require.Regexp(t, `level=WARN .*`+regexp.QuoteMeta(says), node.Said(1_000_000))
+		}
+	}
+
+	doctor := exec.CommandContext(t.Context(), harness.Binary(t, "cyborg"), "doctor")
+	doctor.Env = harness.Environ(t.TempDir(), "CYBORG_URL="+c.API.URL())
+	said, err := doctor.CombinedOutput()
+	require.NoError(t, err, "%s", said)
+	require.Contains(t, string(said), "warning  grants: agents take steps that nobody has signed")
+	require.NotContains(t, string(said), "authorization of Temporal", "this Temporal has Cyborg's guard")
 }

@@ -302,6 +302,58 @@ func ofEnrollment() []mutant {
 	}
 }
 
+// ofWarnings are about what is said of a set-up that leaves something open.
+func ofWarnings() []mutant {
+	return []mutant{
+		{
+			breaks: "a server says at its start that grants are off", file: "internal/server/grants.go",
+			pkg: "internal/server", test: "TestStepsAreSignedWhileGrantsAreOff",
+			old: "config.GrantsOff {\n\t\ts.Log.Warn",
+			new: "\"\" {\n\t\ts.Log.Warn",
+		},
+		{
+			breaks: "an agent says that grants are off, also the first time", file: "workers/agent/reporter.go",
+			pkg: "workers/agent", test: "TestGrantsAreWhatTheLastServerSaid",
+			old: "case !told.Required && (before || first):",
+			new: "case !told.Required && before:",
+		},
+		{
+			breaks: "an agent's doctor can learn that grants are off", file: "api/agents/host.go",
+			pkg: "api/agents", test: "TestInstanceIsNotTold",
+			old: "e.config.GrantsValid == 0",
+			new: "e.config.GrantsValid < 0",
+		},
+		{
+			breaks: "an agent's doctor says that grants are off", file: "internal/agentcmd/doctor.go",
+			pkg: "internal/agentcmd", test: "TestDoctorWarnsWhereGrantsAreOff",
+			old: "if err == nil && host.GrantsOff {",
+			new: "if err != nil && host.GrantsOff {",
+		},
+		{
+			breaks: "what is open is for admins to know", file: "api/v1/caller.go", pkg: "api", test: "TestCaller",
+			old: "if caller.Role == auth.Admin &&",
+			new: "if caller.Role != \"\" &&",
+		},
+		{
+			breaks: "the doctor says what the server leaves open", file: "internal/cli/doctor.go", pkg: "internal/cli", test: "TestDoctorFindings",
+			old: "range caller.Warnings {",
+			new: "range caller.Warnings[:0] {",
+		},
+		{
+			breaks: "a Temporal that refuses in other words is not ours", file: "internal/temporalclient/guard.go",
+			pkg: "internal/temporalclient", test: "TestForeignTemporalIsWarnedOf",
+			old: "return strings.Contains(refused.Reason+refused.Message, refusedToAll), nil",
+			new: "return !strings.Contains(refused.Reason+refused.Message, refusedToAll+refusedToAll), nil",
+		},
+		{
+			breaks: "nothing is said of a Temporal that does not answer", file: "internal/temporalclient/guard.go",
+			pkg: "internal/temporalclient", test: "TestForeignTemporalIsWarnedOf",
+			old: "if err != nil || guarded {",
+			new: "if guarded {",
+		},
+	}
+}
+
 // ofWordsOfAgents are about what a host's certificate can say of itself to Temporal.
 func ofWordsOfAgents() []mutant {
 	const (

@@ -93,8 +93,10 @@ type reporter struct {
 
 	// mu guards what follows, which others read.
 	mu sync.Mutex
-	// grants is what the conductor has said last about who signs steps.
-	grants agentapi.Grants
+	// grants is what the conductor has said last about who signs steps, if it has
+	// said it.
+	grants     agentapi.Grants
+	grantsTold bool
 	// failure is why the last report was not acknowledged; nil where it was.
 	failure error
 }
@@ -365,12 +367,12 @@ func (r *reporter) takeGrants(told *agentapi.Grants) {
 	}
 
 	r.mu.Lock()
-	before := r.grants.Required
-	r.grants = *told
+	before, first := r.grants.Required, !r.grantsTold
+	r.grants, r.grantsTold = *told, true
 	r.mu.Unlock()
 	switch {
-	case before && !told.Required:
-		r.log.Warn("the conductor has turned grants off; this agent does whatever Temporal tells it")
+	case !told.Required && (before || first):
+		r.log.Warn("the conductor has grants off; this agent does whatever Temporal tells it", "hint", "Set conductor.grants to required on all servers.")
 	case !before && told.Required:
 		r.log.Info("this agent takes only signed steps")
 	}

@@ -52,6 +52,16 @@ func TestGrantsAreWhatTheLastServerSaid(t *testing.T) {
 	}
 	require.Equal(t, 1, strings.Count(said.String(), "grants off"), &said)
 
+	// An agent that has never heard of grants that are required says it, too.
+	said.Reset()
+	fresh := &reporter{log: r.log}
+	fresh.takeGrants(nil)
+	require.Empty(t, said.String())
+	for range 2 {
+		fresh.takeGrants(&agentapi.Grants{})
+	}
+	require.Equal(t, 1, strings.Count(said.String(), "level=WARN msg=\"the conductor has grants off; this agent does whatever Temporal tells it\""), &said)
+
 	r.takeGrants(&required)
 	require.Equal(t, required, r.Grants())
 	require.Contains(t, said.String(), "only signed steps")

@@ -27,6 +27,7 @@ import (
 	"github.com/cyborg-project/cyborg/deploy/standalone/engine"
 	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/pki"
+	"github.com/cyborg-project/cyborg/internal/temporalclient"
 )
 
 // conductorQueue is the queue of the servers' workflows.
@@ -336,4 +337,29 @@ func TestGuardedEngineNeedsACertificate(t *testing.T) {
 		require.Eventually(t, func() bool { return engine.RefusedConnections.Has(said) }, time.Minute, 10*time.Millisecond, said)
 		c.Close()
 	}
+}
+
+// TestWhetherATemporalIsGuarded: the doctors know this Temporal from one without
+// its guard, whoever asks.
+func TestWhetherATemporalIsGuarded(t *testing.T) {
+	t.Parallel()
+	g := startGuarded(t)
+	for role, name := range map[identity.Role]string{identity.Host: "h1", identity.Server: "s1", identity.Admin: "ann", identity.Reader: "rob"} {
+		guarded, err := temporalclient.Guarded(t.Context(), g.as(t, role, name), g.Namespace())
+		require.NoError(t, err)
+		require.True(t, guarded, role)
+	}
+
+	_, plain := database(t)
+	address, stop, err := engine.StartWithoutAuth(t.Context(), config(t, plain))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, stop()) })
+	anybody, err := client.NewLazyClient(client.Options{
+		HostPort: address, Namespace: engine.DefaultNamespace, Logger: sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
+	})
+	require.NoError(t, err)
+	t.Cleanup(anybody.Close)
+	guarded, err := temporalclient.Guarded(t.Context(), anybody, engine.DefaultNamespace)
+	require.NoError(t, err)
+	require.False(t, guarded)
 }
