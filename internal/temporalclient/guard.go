@@ -19,8 +19,8 @@ const refusedToAll = "may not call ListWorkflowRules: nobody may"
 // Guarded reports whether a Temporal refuses what Cyborg's guard refuses, so that
 // what runs there are Cyborg's servers and hosts, each as itself. It asks for the
 // workflow rules of the namespace, which the guard refuses to everybody, in words
-// of its own; without it they are listed, or there are none. The error is one of
-// the connection.
+// of its own; without it they are listed, or there are none. An error means that it cannot
+// be told now.
 func Guarded(ctx context.Context, c client.Client, namespace string) (bool, error) {
 	_, err := c.WorkflowService().ListWorkflowRules(ctx, &workflowservice.ListWorkflowRulesRequest{Namespace: namespace})
 
@@ -28,10 +28,11 @@ func Guarded(ctx context.Context, c client.Client, namespace string) (bool, erro
 		away    *serviceerror.Unavailable
 		late    *serviceerror.DeadlineExceeded
 		busy    *serviceerror.ResourceExhausted
+		missing *serviceerror.NamespaceNotFound
 		refused *serviceerror.PermissionDenied
 	)
 	switch {
-	case errors.As(err, &away), errors.As(err, &late), errors.As(err, &busy), ctx.Err() != nil:
+	case errors.As(err, &away), errors.As(err, &late), errors.As(err, &busy), errors.As(err, &missing), ctx.Err() != nil:
 		return false, err
 	case errors.As(err, &refused):
 		return strings.Contains(refused.Reason+refused.Message, refusedToAll), nil

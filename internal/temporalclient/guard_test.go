@@ -57,6 +57,7 @@ func TestForeignTemporalIsWarnedOf(t *testing.T) {
 		"with another's":      {serviceerror.NewPermissionDenied("Request unauthorized.", "not in this namespace"), true},
 		"with Cyborg's guard": {serviceerror.NewPermissionDenied("Request unauthorized.", "spiffe://lab/server/s1 may not call ListWorkflowRules: nobody may"), false},
 		"one that is away":    {serviceerror.NewUnavailable("soon"), false},
+		"without a namespace": {serviceerror.NewNamespaceNotFound("cyborg"), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

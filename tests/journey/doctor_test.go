@@ -82,10 +82,16 @@ func TestGrantsOffIsLoud(t *testing.T) {
 		}
 	}
 
-	doctor := exec.CommandContext(t.Context(), harness.Binary(t, "cyborg"), "doctor")
-	doctor.Env = harness.Environ(t.TempDir(), "CYBORG_URL="+c.API.URL())
-	said, err := doctor.CombinedOutput()
-	require.NoError(t, err, "%s", said)
-	require.Contains(t, string(said), "warning  grants: agents take steps that nobody has signed")
-	require.NotContains(t, string(said), "authorization of Temporal", "this Temporal has Cyborg's guard")
+	home := t.TempDir()
+	harness.Until(t, t.Context(), "healthy", func() error { // a cluster is ready before Temporal has its namespace
+		doctor := exec.CommandContext(t.Context(), harness.Binary(t, "cyborg"), "doctor")
+		doctor.Env = harness.Environ(home, "CYBORG_URL="+c.API.URL())
+		said, err := doctor.CombinedOutput()
+		require.Contains(t, string(said), "warning  grants: agents take steps that nobody has signed")
+		require.NotContains(t, string(said), "authorization of Temporal", "this Temporal has Cyborg's guard")
+		if err != nil {
+			return errors.New(string(said))
+		}
+		return nil
+	})
 }
