@@ -1,16 +1,20 @@
 package api_test
 
 import (
+	"log/slog"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api"
 	v1 "github.com/cyborg-project/cyborg/api/v1"
+	"github.com/cyborg-project/cyborg/db"
 )
 
 // Only an admin invites a host, which need not be known. Each time there is another
@@ -99,4 +103,62 @@ func TestRevokeHost(t *testing.T) {
 	ada.do("POST", "/v1/hosts/h1/revoke", nil).expect(http.StatusNoContent)
 	require.GreaterOrEqual(t, revoked()["h1"], number)
 	require.Error(t, h.store.CheckHostIdentity(t.Context(), "h1", number))
+}
+
+// TestInvitationIsGoodFor15Minutes: a token is taken 14 minutes and 59 seconds
+// after it was made, and not after 15 minutes, by the database's clock: the clock
+// of whoever asks stands still, and this one is set.
+func TestInvitationIsGoodFor15Minutes(t *testing.T) {
+	t.Parallel()
+	h := setup(t, withTokens, func(config *api.Config) {
+		config.V1.Invitation.Pin = func() (string, error) { return "sha256:00", nil }
+	})
+
+	pool, err := pgxpool.New(t.Context(), h.url)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	now := func() (at time.Time) {
+		require.NoError(t, pool.QueryRow(t.Context(), "SELECT clock_timestamp()").Scan(&at))
+		return at
+	}
+
+	invited := func(host string) (token string, made, ends time.Time) {
+		before := now()
+		answer := as[struct {
+			Token     string    `json:"token"`
+			ExpiresAt time.Time `json:"expires_at"`
+		}](h.as(adminToken).do("POST", "/v1/hosts/"+host+"/enroll", nil).expect(http.StatusOK))
+
+		made = answer.ExpiresAt.Add(-15 * time.Minute)
+		require.False(t, made.Before(before.Truncate(time.Microsecond)), "it ends too early")
+		require.False(t, made.After(now()), "it ends too late")
+		return answer.Token, made, answer.ExpiresAt
+	}
+
+	// A function of this name hides the clock from the sessions that look here first.
+	_, err = pool.Exec(t.Context(), `
+		CREATE TABLE database_clock (at timestamptz NOT NULL);
+		INSERT INTO database_clock VALUES (now());
+		CREATE FUNCTION clock_timestamp() RETURNS timestamptz VOLATILE LANGUAGE sql AS 'SELECT at FROM public.database_clock'`)
+	require.NoError(t, err)
+	address, err := url.Parse(h.url)
+	require.NoError(t, err)
+	query := address.Query()
+	query.Set("search_path", "public,pg_catalog")
+	address.RawQuery = query.Encode()
+
+	set, err := db.Open(t.Context(), address.String(), defaults(), slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	t.Cleanup(set.Close)
+	enroll := func(host, token string, at time.Time) error {
+		_, err := pool.Exec(t.Context(), "UPDATE database_clock SET at = $1", at)
+		require.NoError(t, err)
+		_, err = set.EnrollHost(t.Context(), host, token)
+		return err
+	}
+
+	token, made, ends := invited("h1")
+	require.Equal(t, cyborg.ErrUnauthenticated, cyborg.ErrorKindOf(enroll("h1", token, made.Add(24*time.Hour))))
+	require.Equal(t, cyborg.ErrUnauthenticated, cyborg.ErrorKindOf(enroll("h1", token, ends)))
+	require.NoError(t, enroll("h1", token, made.Add(14*time.Minute+59*time.Second)))
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/pki"
+	"github.com/cyborg-project/cyborg/internal/revocation"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -38,10 +39,14 @@ type doors struct {
 	dir       string
 	serving   pki.Files
 	revoked   atomic.Value // the error for every certificate, if there is one
+	list      *revocation.List
 }
 
 // refuse is what the listener and the endpoint ask.
-func (d *doors) refuse(*x509.Certificate) error {
+func (d *doors) refuse(shown *x509.Certificate) error {
+	if d.list != nil {
+		return d.list.Check(shown)
+	}
 	err, _ := d.revoked.Load().(*cyborg.Error)
 	if err == nil {
 		return nil
@@ -539,4 +544,38 @@ func TestRevokedIsOut(t *testing.T) {
 	require.NoError(t, err)
 	response, body = renewing.post(agentapi.RenewPath, agentapi.RenewRequest{Request: request})
 	d.refused(cyborg.ErrForbidden, response, body)
+}
+
+// TestOneLookIsEnoughForARevokedHost: a server's next look at the records shuts a
+// revoked host out, also where its connection is open. The server looks every
+// second; nothing else has to happen.
+func TestOneLookIsEnoughForARevokedHost(t *testing.T) {
+	t.Parallel()
+	d := openDoors(t)
+	d.list = revocation.New(identity.DefaultTrustDomain)
+	look := func() { require.NoError(t, d.list.Load(t.Context(), d.store.RevokedHosts)) }
+	look()
+
+	d.invite("h1", "token")
+	number, err := d.store.EnrollHost(t.Context(), "h1", "token")
+	require.NoError(t, err)
+	files := d.certificate(d.authority, pki.Leaf{Identity: who(identity.Host, "h1"), Enrollment: number})
+	open, _ := d.holding(files)
+	other, _ := d.holding(d.certificate(d.authority, pki.Leaf{Identity: who(identity.Host, "h2"), Enrollment: 1}))
+
+	heard := func(agent *harness, host string) bool {
+		response, body := agent.post(agents.HeartbeatsPath, heartbeatOf(host))
+		require.Contains(t, []int{http.StatusOK, http.StatusForbidden}, response.StatusCode, "%s", body)
+		return response.StatusCode == http.StatusOK
+	}
+	require.True(t, heard(open, "h1"))
+	require.NoError(t, d.store.RevokeHost(t.Context(), "h1", "stolen", cyborg.Actor{Name: "ada"}))
+	require.True(t, heard(open, "h1"), "no server has looked")
+
+	look()
+	require.False(t, heard(open, "h1"), "on the connection that was open")
+	fresh, _ := d.holding(files)
+	_, err = fresh.client.Get(d.server.URL + agents.HealthPath)
+	require.Error(t, err, "on a new one")
+	require.True(t, heard(other, "h2"))
 }

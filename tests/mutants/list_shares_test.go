@@ -90,5 +90,20 @@ func ofShares() []mutant {
 			old: "e.images.begin(w, op.Host)",
 			new: "e.images.begin(w, r.RemoteAddr+r.Header.Get(\"Date\"))",
 		},
+		{
+			breaks: "a token ends by the database's clock", file: "db/internal/inventory/identities.go", pkg: "api", test: "TestInvitationIsGoodFor15Minutes",
+			old: "AND token_expires_at > clock_timestamp() RETURNING",
+			new: "AND token_expires_at > now() RETURNING",
+		},
+		{
+			breaks: "a token is good for no more than 15 minutes", file: "api/v1/enroll.go", pkg: "api", test: "TestInvitationIsGoodFor15Minutes",
+			old: "InviteHost(r.Context(), host, token, invitedFor, actor(r))",
+			new: "InviteHost(r.Context(), host, token, invitedFor+1e9, actor(r))",
+		},
+		{
+			breaks: "a revoked host is out on the connection that it has", file: agents + "enroll.go", pkg: "api/agents", test: "TestOneLookIsEnoughForARevokedHost",
+			old: "if verified && e.config.Refuse != nil {",
+			new: "if verified && e.config.Refuse == nil {",
+		},
 	}
 }
