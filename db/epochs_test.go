@@ -351,7 +351,7 @@ func TestFeedOfADatabaseThatWasRestoredBeforeTheMigration(t *testing.T) {
 	r.exec(t, "DELETE FROM goose_db_version WHERE version_id >= 9")
 	r.exec(t, `
 		DROP TRIGGER number_transaction ON events; ALTER TABLE events ALTER transaction SET DEFAULT pg_current_xact_id();
-		DROP FUNCTION number_transaction, begin_feed_epoch, feed_base, unreadable_from; DROP TABLE feed_epochs;
+		DROP FUNCTION number_transaction, begin_feed_epoch, feed_base, unreadable_from, begin_epoch; DROP TABLE feed_epochs;
 		DROP TABLE host_identities, forgotten_handles; DROP FUNCTION host_identities_changed;
 		DROP FUNCTION journals_lost; ALTER TABLE hosts DROP COLUMN journal_opening, DROP COLUMN journal_writes, DROP COLUMN uptime; DROP TABLE grant_keys;
 		DROP FUNCTION epoch_in_force, unheard_for; ALTER TABLE hosts DROP COLUMN heard_epoch;

@@ -835,6 +835,19 @@ BEGIN
     RETURN NULL;
 END $function$;
 
+CREATE OR REPLACE FUNCTION begin_epoch()
+ RETURNS integer
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO '$user', 'public'
+AS $function$
+BEGIN
+    LOCK TABLE feed_epochs IN EXCLUSIVE MODE;
+    LOCK TABLE events IN SHARE MODE;
+    PERFORM begin_feed_epoch();
+    RETURN (SELECT max(epoch) FROM feed_epochs);
+END $function$;
+
 CREATE OR REPLACE FUNCTION begin_feed_epoch()
  RETURNS bigint
  LANGUAGE sql

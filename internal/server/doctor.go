@@ -38,7 +38,7 @@ const (
 // doctorCommand returns the command that examines what a server needs, whether
 // a server runs or not. It changes nothing.
 func doctorCommand() *cobra.Command {
-	return doctor.Command("Check a server's set-up on its own machine, and say what to do",
+	cmd := doctor.Command("Check a server's set-up on its own machine, and say what to do",
 		"Looks, with the server's configuration, at what a server stands on, whether one runs or not: the configuration, the\n"+
 			"database, Temporal, certificates and ports. It changes nothing.",
 		func(cmd *cobra.Command, f *doctor.Findings) {
@@ -67,6 +67,8 @@ func doctorCommand() *cobra.Command {
 				f.Error("policy", err, "Correct policy.file.")
 			}
 		})
+	cmd.AddCommand(afterRestoreCommand())
+	return cmd
 }
 
 // examineRevocations examines the file that keeps what was revoked. Nothing is said

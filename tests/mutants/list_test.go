@@ -843,6 +843,18 @@ func ofFeed() []mutant {
 			new: "(true OR ",
 		},
 		{
+			breaks: "an epoch that is begun by hand waits for those that have written before", file: "db/migrations/00020_begin_epoch.sql", pkg: pkg,
+			test: "TestAnEpochBeginsWhileOthersWrite",
+			old:  "    LOCK TABLE events IN SHARE MODE;\n",
+			new:  "",
+		},
+		{
+			breaks: "after a restore that nothing tells, an epoch can be begun by hand", file: "db/migrations/00020_begin_epoch.sql", pkg: pkg,
+			test: "TestARestoreThatNothingTells",
+			old:  "PERFORM begin_feed_epoch();",
+			new:  "PERFORM feed_base();",
+		},
+		{
 			breaks: "a copy of the database is noticed", file: epochs, pkg: pkg, test: "TestFeedSurvivesARestoreIntoTheSameServer",
 			old: " AND relation = tableoid THEN base END\n        FROM",
 			new: " THEN base END\n        FROM",
