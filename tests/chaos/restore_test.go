@@ -73,7 +73,9 @@ func (s *injector) backUp(ctx context.Context, f fault) (backup, error) {
 		return runbook.Follow(ctx, &s.c.System, dir, "pg_dump")
 	})
 	return backup{began, servers, func(ctx context.Context) error {
-		return again(ctx, func() error { return runbook.Follow(ctx, &s.c.System, dir, "psql", "pg_restore", "cyborg migrate") })
+		return again(ctx, func() error {
+			return runbook.Follow(ctx, &s.c.System, dir, `psql "$CYBORG_DATABASE_URL" --quiet`, "pg_restore", "cyborg migrate", "cyborg server doctor after-restore")
+		})
 	}}, err
 }
 

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/cyborg-project/cyborg/internal/clock"
 )
 
@@ -75,4 +77,60 @@ func (b *Backup) Restore() (killed bool, err error) {
 	})
 	p.node.Up()
 	return killed, err
+}
+
+// PostgresData returns the directory of PostgreSQL's data.
+func (c *Cluster) PostgresData() string {
+	c.postgres.mu.Lock()
+	defer c.postgres.mu.Unlock()
+	return filepath.Join(c.postgres.dir, "data")
+}
+
+// PostgresDir makes a directory on PostgreSQL's disk in which that can write.
+func (c *Cluster) PostgresDir(name string) (string, error) {
+	dir := filepath.Join(c.postgres.disk, name)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", err
+	}
+	return dir, ownLike(dir, c.PostgresData())
+}
+
+// Recover stops PostgreSQL in order, has put bring other data into the place of
+// its data, and returns when it has recovered and can be written. What works on
+// the data must not run meanwhile.
+func (c *Cluster) Recover(ctx context.Context, put func(data string) error) error {
+	data := c.PostgresData()
+	var owner syscall.Stat_t
+	if err := syscall.Stat(data, &owner); err != nil {
+		return err
+	}
+
+	release, code, err := c.postgres.node.Hold()
+	if err == nil && code != 0 {
+		err = fmt.Errorf("PostgreSQL has ended with code %d", code)
+	}
+	if err == nil {
+		err = put(data)
+	}
+	if err == nil {
+		err = own(data, owner)
+	}
+	release()
+	c.postgres.node.Up()
+	if err != nil {
+		return err
+	}
+
+	for {
+		recovers := true
+		err := c.onPrimary(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+			return conn.QueryRow(ctx, "SELECT pg_is_in_recovery()").Scan(&recovers)
+		})
+		if !recovers {
+			return nil
+		}
+		if clock.Sleep(ctx, 100*time.Millisecond) != nil {
+			return fmt.Errorf("PostgreSQL has not recovered: %w", errors.Join(err, ctx.Err()))
+		}
+	}
 }

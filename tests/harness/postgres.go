@@ -191,6 +191,11 @@ func ownLike(dir, other string) error {
 	if err := syscall.Stat(other, &owner); err != nil {
 		return err
 	}
+	return own(dir, owner)
+}
+
+// own gives a directory and all in it to the owner of something.
+func own(dir string, owner syscall.Stat_t) error {
 	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		return errors.Join(err, os.Lchown(path, int(owner.Uid), int(owner.Gid))) //nolint:gosec // a directory of this test
 	})

@@ -3,6 +3,8 @@ package journey_test
 import (
 	"context"
 	"errors"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -86,7 +88,7 @@ func TestRestoreOfABackup(t *testing.T) {
 		_, err := c.Node(name).Stop()
 		require.NoError(t, err)
 	}
-	fromRunbook(t, &c.System, dir, "psql", "pg_restore", "cyborg migrate")
+	fromRunbook(t, &c.System, dir, `psql "$CYBORG_DATABASE_URL" --quiet`, "pg_restore", "cyborg migrate", "cyborg server doctor after-restore")
 	latency(0)
 	for _, name := range servers {
 		c.Node(name).Up()
@@ -131,6 +133,104 @@ func TestRestoreOfABackup(t *testing.T) {
 	for event, err := range c.API.Events(ctx, apiclient.EventFilter{}, at.String(), nil) {
 		require.NoError(t, err)
 		require.Positive(t, event.Cursor.Compare(at))
+		if event.Axis == cyborg.AxisHolder && event.To == "" {
+			require.Equal(t, detached.UUID.String(), event.Subject.ID)
+			break
+		}
+	}
+}
+
+// TestRestoreToAPointInTime has PostgreSQL archive its WAL, backs it up and
+// restores all its databases to a moment, as docs/operations.md says. What was done
+// after that moment is lost, to Temporal as well; agents and cards are told by
+// Reconcile, and a reader where to go on.
+func TestRestoreToAPointInTime(t *testing.T) {
+	t.Parallel()
+	c := harness.StartCluster(t, harness.ClusterOptions{Hosts: []string{"h1"}, Park: "2xfpga", Env: shortWaits()})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	sound := func() { t.Helper(); harness.Until(t, ctx, "sound", func() error { return c.Unsound(ctx) }) }
+	ready := func() { t.Helper(); harness.Until(t, ctx, "ready", func() error { return c.Unready(ctx) }) }
+	last := func() (cursor cyborg.Cursor, now time.Time) {
+		t.Helper()
+		store := c.Store(t)
+		defer store.Close()
+		cursor, err := store.LastCursor(ctx)
+		require.NoError(t, err)
+		now, err = store.Now(ctx)
+		require.NoError(t, err)
+		return cursor, now
+	}
+
+	archive, err := c.PostgresDir("archive")
+	require.NoError(t, err)
+	runbook, err := harness.ReadRunbook(t)
+	require.NoError(t, err)
+	dir, base := t.TempDir(), filepath.Join(archive, "base")
+	runbook = runbook.With("WAL_ARCHIVE="+archive, "BASE_BACKUP="+base, "PGDATA="+c.PostgresData())
+	require.NoError(t, runbook.Follow(ctx, &c.System, dir, `psql "$CYBORG_DATABASE_URL" --command="ALTER SYSTEM`))
+	_, err = c.Node("postgres").Stop()
+	require.NoError(t, err)
+	c.Node("postgres").Up()
+	ready()
+	require.NoError(t, runbook.Follow(ctx, &c.System, dir, "pg_basebackup"))
+
+	cards := c.Accelerators(t)
+	detached, attached := cards[0], cards[1]
+	for _, a := range cards {
+		harness.Until(t, ctx, "made ready", func() error {
+			_, err := c.API.MakeReady(ctx, a.UUID)
+			if kind := cyborg.ErrorKindOf(err); kind == cyborg.ErrChanged || kind == cyborg.ErrClaimed {
+				return nil // an earlier try is recorded
+			}
+			return err
+		})
+	}
+	sound()
+	_, err = c.API.Attach(ctx, detached.UUID, cyborg.Holder{})
+	require.NoError(t, err)
+	sound()
+	at, moment := last()
+
+	_, err = c.API.Detach(ctx, detached.UUID, cyborg.Holder{})
+	require.NoError(t, err)
+	_, err = c.API.Attach(ctx, attached.UUID, cyborg.Holder{})
+	require.NoError(t, err)
+	sound()
+	lost, _ := last()
+
+	down := []string{"api1", "api2", "conductor1", "conductor2", "temporal"}
+	for _, name := range down {
+		_, err := c.Node(name).Stop()
+		require.NoError(t, err)
+	}
+	runbook = runbook.With("RECOVER_TO=" + moment.UTC().Format("2006-01-02 15:04:05.999999-07:00"))
+	require.NoError(t, c.Recover(ctx, func(string) error {
+		return runbook.Follow(ctx, &c.System, dir, `mv "$PGDATA"`, `printf "%s = '%s'\n"`)
+	}))
+	for _, name := range slices.Backward(down) {
+		c.Node(name).Up()
+	}
+	ready()
+
+	sound() // the cards, too
+	now, _, err := c.API.Accelerator(ctx, detached.UUID)
+	require.NoError(t, err)
+	require.Len(t, now.Holders, 1)
+	now, _, err = c.API.Accelerator(ctx, attached.UUID)
+	require.NoError(t, err)
+	require.Empty(t, now.Holders)
+
+	for _, err := range c.API.Events(ctx, apiclient.EventFilter{}, lost.String(), nil) {
+		require.Equal(t, cyborg.ErrGone, cyborg.ErrorKindOf(err))
+		after := cyborg.AsError(err).After
+		require.GreaterOrEqual(t, after.Compare(at), 0)
+		at = after
+	}
+	_, err = c.API.Detach(ctx, detached.UUID, cyborg.Holder{})
+	require.NoError(t, err)
+	for event, err := range c.API.Events(ctx, apiclient.EventFilter{}, at.String(), nil) {
+		require.NoError(t, err)
 		if event.Axis == cyborg.AxisHolder && event.To == "" {
 			require.Equal(t, detached.UUID.String(), event.Subject.ID)
 			break
