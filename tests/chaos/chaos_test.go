@@ -341,6 +341,9 @@ func (r *trial) check(ctx context.Context) error {
 		return err
 	}
 
+	if err := r.checker.checkJournals(events, r.injector.injected); err != nil {
+		return err
+	}
 	if err := r.checker.answers(ctx, r.driver.remembered(), events, r.injector.losses); err != nil {
 		return err
 	}

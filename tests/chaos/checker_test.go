@@ -40,6 +40,9 @@ type checker struct {
 	cloud    *cloud
 	foreign  map[uuid.UUID]bool // providers to which others have added something
 	told     map[uuid.UUID]bool // operations that need an operator and were logged
+
+	judged       map[cyborg.Cursor]bool // events of lost journals that were judged
+	before, last int                    // how many faults there were before the last round, and with it
 }
 
 // rest waits until nothing is under way and everything agrees. When it takes

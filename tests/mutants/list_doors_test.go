@@ -128,8 +128,8 @@ func ofEnrollment() []mutant {
 		},
 		{
 			breaks: "a token is good once", file: identities, pkg: pkg, test: "TestTokens",
-			old: "SET state = 'enrolled', token_hash = NULL, token_expires_at = NULL, enrollment = enrollment + 1",
-			new: "SET enrollment = enrollment + 1",
+			old: "SET state = 'enrolled', token_hash = NULL, token_expires_at = NULL, enrollment = ",
+			new: "SET enrollment = ",
 		},
 		{
 			breaks: "a token ends", file: identities, pkg: pkg, test: "TestTokens",
