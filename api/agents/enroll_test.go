@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
@@ -552,8 +553,8 @@ func TestRevokedIsOut(t *testing.T) {
 func TestOneLookIsEnoughForARevokedHost(t *testing.T) {
 	t.Parallel()
 	d := openDoors(t)
-	d.list = revocation.New(identity.DefaultTrustDomain)
-	look := func() { require.NoError(t, d.list.Load(t.Context(), d.store.RevokedHosts)) }
+	d.list = revocation.New(identity.DefaultTrustDomain, "", slog.New(slog.DiscardHandler))
+	look := func() { require.NoError(t, d.list.Load(t.Context(), d.store)) }
 	look()
 
 	d.invite("h1", "token")
