@@ -170,7 +170,7 @@ func everyRow(ctx context.Context, t *testing.T, server *url.URL) string {
 		one.Path = "/" + database
 		c, err := pgx.Connect(ctx, one.String())
 		require.NoError(t, err)
-		defer c.Close(ctx) //nolint:errcheck // it was only read
+		defer c.Close(ctx)
 
 		rows, err := c.Query(ctx, sql)
 		require.NoError(t, err)

@@ -56,7 +56,7 @@ func TestAnotherUserOfTheMachine(t *testing.T) {
 		info, err := os.Stat(dir)
 		require.NoError(t, err)
 		if info.Mode().Perm()&0o001 == 0 {
-			require.NoError(t, os.Chmod(dir, info.Mode().Perm()|0o001)) //nolint:gosec // it is a directory of this test
+			require.NoError(t, os.Chmod(dir, info.Mode().Perm()|0o001))
 		}
 	}
 

@@ -11,7 +11,14 @@
 // The standalone's engine uses the package. Whoever runs a Temporal server of
 // their own can compile it into that one: its listener must demand and verify
 // client certificates (RequireAndVerifyClientCert), and the options of Guard go
-// into temporal.NewServer. What stays open then is what runs inside that
+// into temporal.NewServer. testdata/server/main.go is such a server. The module of
+// yours takes the versions of deploy/standalone/go.mod, and Cyborg from a checkout:
+//
+//	require github.com/cyborg-project/cyborg/deploy/standalone v0.0.0
+//	replace github.com/cyborg-project/cyborg => CHECKOUT
+//	replace github.com/cyborg-project/cyborg/deploy/standalone => CHECKOUT/deploy/standalone
+//
+// What stays open then is what runs inside that
 // server, and its database: who writes there writes what every host believes.
 //
 // Of Cyborg it imports internal/identity and the root package, never the engine.
