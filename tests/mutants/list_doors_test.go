@@ -315,7 +315,7 @@ func ofWarnings() []mutant {
 			breaks: "an agent says that grants are off, also the first time", file: "workers/agent/reporter.go",
 			pkg: "workers/agent", test: "TestGrantsAreWhatTheLastServerSaid",
 			old: "case !told.Required && (before || first):",
-			new: "case !told.Required && before:",
+			new: "case !told.Required && before && !first:",
 		},
 		{
 			breaks: "an agent's doctor can learn that grants are off", file: "api/agents/host.go",
@@ -349,7 +349,7 @@ func ofWarnings() []mutant {
 			breaks: "nothing is said of a Temporal that does not answer", file: "internal/temporalclient/guard.go",
 			pkg: "internal/temporalclient", test: "TestForeignTemporalIsWarnedOf",
 			old: "if err != nil || guarded {",
-			new: "if guarded {",
+			new: "if err == nil && guarded {",
 		},
 	}
 }
