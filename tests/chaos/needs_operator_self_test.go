@@ -70,4 +70,9 @@ func TestNeedsOperatorNeedsAFault(t *testing.T) {
 	require.NoError(t, unexplained([]injection{back}, program))
 	require.Error(t, unexplained([]injection{back}, op))
 	require.Error(t, unexplained([]injection{other, early, after}, program))
+
+	// So it is with a second agent, whose journal is another one.
+	require.NoError(t, unexplained([]injection{injected(second, "rack1", 110, 111)}, program))
+	require.Error(t, unexplained([]injection{injected(second, "rack2", 110, 111)}, program))
+	require.Error(t, unexplained([]injection{injected(second, "rack1", 110, 111)}, op))
 }

@@ -112,12 +112,13 @@ func later(x, y time.Time) time.Time {
 }
 
 // lostImages reports whether the host of an operation that loads an image lost its
-// images while it ran: with the older state directory come older images, so that
-// the one of before cannot be loaded again.
+// images while it ran, so that the one of before cannot be loaded again: with the
+// older state directory come older images, and a second agent has none, nor has the
+// first one when it comes back, because it forgets its journal.
 func lostImages(injected []injection, op ended) bool {
 	loads := []cyborg.OperationKind{cyborg.OperationProgram, cyborg.OperationBind, cyborg.OperationRescue}
 	return slices.Contains(loads, op.kind) && slices.ContainsFunc(injected, func(i injection) bool {
-		return i.faultKind == old && i.target == op.host && i.began.Before(op.over) && i.ended.After(op.began)
+		return i.replacesJournal(op.host) && i.began.Before(op.over) && i.ended.After(op.began)
 	})
 }
 
