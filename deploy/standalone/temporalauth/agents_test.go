@@ -35,7 +35,7 @@ func TestHostsAreTheirAgents(t *testing.T) {
 		r := &workflowservice.PollActivityTaskQueueRequest{
 			Namespace: "cyborg", TaskQueue: &taskqueuepb.TaskQueue{Name: "agent.h1", Kind: enumspb.TASK_QUEUE_KIND_NORMAL}, Identity: "agent@h1/boot",
 			WorkerInstanceKey: "k", WorkerControlTaskQueue: "temporal-sys/worker-commands/cyborg/k",
-			WorkerVersionCapabilities: &commonpb.WorkerVersionCapabilities{BuildId: "b"},
+			WorkerVersionCapabilities: &commonpb.WorkerVersionCapabilities{BuildId: "b"}, //nolint:staticcheck // an attacker uses what is deprecated, too
 			DeploymentOptions:         &deploymentpb.WorkerDeploymentOptions{BuildId: "b", WorkerVersioningMode: enumspb.WORKER_VERSIONING_MODE_UNVERSIONED},
 		}
 		change(r)
@@ -52,10 +52,10 @@ func TestHostsAreTheirAgents(t *testing.T) {
 		},
 		"a deployment": func(r *workflowservice.PollActivityTaskQueueRequest) { r.DeploymentOptions.DeploymentName = "d" },
 		"a version by build id": func(r *workflowservice.PollActivityTaskQueueRequest) {
-			r.WorkerVersionCapabilities.UseVersioning = true
+			r.WorkerVersionCapabilities.UseVersioning = true //nolint:staticcheck // an attacker uses what is deprecated, too
 		},
 		"a series of deployments": func(r *workflowservice.PollActivityTaskQueueRequest) {
-			r.WorkerVersionCapabilities.DeploymentSeriesName = "d"
+			r.WorkerVersionCapabilities.DeploymentSeriesName = "d" //nolint:staticcheck // an attacker uses what is deprecated, too
 		},
 		"commands to a host": func(r *workflowservice.PollActivityTaskQueueRequest) { r.WorkerControlTaskQueue = "agent.h2" },
 		"commands elsewhere": func(r *workflowservice.PollActivityTaskQueueRequest) {
@@ -73,8 +73,8 @@ func TestHostsAreTheirAgents(t *testing.T) {
 		"RespondActivityTaskCanceled as another":       &workflowservice.RespondActivityTaskCanceledRequest{TaskToken: sealed, Identity: "agent@h2"},
 		"RecordActivityTaskHeartbeat as another":       &workflowservice.RecordActivityTaskHeartbeatRequest{TaskToken: sealed, Identity: "agent@h2"},
 		"RespondActivityTaskCompleted of a version":    &workflowservice.RespondActivityTaskCompletedRequest{TaskToken: sealed, Identity: "agent@h1", DeploymentOptions: version},
-		"RespondActivityTaskFailed of a stamp":         &workflowservice.RespondActivityTaskFailedRequest{TaskToken: sealed, Identity: "agent@h1", WorkerVersion: &commonpb.WorkerVersionStamp{UseVersioning: true}},
-		"RespondActivityTaskCanceled of a deployment":  &workflowservice.RespondActivityTaskCanceledRequest{TaskToken: sealed, Identity: "agent@h1", Deployment: &deploymentpb.Deployment{SeriesName: "d"}},
+		"RespondActivityTaskFailed of a stamp":         &workflowservice.RespondActivityTaskFailedRequest{TaskToken: sealed, Identity: "agent@h1", WorkerVersion: &commonpb.WorkerVersionStamp{UseVersioning: true}}, //nolint:staticcheck // an attacker uses what is deprecated, too
+		"RespondActivityTaskCanceled of a deployment":  &workflowservice.RespondActivityTaskCanceledRequest{TaskToken: sealed, Identity: "agent@h1", Deployment: &deploymentpb.Deployment{SeriesName: "d"}},          //nolint:staticcheck // an attacker uses what is deprecated, too
 		"RespondActivityTaskCanceled of a version too": &workflowservice.RespondActivityTaskCanceledRequest{TaskToken: sealed, Identity: "agent@h1", DeploymentOptions: version},
 	} {
 		method, _, _ := strings.Cut(name, " ")
