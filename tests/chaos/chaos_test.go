@@ -145,7 +145,7 @@ func newTrial(t *testing.T, c *harness.Cluster, around *cloud, plan schedule) *t
 	require.NoError(t, err)
 	t.Cleanup(temporal.Close)
 
-	d := &driver{t: t, c: c, cloud: around}
+	d := &driver{t: t, c: c, cloud: around, replaced: map[string]bool{}}
 	return &trial{
 		t: t, c: c, plan: plan, driver: d,
 		injector: &injector{t: t, c: c, d: d, cloud: around, temporal: temporal, copies: map[string]string{}, forger: startForger(t, c, d, temporal)},
@@ -258,6 +258,11 @@ func (r *trial) round(one round) error {
 	}
 
 	faults.Wait()
+	for _, f := range one.faults {
+		if f.replacesJournal(f.target) {
+			r.driver.replaced[f.target] = true
+		}
+	}
 	r.injector.healAll()
 	if err := r.injector.finish(ctx); err != nil {
 		return err

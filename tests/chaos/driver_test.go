@@ -65,6 +65,8 @@ type driver struct {
 	losing     chan struct{}
 	beginsLoss func() // closes it; further calls do nothing
 
+	replaced map[string]bool // hosts that have got another journal in an earlier round
+
 	mu      sync.Mutex            // guards the fields below
 	laid    map[string][]tripwire // of the present round, by host
 	answers []answer

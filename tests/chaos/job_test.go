@@ -154,9 +154,10 @@ func (d *driver) attach(id uuid.UUID, holder cyborg.Holder, api int, async bool)
 }
 
 // load loads an image where an accelerator has none, because an undo cannot empty
-// it: what is cancelled or lost in the middle of a first image needs an operator.
+// it: what is cancelled or lost in the middle of a first image needs an operator. So
+// does an image that the present journal of the host may not know.
 func (d *driver) load(ctx context.Context, a apiclient.Accelerator) error {
-	if a.BitstreamID != "" {
+	if a.BitstreamID != "" && !d.replaced[a.Host] {
 		return nil
 	}
 	first, err := d.program(a.Host, a.UUID, 0, false)
