@@ -1345,7 +1345,7 @@ CREATE OR REPLACE FUNCTION read_before(transaction xid8)
 AS $function$
     SELECT coalesce(CASE
         WHEN server_started = pg_postmaster_start_time() AND relation = tableoid AND NOT pg_is_in_recovery()
-            AND $1::text::bigint >= base + pg_snapshot_xmax(pg_current_snapshot())::text::bigint THEN first END,
+            AND $1 >= (base + pg_snapshot_xmax(pg_current_snapshot())::text::bigint)::text::xid8 THEN first END,
         9223372036854775807)::text::xid8
     FROM feed_epochs ORDER BY epoch DESC LIMIT 1
 $function$;
