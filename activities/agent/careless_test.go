@@ -153,6 +153,59 @@ func TestAnUndoTakesNothingFromAUser(t *testing.T) {
 	require.Equal(t, "old", h.loaded()["r0"])
 }
 
+// TestAnUndoLooksAtEachPartThatItFills: an image for the whole device has failed,
+// and each region gets its own back, of which somebody uses the other one.
+func TestAnUndoLooksAtEachPartThatItFills(t *testing.T) {
+	t.Parallel()
+	h := newCarelessHost(t)
+	h.load(uuid.New(), region, "left")
+	h.load(uuid.New(), other, "right")
+
+	op := uuid.New()
+	in := h.stage(op, region, "all")
+	in.Image.WholeDevice = true
+	h.edit(func(c *fake.Card) {
+		c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.ErrHardware, When: fake.After}
+	})
+	h.refused(cyborg.ErrHardware, workflows.ProgramActivity, in)
+
+	const ofOther = "00fa:01:00.2"
+	h.use(ofOther, "qemu")
+	restore := workflows.RestoreInput{Operation: op, Target: withImage(target(), "left")}
+	err := h.refused(cyborg.ErrInUse, workflows.RestoreActivity, restore)
+	require.Contains(t, err.Message, "an image for "+other+" would change "+ofOther)
+	require.Empty(t, h.loaded()["r1"])
+	h.untouched()
+
+	h.use(ofOther, "")
+	h.must(workflows.RestoreActivity, restore, nil)
+	require.Equal(t, map[string]string{"r0": "left", "r1": "right"}, h.loaded())
+}
+
+// TestAnUndoLooksWhereTheIDIsTheSame: two images have one id, so what is read back
+// does not tell that the old one is gone.
+func TestAnUndoLooksWhereTheIDIsTheSame(t *testing.T) {
+	t.Parallel()
+	h := newCarelessHost(t)
+	h.load(uuid.New(), region, "old")
+
+	op := uuid.New()
+	in := h.stage(op, region, "new")
+	in.Image.ID = "old"
+	h.must(workflows.ProgramActivity, in, nil)
+	loaded := h.card().Deployables["r0"].SHA256
+
+	h.use(handle, "qemu")
+	restore := workflows.RestoreInput{Operation: op, Target: withImage(target(), "old")}
+	h.refused(cyborg.ErrInUse, workflows.RestoreActivity, restore)
+	require.Equal(t, loaded, h.card().Deployables["r0"].SHA256)
+	h.untouched()
+
+	h.use(handle, "")
+	h.must(workflows.RestoreActivity, restore, nil)
+	require.NotEqual(t, loaded, h.card().Deployables["r0"].SHA256)
+}
+
 // TestOtherStepsTakeNothingFromAUser: a detach, an image, and an uninstall.
 func TestOtherStepsTakeNothingFromAUser(t *testing.T) {
 	t.Parallel()

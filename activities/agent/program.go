@@ -200,24 +200,22 @@ func (a *Activities) planProgram(ctx context.Context, t *try, in workflows.Progr
 		return found, err
 	}
 
-	for _, one := range disturbed(found, in.Image.WholeDevice) {
-		if one.Protected != "" {
-			return found, cyborg.Errorf(cyborg.ErrProtected,
-				"the image would change %s as well, which is not touched, because the host lives on it: %s", one.Name, one.Protected)
-		}
-	}
-
 	if _, err := programmerOf(found); err != nil {
 		return found, err
 	}
-	return found, a.checkDisturbedUnused(ctx, t, found, in.Image.WholeDevice)
+	return found, a.checkDisturbed(ctx, t, found, in.Image.WholeDevice)
 }
 
-// checkDisturbedUnused refuses an image that would change a deployable while
-// somebody uses it. The holder may be the one whose image is loaded again, but
-// even it must not run on the device meanwhile.
-func (a *Activities) checkDisturbedUnused(ctx context.Context, t *try, found inventory.Found, wholeDevice bool) error {
+// checkDisturbed refuses an image that would change a deployable on which the
+// host lives, or which somebody uses. The user may be the holder whose image is
+// loaded again, but even it must not run on the device meanwhile.
+func (a *Activities) checkDisturbed(ctx context.Context, t *try, found inventory.Found, wholeDevice bool) error {
 	for _, one := range disturbed(found, wholeDevice) {
+		if one.Protected != "" {
+			return cyborg.Errorf(cyborg.ErrProtected,
+				"an image for %s would change %s, which is not touched, because the host lives on it: %s", found.Deployable.Name, one.Name, one.Protected)
+		}
+
 		part := found
 		part.Deployable = one
 

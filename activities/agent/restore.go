@@ -76,13 +76,6 @@ func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreIn
 		return result, err
 	}
 
-	if len(note.Images) > 0 && len(differences(found.Device, note)) > 0 {
-		wholeDevice := slices.ContainsFunc(note.Images, func(image journal.Loaded) bool { return image.WholeDevice })
-		if err := a.checkDisturbedUnused(ctx, t, found, wholeDevice); err != nil {
-			return result, err
-		}
-	}
-
 	var missing []string
 	// A missing image is no failure yet: the hardware may read back as before
 	// without it.
@@ -117,24 +110,18 @@ func byReach(x, y journal.Loaded) int {
 	return cmp.Or(cmp.Compare(reach(x), reach(y)), cmp.Compare(x.Region, y.Region))
 }
 
-// loadAgain loads an image that this agent had loaded before. The error is of
-// kind ErrNotFound where the image, or the deployable through which it was
-// loaded, is no longer there.
+// loadAgain loads an image that this agent had loaded before, into what it
+// filled then, which may be other parts than those of the image that is undone.
+// Who uses them is asked also where the ids read back as before: some hardware
+// tells none, and different images may have the same one. The error is of kind
+// ErrNotFound where the image, or the deployable through which it was loaded, is
+// no longer there.
 func (a *Activities) loadAgain(ctx context.Context, t *try, found inventory.Found, loaded journal.Loaded) error {
-	target := drivers.Target{Device: found.Device}
-	for _, one := range found.Device.Deployables {
-		if one.Name == loaded.Deployable {
-			target.Deployable = one
-		}
-	}
-
-	if target.Deployable.Name == "" {
+	at := slices.IndexFunc(found.Device.Deployables, func(one cyborg.DeployableReport) bool { return one.Name == loaded.Deployable })
+	if at < 0 {
 		return cyborg.Errorf(cyborg.ErrNotFound, "%s, through which image %s had been loaded, is gone", loaded.Deployable, loaded.SHA256)
 	}
-
-	if why := target.Deployable.Protected; why != "" {
-		return cyborg.Errorf(cyborg.ErrProtected, "%s is not touched, because the host lives on it: %s", loaded.Deployable, why)
-	}
+	found.Deployable = found.Device.Deployables[at]
 
 	programmer, err := programmerOf(found)
 	if err != nil {
@@ -146,9 +133,13 @@ func (a *Activities) loadAgain(ctx context.Context, t *try, found inventory.Foun
 		return err
 	}
 
+	if err := a.checkDisturbed(ctx, t, found, loaded.WholeDevice); err != nil {
+		return err
+	}
+
 	return t.guarded("program", func() error {
 		return programmer.Program(ctx, drivers.ProgramRequest{
-			Target: target, Path: image.Path, Progress: t.heartbeat.setProgress,
+			Target: found.Target, Path: image.Path, Progress: t.heartbeat.setProgress,
 			Image: cyborg.Image{SHA256: loaded.SHA256, ID: loaded.ImageID, WholeDevice: loaded.WholeDevice},
 		})
 	})
