@@ -54,6 +54,7 @@ func TestPlans(t *testing.T) {
 	oldest := events[0].Cursor
 	h := &host{records: past, name: "h00500", boot: "b", sequence: 1, content: content(8)}
 	scan := regexp.MustCompile(`Seq Scan on (deployables|devices|attach_handles|events|arqs|placement_sync|placement_drift)\b`)
+	ofEach := regexp.MustCompile(`Filter: .*\b(read_before|unreadable_from)\(`)
 
 	r.follow(t)
 
@@ -192,6 +193,7 @@ func TestPlans(t *testing.T) {
 		test.do(t)
 		for _, plan := range plans() {
 			require.False(t, scan.MatchString(plan), "%s:\n%s", test.name, plan)
+			require.False(t, ofEach.MatchString(plan), "%s calls a function for each event:\n%s", test.name, plan)
 		}
 	}
 }

@@ -9,12 +9,17 @@ import (
 // selectPlace finds the last event that is not after a cursor: the cursor's own
 // as long as the records have it. A standby may not have it yet. Where the cursor
 // is of an epoch that was lost, no event of the present one is before it,
-// whatever their numbers are.
+// whatever their numbers are. The index is searched from below that epoch then;
+// to ask of each event would read through all that the epoch has.
 const selectPlace = `
 	SELECT coalesce(place.transaction, '0'), coalesce(place.id, 0), pg_is_in_recovery()
-	FROM (VALUES (0)) one LEFT JOIN (
-		SELECT transaction, id FROM events WHERE (transaction, id) <= ($1, $2)
-		AND (transaction < read_before($1) OR (transaction, id) = ($1, $2)) ORDER BY transaction DESC, id DESC LIMIT 1) place ON true`
+	FROM (SELECT read_before($1) AS first OFFSET 0) epoch LEFT JOIN LATERAL (
+		(SELECT transaction, id FROM events WHERE (transaction, id) = ($1, $2))
+		UNION ALL
+		(SELECT transaction, id FROM events
+		WHERE (transaction, id) <= (least($1, epoch.first), CASE WHEN epoch.first <= $1 THEN -1 ELSE $2 END)
+		ORDER BY transaction DESC, id DESC LIMIT 1)
+		ORDER BY transaction DESC, id DESC LIMIT 1) place ON true`
 
 // checkPlace refuses a cursor whose event is not in the records any more, and
 // says where to go on: after the last event that the reader has seen and that
