@@ -34,12 +34,17 @@ func OpenRevocations(ctx context.Context, url string) (*Revocations, error) {
 }
 
 // Read returns what Store.RevokedHosts does. The error is of kind ErrNotFound
-// where the database, or the records in it, do not exist.
+// where the database, or the records in it, do not exist, and of kind ErrInvalid
+// where they exist and the role does not find them.
 func (r *Revocations) Read(ctx context.Context) (map[string]int64, error) {
-	var there bool
-	err := r.db.Pool.QueryRow(ctx, "SELECT to_regclass('host_identities') IS NOT NULL").Scan(&there)
+	var found, there bool
+	// The catalog also has what the role may not use; to take that for no records
+	// would let revoked hosts in.
+	err := r.db.Pool.QueryRow(ctx, `
+		SELECT to_regclass('host_identities') IS NOT NULL,
+			EXISTS (SELECT FROM pg_catalog.pg_class WHERE relname = 'host_identities' AND relkind = 'r')`).Scan(&found, &there)
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == noDatabase {
-		err, there = nil, false
+		err = nil
 	}
 
 	switch {
@@ -47,6 +52,9 @@ func (r *Revocations) Read(ctx context.Context) (map[string]int64, error) {
 		return nil, r.db.Failure(ctx, err)
 	case !there:
 		return nil, cyborg.Errorf(cyborg.ErrNotFound, "the database has no records of Cyborg")
+	case !found:
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the database has records of Cyborg, but its role does not find them").
+			WithHint("Grant the role USAGE on their schema, and have the schema in its search_path.")
 	}
 	return r.hosts.RevokedHosts(ctx)
 }

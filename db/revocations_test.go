@@ -1,9 +1,11 @@
 package db_test
 
 import (
+	"context"
 	"net/url"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
@@ -31,6 +33,26 @@ func TestRevocations(t *testing.T) {
 	r.addHost(t, "h1", 1)
 	require.NoError(t, r.RevokeHost(t.Context(), "h1", "stolen", cyborg.Actor{Name: "ada"}))
 	revoked, err = read(r.url)
+	require.NoError(t, err)
+	require.Contains(t, revoked, "h1")
+
+	// A role that does not find the records must not take that for no records.
+	_, err = read(withParameter(t, r.url, "search_path", "elsewhere"))
+	requireKind(t, cyborg.ErrInvalid, err, "does not find them")
+
+	role := "reader_" + uuid.NewString()[:8]
+	r.exec(t, "CREATE ROLE "+role)
+	t.Cleanup(func() { // a role outlives the test's database
+		_, err := r.sql.Exec(context.WithoutCancel(t.Context()), "DROP OWNED BY "+role+"; DROP ROLE "+role)
+		require.NoError(t, err)
+	})
+	r.exec(t, "GRANT SELECT ON host_identities TO "+role+"; REVOKE USAGE ON SCHEMA public FROM PUBLIC")
+	asReader := withParameter(t, r.url, "role", role)
+	_, err = read(asReader)
+	requireKind(t, cyborg.ErrInvalid, err, "does not find them")
+
+	r.exec(t, "GRANT USAGE ON SCHEMA public TO "+role)
+	revoked, err = read(asReader)
 	require.NoError(t, err)
 	require.Contains(t, revoked, "h1")
 

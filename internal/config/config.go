@@ -303,6 +303,6 @@ type Standalone struct {
 	// its own. What a client may do there depends on the identity in its certificate.
 	TemporalTLS      ServerTLS   `key:"temporal_tls"`
 	TemporalUIListen string      `key:"temporal_ui_listen" default:"127.0.0.1:8233" check:"loopback" doc:"Address and port of Temporal's Web UI, which must be on loopback, because the UI speaks plain HTTP. Where the API asks for a credential, the UI asks for one of api.tokens, as the password."`
-	TemporalRecords  DatabaseURL `key:"temporal_records" auto:"database.url" example:"postgres://cyborg@db.example.org/cyborg?sslmode=verify-full" doc:"For cyborg-standalone temporal: URL of the database with the records, if that is another one than Temporal's. Temporal reads there which hosts were revoked. The role needs SELECT on the table host_identities."`
+	TemporalRecords  DatabaseURL `key:"temporal_records" auto:"database.url" example:"postgres://cyborg@db.example.org/cyborg?sslmode=verify-full" doc:"For cyborg-standalone temporal: URL of the database with the records, if that is another one than Temporal's. Temporal reads there which hosts were revoked. The role needs USAGE on the schema and SELECT on the table host_identities."`
 	TemporalUIWrites bool        `key:"temporal_ui_writes" default:"false" doc:"Let Temporal's Web UI signal, cancel, reset and terminate runs. Otherwise it only shows them. Where the API asks for a credential, this needs a token with the role admin."`
 }
