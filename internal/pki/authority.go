@@ -72,7 +72,7 @@ func Make(dir string) (*Authority, error) {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the directory of the authority cannot be made: %w", err)
 	}
 
-	unlock, err := Lock(dir)
+	unlock, err := lock(dir, syscall.LOCK_EX)
 	if err != nil {
 		return nil, err
 	}
@@ -85,16 +85,26 @@ func Make(dir string) (*Authority, error) {
 	return found(dir)
 }
 
-// Lock holds a directory for this caller until unlock is called. The lock ends with
-// the process, too.
-func Lock(dir string) (unlock func(), err error) {
+// TryLock holds a directory for this caller until unlock is called. The lock ends
+// with the process, too. The error is of kind ErrUnavailable while another
+// process holds the directory.
+func TryLock(dir string) (unlock func(), err error) {
+	unlock, err = lock(dir, syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		err = cyborg.Errorf(cyborg.ErrUnavailable, "another process has locked the directory %s", dir)
+	}
+	return unlock, err
+}
+
+// lock holds a directory in one of the ways of flock.
+func lock(dir string, how int) (unlock func(), err error) {
 	open, err := os.Open(dir)
 	if err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "the directory %s cannot be opened: %w", dir, err)
 	}
 
 	for {
-		err = syscall.Flock(int(open.Fd()), syscall.LOCK_EX)
+		err = syscall.Flock(int(open.Fd()), how)
 		if !errors.Is(err, syscall.EINTR) {
 			break
 		}

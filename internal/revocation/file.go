@@ -43,27 +43,28 @@ func (f File) Read() (map[string]int64, error) {
 	return kept, nil
 }
 
-// Add keeps what the file does not have yet, and returns all that it has then.
-func (f File) Add(revoked map[string]int64) (map[string]int64, error) {
+// Add keeps what the file does not have yet. It waits for no lock, because who holds
+// one would keep the caller from the next revocation. The error is of kind
+// ErrUnavailable while another process has it.
+func (f File) Add(revoked map[string]int64) error {
 	if f == "" {
-		return revoked, nil
+		return nil
 	}
 
-	unlock, err := pki.Lock(filepath.Dir(string(f)))
+	unlock, err := pki.TryLock(filepath.Dir(string(f)))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer unlock()
 
 	kept, err := f.Read()
 	if err != nil {
-		return nil, err
+		return err
 	}
 
-	kept = union(kept, revoked)
-	text, err := json.MarshalIndent(kept, "", "  ")
+	text, err := json.MarshalIndent(union(kept, revoked), "", "  ")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return kept, atomicfile.Write(string(f), append(text, '\n'), 0o600)
+	return atomicfile.Write(string(f), append(text, '\n'), 0o600)
 }

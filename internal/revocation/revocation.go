@@ -47,9 +47,8 @@ type List struct {
 	log         *slog.Logger
 	revoked     atomic.Pointer[map[string]int64] // nil before the first look
 
-	loading            sync.Mutex       // guards the fields below
-	kept               map[string]int64 // in the file, as far as this process knows; nil before it was read
-	unrestored, unkept bool             // the last try has failed
+	loading            sync.Mutex // guards the fields below
+	unrestored, unkept bool       // the last try has failed
 }
 
 // New returns a list that is not known yet, and is kept in a file, unless its name
@@ -61,34 +60,32 @@ func New(trustDomain string, file File, log *slog.Logger) *List {
 // Load looks at the records. An error means that they, or the file before the first
 // look, cannot be read. What cannot be written is tried again at the next look.
 func (l *List) Load(ctx context.Context, records Records) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	looking, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	l.loading.Lock()
 	defer l.loading.Unlock()
+	before := l.revoked.Load()
 
 	// The file comes before the records: what the records do not have then, they have
-	// lost.
-	if l.kept == nil {
-		kept, err := l.file.Read()
-		if err != nil {
-			return err
-		}
-		l.kept = kept
+	// lost. It is read each time, because it may be removed or put back, too.
+	kept, err := l.file.Read()
+	if err != nil && before == nil {
+		return err
 	}
 
-	recorded, err := records.RevokedHosts(ctx)
+	recorded, err := records.RevokedHosts(looking)
 	if err != nil {
 		return err
 	}
 
-	known := union(l.kept, recorded)
-	if before := l.revoked.Load(); before != nil {
+	known := union(kept, recorded)
+	if before != nil {
 		known = union(known, *before)
 	}
 	l.revoked.Store(&known)
 
 	if lost := beyond(known, recorded); len(lost) > 0 {
-		err := records.RestoreRevocations(ctx, lost)
+		err := records.RestoreRevocations(looking, lost)
 		switch {
 		case err == nil:
 			l.log.WarnContext(ctx, "the records had lost revocations, and have them again", slog.Any("hosts", slices.Sorted(maps.Keys(lost))))
@@ -98,12 +95,9 @@ func (l *List) Load(ctx context.Context, records Records) error {
 		l.unrestored = err != nil
 	}
 
-	if len(beyond(known, l.kept)) > 0 {
-		kept, err := l.file.Add(known)
-		switch {
-		case err == nil:
-			l.kept = kept
-		case !l.unkept:
+	if len(beyond(known, kept)) > 0 {
+		err := l.file.Add(known)
+		if err != nil && !l.unkept {
 			l.log.WarnContext(ctx, "what was revoked cannot be kept in a file; a restore of the records would forget it", slog.String("error", err.Error()))
 		}
 		l.unkept = err != nil
@@ -113,7 +107,8 @@ func (l *List) Load(ctx context.Context, records Records) error {
 
 // union returns what one or the other knows.
 func union(one, other map[string]int64) map[string]int64 {
-	both := maps.Clone(one)
+	both := map[string]int64{}
+	maps.Copy(both, one)
 	maps.Copy(both, beyond(other, one))
 	return both
 }

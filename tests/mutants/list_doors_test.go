@@ -222,7 +222,7 @@ func ofEnrollment() []mutant {
 		},
 		{
 			breaks: "what the file has stays revoked when the records lose it", file: revocations, pkg: "internal/revocation", test: "TestRestoredRecords",
-			old: "known := union(l.kept, recorded)",
+			old: "known := union(kept, recorded)",
 			new: "known := recorded",
 		},
 		{
@@ -237,8 +237,13 @@ func ofEnrollment() []mutant {
 		},
 		{
 			breaks: "of several processes, each keeps what it knows", file: "internal/revocation/file.go", pkg: "internal/revocation", test: "TestSharedFile",
-			old: "kept = union(kept, revoked)",
-			new: "kept = revoked",
+			old: "text, err := json.MarshalIndent(union(kept, revoked), ",
+			new: "_ = kept\n\ttext, err := json.MarshalIndent(revoked, ",
+		},
+		{
+			breaks: "records that do not answer in time are said to lack revocations", file: revocations, pkg: "internal/revocation", test: "TestUnrestoredIsSaid",
+			old: "!l.unrestored && ctx.Err() == nil",
+			new: "!l.unrestored && looking.Err() == nil",
 		},
 		{
 			breaks: "a damaged file of revocations lets nobody in", file: "internal/revocation/file.go", pkg: "internal/revocation", test: "TestDamagedFile",

@@ -1021,7 +1021,7 @@ func ofAgents() []mutant {
 		},
 		{
 			breaks: "no image is loaded into what is in use", file: agent + "program.go", pkg: pkg, test: "TestProgramInUseIsRefused",
-			old: "return found, a.checkDisturbedUnused(ctx, t, found, in.Image.WholeDevice)",
+			old: "return found, a.checkDisturbed(ctx, t, found, in.Image.WholeDevice)",
 			new: "return found, nil",
 		},
 		{
