@@ -129,7 +129,7 @@ type Config struct {
 	ReportWait time.Duration
 
 	// MaxTransfers is how many images one host may fetch at once; default 64, which is
-	// how many steps its agent takes at once.
+	// also how many steps its agent takes at once unless agent.slots says more.
 	MaxTransfers int
 
 	// ImageWrite is how long an agent may take to accept one part of an image;
@@ -192,15 +192,16 @@ func New(config Config, deps Deps) (http.Handler, error) {
 		held:    newHeld(config.MaxHeld, max(config.ReportLimit, config.MaxHeld/8)),
 		grants:  &grants{valid: config.GrantsValid, read: deps.Records.GrantKeys},
 		images:  &transfers{limit: config.MaxTransfers, byHost: map[string]int{}},
-		reports: newPlaces(config.MaxReports, config.ReportWait),
-		large:   newPlaces(config.MaxLarge, config.ReportWait),
+		reports: newPlaces("reports", config.MaxReports, config.ReportWait),
+		large:   newPlaces("long reports", config.MaxLarge, config.ReportWait),
 
 		doorBodies: &bodies{limit: maxDoorBodies, time: config.BodyTime},
-		doors:      newPlaces(maxDoors, config.ReportWait),
+		doors:      newPlaces("requests for certificates", maxDoors, config.ReportWait),
 	}
 
-	// Several agents can be one peer, which one of them must not notice.
-	e.large.beyondShare = true
+	// Several agents can be one peer, and all hosts of a rack one network, which none
+	// of them must notice.
+	e.large.beyondShare, e.doors.beyondShare = true, true
 
 	router := chi.NewRouter()
 

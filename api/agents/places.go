@@ -17,9 +17,10 @@ import (
 // once: one for a report, and one for its repetition after a connection broke.
 const sharePerIdentity = 2
 
-// places are what reports wait for. Nobody may have more than its share of
-// them, so that nobody can take all.
+// places are what reports, and requests for certificates, wait for. Nobody may
+// have more than its share of them, so that nobody can take all.
 type places struct {
+	what string // what waits, in the plural
 	all  *semaphore.Weighted
 	wait time.Duration
 	// beyondShare makes those wait that already have their share; else they are
@@ -36,9 +37,9 @@ type share struct {
 	users  int // those that wait count as well
 }
 
-// newPlaces makes places for which reports wait no longer than the given time.
-func newPlaces(count int, wait time.Duration) *places {
-	return &places{all: semaphore.NewWeighted(int64(count)), wait: wait, shares: map[string]*share{}}
+// newPlaces makes places for which nobody waits longer than the given time.
+func newPlaces(what string, count int, wait time.Duration) *places {
+	return &places{what: what, all: semaphore.NewWeighted(int64(count)), wait: wait, shares: map[string]*share{}}
 }
 
 // acquire waits for a place. If none is free in time, the agent is sent away
@@ -48,7 +49,7 @@ func newPlaces(count int, wait time.Duration) *places {
 func (p *places) acquire(ctx context.Context, w http.ResponseWriter, identity string) (release func(), err error) {
 	own := p.enter(identity)
 	if own == nil {
-		return nil, later(w, cyborg.Errorf(cyborg.ErrOverloaded, "%d reports of this agent are being taken already", sharePerIdentity))
+		return nil, later(w, cyborg.Errorf(cyborg.ErrOverloaded, "%d %s of this agent are being taken already", sharePerIdentity, p.what))
 	}
 
 	waiting, cancel := context.WithTimeout(ctx, p.wait)
@@ -66,7 +67,7 @@ func (p *places) acquire(ctx context.Context, w http.ResponseWriter, identity st
 		if ctx.Err() != nil {
 			return nil, err
 		}
-		return nil, later(w, cyborg.Errorf(cyborg.ErrOverloaded, "too many hosts report at once"))
+		return nil, later(w, cyborg.Errorf(cyborg.ErrOverloaded, "too many %s at once", p.what))
 	}
 
 	return func() {

@@ -209,7 +209,7 @@ type Agent struct {
 	UsageTimeout  time.Duration `key:"usage_timeout" default:"5s" min:"100ms" doc:"How long the agent may take to answer a census. The answer marks each accelerator that did not answer by then."`
 	StopTimeout   time.Duration `key:"stop_timeout" default:"30s" doc:"How long running steps may continue after you stop the agent."`
 	MetricsListen string        `key:"metrics_listen" default:"127.0.0.1:6668" check:"listen" doc:"Address and port of the agent's metrics (GET /metrics) and liveness (GET /healthz). An empty text in the file turns both off. On an address beyond loopback, the listener needs all of tls, and serves clients that show a certificate of the same authorities for the role server, admin or reader."`
-	Slots         int           `key:"slots" default:"64" min:"1" max:"1024" doc:"The most steps that run on this host at once. Each device still runs only one step at a time. A step waits until it gets a slot."`
+	Slots         int           `key:"slots" default:"64" min:"1" max:"1024" doc:"The most steps that run on this host at once. Each device still runs only one step at a time. A step waits until it gets a slot. Of the images that steps load, a server gives one host 64 at once; what is beyond is tried again."`
 }
 
 // ClientTLS configures TLS for connections to a Cyborg server.
