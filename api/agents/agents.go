@@ -201,7 +201,8 @@ func New(config Config, deps Deps) (http.Handler, error) {
 
 	// Several agents can be one peer, and all hosts of a rack one network, which none
 	// of them must notice.
-	e.large.beyondShare, e.doors.beyondShare = true, true
+	e.large.beyondShare = true
+	e.doors.beyondShare = true
 
 	router := chi.NewRouter()
 

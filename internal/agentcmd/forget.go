@@ -91,9 +91,10 @@ func agree(cmd *cobra.Command) error {
 	}
 
 	line, err := bufio.NewReader(io.LimitReader(in, longestAnswer)).ReadString('\n')
-	switch strings.ToLower(strings.TrimSpace(line)) {
-	case "y", "yes":
-		return err
+	// An answer may also be ended by the end of the input.
+	answer := strings.ToLower(strings.TrimSpace(line))
+	if yes := answer == "y" || answer == "yes"; yes && (err == nil || errors.Is(err, io.EOF)) {
+		return nil
 	}
 	return errors.New("nothing was changed")
 }

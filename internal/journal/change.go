@@ -115,6 +115,9 @@ type Loaded struct {
 	At          time.Time `json:"at"`
 }
 
+// byRegion orders images by the region that they fill.
+func byRegion(a, b Loaded) int { return a.RegionKey.compare(b.RegionKey) }
+
 // Staged is an image that was brought to the host for an operation.
 type Staged struct {
 	Operation uuid.UUID `json:"operation"`

@@ -4,8 +4,10 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/cyborg-project/cyborg"
@@ -41,9 +43,8 @@ func Inspect(dir string) (Content, error) {
 		return Content{Damage: err.Error()}, nil //nolint:nilerr // it is what was asked for
 	}
 
-	content := Content{Attachments: j.Attachments(), Assignment: j.Assignment()}
-	for _, loaded := range j.state.loaded {
-		content.Loaded = append(content.Loaded, loaded)
+	content := Content{
+		Attachments: j.Attachments(), Loaded: slices.SortedFunc(maps.Values(j.state.loaded), byRegion), Assignment: j.Assignment(),
 	}
 	for _, step := range j.state.stepsByTime() {
 		if step.State == Started {

@@ -98,7 +98,7 @@ func (s *state) apply(c Change) {
 // one after it, so replay tells damage from a write that was cut off.
 func (s *state) changes() iter.Seq[Change] {
 	attachments := slices.SortedFunc(maps.Values(s.attachments), func(a, b Attachment) int { return a.Key().compare(b.Key()) })
-	loaded := slices.SortedFunc(maps.Values(s.loaded), func(a, b Loaded) int { return a.RegionKey.compare(b.RegionKey) })
+	loaded := slices.SortedFunc(maps.Values(s.loaded), byRegion)
 	staged := slices.SortedFunc(maps.Values(s.staged), func(a, b Staged) int { return a.At.Compare(b.At) })
 
 	var numbers []Change

@@ -1196,6 +1196,11 @@ func ofTheAPI() []mutant {
 			pkg: "api/agents", test: "TestLargeReportsOfOnePeerWait",
 		},
 		{
+			breaks: "hosts of one network that enroll at once wait", file: "api/agents/agents.go",
+			old: "e.doors.beyondShare = true", new: "e.doors.beyondShare = false",
+			pkg: "api/agents", test: "TestTwoWithOneToken",
+		},
+		{
 			breaks: "a wait for a place is not the body's time", file: "api/agents/bodies.go",
 			old: "one.until = one.until.Add(time.Since(began))", new: "_ = began",
 			pkg: "api/agents", test: "TestWaitIsNotTheBodysTime",
