@@ -77,18 +77,18 @@ func ofOldJournals() []mutant {
 			new:  "",
 		},
 		{
-			breaks: "a heartbeat does not overtake a report", file: "workers/agent/reporter.go", pkg: "workers/agent", test: "TestHeartbeatsTellTheJournal",
+			breaks: "a heartbeat does not overtake a report", file: "workers/agent/heartbeats.go", pkg: "workers/agent", test: "TestHeartbeatsTellTheJournal",
 			old: "if !r.posting.Load() {",
 			new: "{",
 		},
 		{
-			breaks: "a heartbeat's answer shows an old copy", file: "workers/agent/reporter.go", pkg: "workers/agent",
+			breaks: "a heartbeat's answer shows an old copy", file: "workers/agent/heartbeats.go", pkg: "workers/agent",
 			test: "TestHeartbeatsCompareTheJournal",
 			old:  "case !r.assignments.Holds(known) || ",
 			new:  "case ",
 		},
 		{
-			breaks: "an emptied journal is for a report to tell", file: "workers/agent/reporter.go", pkg: "workers/agent",
+			breaks: "an emptied journal is for a report to tell", file: "workers/agent/heartbeats.go", pkg: "workers/agent",
 			test: "TestHeartbeatsCompareTheJournal",
 			old:  " || r.assignments.Forgot() == known:",
 			new:  ":",
