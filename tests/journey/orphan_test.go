@@ -111,6 +111,26 @@ func TestCancelWithoutAWorkflow(t *testing.T) {
 	}
 }
 
+// TestCancelThatNoRunGot records cancels of which Temporal is not told, like a
+// server that dies in between. Reconcile tells the runs, which undo their work.
+func TestCancelThatNoRunGot(t *testing.T) {
+	t.Parallel()
+	s := harness.Start(t, harness.Options{Hosts: []string{"fake:5xfpga"}, Env: shortWaits()})
+	store := s.Store(t)
+	cards := s.Accelerators(t)
+
+	for i, stage := range stages("fake") {
+		if stage.name == "detach" || stage.name == "retire" {
+			continue // no cancel changes them
+		}
+
+		c := catch(t, s, stage, cards[i].UUID)
+		_, err := store.RequestCancel(t.Context(), c.id, cyborg.Actor{Name: "ada"})
+		require.NoError(t, err)
+		c.requireUndone(t, s, cyborg.OperationCancelled)
+	}
+}
+
 // TestTerminatedRun terminates the run of an operation in Temporal, which skips
 // the operation's undo. Reconcile starts another run, which undoes the work; a
 // detach or a retire is completed instead.
