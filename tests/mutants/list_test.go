@@ -267,6 +267,11 @@ func ofWorkflows() []mutant {
 			new:  "_ = err",
 		},
 		{
+			breaks: "a conductor whose clock is ahead asks other services, too", file: "workflows/repeat.go", pkg: pkg, test: "TestServicesAreAskedByTemporalsClock",
+			old: "limit := options.StartToCloseTimeout\n",
+			new: "limit := options.StartToCloseTimeout\n\toptions.ScheduleToCloseTimeout = r.within\n",
+		},
+		{
 			breaks: "a run waits for the records without a limit", file: "workflows/operation.go", pkg: pkg, test: "TestRecordsAreAwayForDays",
 			old: "\t\tScheduleToCloseTimeout: noLimit,\n",
 			new: "",
