@@ -848,6 +848,11 @@ func ofFeed() []mutant {
 			new: "+ 1",
 		},
 		{
+			breaks: "the doctor tells standbys of a quorum apart", file: "db/health.go", pkg: "db", test: "TestHealthOfReplication",
+			old: "WHERE sync_state = 'quorum'",
+			new: "WHERE sync_state IN ('quorum', 'sync')",
+		},
+		{
 			breaks: "a reader of a lost epoch goes on before the present one", file: "db/internal/feed/gone.go", pkg: pkg, test: "TestFeedSurvivesAClockThatWasSetBack",
 			old: "(least($1, epoch.first), CASE WHEN epoch.first <= $1 THEN -1 ELSE $2 END)",
 			new: "($1, $2 + epoch.first::text::bigint * 0)",
