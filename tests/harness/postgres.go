@@ -273,7 +273,8 @@ func (s *Standby) TakeOver(ctx context.Context, meanwhile func() error) (killed 
 			_ = syscall.Kill(pid, syscall.SIGKILL) // what a client is told from now on, nobody has said; it may have ended
 		}
 		s.over = true
-		p.stream.Heal() // to a primary that is gone
+		p.stream.Cut()  // with it, what is on its way from the primary is gone
+		p.stream.Heal() // the next one is to nobody
 
 		if err := meanwhile(); err != nil {
 			return err
