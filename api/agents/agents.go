@@ -112,7 +112,7 @@ type Config struct {
 	// arrived; default 256. Further reports wait.
 	MaxReports int
 
-	// MaxHeld is how many bytes of reports, after decompression, may have arrived
+	// MaxHeld is how many bytes of reports, decompressed or decoded, may have arrived
 	// and not be recorded yet; default 256 MiB, and at least ReportLimit. Reports
 	// beyond are refused, and so are those of one peer beyond ReportLimit or an eighth
 	// of MaxHeld.

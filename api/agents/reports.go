@@ -44,15 +44,20 @@ func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference boo
 		return err
 	}
 
+	outline := outlineOf(body)
+	if err := outline.check(); err != nil {
+		return err
+	}
+
 	// The report counts until it is recorded, and what was decoded with it.
-	recorded, err := e.held.take(w, peer(r), !told(r), int64(len(body)))
+	recorded, err := e.held.take(w, peer(r), !told(r), outline.memory(body))
 	if err != nil {
 		return err
 	}
 	defer recorded()
 
 	var report agentapi.Report
-	if err := decode(body, &report); err != nil {
+	if err := unmarshal(body, &report); err != nil {
 		return err
 	}
 
@@ -153,13 +158,17 @@ func checkAgent(host, instance string) error {
 	return nil
 }
 
-// decode decodes a body. It ignores properties that this release does not know,
-// because agents may be one release ahead.
+// decode checks and decodes a body.
 func decode(body []byte, into any) error {
-	if hasEscapedNUL(body) {
-		return cyborg.Errorf(cyborg.ErrInvalid, "the body has a NUL character, which cannot be stored")
+	if err := outlineOf(body).check(); err != nil {
+		return err
 	}
+	return unmarshal(body, into)
+}
 
+// unmarshal decodes a body that was checked. It ignores properties that this
+// release does not know, because agents may be one release ahead.
+func unmarshal(body []byte, into any) error {
 	if err := json.Unmarshal(body, into); err != nil {
 		return cyborg.Errorf(cyborg.ErrInvalid, "the body is not what was expected: %w", err)
 	}
@@ -209,21 +218,4 @@ func bodyError(r *http.Request, body []byte, limit int64, err error) error {
 	}
 
 	return cyborg.Errorf(cyborg.ErrInvalid, "the body cannot be read: %w", err)
-}
-
-// hasEscapedNUL finds \u0000 in JSON text, but not u0000 after an escaped
-// backslash. PostgreSQL cannot store NUL, and one such text would fail the
-// whole batch of reports that is recorded together.
-func hasEscapedNUL(text []byte) bool {
-	for i := 0; i < len(text); i++ {
-		if text[i] != '\\' {
-			continue
-		}
-
-		i++ // skip the escaped character
-		if i+4 < len(text) && text[i] == 'u' && string(text[i+1:i+5]) == "0000" {
-			return true
-		}
-	}
-	return false
 }

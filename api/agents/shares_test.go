@@ -41,10 +41,19 @@ func TestHeldIsSharedAmongPeers(t *testing.T) {
 	require.False(t, ok, "of all, nothing is left")
 
 	first()
+	_, ok = take("h2", false, 1000)
+	require.False(t, ok, "of all, 30 are left")
 	fourth, ok := take("h2", false, 30)
 	require.True(t, ok)
 
 	for _, release := range []func(){second, third, fourth} {
+		release()
+	}
+
+	// One that is alone is never too large: it could not be sent at all.
+	for _, shared := range []bool{false, true} {
+		release, ok := take("h1", shared, 1000)
+		require.True(t, ok)
 		release()
 	}
 	require.Zero(t, h.bytes)

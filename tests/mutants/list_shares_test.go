@@ -105,5 +105,45 @@ func ofShares() []mutant {
 			old: "if verified && e.config.Refuse != nil {",
 			new: "if verified && e.config.Refuse == nil {",
 		},
+		{
+			breaks: "so many elements of a body are decoded, and no more", file: agents + "outline.go", pkg: "api/agents", test: "TestManyEmptyElementsAreNotDecoded",
+			old: "case o.elements > maxElements:",
+			new: "case o.elements > 1<<62:",
+		},
+		{
+			breaks: "so deep may a body nest", file: agents + "outline.go", pkg: "api/agents", test: "TestOutline",
+			old: "case o.depth > maxDepth:",
+			new: "case o.depth > 1<<62:",
+		},
+		{
+			breaks: "what is in a string is no element", file: agents + "outline.go", pkg: "api/agents", test: "TestOutline",
+			old: "case quoted:",
+			new: "case false:",
+		},
+		{
+			breaks: "a report counts for the memory that its elements take", file: agents + "outline.go", pkg: "api/agents", test: "TestEmptyElementsTakeMemory",
+			old: "max(len(text), o.elements*elementMemory)",
+			new: "max(len(text), o.elements)",
+		},
+		{
+			breaks: "a report that is alone is never too large to wait", file: agents + "held.go", pkg: "api/agents", test: "TestHeldIsSharedAmongPeers",
+			old: "bytes = min(bytes, most)",
+			new: "bytes = max(bytes, 0*most)",
+		},
+		{
+			breaks: "a report shows so much, and no more", file: "db/internal/ingest/check_report.go", pkg: "db/internal/ingest", test: "TestReportsAreBounded",
+			old: "if has.many > has.most {",
+			new: "if has.many < 0 {",
+		},
+		{
+			breaks: "all rows of a report count in its batch", file: "db/internal/ingest/batch.go", pkg: "db/internal/ingest", test: "TestRowsWeigh",
+			old: "return (devices + deployables + handles + 3) / 4",
+			new: "return devices + 0*(deployables+handles)",
+		},
+		{
+			breaks: "so many complaints are kept", file: "db/internal/merge/complaints.go", pkg: "db/internal/merge", test: "TestComplaintsAreBounded",
+			old: "if len(c.first) == mostComplaints {",
+			new: "if len(c.first) < 0 {",
+		},
 	}
 }

@@ -39,10 +39,10 @@ type Options struct {
 }
 
 // maxBatchDevices is about how many devices the reports of one batch show at
-// most, unless a single report shows more. A batch of that many new devices
-// takes about a third of a second to write, for which it holds the locks of its
-// hosts and others wait for the database. The ingester pauses between two such
-// batches.
+// most, unless a single report shows more; see maxDevices. A batch of that many
+// new devices takes about a third of a second to write, for which it holds the
+// locks of its hosts and others wait for the database. The ingester pauses
+// between two such batches.
 const maxBatchDevices = 1000
 
 // What an Ingester writes: the values of the parameter what of Flushed.
@@ -76,12 +76,11 @@ func NewIngester(store *Store, opts Options, log *slog.Logger) *Ingester {
 	}
 }
 
-// devicesIn counts the devices that a report shows.
-func devicesIn(r agentapi.Report) (devices int) {
-	for _, backend := range r.Content.Backends {
-		devices += len(backend.Devices)
-	}
-	return devices
+// devicesIn is how many devices have as many rows as those that a report shows,
+// with one deployable and two handles each.
+func devicesIn(r agentapi.Report) int {
+	devices, deployables, handles := rowsOf(&r)
+	return (devices + deployables + handles + 3) / 4
 }
 
 // weightless is the weight of a heartbeat: batches of them are limited by

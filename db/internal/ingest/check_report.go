@@ -9,6 +9,53 @@ import (
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
+// What a host may have at most: several times what a machine full of cards has.
+// Whoever speaks for a host could otherwise keep the records of all others waiting
+// with a single report. The largest one takes seconds to write.
+const (
+	maxBackends    = 256
+	maxDevices     = 2048
+	maxDeployables = 4096
+	maxHandles     = 8192 // as many may be attached
+)
+
+// rowsOf counts what a report shows that has rows of its own in the records.
+func rowsOf(r *agentapi.Report) (devices, deployables, handles int) {
+	for _, b := range r.Content.Backends {
+		devices += len(b.Devices)
+		for _, d := range b.Devices {
+			deployables += len(d.Deployables)
+			for _, p := range d.Deployables {
+				handles += len(p.Handles)
+			}
+		}
+	}
+
+	return devices, deployables, handles
+}
+
+// checkCounts refuses a report that shows too much.
+func checkCounts(r *agentapi.Report) error {
+	devices, deployables, handles := rowsOf(r)
+	for _, has := range []struct {
+		what       string
+		many, most int
+	}{
+		{"backends", len(r.Content.Backends), maxBackends},
+		{"devices", devices, maxDevices},
+		{"deployables", deployables, maxDeployables},
+		{"attach handles", handles, maxHandles},
+		{"attachments", len(r.Content.Attachments), maxHandles},
+		{"devices that are gone", len(r.Gone), maxDevices},
+	} {
+		if has.many > has.most {
+			return cyborg.Errorf(cyborg.ErrTooLarge, "the report of host %.300q cannot be recorded: it has %d %s, more than %d", r.Host, has.many, has.what, has.most)
+		}
+	}
+
+	return nil
+}
+
 // checkReport refuses a report that no record can hold. A single device that is
 // wrong only leads to a complaint; see merge.Inventory.complain.
 func checkReport(r *agentapi.Report) error {
@@ -31,6 +78,10 @@ func checkReport(r *agentapi.Report) error {
 		return bad("it has no digest")
 	case !optionalName(r.BootID) || !optionalName(r.Instance) || !optionalName(r.AgentVersion) || !optionalName(r.Digest):
 		return bad("its boot id, instance, version or digest has a control character, or more than 255 characters")
+	}
+
+	if err := checkCounts(r); err != nil {
+		return err
 	}
 
 	names := map[string]bool{}

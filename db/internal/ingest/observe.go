@@ -65,7 +65,7 @@ func Observe(
 
 		for backend, complaints := range v.Complaints {
 			d.Log.WarnContext(ctx, "part of an observation was left out", slog.String("host", host),
-				slog.String("backend", backend), slog.String("reason", merge.Abridge(complaints)))
+				slog.String("backend", backend), slog.String("reason", complaints.String()))
 		}
 
 		var diff merge.Changes

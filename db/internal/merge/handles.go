@@ -81,7 +81,7 @@ func (v *Inventory) handle(w wantedHandle, shown map[HandleKey]bool) error {
 	case h.row.Holder != "" || h.row.Presence == cyborg.PresencePresent:
 		v.Unsettled = true
 		v.complain(w.backend, "handle %s %s of %q is left out: it belongs to %q%s", key.Kind, key.Identity, deployable.LocalName,
-			v.localName(h.row.DeployableUUID), holding(h.row.Holder))
+			localName{v, h.row.DeployableUUID}, holding(h.row.Holder))
 		return nil
 	}
 
@@ -102,12 +102,18 @@ func holding(holder string) string {
 	return ", held by " + holder
 }
 
-// localName returns the driver's name of a deployable.
-func (v *Inventory) localName(deployable uuid.UUID) string {
-	for name, p := range v.Deployables {
-		if p.row.UUID == deployable {
+// localName is the driver's name of a deployable. It is looked for only where a
+// complaint is kept.
+type localName struct {
+	inventory  *Inventory
+	deployable uuid.UUID
+}
+
+func (n localName) String() string {
+	for name, p := range n.inventory.Deployables {
+		if p.row.UUID == n.deployable {
 			return name
 		}
 	}
-	return deployable.String()
+	return n.deployable.String()
 }

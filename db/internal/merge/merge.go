@@ -1,10 +1,6 @@
 package merge
 
 import (
-	"fmt"
-	"slices"
-	"strings"
-
 	"github.com/google/uuid"
 
 	"github.com/cyborg-project/cyborg"
@@ -50,9 +46,9 @@ type Inventory struct {
 	// where the inventory is loaded in part.
 	Observed map[string]int64
 
-	merged     map[uuid.UUID]bool  // deployables that the report shows, or shows to be missing
-	wanted     []wantedHandle      // handles that the report shows, for finish
-	Complaints map[string][]string // what could not be recorded, by backend
+	merged     map[uuid.UUID]bool     // deployables that the report shows, or shows to be missing
+	wanted     []wantedHandle         // handles that the report shows, for finish
+	Complaints map[string]*Complaints // what could not be recorded, by backend
 }
 
 // Names are the names that are in use on any host.
@@ -67,7 +63,7 @@ func NewInventory(host string, name func(host, local string) string, taken *Name
 		host: host, name: name, taken: taken,
 		Backends: map[string]*Tracked[BackendRow]{}, Devices: map[string]*Tracked[DeviceRow]{},
 		Deployables: map[string]*Tracked[DeployableRow]{}, Handles: map[HandleKey]*Tracked[HandleRow]{},
-		merged: map[uuid.UUID]bool{}, Complaints: map[string][]string{}, Observed: map[string]int64{},
+		merged: map[uuid.UUID]bool{}, Complaints: map[string]*Complaints{}, Observed: map[string]int64{},
 	}
 }
 
@@ -208,34 +204,12 @@ func (v *Inventory) report(r agentapi.Report) error {
 		return err
 	}
 
-	for name, texts := range v.Complaints {
+	for name, complaints := range v.Complaints {
 		b := v.Backends[name]
-		if b.row.Error != "" {
-			texts = append([]string{b.row.Error}, texts...)
-		}
-
-		b.row.Error = Abridge(texts)
+		b.row.Error = complaints.after(b.row.Error)
 	}
 
 	return nil
-}
-
-// The error of a backend shows what could not be recorded. It is kept short
-// enough to read in a table; the lengths are in characters.
-const (
-	longestComplaint = 300  // one complaint
-	LongestError     = 1000 // all of them, joined
-)
-
-// Abridge joins texts into one that is short enough to read: it shows the first
-// ten and says how many more there are.
-func Abridge(texts []string) string {
-	const most = 10
-	if len(texts) > most {
-		texts = append(slices.Clone(texts[:most]), fmt.Sprintf("and %d more", len(texts)-most))
-	}
-
-	return cyborg.Sanitize(strings.Join(texts, "; "), LongestError)
 }
 
 // Observation merges what an agent observed of one device after it had changed
@@ -261,10 +235,4 @@ func (v *Inventory) Observation(o cyborg.Observation) (changed bool, err error) 
 		d.row.ObservedSeq = max(d.row.ObservedSeq, o.Sequence)
 	}
 	return changed, nil
-}
-
-// complain notes that a part of what a backend reported is not recorded. The
-// complaints are shown as the error of the backend.
-func (v *Inventory) complain(backend, format string, args ...any) {
-	v.Complaints[backend] = append(v.Complaints[backend], cyborg.Sanitize(fmt.Sprintf(format, args...), longestComplaint))
 }

@@ -1,0 +1,70 @@
+package ingest
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
+)
+
+// A report shows so much of everything, and no more.
+func TestReportsAreBounded(t *testing.T) {
+	t.Parallel()
+	report := func(change func(*agentapi.Report)) *agentapi.Report {
+		r := &agentapi.Report{Host: "h1", Sequence: 1, Digest: "d", Content: agentapi.Content{
+			Backends: []agentapi.BackendReport{{Name: "a", Driver: "a", State: cyborg.BackendOK}},
+		}}
+		change(r)
+		return r
+	}
+	devices := func(many int) []cyborg.DeviceReport { return make([]cyborg.DeviceReport, many) }
+
+	for what, change := range map[string]func(r *agentapi.Report, more int){
+		"2049 devices": func(r *agentapi.Report, more int) {
+			r.Content.Backends = append(r.Content.Backends, agentapi.BackendReport{Name: "b", Driver: "b", State: cyborg.BackendOK, Devices: devices(1000)})
+			r.Content.Backends[0].Devices = devices(1048 + more)
+		},
+		"4097 deployables": func(r *agentapi.Report, more int) {
+			r.Content.Backends[0].Devices = devices(2)
+			r.Content.Backends[0].Devices[0].Deployables = make([]cyborg.DeployableReport, 96+more)
+			r.Content.Backends[0].Devices[1].Deployables = make([]cyborg.DeployableReport, 4000)
+		},
+		"8193 attach handles": func(r *agentapi.Report, more int) {
+			r.Content.Backends[0].Devices = devices(1)
+			r.Content.Backends[0].Devices[0].Deployables = []cyborg.DeployableReport{
+				{Handles: make([]cyborg.HandleReport, 192+more)}, {Handles: make([]cyborg.HandleReport, 8000)},
+			}
+		},
+		"8193 attachments": func(r *agentapi.Report, more int) { r.Content.Attachments = make([]agentapi.Attachment, 8192+more) },
+		"2049 devices that are gone": func(r *agentapi.Report, more int) {
+			r.Base, r.Gone = "b", make([]string, 2048+more)
+		},
+		"257 backends": func(r *agentapi.Report, more int) {
+			r.Content.Backends = make([]agentapi.BackendReport, 256+more)
+			for i := range r.Content.Backends {
+				r.Content.Backends[i] = agentapi.BackendReport{Name: string(rune('一' + i)), Driver: "a", State: cyborg.BackendOK}
+			}
+		},
+	} {
+		require.NoError(t, checkReport(report(func(r *agentapi.Report) { change(r, 0) })), what)
+		err := checkReport(report(func(r *agentapi.Report) { change(r, 1) }))
+		require.Equal(t, cyborg.ErrTooLarge, cyborg.ErrorKindOf(err), "%s: %v", what, err)
+		require.ErrorContains(t, err, "it has "+what)
+	}
+}
+
+// A batch counts all rows of a report, however few devices they belong to.
+func TestRowsWeigh(t *testing.T) {
+	t.Parallel()
+	card := cyborg.DeviceReport{Deployables: []cyborg.DeployableReport{{Handles: make([]cyborg.HandleReport, 2)}}}
+	of := func(devices ...cyborg.DeviceReport) agentapi.Report {
+		return agentapi.Report{Content: agentapi.Content{Backends: []agentapi.BackendReport{{Devices: devices}}}}
+	}
+	require.Equal(t, 0, devicesIn(of()))
+	require.Equal(t, 1, devicesIn(of(cyborg.DeviceReport{})))
+	require.Equal(t, 3, devicesIn(of(card, card, card)))
+	card.Deployables[0].Handles = make([]cyborg.HandleReport, 8000)
+	require.Equal(t, 2001, devicesIn(of(card)))
+}
