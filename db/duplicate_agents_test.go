@@ -2,6 +2,9 @@ package db_test
 
 import (
 	"context"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -11,6 +14,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
+	"github.com/cyborg-project/cyborg/internal/transcript"
 )
 
 // fakeAgent is an agent that reports for a host of the tests.
@@ -302,4 +306,74 @@ func TestAForgottenHostHasNoDuplicateAgents(t *testing.T) {
 	first.ago(t, time.Hour)
 	require.NoError(t, first.records.ForgetHost(context.Background(), "h1", alice()))
 	require.Zero(t, scalar[int](t, first.records, "SELECT count(*) FROM duplicate_agents"))
+}
+
+// TestFreshInstancesLeaveNoRows: who speaks for a host as another agent each time
+// is refused each time, and is neither recorded nor logged without bound. Whom
+// nobody hears any more makes room for the next one.
+func TestFreshInstancesLeaveNoRows(t *testing.T) {
+	t.Parallel()
+	first, second := twoAgents(t)
+	r := first.records
+	said := &transcript.Text{}
+	r.Store = openStoreSaying(t, r.url, db.Options{SilentAfter: 25 * time.Minute}, said)
+	rows := func() int { return scalar[int](t, r, "SELECT count(*) FROM duplicate_agents") }
+	recorded := func(instance string) bool {
+		return scalar[bool](t, r, "SELECT EXISTS (SELECT FROM duplicate_agents WHERE instance = '"+instance+"')")
+	}
+
+	_, err := second.sendHeartbeat(t)
+	requireRefused(t, err)
+
+	fresh := func(n int) *fakeAgent {
+		other := *second
+		other.instance, other.address = fmt.Sprint("fresh", n), fmt.Sprintf("10.0.1.%d", n/2)
+		return &other
+	}
+
+	var beats []agentapi.Heartbeat
+	for n := range 15 {
+		_, err := fresh(n).sendHeartbeat(t)
+		requireRefused(t, err)
+		_, err = fresh(n).sendReport(t)
+		requireRefused(t, err)
+		beats = append(beats, fresh(100+n).heartbeat())
+	}
+	require.Equal(t, 16, rows())
+
+	_, err = r.RecordHeartbeats(t.Context(), beats)
+	require.Equal(t, 15, strings.Count(fmt.Sprint(err), "has another agent"))
+	require.Equal(t, 20, rows())
+	_, err = fresh(50).sendReport(t)
+	requireRefused(t, err)
+	require.Equal(t, 20, rows())
+	require.False(t, recorded("fresh50"))
+	_, err = second.sendHeartbeat(t)
+	requireRefused(t, err)
+	require.Equal(t, 1, strings.Count(said.String(), "a second agent speaks for a host"), said)
+
+	// Each address is told once, and so many of them.
+	reply, err := first.sendHeartbeat(t)
+	require.NoError(t, err)
+	require.True(t, slices.IsSorted(reply.DuplicateAgents))
+	require.Len(t, slices.Compact(slices.Clone(reply.DuplicateAgents)), len(reply.DuplicateAgents))
+	r.exec(t, `INSERT INTO duplicate_agents (host, instance, boot_id, agent_version, address)
+		SELECT 'h1', 'earlier' || n, 'b', '1', '10.0.2.' || n FROM generate_series(1, 1000) AS n`)
+	reply, err = first.sendHeartbeat(t)
+	require.NoError(t, err)
+	require.Len(t, reply.DuplicateAgents, 20)
+	found, err := r.Host(t.Context(), "h1")
+	require.NoError(t, err)
+	require.Len(t, found.DuplicateAgents, 20)
+
+	// Those that are silent make room, but for the last ones.
+	r.exec(t, "UPDATE duplicate_agents SET last_seen = last_seen - interval '1 hour' - random() * interval '1 s', since = since - interval '2 hours'")
+	r.exec(t, "UPDATE duplicate_agents SET last_seen = last_seen + interval '2 s' WHERE instance = 'two'")
+	_, err = fresh(50).sendHeartbeat(t)
+	requireRefused(t, err)
+	require.Equal(t, 10, rows())
+	require.True(t, recorded("two"), "it was heard last")
+	_, err = fresh(50).sendHeartbeat(t)
+	requireRefused(t, err)
+	require.True(t, recorded("fresh50"))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/url"
 	"testing"
@@ -82,7 +83,13 @@ func withParameter(t testing.TB, database, name, value string) string {
 // openStore opens another store on the same records, as another process would.
 func openStore(t testing.TB, url string, opts db.Options) *db.Store {
 	t.Helper()
-	store, err := db.Open(t.Context(), url, opts, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	return openStoreSaying(t, url, opts, t.Output())
+}
+
+// openStoreSaying is openStore with a log of its own.
+func openStoreSaying(t testing.TB, url string, opts db.Options, said io.Writer) *db.Store {
+	t.Helper()
+	store, err := db.Open(t.Context(), url, opts, slog.New(slog.NewTextHandler(said, nil)))
 	require.NoError(t, err)
 	t.Cleanup(store.Close)
 	return store

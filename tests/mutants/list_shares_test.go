@@ -7,6 +7,8 @@ func ofShares() []mutant {
 		queue   = "api/limiter/queue.go"
 		limiter = "api/limiter"
 		agents  = "api/agents/"
+
+		duplicates = "db/internal/ingest/duplicate_agents.go"
 	)
 
 	return []mutant{
@@ -144,6 +146,41 @@ func ofShares() []mutant {
 			breaks: "so many complaints are kept", file: "db/internal/merge/complaints.go", pkg: "db/internal/merge", test: "TestComplaintsAreBounded",
 			old: "if len(c.first) == mostComplaints {",
 			new: "if len(c.first) < 0 {",
+		},
+		{
+			breaks: "so many duplicate agents of a host are recorded", file: duplicates, pkg: "db", test: "TestFreshInstancesLeaveNoRows",
+			old: "WHERE NOT new OR nth <=",
+			new: "WHERE true OR nth <=",
+		},
+		{
+			breaks: "a duplicate agent that is recorded stays so where there is no room", file: duplicates, pkg: "db", test: "TestFreshInstancesLeaveNoRows",
+			old: "count(*) FILTER (WHERE v.instance IS NULL) OVER",
+			new: "20 + count(*) OVER",
+		},
+		{
+			breaks: "duplicate agents that are silent make room", file: duplicates, pkg: "db", test: "TestFreshInstancesLeaveNoRows",
+			old: "l.last_seen > r.last_seen) >= $3",
+			new: "l.last_seen > r.last_seen) >= 9000 + $3",
+		},
+		{
+			breaks: "duplicate agents of a host have one line a minute", file: "db/internal/ingest/lines.go", pkg: "db", test: "TestFreshInstancesLeaveNoRows",
+			old: "now.Sub(h.began) < linesWindow",
+			new: "now.Sub(h.began) < 0*linesWindow",
+		},
+		{
+			breaks: "an agent is told so many duplicates", file: "db/internal/ingest/heartbeats.go", pkg: "db", test: "TestFreshInstancesLeaveNoRows",
+			old: "ORDER BY address LIMIT $16)",
+			new: "ORDER BY address LIMIT 100 * $16)",
+		},
+		{
+			breaks: "an agent is told each address once", file: "db/internal/ingest/heartbeats.go", pkg: "db", test: "TestFreshInstancesLeaveNoRows",
+			old: "SELECT DISTINCT address",
+			new: "SELECT address",
+		},
+		{
+			breaks: "a host shows so many duplicates", file: "db/internal/inventory/hosts.go", pkg: "db", test: "TestFreshInstancesLeaveNoRows",
+			old: "ORDER BY instance LIMIT ` + strconv.Itoa(MaxDuplicateAgents)",
+			new: "ORDER BY instance LIMIT ` + strconv.Itoa(100*MaxDuplicateAgents)",
 		},
 	}
 }

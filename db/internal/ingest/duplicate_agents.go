@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/inventory"
 	"github.com/cyborg-project/cyborg/db/internal/records"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
@@ -26,6 +27,10 @@ import (
 // without a pause, for SilentAfter: after an outage of all servers every agent
 // looks silent, and the duplicate must not get the host only because it was
 // faster.
+//
+// Whoever speaks for a host can do so as another agent each time. So a host has a
+// bounded number of recorded duplicates, and one line in the log each minute;
+// those that are not recorded are refused all the same.
 
 // agentIdentity is what an agent says about itself in a report or a heartbeat.
 type agentIdentity struct {
@@ -78,10 +83,11 @@ func (s *Store) queueDuplicateAgents(batch *pgx.Batch, found *[]duplicateAgent, 
 	})
 }
 
-// recordDuplicateAgents records the duplicates that are refused. It returns
-// those of them that are new, or are heard again after a pause, so that each is
-// logged once.
-func (s *Store) recordDuplicateAgents(ctx context.Context, q records.Querier, duplicates []duplicateAgent) ([]duplicateAgent, error) {
+// recordDuplicateAgents records the duplicates that are refused, as far as their
+// hosts have room. It returns those of them that are new, are heard again after a
+// pause, or were not recorded, so that each is logged once; and the hosts without
+// room, for makeRoom.
+func (s *Store) recordDuplicateAgents(ctx context.Context, q records.Querier, duplicates []duplicateAgent) (out []duplicateAgent, full []string, err error) {
 	var (
 		hosts, boots, instances, versions, addresses []string
 		starts                                       []*time.Time
@@ -103,7 +109,7 @@ func (s *Store) recordDuplicateAgents(ctx context.Context, q records.Querier, du
 	}
 
 	if len(hosts) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 
 	// The row locks on hosts wait for a host that is being forgotten at this
@@ -118,35 +124,45 @@ func (s *Store) recordDuplicateAgents(ctx context.Context, q records.Querier, du
 			FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::timestamptz[])
 			    AS b (host, boot_id, instance, version, address, started_at)),
 		known AS (
-			SELECT name FROM hosts WHERE name = ANY($1) ORDER BY name FOR KEY SHARE)
-		INSERT INTO duplicate_agents AS r (host, instance, boot_id, agent_version, address, started_at)
-		SELECT host, instance, boot_id, version, address, coalesce(started_at, now()) FROM said JOIN known ON name = host
-		ORDER BY host, instance
-		ON CONFLICT (host, instance) DO UPDATE SET
-		    agent_version = EXCLUDED.agent_version, address = EXCLUDED.address, last_seen = now(), started_at = EXCLUDED.started_at,
-		    since = CASE WHEN NOT `+records.Within("r.last_seen", "$7::interval")+` THEN now() ELSE r.since END
-		RETURNING host, instance, since = last_seen`, hosts, boots, instances, versions, addresses, starts, s.db.Options.SilentAfter)
+			SELECT name FROM hosts WHERE name = ANY($1) ORDER BY name FOR KEY SHARE),
+		counted AS (
+			SELECT s.*, v.instance IS NULL AS new, count(*) FILTER (WHERE v.instance IS NULL) OVER (PARTITION BY s.host ORDER BY s.instance) AS nth
+			FROM said s JOIN known ON name = s.host LEFT JOIN duplicate_agents v ON v.host = s.host AND v.instance = s.instance),
+		recorded AS (
+			INSERT INTO duplicate_agents AS r (host, instance, boot_id, agent_version, address, started_at)
+			SELECT host, instance, boot_id, version, address, coalesce(started_at, now()) FROM counted c
+			WHERE NOT new OR nth <= $8 - (SELECT count(*) FROM duplicate_agents d WHERE d.host = c.host)
+			ORDER BY host, instance
+			ON CONFLICT (host, instance) DO UPDATE SET
+			    agent_version = EXCLUDED.agent_version, address = EXCLUDED.address, last_seen = now(), started_at = EXCLUDED.started_at,
+			    since = CASE WHEN NOT `+records.Within("r.last_seen", "$7::interval")+` THEN now() ELSE r.since END
+			RETURNING host, instance, since = last_seen AS new)
+		SELECT host, instance, coalesce(r.new, true), r.new IS NULL FROM counted LEFT JOIN recorded r USING (host, instance)`,
+		hosts, boots, instances, versions, addresses, starts, s.db.Options.SilentAfter, inventory.MaxDuplicateAgents)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 
-	// A duplicate is new where its presence began with this statement.
+	// A duplicate is new where its presence began with this statement, or is not
+	// recorded.
 	type key struct{ host, instance string }
 	fresh := map[key]bool{}
 	var (
-		k     key
-		isNew bool
+		k             key
+		isNew, noRoom bool
 	)
-	_, err = pgx.ForEachRow(rows, []any{&k.host, &k.instance, &isNew}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&k.host, &k.instance, &isNew, &noRoom}, func() error {
 		fresh[k] = isNew
+		if noRoom {
+			full = append(full, k.host)
+		}
 		return nil
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 
 	// A batch may have several messages of one duplicate; it is returned once.
-	var out []duplicateAgent
 	for _, r := range duplicates {
 		k := key{r.host, r.instance}
 		if r.refused && fresh[k] {
@@ -155,7 +171,24 @@ func (s *Store) recordDuplicateAgents(ctx context.Context, q records.Querier, du
 		}
 	}
 
-	return out, nil
+	return out, full, nil
+}
+
+// makeRoom forgets duplicates of the hosts that are not heard any more, and keeps
+// those that were heard last. It is a statement of its own, which waits for no
+// lock, so that it never has one for which another statement waits.
+func (s *Store) makeRoom(ctx context.Context, hosts []string) error {
+	if len(hosts) == 0 {
+		return nil
+	}
+
+	_, err := s.db.Pool.Exec(ctx, `
+		DELETE FROM duplicate_agents WHERE (host, instance) IN (
+			SELECT r.host, r.instance FROM duplicate_agents r
+			WHERE r.host = ANY($1) AND NOT `+records.Within("r.last_seen", "$2::interval")+`
+			  AND (SELECT count(*) FROM duplicate_agents l WHERE l.host = r.host AND l.last_seen > r.last_seen) >= $3
+			FOR UPDATE SKIP LOCKED)`, hosts, s.db.Options.SilentAfter, inventory.MaxDuplicateAgents/2)
+	return s.db.Failure(ctx, err)
 }
 
 // refusal is the error that a duplicate agent gets as its answer.
@@ -169,10 +202,15 @@ func (s *Store) refusal(r *duplicateAgent) error {
 func (s *Store) logDuplicateAgents(ctx context.Context, duplicates []duplicateAgent) {
 	for i := range duplicates {
 		r := &duplicates[i]
+		repeated, line := s.duplicates.count(r.host, time.Now())
+		if !line {
+			continue
+		}
+
 		s.db.Log.WarnContext(ctx, "a second agent speaks for a host and is refused; give it a name of its own, or stop it",
 			slog.String("host", r.host), slog.String("address", r.address), slog.String("boot_id", r.boot),
 			slog.String("instance", r.instance), slog.String("known_address", r.at),
-			slog.String("known_heard", fmt.Sprintf("%s ago", r.unheard.Round(time.Second))))
+			slog.String("known_heard", fmt.Sprintf("%s ago", r.unheard.Round(time.Second))), slog.Int("repeated", repeated))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cyborg-project/cyborg/db/internal/inventory"
 	"github.com/cyborg-project/cyborg/db/internal/records"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
@@ -161,11 +162,13 @@ func (s *Store) recordHeartbeats(
 		       CASE WHEN `+tellsJournal+` THEN b.opening ELSE h.journal_opening END,
 		       CASE WHEN `+tellsJournal+` THEN b.writes ELSE h.journal_writes END,
 		       `+hasRecorded+` OR h.heard_epoch IS NOT DISTINCT FROM (SELECT epoch FROM present), `+otherAgent+`,
-		       (SELECT array_agg(address ORDER BY address) FROM duplicate_agents
-		        WHERE host = h.name AND `+records.Within("last_seen", "$8::interval")+`), (`+lastAssignment+`)
+		       (SELECT array_agg(address ORDER BY address) FROM (
+		           SELECT DISTINCT address FROM duplicate_agents
+		           WHERE host = h.name AND `+records.Within("last_seen", "$8::interval")+` ORDER BY address LIMIT $16) AS r), (`+lastAssignment+`)
 		FROM beats b JOIN hosts h USING (name) WHERE h.name = ANY($1)`,
 		beats.names, beats.instances, beats.versions, beats.addresses, beats.starts, beats.busy, beats.sent, s.db.Options.SilentAfter,
-		beats.uptimes, beats.openings, beats.writes, beats.followed, beats.followedWrites, beats.present, beats.boots)
+		beats.uptimes, beats.openings, beats.writes, beats.followed, beats.followedWrites, beats.present, beats.boots,
+		inventory.MaxDuplicateAgents)
 	if err != nil {
 		return nil, nil, s.db.Failure(ctx, err)
 	}
@@ -220,8 +223,11 @@ func (s *Store) refuseDuplicates(ctx context.Context, senders []agentIdentity) (
 	}
 
 	// Only agents that are new are logged: heartbeats come every few seconds.
-	fresh, err := s.recordDuplicateAgents(ctx, s.db.Pool, duplicates)
+	fresh, full, err := s.recordDuplicateAgents(ctx, s.db.Pool, duplicates)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.makeRoom(ctx, full); err != nil {
 		return nil, err
 	}
 

@@ -117,6 +117,7 @@ func (h *hostRow) journal() cyborg.JournalPosition {
 func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies []agentapi.ReportReply, refusals []error, err error) {
 	var (
 		fresh, successors []duplicateAgent
+		full              []string             // hosts without room for another duplicate
 		last              int64                // the last assignment number that was drawn
 		seen              = map[string]int64{} // those that the hosts have seen
 	)
@@ -134,7 +135,7 @@ func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies [
 			return err
 		}
 
-		fresh, err = s.recordDuplicateAgents(ctx, tx, duplicates)
+		fresh, full, err = s.recordDuplicateAgents(ctx, tx, duplicates)
 		if err != nil {
 			return err
 		}
@@ -192,6 +193,9 @@ func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies [
 	s.logDuplicateAgents(ctx, fresh)
 	s.logSuccessors(ctx, successors)
 	s.exceedAssignments(ctx, seen, last)
+	if err := s.makeRoom(ctx, full); err != nil { // a later report or heartbeat does so again
+		s.db.Log.ErrorContext(ctx, "agents that were refused long ago cannot be forgotten", slog.String("error", err.Error()))
+	}
 	return replies, refusals, nil
 }
 

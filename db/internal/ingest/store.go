@@ -10,7 +10,10 @@ package ingest
 import "github.com/cyborg-project/cyborg/db/internal/records"
 
 // Store is this room's part of the store. It is safe for concurrent use.
-type Store struct{ db *records.DB }
+type Store struct {
+	db         *records.DB
+	duplicates lines // about duplicate agents
+}
 
 // New returns the part of the store that works on db.
 func New(db *records.DB) *Store { return &Store{db: db} }

@@ -3,6 +3,7 @@ package inventory
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -11,6 +12,10 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db/internal/records"
 )
+
+// MaxDuplicateAgents is how many duplicate agents of one host are recorded, and
+// shown.
+const MaxDuplicateAgents = 20
 
 // selectHosts reads hosts, with their backends and their refused agents as
 // JSON. $1 is the time after which a host counts as silent, by the database's
@@ -23,8 +28,9 @@ func selectHosts() string {
 	       (SELECT coalesce(json_agg(json_build_object('host', host, 'name', name, 'driver', driver, 'options', options,
 	           'state', state, 'error', error, 'services', services) ORDER BY name), '[]') FROM backends WHERE host = h.name),
 	       (SELECT json_agg(json_build_object('instance', instance, 'boot_id', boot_id, 'agent_address', address,
-	           'agent_version', agent_version, 'since', since, 'last_seen', last_seen) ORDER BY instance) FROM duplicate_agents
-	        WHERE host = h.name AND ` + records.Within("last_seen", "$1::interval") + `)
+	           'agent_version', agent_version, 'since', since, 'last_seen', last_seen) ORDER BY instance) FROM (
+	           SELECT * FROM duplicate_agents WHERE host = h.name AND ` + records.Within("last_seen", "$1::interval") + `
+	           ORDER BY instance LIMIT ` + strconv.Itoa(MaxDuplicateAgents) + `) AS r)
 	FROM hosts h`
 }
 
