@@ -176,10 +176,11 @@ func (s *Store) recordDuplicateAgents(ctx context.Context, q records.Querier, du
 
 // makeRoom forgets duplicates of the hosts that are not heard any more, and keeps
 // those that were heard last. It is a statement of its own, which waits for no
-// lock, so that it never has one for which another statement waits.
-func (s *Store) makeRoom(ctx context.Context, hosts []string) error {
+// lock, so that it never has one for which another statement waits. A failure is
+// only logged: the next duplicate without room comes soon.
+func (s *Store) makeRoom(ctx context.Context, hosts []string) {
 	if len(hosts) == 0 {
-		return nil
+		return
 	}
 
 	_, err := s.db.Pool.Exec(ctx, `
@@ -188,7 +189,9 @@ func (s *Store) makeRoom(ctx context.Context, hosts []string) error {
 			WHERE r.host = ANY($1) AND NOT `+records.Within("r.last_seen", "$2::interval")+`
 			  AND (SELECT count(*) FROM duplicate_agents l WHERE l.host = r.host AND l.last_seen > r.last_seen) >= $3
 			FOR UPDATE SKIP LOCKED)`, hosts, s.db.Options.SilentAfter, inventory.MaxDuplicateAgents/2)
-	return s.db.Failure(ctx, err)
+	if err != nil {
+		s.db.Log.ErrorContext(ctx, "agents that were refused long ago cannot be forgotten", slog.String("error", err.Error()))
+	}
 }
 
 // refusal is the error that a duplicate agent gets as its answer.

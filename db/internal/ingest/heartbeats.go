@@ -227,10 +227,7 @@ func (s *Store) refuseDuplicates(ctx context.Context, senders []agentIdentity) (
 	if err != nil {
 		return nil, err
 	}
-	if err := s.makeRoom(ctx, full); err != nil {
-		return nil, err
-	}
-
+	s.makeRoom(ctx, full)
 	s.logDuplicateAgents(ctx, fresh)
 
 	refusals := map[agentKey]error{}

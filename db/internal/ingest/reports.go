@@ -193,9 +193,7 @@ func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies [
 	s.logDuplicateAgents(ctx, fresh)
 	s.logSuccessors(ctx, successors)
 	s.exceedAssignments(ctx, seen, last)
-	if err := s.makeRoom(ctx, full); err != nil { // a later report or heartbeat does so again
-		s.db.Log.ErrorContext(ctx, "agents that were refused long ago cannot be forgotten", slog.String("error", err.Error()))
-	}
+	s.makeRoom(ctx, full)
 	return replies, refusals, nil
 }
 
