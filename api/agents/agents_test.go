@@ -735,6 +735,46 @@ func TestInvalidReports(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// Without certificates anybody on the machine is believed, and has proved nothing:
+// what such a caller does wrong leaves no line in the log.
+func TestStrangersAreNotLogged(t *testing.T) {
+	t.Parallel()
+	url, _ := origin(t)
+	h := setup(t, agents.Config{}, url).plain()
+	response, body := h.post(agents.ReportsPath, report("h1", 1))
+	accepted[agentapi.ReportReply](h, response, body)
+
+	response, body = h.send(http.MethodGet, agents.HostsPath+"h2", nil)
+	h.refused(cyborg.ErrNotFound, response, body)
+
+	wrong := report("h1", 2)
+	wrong.Content.Backends[0].State = "maybe"
+	response, body = h.post(agents.ReportsPath, wrong)
+	h.refused(cyborg.ErrInvalid, response, body)
+
+	other := report("h1", 3)
+	other.Instance = "another agent"
+	response, body = h.post(agents.ReportsPath, other)
+	h.refused(cyborg.ErrClaimed, response, body)
+	response, body = h.post(agents.HeartbeatsPath, agentapi.Heartbeat{Host: "h1", BootID: "b", Instance: "another agent", SentAt: time.Now()})
+	h.refused(cyborg.ErrClaimed, response, body)
+
+	path := workflows.ImagesPath + h.programming(url+"/nothing", true).String()
+	response, body = h.send(http.MethodGet, path, nil)
+	h.refused(cyborg.ErrNotFound, response, body)
+	require.Empty(t, h.said.String())
+
+	// The host's agent may prove that it is this one. What it does wrong is logged.
+	_, err := h.database.Exec(t.Context(), "UPDATE hosts SET instance = $1", agentapi.ProvenInstance("proof"))
+	require.NoError(t, err)
+	response, body = h.send(http.MethodGet, path, nil)
+	h.refused(cyborg.ErrForbidden, response, body)
+	require.Empty(t, h.said.String())
+	response, body = h.send(http.MethodGet, path, nil, agentapi.ProofHeader, "proof")
+	h.refused(cyborg.ErrNotFound, response, body)
+	require.Contains(t, h.said.String(), "actor=h1")
+}
+
 // A web page that somebody on the machine visits cannot report: neither from
 // another origin, nor under a name that it made up, nor with a body that a
 // browser sends anywhere.

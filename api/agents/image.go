@@ -202,7 +202,6 @@ func (e *endpoint) authorizeImage(r *http.Request) (cyborg.Operation, error) {
 		return op, err
 	}
 
-	// The proof is checked first: authorizeHost then believes what the log says.
 	if !e.config.Certificates && !inProcess(r) {
 		if err := e.checkProof(r, op.Host); err != nil {
 			return op, err
@@ -224,6 +223,7 @@ func (e *endpoint) checkProof(r *http.Request, name string) error {
 	}
 
 	if agentapi.ProvenInstance(r.Header.Get(agentapi.ProofHeader)) == host.Instance {
+		web.SetIdentity(r.Context(), web.Identity{Name: host.Name})
 		return nil
 	}
 

@@ -182,5 +182,15 @@ func ofShares() []mutant {
 			old: "ORDER BY instance LIMIT ` + strconv.Itoa(MaxDuplicateAgents)",
 			new: "ORDER BY instance LIMIT ` + strconv.Itoa(100*MaxDuplicateAgents)",
 		},
+		{
+			breaks: "an agent that is believed without proof is a stranger to the log", file: agents + "identity.go", pkg: "api/agents", test: "TestStrangersAreNotLogged",
+			old: "\tcase !e.config.Certificates:\n",
+			new: "\tcase !e.config.Certificates:\n\t\tweb.SetIdentity(r.Context(), web.Identity{Name: host})\n",
+		},
+		{
+			breaks: "an agent that has proved who it is is none", file: agents + "image.go", pkg: "api/agents", test: "TestStrangersAreNotLogged",
+			old: "\t\tweb.SetIdentity(r.Context(), web.Identity{Name: host.Name})\n",
+			new: "",
+		},
 	}
 }
