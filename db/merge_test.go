@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
+	"github.com/cyborg-project/cyborg/internal/transcript"
 )
 
 // record reads the host as it is recorded.
@@ -519,6 +521,7 @@ func TestBadReportDoesNotBlockItsBatch(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	fine := &host{records: r, name: "fine", boot: "b", content: content(1)}
+	r.refuseVendor(t)
 
 	bad := func(change func(*agentapi.Report)) agentapi.Report {
 		h := &host{records: r, name: "bad", boot: "b", content: content(1)}
@@ -538,8 +541,7 @@ func TestBadReportDoesNotBlockItsBatch(t *testing.T) {
 		bad(func(r *agentapi.Report) { r.Content.Backends[0].State = "maybe" }),
 		bad(func(r *agentapi.Report) { r.Content.Backends = append(r.Content.Backends, r.Content.Backends[0]) }),
 		bad(func(r *agentapi.Report) { r.Content.Backends[0].Driver = "" }),
-		// Only the database notices that its number is too large.
-		bad(func(r *agentapi.Report) { r.Content.Backends[0].Devices[0].NUMANode = new(1 << 40) }),
+		bad(func(r *agentapi.Report) { r.Content.Backends[0].Devices[0].Vendor = "only the database notices" }),
 	} {
 		sequence := fine.sequence
 		replies, err := r.MergeReports(t.Context(), []agentapi.Report{fine.next(), report})
@@ -554,6 +556,74 @@ func TestBadReportDoesNotBlockItsBatch(t *testing.T) {
 	odd.Host = "odd"
 	_, err := r.MergeReports(t.Context(), []agentapi.Report{odd})
 	require.NoError(t, err)
+}
+
+// refuseVendor makes the database refuse the devices of one vendor. So does it with
+// whatever a check of reports has left out.
+func (r *records) refuseVendor(t testing.TB) {
+	t.Helper()
+	r.exec(t, "ALTER TABLE devices ADD CHECK (vendor <> 'only the database notices')")
+}
+
+// TestBadReportsAreFoundByHalves: of a batch with bad reports all others are
+// recorded, in few transactions, and each bad one has one line in the log a minute.
+func TestBadReportsAreFoundByHalves(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	said := &transcript.Text{}
+	count := &counter{}
+	r.Store = openStoreSaying(t, r.url, db.Options{SilentAfter: 25 * time.Minute, Tracer: count}, said)
+	r.refuseVendor(t)
+
+	const hosts = 64
+	reports := make([]agentapi.Report, hosts)
+	for i := range reports {
+		reports[i] = (&host{records: r, name: fmt.Sprint("h", i), boot: "b", content: content(1)}).next()
+	}
+	for _, i := range []int{17, 18} {
+		reports[i].Content.Backends[0].Devices[0].Vendor = "only the database notices"
+	}
+
+	before := count.statements.Load()
+	replies, err := r.MergeReports(t.Context(), reports)
+	require.Equal(t, 2, strings.Count(fmt.Sprint(err), "cannot be recorded"), err)
+	for i, reply := range replies {
+		require.Equal(t, i != 17 && i != 18, reply.Accepted, "%d", i)
+	}
+	require.Less(t, count.since(&before), int64(400), "one by one, they take more than a thousand")
+
+	_, err = r.MergeReports(t.Context(), reports)
+	require.Error(t, err)
+	require.Equal(t, 2, strings.Count(said.String(), "a report cannot be recorded"), said)
+	require.Equal(t, 2, strings.Count(said.String(), "level=ERROR"), said)
+}
+
+// TestNumbersOutOfRange: a device whose NUMA node the records cannot hold is
+// recorded without it. What they hold as JSON, lists can read, too.
+func TestNumbersOutOfRange(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := &host{records: r, name: "h1", boot: "b", content: content(3)}
+	for i, node := range []int{1 << 40, math.MinInt32 - 1, math.MaxInt32} {
+		h.devices()[i].NUMANode = &node
+	}
+	h.devices()[0].Deployables[0].Specs.Num = math.MaxInt
+	require.True(t, h.report(t).Accepted)
+
+	list, err := r.Devices(t.Context(), db.DeviceFilter{}, db.Page{})
+	require.NoError(t, err)
+	require.Nil(t, list[0].NUMANode)
+	require.Nil(t, list[1].NUMANode)
+	require.Equal(t, math.MaxInt32, *list[2].NUMANode)
+	for _, text := range []string{"device card0 is recorded without its NUMA node: 1099511627776 is", "device card1"} {
+		require.Contains(t, h.record(t).Backends[0].Error, text)
+	}
+
+	most := 0
+	require.NoError(t, r.EachDeployable(t.Context(), db.DeployableFilter{}, db.Listing{}, func(d *db.ListedDeployable) {
+		most = max(most, d.Accelerators)
+	}))
+	require.Equal(t, math.MaxInt, most)
 }
 
 // TestNumberOutOfReach: whoever can report for a host cannot put its numbers

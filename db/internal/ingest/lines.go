@@ -1,15 +1,20 @@
 package ingest
 
 import (
+	"maps"
 	"sync"
 	"time"
 )
 
-// linesWindow is for how long what a host does has one line in the log.
-const linesWindow = time.Minute
+const (
+	// linesWindow is for how long what a host does has one line in the log.
+	linesWindow = time.Minute
+
+	// linesHosts is for how many hosts. Further ones count as one.
+	linesHosts = 1000
+)
 
 // lines bounds the lines in the log of which a host causes as many as it likes.
-// The names are those of recorded hosts, so they are bounded, too.
 type lines struct {
 	mu    sync.Mutex
 	hosts map[string]*hostLines
@@ -26,6 +31,13 @@ type hostLines struct {
 func (l *lines) count(host string, now time.Time) (repeated int, line bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
+	if len(l.hosts) >= linesHosts && l.hosts[host] == nil {
+		maps.DeleteFunc(l.hosts, func(_ string, h *hostLines) bool { return now.Sub(h.began) >= linesWindow })
+		if len(l.hosts) >= linesHosts {
+			host = ""
+		}
+	}
 
 	h := l.hosts[host]
 	if h != nil && now.Sub(h.began) < linesWindow {

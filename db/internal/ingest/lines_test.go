@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -23,4 +24,16 @@ func TestLinesOfAHost(t *testing.T) {
 	require.Equal(t, []any{0, true}, count("h2", 59*time.Second))
 	require.Equal(t, []any{2, true}, count("h1", time.Minute))
 	require.Equal(t, []any{0, true}, count("h1", 2*time.Minute))
+
+	// So many hosts have lines of their own, until these are over.
+	for i := range 998 {
+		require.Equal(t, []any{0, true}, count(fmt.Sprint("x", i), 2*time.Minute))
+	}
+	require.Len(t, l.hosts, 1000)
+	require.Equal(t, []any{0, true}, count("y1", 2*time.Minute))
+	require.Equal(t, []any{0, true}, count("y2", 2*time.Minute), "the line of h2 was over")
+	require.Equal(t, []any{0, false}, count("y3", 2*time.Minute))
+	require.Equal(t, []any{0, false}, count("x1", 2*time.Minute))
+	require.Equal(t, []any{0, true}, count("y3", 4*time.Minute))
+	require.Len(t, l.hosts, 1)
 }

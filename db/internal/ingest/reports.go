@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -43,7 +44,14 @@ func (s *Store) mergeEach(ctx context.Context, reports []agentapi.Report) ([]age
 		}
 	}
 
-	merge := func(which []int) error {
+	// One bad report makes the whole transaction fail. Then each half is merged in a
+	// transaction of its own, and so on, until only the bad ones fail.
+	var merge func(which []int)
+	merge = func(which []int) {
+		if len(which) == 0 {
+			return
+		}
+
 		part := make([]agentapi.Report, len(which))
 		for n, i := range which {
 			part[n] = reports[i]
@@ -56,23 +64,15 @@ func (s *Store) mergeEach(ctx context.Context, reports []agentapi.Report) ([]age
 				replies[i], errs[i] = merged[n], refusals[n]
 			}
 		}
-		return err
+
+		if err != nil && len(which) > 1 && !cyborg.ErrorKindOf(err).Retryable() {
+			half := len(which) / 2
+			merge(which[:half])
+			merge(which[half:])
+		}
 	}
 
-	if len(valid) == 0 {
-		return replies, errs
-	}
-
-	if err := merge(valid); err == nil || len(valid) == 1 || cyborg.ErrorKindOf(err).Retryable() {
-		return replies, errs
-	}
-	// One bad report makes the whole transaction fail. Each is now merged in a
-	// transaction of its own, so that only the bad ones fail; merge keeps the error
-	// of each.
-	for _, i := range valid {
-		_ = merge([]int{i})
-	}
-
+	merge(valid)
 	return replies, errs
 }
 
@@ -172,7 +172,7 @@ func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies [
 		// Classes 22 (data exception) and 23 (constraint violation): the data is bad,
 		// and repeating the transaction would not help.
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "23")) {
-			s.db.Log.ErrorContext(ctx, "reports cannot be recorded", slog.String("error", err.Error()), slog.String("detail", pg.Detail))
+			s.logBadReport(ctx, part, pg)
 			return cyborg.Errorf(cyborg.ErrInvalid, "the report of host %q cannot be recorded: %s", part[0].Host, pg.Message)
 		}
 		if err != nil {
@@ -195,6 +195,20 @@ func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies [
 	s.exceedAssignments(ctx, seen, last)
 	s.makeRoom(ctx, full)
 	return replies, refusals, nil
+}
+
+// logBadReport says which report the database refuses, once that is known: it may
+// come again every few seconds.
+func (s *Store) logBadReport(ctx context.Context, reports []agentapi.Report, why *pgconn.PgError) {
+	if len(reports) > 1 {
+		return // each part of them comes alone now
+	}
+
+	host := reports[0].Host
+	if repeated, line := s.badReports.count(host, time.Now()); line {
+		s.db.Log.ErrorContext(ctx, "a report cannot be recorded", slog.String("host", host), slog.String("error", why.Error()),
+			slog.String("detail", cyborg.Sanitize(why.Detail, merge.LongestError)), slog.Int("repeated", repeated))
+	}
 }
 
 // lockReported locks the hosts of the reports, finds the duplicate agents among

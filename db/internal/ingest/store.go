@@ -13,6 +13,7 @@ import "github.com/cyborg-project/cyborg/db/internal/records"
 type Store struct {
 	db         *records.DB
 	duplicates lines // about duplicate agents
+	badReports lines // about reports that the database refuses
 }
 
 // New returns the part of the store that works on db.

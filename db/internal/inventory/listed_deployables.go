@@ -70,7 +70,7 @@ func (s *Store) EachDeployable(ctx context.Context, filter DeployableFilter, lis
 	}
 
 	rows, err := s.db.Pool.Query(ctx, `
-		SELECT d.uuid, d.name, coalesce((d.specs_set->>'num')::int, (d.specs->>'num')::int, 0), v.id, `+allAttributes+`,
+		SELECT d.uuid, d.name, coalesce((d.specs_set->>'num')::bigint, (d.specs->>'num')::bigint, 0), v.id, `+allAttributes+`,
 		       d.provider_uuid, v.driver, d.bitstream_id, d.created_at, d.updated_at
 		FROM deployables d JOIN devices v ON v.uuid = d.device_uuid`+c.String()+order, c.Values...)
 	if err != nil {

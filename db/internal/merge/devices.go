@@ -40,9 +40,15 @@ func (v *Inventory) device(backend, driver string, r cyborg.DeviceReport, sequen
 		return err
 	}
 
+	node := r.NUMANode
+	if node != nil && int(int32(*node)) != *node {
+		v.complain(backend, "device %s is recorded without its NUMA node: %d is out of range", r.Identity, *node)
+		node = nil
+	}
+
 	row := &d.row
 	row.Backend, row.Driver, row.Type, row.Presence = backend, driver, r.Type, cyborg.PresencePresent
-	row.VendorID, row.ProductID, row.Vendor, row.Model, row.NUMANode = r.VendorID, r.ProductID, r.Vendor, r.Model, r.NUMANode
+	row.VendorID, row.ProductID, row.Vendor, row.Model, row.NUMANode = r.VendorID, r.ProductID, r.Vendor, r.Model, node
 	row.BoardInfo, row.ControlPathKind, row.ControlPathInfo = board, r.ControlPath.Kind, path
 
 	shown := map[string]bool{} // deployables, by the driver's name
