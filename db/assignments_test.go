@@ -2,6 +2,7 @@ package db_test
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
+	"github.com/cyborg-project/cyborg/internal/transcript"
 )
 
 // assignment returns the number of an operation.
@@ -351,6 +353,48 @@ func TestAssignmentsExceedWhatHostsHaveSeen(t *testing.T) {
 	beat.Instance = "other"
 	require.Error(t, beats(known+1000))
 	require.Equal(t, known, last())
+}
+
+// TestAbsurdAssignmentsAreNotBelieved: a host that says it has seen a number from
+// years ahead does not put those of all others there, and keeps nobody else from
+// being believed. That has one line in the log a minute.
+func TestAbsurdAssignmentsAreNotBelieved(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	said := &transcript.Text{}
+	r.Store = openStoreSaying(t, r.url, defaults(), said)
+	liar, honest := r.addHost(t, "h1", 1), r.addHost(t, "h2", 1)
+	last := func() int64 { return scalar[int64](t, r, "SELECT last_assignment()") }
+	ahead := func(d time.Duration) int64 { return time.Now().Add(d).UnixMilli() << 10 }
+	beats := func(of *host, number int64) agentapi.Heartbeat {
+		beat := of.beat()
+		beat.Assignment = number
+		return beat
+	}
+	const year = 366 * 24 * time.Hour
+
+	known := last()
+	for _, number := range []int64{ahead(year + time.Hour), 1<<62 - 1, math.MaxInt64} {
+		_, err := r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{beats(liar, number)})
+		require.NoError(t, err)
+		require.Equal(t, known, last(), number)
+	}
+	report := liar.next()
+	report.Assignment = 1<<62 - 1
+	require.True(t, r.merge(t, report).Accepted)
+	require.Equal(t, known, last())
+	require.Equal(t, 1, strings.Count(said.String(), "which nobody can have drawn"), said)
+
+	lost := ahead(24 * time.Hour)
+	_, err := r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{beats(liar, 1<<62-1), beats(honest, lost)})
+	require.NoError(t, err)
+	require.Greater(t, last(), lost)
+	require.Less(t, last(), ahead(48*time.Hour))
+
+	lost = ahead(year - time.Hour)
+	_, err = r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{beats(honest, lost)})
+	require.NoError(t, err)
+	require.Greater(t, last(), lost)
 }
 
 // TestRenumber: the run of an open operation gets a greater number where its

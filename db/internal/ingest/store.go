@@ -11,9 +11,10 @@ import "github.com/cyborg-project/cyborg/db/internal/records"
 
 // Store is this room's part of the store. It is safe for concurrent use.
 type Store struct {
-	db         *records.DB
-	duplicates lines // about duplicate agents
-	badReports lines // about reports that the database refuses
+	db          *records.DB
+	duplicates  lines // about duplicate agents
+	badReports  lines // about reports that the database refuses
+	assignments lines // about assignment numbers that are not believed
 }
 
 // New returns the part of the store that works on db.
