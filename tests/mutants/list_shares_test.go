@@ -69,7 +69,7 @@ func ofShares() []mutant {
 		},
 		{
 			breaks: "the endpoint tells peers apart that share the reports", file: agents + "reports.go", pkg: "api/agents", test: "TestReportsOfOneHostThatWait",
-			old: "e.held.take(w, peer(r), !told(r), int64(len(body)))",
+			old: "e.held.take(w, peer(r), !told(r), outline.memory(body))",
 			new: "e.held.take(w, peer(r), true || told(r), int64(len(body)))",
 		},
 		{
@@ -126,6 +126,11 @@ func ofShares() []mutant {
 			breaks: "a report counts for the memory that its elements take", file: agents + "outline.go", pkg: "api/agents", test: "TestEmptyElementsTakeMemory",
 			old: "max(len(text), o.elements*elementMemory)",
 			new: "max(len(text), o.elements)",
+		},
+		{
+			breaks: "reports that wait count for what they take once they are decoded", file: agents + "reports.go", pkg: "api/agents", test: "TestReportsThatWaitAreBounded",
+			old: "outline.memory(body))\n",
+			new: "int64(len(body)))\n",
 		},
 		{
 			breaks: "a report that is alone is never too large to wait", file: agents + "held.go", pkg: "api/agents", test: "TestHeldIsSharedAmongPeers",
