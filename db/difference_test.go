@@ -67,6 +67,39 @@ func (h *host) inventory(t *testing.T) string {
 			SELECT format('backend %s %s %s', name, state, error) FROM backends WHERE host = '`+h.name+`') AS lines`)
 }
 
+// TestDifferencesFillNoHost: a host that shows another device each time, also by
+// differences, has so many recorded, and its agent is asked for the whole
+// inventory, where it sees why.
+func TestDifferencesFillNoHost(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := &host{records: r, name: "h1", boot: "b", content: content(1)}
+	first := h.next()
+	require.True(t, h.tell(t, first).Accepted)
+	r.exec(t, `
+		INSERT INTO devices (uuid, host, backend, driver, identity, type, vendor_id, product_id, vendor, model, control_path_kind, control_path_info)
+		SELECT gen_random_uuid(), host, backend, driver, 'earlier' || n, type, vendor_id, product_id, vendor, model, control_path_kind, control_path_info
+		FROM devices, generate_series(1, 4094) AS n`)
+	devices := func() int { return scalar[int](t, r, "SELECT count(*) FROM devices") }
+	require.Equal(t, 4095, devices())
+
+	h.content.Backends = slices.Clone(h.content.Backends) // those before are in the report
+	h.content.Backends[0].Devices = append(h.devices(), device("next"))
+	second := h.next()
+	require.True(t, h.tell(t, since(first, second)).Accepted)
+	require.Equal(t, 4096, devices())
+
+	h.content.Backends = slices.Clone(h.content.Backends)
+	h.content.Backends[0].Devices = append(slices.Clone(h.devices()), device("beyond"))
+	h.devices()[0].Model = "F2"
+	third := h.next()
+	require.True(t, h.tell(t, since(second, third)).Whole)
+	require.True(t, h.tell(t, third).Accepted)
+	require.Equal(t, 4096, devices())
+	require.Equal(t, "F2", scalar[string](t, r, "SELECT model FROM devices WHERE identity = 'card0'"))
+	require.Contains(t, h.record(t).Backends[0].Error, "device beyond is left out: 4096 are recorded of this host")
+}
+
 // TestDifferentialReportsMatchFullReports changes two equal hosts at random,
 // step by step. One reports everything each time, the other only what differs,
 // unless it is asked for everything. After each step the records say the same

@@ -237,5 +237,25 @@ func ofShares() []mutant {
 			old: "s.assignments.count(host, time.Now()); line {",
 			new: "s.assignments.count(host, time.Now()); line || true {",
 		},
+		{
+			breaks: "so much is recorded of a host", file: "db/internal/merge/merge.go", pkg: "db/internal/merge", test: "TestSoMuchIsRecordedOfAHost",
+			old: "if recorded < most {",
+			new: "if recorded < 2*most {",
+		},
+		{
+			breaks: "so many deployables are recorded of a host", file: "db/internal/merge/deployables.go", pkg: "db/internal/merge", test: "TestSoMuchIsRecordedOfAHost",
+			old: "MostRecorded().Deployables)",
+			new: "2*MostRecorded().Deployables)",
+		},
+		{
+			breaks: "so many handles are recorded of a host", file: "db/internal/merge/handles.go", pkg: "db/internal/merge", test: "TestSoManyHandlesAreRecordedOfAHost",
+			old: "MostRecorded().Handles)",
+			new: "2*MostRecorded().Handles)",
+		},
+		{
+			breaks: "a difference counts what it does not mention", file: "db/internal/ingest/load.go", pkg: "db", test: "TestDifferencesFillNoHost",
+			old: "Devices: row.Devices - len(v.Devices),",
+			new: "Devices: 0 * row.Devices,",
+		},
 	}
 }

@@ -66,6 +66,21 @@ func loadInventories(ctx context.Context, tx pgx.Tx, nameOf func(host, local str
 		each(batch, deployableRows+`d.uuid IN (`+concerned+`)`, l.values(), takeDeployable)
 		each(batch, handleRows+`h.deployable_uuid IN (`+concerned+`)`, l.values(), takeHandle)
 
+		// How much there is besides, so that no host has too much.
+		type total struct {
+			Host string `json:"host"`
+			merge.Counts
+		}
+		each(batch, `
+			SELECT jsonb_build_object('host', name, 'devices', (SELECT count(*) FROM devices WHERE host = name),
+			    'deployables', (SELECT count(*) FROM deployables WHERE host = name), 'handles', (SELECT count(*) FROM attach_handles WHERE host = name))
+			FROM unnest($1::text[]) AS name`, []any{l.parts}, func(row total) {
+			v := out[row.Host]
+			v.Unloaded = merge.Counts{
+				Devices: row.Devices - len(v.Devices), Deployables: row.Deployables - len(v.Deployables), Handles: row.Handles - len(v.Handles),
+			}
+		})
+
 		// What operations have observed since the report is not in a difference's base.
 		each(batch, `
 			SELECT jsonb_build_object('host', v.host, 'identity', v.identity, 'observed_seq', v.observed_seq) FROM devices v JOIN hosts h ON h.name = v.host

@@ -62,8 +62,13 @@ func (v *Inventory) deployable(backend string, d *Tracked[DeviceRow], r cyborg.D
 }
 
 // newDeployable returns a deployable that was never seen before, with its name.
-// It returns nil where a deployable of another host has that name.
+// It returns nil where a deployable of another host has that name, or too many
+// are recorded.
 func (v *Inventory) newDeployable(backend, local string) *Tracked[DeployableRow] {
+	if v.full(backend, "deployable", local, len(v.Deployables)+v.Unloaded.Deployables, MostRecorded().Deployables) {
+		return nil
+	}
+
 	name := v.name(v.host, local)
 	if other, taken := v.taken.Deployables[name]; taken {
 		v.complain(backend, "deployable %q is left out: its name %q belongs to one of host %s", local, name, other)

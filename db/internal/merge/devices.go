@@ -18,6 +18,9 @@ func (v *Inventory) device(backend, driver string, r cyborg.DeviceReport, sequen
 	d, ok := v.Devices[r.Identity]
 	switch {
 	case !ok:
+		if v.full(backend, "device", r.Identity, len(v.Devices)+v.Unloaded.Devices, MostRecorded().Devices) {
+			return nil
+		}
 		d = &Tracked[DeviceRow]{row: DeviceRow{UUID: uuid.New(), Host: v.host, Identity: r.Identity}}
 		v.Devices[r.Identity] = d
 	case d.row.ObservedSeq > sequence:

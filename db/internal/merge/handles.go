@@ -75,6 +75,9 @@ func (v *Inventory) handle(w wantedHandle, shown map[HandleKey]bool) error {
 	h, ok := v.Handles[key]
 	switch {
 	case !ok:
+		if v.full(w.backend, "handle", key.Identity, len(v.Handles)+v.Unloaded.Handles, MostRecorded().Handles) {
+			return nil
+		}
 		h = &Tracked[HandleRow]{row: HandleRow{UUID: uuid.New(), Host: v.host, Kind: key.Kind, Identity: key.Identity}}
 		v.Handles[key] = h
 	case h.row.DeployableUUID == deployable.UUID: // it stays where it is

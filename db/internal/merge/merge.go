@@ -41,6 +41,10 @@ type Inventory struct {
 	// are newer than what is merged; 0 for none.
 	Exceed int64
 
+	// Unloaded counts what is recorded of the host and was not read. It is not zero
+	// only where the inventory is loaded in part.
+	Unloaded Counts
+
 	// Observed are the devices that operations observed since the newest report, by
 	// identity, with the sequence number of the last observation. It is filled only
 	// where the inventory is loaded in part.
@@ -49,6 +53,29 @@ type Inventory struct {
 	merged     map[uuid.UUID]bool     // deployables that the report shows, or shows to be missing
 	wanted     []wantedHandle         // handles that the report shows, for finish
 	Complaints map[string]*Complaints // what could not be recorded, by backend
+}
+
+// Counts counts the rows of a host.
+type Counts struct {
+	Devices     int `json:"devices"`
+	Deployables int `json:"deployables"`
+	Handles     int `json:"handles"`
+}
+
+// MostRecorded is how much is recorded of one host, missing ones included: twice
+// what a report may show. A host could otherwise show other devices each time, and
+// each report would take longer than the one before.
+func MostRecorded() Counts { return Counts{Devices: 4096, Deployables: 8192, Handles: 16384} }
+
+// full reports whether no more of something can be recorded, and complains about
+// the one that is left out.
+func (v *Inventory) full(backend, what, name string, recorded, most int) bool {
+	if recorded < most {
+		return false
+	}
+
+	v.complain(backend, "%s %s is left out: %d are recorded of this host; forget those that are missing", what, name, recorded)
+	return true
 }
 
 // Names are the names that are in use on any host.
