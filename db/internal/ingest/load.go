@@ -3,9 +3,11 @@ package ingest
 import (
 	"context"
 	"encoding/json"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db/internal/merge"
 	"github.com/cyborg-project/cyborg/db/internal/records"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
@@ -26,8 +28,9 @@ func queueHostRows(tx pgx.Tx, known map[string]hostRow, names []string) {
 	})
 }
 
-// loadInventories reads, in one round trip, what is recorded of the hosts of
-// the reports, and which of the names that new deployables would get are taken.
+// loadInventories reads what is recorded of the hosts of the reports, and which of
+// the names that new deployables would get are taken. It takes one round trip, and
+// another where a difference shows something new.
 //
 // For a report that tells a difference it reads only what that concerns: the
 // devices that it mentions, their deployables and handles, the deployables and
@@ -66,21 +69,6 @@ func loadInventories(ctx context.Context, tx pgx.Tx, nameOf func(host, local str
 		each(batch, deployableRows+`d.uuid IN (`+concerned+`)`, l.values(), takeDeployable)
 		each(batch, handleRows+`h.deployable_uuid IN (`+concerned+`)`, l.values(), takeHandle)
 
-		// How much there is besides, so that no host has too much.
-		type total struct {
-			Host string `json:"host"`
-			merge.Counts
-		}
-		each(batch, `
-			SELECT jsonb_build_object('host', name, 'devices', (SELECT count(*) FROM devices WHERE host = name),
-			    'deployables', (SELECT count(*) FROM deployables WHERE host = name), 'handles', (SELECT count(*) FROM attach_handles WHERE host = name))
-			FROM unnest($1::text[]) AS name`, []any{l.parts}, func(row total) {
-			v := out[row.Host]
-			v.Unloaded = merge.Counts{
-				Devices: row.Devices - len(v.Devices), Deployables: row.Deployables - len(v.Deployables), Handles: row.Handles - len(v.Handles),
-			}
-		})
-
 		// What operations have observed since the report is not in a difference's base.
 		each(batch, `
 			SELECT jsonb_build_object('host', v.host, 'identity', v.identity, 'observed_seq', v.observed_seq) FROM devices v JOIN hosts h ON h.name = v.host
@@ -107,7 +95,64 @@ func loadInventories(ctx context.Context, tx pgx.Tx, nameOf func(host, local str
 			}
 		})
 
-	return out, tx.SendBatch(ctx, batch).Close()
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+		return nil, err
+	}
+	return out, countUnloaded(ctx, tx, out, reports)
+}
+
+// countUnloaded counts what is recorded of hosts besides what was read, so that
+// no host has too much. It asks the database only where a host shows something
+// new in a difference, because the count takes longer the more the host has.
+func countUnloaded(ctx context.Context, tx pgx.Tx, read map[string]*merge.Inventory, reports []agentapi.Report) error {
+	var grown []string
+	for _, r := range reports {
+		if r.Base != "" && showsNew(read[r.Host], &r) {
+			grown = append(grown, r.Host)
+		}
+	}
+	if len(grown) == 0 {
+		return nil
+	}
+
+	rows, err := tx.Query(ctx, `
+		SELECT name, (SELECT count(*) FROM devices WHERE host = name), (SELECT count(*) FROM deployables WHERE host = name),
+		       (SELECT count(*) FROM attach_handles WHERE host = name)
+		FROM unnest($1::text[]) AS name`, grown)
+	if err != nil {
+		return err
+	}
+
+	var host string
+	var all merge.Counts
+	_, err = pgx.ForEachRow(rows, []any{&host, &all.Devices, &all.Deployables, &all.Handles}, func() error {
+		v := read[host]
+		v.Unloaded = merge.Counts{
+			Devices: all.Devices - len(v.Devices), Deployables: all.Deployables - len(v.Deployables), Handles: all.Handles - len(v.Handles),
+		}
+		return nil
+	})
+	return err
+}
+
+// showsNew reports whether a report shows what is not recorded.
+func showsNew(v *merge.Inventory, r *agentapi.Report) bool {
+	for _, b := range r.Content.Backends {
+		for _, d := range b.Devices {
+			if v.Devices[d.Identity] == nil {
+				return true
+			}
+			for _, p := range d.Deployables {
+				unknown := func(h cyborg.HandleReport) bool {
+					return v.Handles[merge.HandleKey{Kind: h.Kind, Identity: h.Identity}] == nil
+				}
+				if v.Deployables[p.Name] == nil || slices.ContainsFunc(p.Handles, unknown) {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 const (
