@@ -70,7 +70,7 @@ func (l *logger) level(theirs slog.Level) slog.Level {
 // log logs a message of Temporal.
 func (l *logger) log(theirs slog.Level, msg string, tags []tag.Tag) {
 	level := l.level(theirs)
-	if level > slog.LevelDebug && givenUp(tags) {
+	if level > slog.LevelDebug && (msg == callRefused || givenUp(tags)) {
 		level = slog.LevelDebug
 	}
 
@@ -81,6 +81,12 @@ func (l *logger) log(theirs slog.Level, msg string, tags []tag.Tag) {
 	//nolint:sloglint // the message is Temporal's
 	l.out.LogAttrs(context.Background(), level, msg, append(attributes(l.tags), attributes(tags)...)...)
 }
+
+// callRefused is what Temporal logs for each stream that is refused
+// (authorization.Interceptor, InterceptStream). The guard has logged the refusal
+// with its reason already, once a minute: clients can be refused as often as
+// they like.
+const callRefused = "Authorization error"
 
 // streamEnded is what gRPC says to whoever adds a trailer to a call that has
 // ended (transport.ErrIllegalHeaderWrite, which is in an internal package).

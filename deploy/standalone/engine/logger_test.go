@@ -66,6 +66,14 @@ func TestLoggerLogsCancelledRequestsAtDebug(t *testing.T) {
 	}
 }
 
+// TestLoggerLogsRefusedCallsAtDebug: whoever is refused can ask again without end,
+// and the guard has said it.
+func TestLoggerLogsRefusedCallsAtDebug(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "level=DEBUG msg=\"Authorization error\" component=temporal error=no\n",
+		logged(func(l *logger) { l.ready(); l.Error("Authorization error", tag.Error(errors.New("no"))) }))
+}
+
 // TestDerivedLoggersKeepTheirTags: a derived logger keeps its tags, and shares
 // the phase of the one that it comes from.
 func TestDerivedLoggersKeepTheirTags(t *testing.T) {
