@@ -228,7 +228,8 @@ func engineConfig(c *config.Config, state *statedir.Dir) (engine.Config, certifi
 
 	return engine.Config{
 		Listen: c.Standalone.TemporalListen, UIListen: c.Standalone.TemporalUIListen,
-		TLS: files, TrustDomain: c.Identity.TrustDomain, UIWrites: c.Standalone.TemporalUIWrites,
+		TLS: files, TrustDomain: c.Identity.TrustDomain,
+		ServeUI: serveUI, UIWrites: c.Standalone.TemporalUIWrites,
 		Namespace: c.Temporal.Namespace, Retention: c.Retention.Histories,
 		SearchAttributes: workflows.SearchAttributes(),
 	}, held, nil

@@ -1,14 +1,34 @@
 package main
 
 import (
+	"context"
+	"log/slog"
+	"net"
 	"net/http"
+	"time"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/api"
 	"github.com/cyborg-project/cyborg/api/auth"
 	"github.com/cyborg-project/cyborg/api/web"
 	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/server"
 )
+
+const (
+	// uiConnections is how many connections the Web UI takes at once. A browser opens
+	// six, and who looks at Temporal are few people.
+	uiConnections = 100
+	// uiGrace is how long a request may take when the process stops. What the UI shows
+	// is Temporal's, so nothing is lost with it.
+	uiGrace = time.Second
+)
+
+// serveUI serves Temporal's Web UI until the context ends. Every user of the machine
+// can connect to it, so it has the bounds of the API.
+func serveUI(ctx context.Context, listener net.Listener, handler http.Handler, log *slog.Logger) error {
+	return api.Serve(ctx, listener, handler, api.ServeOptions{Connections: uiConnections, Grace: uiGrace, Name: "ui", Log: log})
+}
 
 // uiGuard returns the middleware in front of Temporal's Web UI. Where the API
 // asks who its callers are, the UI does too: a browser sends a static token of the

@@ -1,9 +1,14 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -48,4 +53,61 @@ func TestWebUISaysWhatIsWrong(t *testing.T) {
 		require.Equal(t, answer.Header().Get(web.RequestIDHeader), problem.RequestID)
 	}
 	require.Equal(t, http.StatusNoContent, get(good).Code)
+}
+
+// counted is a listener that knows how many of its connections were open at once.
+type counted struct {
+	net.Listener
+	open, most atomic.Int32
+}
+
+func (c *counted) Accept() (net.Conn, error) {
+	conn, err := c.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c.most.Store(max(c.most.Load(), c.open.Add(1)))
+	return &countedConn{Conn: conn, ended: sync.OnceFunc(func() { c.open.Add(-1) })}, nil
+}
+
+type countedConn struct {
+	net.Conn
+	ended func()
+}
+
+func (c *countedConn) Close() error {
+	c.ended()
+	return c.Conn.Close()
+}
+
+// TestWebUIBoundsItsConnections: who only opens connections takes no more of the
+// process's files than the UI may have, and locks nobody out.
+func TestWebUIBoundsItsConnections(t *testing.T) {
+	t.Parallel()
+	port, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	listener := &counted{Listener: port}
+
+	ctx, end := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() {
+		served <- serveUI(ctx, listener, http.NotFoundHandler(), slog.New(slog.DiscardHandler))
+	}()
+
+	for range 2 * uiConnections {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", port.Addr().String())
+		require.NoError(t, err)
+		defer conn.Close()
+	}
+
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+port.Addr().String(), nil)
+	require.NoError(t, err)
+	answer, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	require.Equal(t, http.StatusNotFound, answer.StatusCode)
+	require.LessOrEqual(t, listener.most.Load(), int32(uiConnections+1), "the newest one, while the longest idle one is closed")
+
+	end()
+	require.NoError(t, <-served)
 }

@@ -40,7 +40,8 @@ const (
 	DefaultRetention = 7 * 24 * time.Hour
 )
 
-// Config describes the engine that Start runs. PostgresURL and TLS are required.
+// Config describes the engine that Start runs. PostgresURL, TLS and ServeUI are
+// required.
 type Config struct {
 	// PostgresURL returns the connection URL of a database by its name. If the
 	// databases temporal and temporal_visibility do not exist, the role must be
@@ -79,6 +80,10 @@ type Config struct {
 	Refuse func(*x509.Certificate) error
 	// UIGuard decides which requests reach the Web UI; nil lets all of them through.
 	UIGuard func(http.Handler) http.Handler
+	// ServeUI serves the Web UI on the listener until the context ends, and then
+	// returns soon. It must bound the connections and how long each may take:
+	// everybody on the machine can open them.
+	ServeUI func(context.Context, net.Listener, http.Handler, *slog.Logger) error
 	// UIWrites lets the Web UI change something: signal, cancel, reset and terminate
 	// runs. Otherwise it only reads.
 	UIWrites bool

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -78,8 +79,18 @@ func config(t testing.TB, server *postgres.Server) engine.Config {
 	t.Helper()
 	return engine.Config{
 		PostgresURL: server.URL, Listen: "127.0.0.1:0", UIListen: "127.0.0.1:0", TLS: files(t, newAuthority(t), t.TempDir()),
-		Retention: 48 * time.Hour, SearchAttributes: attributes(),
+		Retention: 48 * time.Hour, SearchAttributes: attributes(), ServeUI: serveUI,
 	}
+}
+
+// serveUI serves the Web UI without bounds, until the context ends.
+func serveUI(ctx context.Context, listener net.Listener, handler http.Handler, _ *slog.Logger) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
+	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
 }
 
 // start starts an engine that is stopped with the test.

@@ -2,12 +2,10 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
-	"time"
 
 	"github.com/labstack/echo/v4"
 	"github.com/labstack/echo/v4/middleware"
@@ -19,19 +17,12 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-const (
-	// uiHeadLimit is how long a browser may take to send the head of a request.
-	uiHeadLimit = 10 * time.Second
-	// uiIdleLimit is how long a browser may keep a connection that it does not use.
-	uiIdleLimit = 2 * time.Minute
-)
-
 // webUI is Temporal's Web UI, which runs in this process. The UI has no listener
 // of its own, so that nobody reaches it past Config.UIGuard.
 type webUI struct {
-	addr   address
-	server *http.Server
-	ended  chan struct{} // closed when the server has ended
+	addr  address
+	end   context.CancelFunc
+	ended chan struct{} // closed when it serves no more
 }
 
 // startUI starts the Web UI.
@@ -49,15 +40,13 @@ func startUI(ctx context.Context, addr address, frontend string, settings Config
 		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "Temporal's Web UI cannot listen on %s any more: %w", addr, err)
 	}
 
-	u := &webUI{addr: addr, ended: make(chan struct{}), server: &http.Server{
-		Handler: handler, ReadHeaderTimeout: uiHeadLimit, IdleTimeout: uiIdleLimit,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}}
+	serving, end := context.WithCancel(context.WithoutCancel(ctx)) // until stop
+	u := &webUI{addr: addr, end: end, ended: make(chan struct{})}
 
 	go func() {
 		defer close(u.ended)
-		if err := u.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			log.ErrorContext(ctx, "Temporal's Web UI has ended", "error", err)
+		if err := settings.ServeUI(serving, listener, handler, log); err != nil {
+			log.ErrorContext(serving, "Temporal's Web UI has ended", "error", err)
 		}
 	}()
 
@@ -113,11 +102,11 @@ func uiHandler(frontend string, settings Config, id *identity, log *slog.Logger)
 func (u *webUI) url() string { return "http://" + u.addr.String() }
 
 // stop stops the UI and waits for its end. It does nothing for a UI that was
-// never started. Connections end at once: what the UI shows is Temporal's.
+// never started.
 func (u *webUI) stop() {
 	if u == nil {
 		return
 	}
-	_ = u.server.Close() // the process ends anyhow
+	u.end()
 	<-u.ended
 }
