@@ -8,6 +8,7 @@ require (
 	github.com/spf13/cobra v1.10.2
 	github.com/temporalio/ui-server/v2 v2.55.0
 	go.temporal.io/server v1.32.1
+	go.uber.org/fx v1.24.0
 	google.golang.org/grpc v1.83.2
 )
 
@@ -207,7 +208,6 @@ require (
 	go.temporal.io/sdk v1.50.0
 	go.uber.org/atomic v1.11.0 // indirect
 	go.uber.org/dig v1.19.0 // indirect
-	go.uber.org/fx v1.24.0 // indirect
 	go.uber.org/mock v0.6.0 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
 	go.uber.org/zap v1.27.1 // indirect

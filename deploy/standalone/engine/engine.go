@@ -233,11 +233,7 @@ func (e *Engine) startServer(cfg Config, addrs addresses) error {
 
 	go func() {
 		defer close(ended)
-		var options []temporal.ServerOption
-		if options, err = serverOptions(cfg, addrs, e.identity, e.lock.timeline, e.tuning, e.log); err == nil {
-			server, err = temporal.NewServer(options...)
-		}
-		if err == nil {
+		if server, err = newServer(cfg, addrs, e.identity, e.lock.timeline, e.tuning, e.log); err == nil {
 			err = server.Start()
 		}
 		if err == nil {

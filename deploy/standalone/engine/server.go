@@ -27,18 +27,15 @@ const (
 	namespaceRefresh = 200 * time.Millisecond
 )
 
-// serverOptions returns the options that Temporal is started with: mutual TLS and
-// the guard besides the others.
-func serverOptions(cfg Config, addrs addresses, id *identity, on timeline, tuned *tuning, log *logger) ([]temporal.ServerOption, error) {
+// newServer makes a Temporal with mutual TLS that obeys the guard.
+func newServer(cfg Config, addrs addresses, id *identity, on timeline, tuned *tuning, log *logger) (temporal.Server, error) {
 	guard, err := temporalauth.New(temporalauth.Config{
 		TrustDomain: cfg.TrustDomain, Namespace: cfg.Namespace, SealKey: id.sealKey, Self: id.checksum, Refuse: id.refuse(cfg.Refuse), Log: log.out,
 	})
 	if err != nil {
 		return nil, err
 	}
-
-	options := append(optionsWithoutAuth(cfg, addrs, on, tuned, log), temporal.WithTLSConfigFactory(id))
-	return append(options, guard.Options()...), nil
+	return guard.NewServer(append(optionsWithoutAuth(cfg, addrs, on, tuned, log), temporal.WithTLSConfigFactory(id))...)
 }
 
 // optionsWithoutAuth returns the options of a Temporal that speaks plain gRPC and

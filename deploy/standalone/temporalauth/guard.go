@@ -10,9 +10,9 @@
 //
 // The standalone's engine uses the package. Whoever runs a Temporal server of
 // their own can compile it into that one: its listener must demand and verify
-// client certificates (RequireAndVerifyClientCert), and the options of Guard go
-// into temporal.NewServer. testdata/server/main.go is such a server. The module of
-// yours takes the versions of deploy/standalone/go.mod, and Cyborg from a checkout:
+// client certificates (RequireAndVerifyClientCert), and Guard.NewServer takes the
+// place of temporal.NewServer. testdata/server/main.go is such a server. The module
+// of yours takes the versions of deploy/standalone/go.mod, and Cyborg from a checkout:
 //
 //	require github.com/cyborg-project/cyborg/deploy/standalone v0.0.0
 //	replace github.com/cyborg-project/cyborg => CHECKOUT
@@ -33,8 +33,6 @@ import (
 	"time"
 
 	"go.temporal.io/server/common/authorization"
-	"go.temporal.io/server/common/config"
-	"go.temporal.io/server/temporal"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/identity"
@@ -71,7 +69,8 @@ type Guard struct {
 	config  Config
 	allowed map[string]rule
 	log     *slog.Logger
-	polls   openPolls
+	polls   counts // of hosts, that wait for a step
+	calls   counts // of all but servers
 
 	mu     sync.Mutex
 	logged map[refusal]time.Time // when each refusal was logged last
@@ -94,18 +93,8 @@ func New(config Config) (*Guard, error) {
 
 	return &Guard{
 		config: config, allowed: rules(), log: cmp.Or(config.Log, slog.New(slog.DiscardHandler)),
-		polls: openPolls{of: map[identity.Identity]int{}}, logged: map[refusal]time.Time{},
+		logged: map[refusal]time.Time{},
 	}, nil
-}
-
-// Options returns the options with which a Temporal server obeys the guard. The
-// server's frontend must demand and verify certificates of its clients.
-func (g *Guard) Options() []temporal.ServerOption {
-	return []temporal.ServerOption{
-		temporal.WithClaimMapper(func(*config.Config) authorization.ClaimMapper { return claimMapper{g} }),
-		temporal.WithAuthorizer(g),
-		temporal.WithChainedFrontendGrpcInterceptors(g.limitPolls, g.sealPolled),
-	}
 }
 
 // caller is who makes a call. The zero value is nobody.

@@ -3,7 +3,6 @@ package temporalauth
 import (
 	"context"
 	"fmt"
-	"sync"
 
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
@@ -20,33 +19,6 @@ import (
 // times at once, and several may share one identity.
 const mostPolls = 100
 
-// openPolls counts the polls of each host that wait for a step.
-type openPolls struct {
-	mu sync.Mutex
-	of map[identity.Identity]int // without those that have none
-}
-
-// begin counts one more poll, and reports whether that is allowed. The caller
-// calls end where it is.
-func (o *openPolls) begin(who identity.Identity) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.of[who] >= mostPolls {
-		return false
-	}
-	o.of[who]++
-	return true
-}
-
-// end counts one poll less.
-func (o *openPolls) end(who identity.Identity) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.of[who]--; o.of[who] == 0 {
-		delete(o.of, who)
-	}
-}
-
 // limitPolls refuses further polls of a host that has many open. It is an
 // interceptor of Temporal's frontend, within the authorization.
 func (g *Guard) limitPolls(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -55,7 +27,7 @@ func (g *Guard) limitPolls(ctx context.Context, request any, call *grpc.UnarySer
 		return handler(ctx, request)
 	}
 
-	if !g.polls.begin(who.Identity) {
+	if !g.polls.begin(who.Identity, mostPolls) {
 		err := serviceerror.NewResourceExhausted(enumspb.RESOURCE_EXHAUSTED_CAUSE_CONCURRENT_LIMIT, fmt.Sprintf(
 			"%s has %d polls open already, and no agent needs more than one: find out who else uses its certificate, and revoke it with `cyborg host revoke`", who, mostPolls))
 		g.tell(ctx, who, call.FullMethod, err)

@@ -50,8 +50,8 @@ func run(dir, sealKey string) error {
 		return err
 	}
 
-	server, err := temporal.NewServer(append(guard.Options(),
-		temporal.ForServices(temporal.DefaultServices), temporal.WithConfig(settings), temporal.InterruptOn(temporal.InterruptCh()))...)
+	server, err := guard.NewServer(
+		temporal.ForServices(temporal.DefaultServices), temporal.WithConfig(settings), temporal.InterruptOn(temporal.InterruptCh()))
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,159 @@
+package temporalauth
+
+import (
+	"container/list"
+	"math"
+	"net"
+	"sync"
+	"syscall"
+
+	"go.temporal.io/server/common/authorization"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/identity"
+)
+
+const (
+	// mostConnections is how many connections the frontend takes at once. Each host's
+	// agent has one, and for a moment those that it has lost.
+	mostConnections = 20_000
+	// shareOfFiles is the part of the files that the process may open, as its
+	// denominator, that they take at most: everything else needs files, too.
+	shareOfFiles = 3
+	// mostOfOne is how many connections one identity may have open, unless it is that
+	// of a server.
+	mostOfOne = 20
+)
+
+// connections is a listener that bounds its connections. Beyond the bound, that one
+// is closed which has been without a completed handshake for longest. So whoever has
+// no good certificate locks nobody out.
+type connections struct {
+	net.Listener
+
+	limit int
+	of    counts
+
+	mu    sync.Mutex // guards what follows
+	count int
+	fresh list.List // of *connection: those without a completed handshake, the oldest first
+}
+
+// bound returns the listener with its connections bounded.
+func bound(listener net.Listener) net.Listener {
+	return &connections{Listener: listener, limit: clampToFiles(mostConnections)}
+}
+
+// clampToFiles lowers the limit to its share of the files that this process may open.
+func clampToFiles(limit int) int {
+	var files syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil || files.Cur > math.MaxInt32 {
+		return limit
+	}
+	return max(1, min(limit, int(files.Cur/shareOfFiles)))
+}
+
+// Accept waits for the next connection.
+func (c *connections) Accept() (net.Conn, error) {
+	accepted, err := c.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+
+	one := &connection{Conn: accepted, all: c}
+	if oldest := c.add(one); oldest != nil {
+		_ = oldest.Close() // gRPC learns it from its handshake
+	}
+	return one, nil
+}
+
+// add counts a connection. It returns the one to close, if there are too many.
+func (c *connections) add(one *connection) (oldest *connection) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.count++
+	one.fresh = c.fresh.PushBack(one)
+	if c.count <= c.limit {
+		return nil
+	}
+	oldest, _ = c.fresh.Front().Value.(*connection) // there is at least the new one
+	return oldest
+}
+
+// connection is one connection of the listener.
+type connection struct {
+	net.Conn
+
+	all *connections
+
+	// all.mu guards what follows.
+	fresh  *list.Element      // nil once its handshake is over
+	who    *identity.Identity // for whom it counts; nil for nobody
+	closed bool
+}
+
+// identify says that the handshake is over, and whose the connection is. The error
+// is that the identity has too many.
+func (c *connection) identify(who caller) error {
+	c.all.mu.Lock()
+	defer c.all.mu.Unlock()
+	if c.closed {
+		return net.ErrClosed
+	}
+
+	if !unbounded(who) {
+		if !c.all.of.begin(who.Identity, mostOfOne) {
+			return cyborg.Errorf(cyborg.ErrBusy, "%s has %d connections open already", who, mostOfOne)
+		}
+		c.who = &who.Identity
+	}
+	c.all.fresh.Remove(c.fresh)
+	c.fresh = nil
+	return nil
+}
+
+// Close closes the connection, which counts no more.
+func (c *connection) Close() error {
+	c.all.mu.Lock()
+	if !c.closed {
+		c.closed = true
+		c.all.count--
+		if c.fresh != nil {
+			c.all.fresh.Remove(c.fresh)
+		}
+		if c.who != nil {
+			c.all.of.end(*c.who)
+		}
+	}
+	c.all.mu.Unlock()
+	return c.Conn.Close()
+}
+
+// handshakes are the TLS of the frontend, which tell each connection whose it is.
+type handshakes struct {
+	credentials.TransportCredentials
+
+	guard *Guard
+}
+
+// ServerHandshake makes the handshake of a connection that bound has accepted.
+func (h handshakes) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	secured, info, err := h.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	state, secure := info.(credentials.TLSInfo)
+	one, ours := raw.(*connection)
+	if !secure || !ours {
+		err = cyborg.Errorf(cyborg.ErrInternal, "Temporal's frontend has a connection of type %T with %T", raw, info)
+	} else {
+		err = one.identify(h.guard.callerOf(&authorization.AuthInfo{TLSConnection: &state}))
+	}
+	if err != nil {
+		_ = secured.Close() // nothing was sent yet
+		return nil, nil, err
+	}
+	return secured, info, nil
+}

@@ -1,0 +1,95 @@
+package temporalauth
+
+import (
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/identity"
+)
+
+// pipes is a listener whose clients are in the process.
+type pipes struct{ net.Listener }
+
+func (pipes) Accept() (net.Conn, error) {
+	server, _ := net.Pipe()
+	return server, nil
+}
+
+// open accepts a connection, which counts for whom it is once its handshake is over.
+func (c *connections) open(t *testing.T) *connection {
+	t.Helper()
+	accepted, err := c.Accept()
+	require.NoError(t, err)
+	return accepted.(*connection)
+}
+
+// isOpen says whether a connection was left alone.
+func (c *connection) isOpen() bool {
+	c.all.mu.Lock()
+	defer c.all.mu.Unlock()
+	return !c.closed
+}
+
+// TestConnectionsAreBounded: whoever opens connections without end, and shows no
+// certificate there, takes no more files than the frontend may have, locks nobody
+// out, and closes nobody's connection who has shown one.
+func TestConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
+	c := &connections{Listener: pipes{}, limit: 3}
+
+	known := c.open(t)
+	require.NoError(t, known.identify(as(host, "h1")))
+	first, second := c.open(t), c.open(t)
+	third := c.open(t)
+	require.False(t, first.isOpen(), "it has waited for longest")
+	require.True(t, known.isOpen() && second.isOpen() && third.isOpen())
+	require.ErrorIs(t, first.identify(as(host, "h1")), net.ErrClosed)
+	require.Equal(t, 3, c.count)
+
+	require.NoError(t, second.identify(as(host, "h2")))
+	require.NoError(t, third.identify(as(host, "h3")))
+	fourth := c.open(t)
+	require.False(t, fourth.isOpen(), "all others are known")
+
+	for _, one := range []*connection{known, known, second, third} { // gRPC closes some twice
+		require.NoError(t, one.Close())
+	}
+	require.Zero(t, c.count)
+	require.Zero(t, c.fresh.Len())
+	require.Empty(t, c.of.of, "what has ended costs no memory")
+}
+
+// TestConnectionsOfOneAreBounded: one certificate gets only so many connections,
+// unless it is that of a server, and takes none from others.
+func TestConnectionsOfOneAreBounded(t *testing.T) {
+	t.Parallel()
+	revoked := as(host, "gone")
+	revoked.err = cyborg.Errorf(cyborg.ErrForbidden, "it is revoked")
+	pretended := as(server, "gone")
+	pretended.err = revoked.err
+
+	for _, who := range []caller{as(host, "h1"), as(identity.Admin, "a"), as(identity.Member, "m"), revoked, pretended, {}} {
+		c := &connections{Listener: pipes{}, limit: 10 * mostOfOne}
+		last := c.open(t)
+		require.NoError(t, last.identify(who))
+		for range mostOfOne - 1 {
+			require.NoError(t, c.open(t).identify(who))
+		}
+		further := c.open(t)
+		require.ErrorContains(t, further.identify(who), "has 20 connections open already", "%s", who)
+		require.NoError(t, further.Close())
+		require.NoError(t, c.open(t).identify(as(host, "another")))
+
+		require.NoError(t, last.Close())
+		require.NoError(t, c.open(t).identify(who))
+	}
+
+	c := &connections{Listener: pipes{}, limit: 10 * mostOfOne}
+	for range 2 * mostOfOne {
+		require.NoError(t, c.open(t).identify(as(server, "s")))
+		require.NoError(t, c.open(t).identify(caller{self: true}))
+	}
+}
