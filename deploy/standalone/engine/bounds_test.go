@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/api/workflowservice/v1"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -76,6 +77,41 @@ func TestOneCertificateLeavesConnectionsToOthers(t *testing.T) {
 	}, time.Minute, time.Millisecond)
 	require.Equal(t, codes.OK, status.Code(g.conn(t, identity.Host, "h1").Invoke(t.Context(),
 		"/temporal.api.workflowservice.v1.WorkflowService/GetSystemInfo", &workflowservice.GetSystemInfoRequest{}, &workflowservice.GetSystemInfoResponse{})))
+}
+
+// TestHeartbeatsOfAStepAreBounded: a host that sends the heartbeats of its step
+// without end is refused most of them.
+func TestHeartbeatsOfAStepAreBounded(t *testing.T) {
+	t.Parallel()
+	g := startGuarded(t)
+	server, h2 := g.as(t, identity.Server, "s1"), g.as(t, identity.Host, "h2")
+	defer serve(t, server)()
+	begin(t, server, "first", "h2")
+	task, err := poll(t, h2, "h2")
+	require.NoError(t, err)
+
+	ended := make(chan error, 100)
+	for range cap(ended) {
+		go func() {
+			_, err := h2.WorkflowService().RecordActivityTaskHeartbeat(t.Context(), &workflowservice.RecordActivityTaskHeartbeatRequest{
+				Namespace: g.Namespace(), TaskToken: task.GetTaskToken(), Identity: "agent@h2",
+			})
+			ended <- err
+		}()
+	}
+	var sent, refused int
+	for range cap(ended) {
+		var exhausted *serviceerror.ResourceExhausted
+		if err := <-ended; err == nil {
+			sent++
+		} else {
+			require.ErrorAs(t, err, &exhausted)
+			refused++
+		}
+	}
+	require.GreaterOrEqual(t, sent, 10)
+	require.Positive(t, refused)
+	require.NoError(t, complete(t, h2, task.GetTaskToken(), "true"))
 }
 
 // settingsOf opens a connection that stays open until the test ends. It returns the

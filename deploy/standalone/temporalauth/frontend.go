@@ -42,7 +42,7 @@ func (g *Guard) NewServer(options ...temporal.ServerOption) (temporal.Server, er
 	options = append(slices.Clip(options),
 		temporal.WithClaimMapper(func(*config.Config) authorization.ClaimMapper { return claimMapper{g} }),
 		temporal.WithAuthorizer(g),
-		temporal.WithChainedFrontendGrpcInterceptors(g.limitPolls, g.sealPolled),
+		temporal.WithChainedFrontendGrpcInterceptors(g.limitPolls, g.limitHeartbeats, g.sealPolled),
 	)
 
 	wanted := false

@@ -71,6 +71,7 @@ type Guard struct {
 	log     *slog.Logger
 	polls   counts // of hosts, that wait for a step
 	calls   counts // of all but servers
+	paces   paces  // of the heartbeats of hosts
 
 	mu     sync.Mutex
 	logged map[refusal]time.Time // when each refusal was logged last
