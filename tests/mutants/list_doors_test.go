@@ -423,9 +423,9 @@ func ofWrongCertificates() []mutant {
 
 	return []mutant{
 		{
-			breaks: "a host has a hundred open polls and no more", file: guard + "polls.go", pkg: pkg, test: "TestPollsOfOneHostAreBounded",
-			old: "if o.of[who] >= mostPolls {",
-			new: "if o.of[who] > mostPolls {",
+			breaks: "a host has a hundred open polls and no more", file: guard + "counts.go", pkg: pkg, test: "TestPollsOfOneHostAreBounded",
+			old: "if c.of[who] >= most {",
+			new: "if c.of[who] > most {",
 		},
 		{
 			breaks: "the polls of servers have no bound", file: guard + "polls.go", pkg: pkg, test: "TestPollsOfOneHostAreBounded",

@@ -254,8 +254,13 @@ func ofShares() []mutant {
 		},
 		{
 			breaks: "a difference counts what it does not mention", file: "db/internal/ingest/load.go", pkg: "db", test: "TestDifferencesFillNoHost",
-			old: "Devices: row.Devices - len(v.Devices),",
-			new: "Devices: 0 * row.Devices,",
+			old: "Devices: all.Devices - len(v.Devices),",
+			new: "Devices: 0 * all.Devices,",
+		},
+		{
+			breaks: "a difference that shows something new is counted", file: "db/internal/ingest/load.go", pkg: "db", test: "TestDifferencesFillNoHost",
+			old: "&& showsNew(",
+			new: "&& !showsNew(",
 		},
 	}
 }
