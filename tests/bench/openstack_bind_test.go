@@ -84,13 +84,11 @@ type bindCloud struct {
 // cloudProvider is the resource provider of an accelerator.
 type cloudProvider struct{ host, uuid string }
 
-// startBindCloud runs a standalone on the rig, and returns when all
-// accelerators are in service.
-func startBindCloud(b *testing.B) *bindCloud {
+// startBindCloud runs a standalone on the rig, which the benchmark has for itself,
+// and returns when all accelerators are in service. Its hosts' names begin with the
+// prefix.
+func startBindCloud(b *testing.B, r *rig.Rig, prefix string, with func(harness.Options) harness.Options) *bindCloud {
 	b.Helper()
-
-	r := rig.Up(b, rig.Keystone)
-	r.Alone(b)
 	nova := newStubNova(b)
 
 	options := harness.Options{Token: "the-token-of-the-benchmarks", Env: []string{
@@ -105,7 +103,7 @@ func startBindCloud(b *testing.B) *bindCloud {
 	c := &bindCloud{nova: nova, client: &http.Client{Transport: transport}, token: r.Token(b, "demo"), service: r.Token(b, "nova")}
 
 	for i := range bindHosts {
-		host := fmt.Sprintf("bench-%d", i)
+		host := fmt.Sprintf("%s-%d", prefix, i)
 		options.Hosts = append(options.Hosts, fmt.Sprintf("%s=fake:%dxfpga", host, bindCards))
 		status, _, err := c.send(b.Context(), http.MethodPost, r.Placement+"/resource_providers", map[string]any{"name": host},
 			"X-Auth-Token", r.Token(b, "admin"), "OpenStack-API-Version", "placement 1.39")
@@ -113,11 +111,11 @@ func startBindCloud(b *testing.B) *bindCloud {
 		require.Contains(b, []int{http.StatusOK, http.StatusConflict}, status, "an earlier benchmark may have created the provider")
 	}
 
-	c.Standalone = harness.Start(b, options)
+	c.Standalone = harness.Start(b, with(options))
 	c.waitReady(b, 1)
 
 	for i := range bindHosts {
-		_, err := c.API.UpdateDriver(b.Context(), fmt.Sprintf("bench-%d", i), "fake",
+		_, err := c.API.UpdateDriver(b.Context(), fmt.Sprintf("%s-%d", prefix, i), "fake",
 			cyborg.JSONObject{"park": fmt.Sprintf("%dxfpga", bindCards), "handles": bindHandles})
 		require.NoError(b, err)
 	}
@@ -280,7 +278,9 @@ func bindContest(b *testing.B, others, clients int) {
 	b.Helper()
 	b.StopTimer()
 
-	c := startBindCloud(b)
+	r := rig.Up(b, rig.Keystone)
+	r.Alone(b)
+	c := startBindCloud(b, r, "bench", asBuilt)
 	bare := newBareEngine(b, c.Temporal, c.Certificates(b))
 	defer bare.close()
 

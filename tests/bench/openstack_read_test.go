@@ -15,7 +15,7 @@ import (
 func BenchmarkOpenStackRead(b *testing.B) {
 	for _, devices := range []int{1_000, 10_000} {
 		b.Run(fmt.Sprintf("devices=%d", devices), func(b *testing.B) {
-			s := filled(b, devices)
+			s := filled(b, devices, asBuilt)
 			page, err := apiclient.Collect(s.API.Accelerators(b.Context(), apiclient.AcceleratorFilter{}, apiclient.Page{Limit: 1}))
 			require.NoError(b, err)
 

@@ -32,6 +32,9 @@ func park() harness.Options {
 	return harness.Options{Hosts: slices.Repeat([]string{fakeHost(cards / hosts)}, hosts)}
 }
 
+// asBuilt leaves the options of a standalone as they are.
+func asBuilt(o harness.Options) harness.Options { return o }
+
 // fakeHost returns the option of a fake host with this many cards. It uses a
 // second type, because a park has at most 255 cards of one type.
 func fakeHost(cards int) string {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
@@ -82,7 +83,7 @@ func ownTime(b *testing.B) time.Duration {
 func BenchmarkRead(b *testing.B) {
 	for _, devices := range []int{1_000, 80_000} {
 		b.Run(fmt.Sprintf("devices=%d", devices), func(b *testing.B) {
-			s := filled(b, devices)
+			s := filled(b, devices, asBuilt)
 			page, err := apiclient.Collect(s.API.Accelerators(b.Context(), apiclient.AcceleratorFilter{}, apiclient.Page{Limit: 1}))
 			require.NoError(b, err)
 
@@ -101,15 +102,7 @@ func BenchmarkRead(b *testing.B) {
 // read gets the URL b.N times, and reports times and processor time.
 func read(b *testing.B, s *harness.Standalone, url string, clients int) {
 	b.Helper()
-
-	idle := make(chan *reader, clients)
-	for range clients {
-		r, err := newReader(b.Context(), url)
-		require.NoError(b, err)
-		defer r.conn.Close()
-		require.NoError(b, r.get()) // so that the server opens its connections to the database before the measurement
-		idle <- r
-	}
+	get := readers(b, url, clients)
 
 	var took samples
 	before, own := used(b, s), ownTime(b)
@@ -117,9 +110,7 @@ func read(b *testing.B, s *harness.Standalone, url string, clients int) {
 	b.ResetTimer()
 
 	share(b, clients, b.N, func(int) error {
-		r := <-idle
-		defer func() { idle <- r }()
-		return took.measure(r.get)
+		return took.measure(func() error { return get(b.Context(), uuid.Nil) })
 	})
 
 	b.StopTimer()
@@ -134,14 +125,34 @@ func read(b *testing.B, s *harness.Standalone, url string, clients int) {
 	took.report(b, "")
 }
 
+// readers connects this many readers to the URL, and returns what has one of them
+// read it.
+func readers(b *testing.B, url string, clients int) func(context.Context, uuid.UUID) error {
+	b.Helper()
+	idle := make(chan *reader, clients)
+	for range clients {
+		r, err := newReader(b.Context(), url)
+		require.NoError(b, err)
+		b.Cleanup(func() { _ = r.conn.Close() }) // the benchmark is over
+		require.NoError(b, r.get())              // so that the server opens its connections to the database before
+		idle <- r
+	}
+
+	return func(context.Context, uuid.UUID) error {
+		r := <-idle
+		defer func() { idle <- r }()
+		return r.get()
+	}
+}
+
 // filled starts a standalone with this many devices, which simulated agents
 // report.
-func filled(b *testing.B, devices int) *harness.Standalone {
+func filled(b *testing.B, devices int, with func(harness.Options) harness.Options) *harness.Standalone {
 	b.Helper()
-	s := harness.Start(b, harness.Options{Hosts: []string{"fake:1xfpga"}, Env: []string{
+	s := harness.Start(b, with(harness.Options{Hosts: []string{"fake:1xfpga"}, Env: []string{
 		"CYBORG_CONDUCTOR_SILENT_AFTER=24h", // the agents end, and silent hosts would change the measurement
 		"CYBORG_CONDUCTOR_RECONCILE_INTERVAL=1h",
-	}})
+	}}))
 
 	agents := simulate(b, s, devices/devicesEach, "-heartbeat", "0")
 	agents.do(b, "start")

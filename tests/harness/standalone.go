@@ -10,6 +10,7 @@ package harness
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,8 @@ const startLimit = 15 * time.Minute
 
 // Options are the options of a standalone. The zero value has one fake host.
 type Options struct {
+	// Binary is the path of the standalone; empty for the one that was built.
+	Binary string
 	// Hosts are the values of the flag --hosts, such as fake:2xfpga,1xgpu.
 	Hosts []string
 	// Dir is the directory in which the state directory and everything else is
@@ -95,8 +98,9 @@ func (s *Standalone) databaseURL() (string, error) {
 }
 
 // Binary returns the path of a built binary. The binaries are in $CYBORG_BIN,
-// or else in bin/ of the repository, where "make build" puts them. The test
-// fails where the binary does not exist.
+// or else in bin/ of the repository, where "make build" puts them; one that a test
+// has built itself is named by its absolute path. The test fails where the binary
+// does not exist.
 func Binary(t testing.TB, name string) string {
 	t.Helper()
 	dir := os.Getenv("CYBORG_BIN")
@@ -105,10 +109,14 @@ func Binary(t testing.TB, name string) string {
 		dir = filepath.Join(filepath.Dir(file), "..", "..", "bin")
 	}
 
-	path, err := filepath.Abs(filepath.Join(dir, name))
-	require.NoError(t, err)
+	path := name
+	if !filepath.IsAbs(name) {
+		var err error
+		path, err = filepath.Abs(filepath.Join(dir, name))
+		require.NoError(t, err)
+	}
 
-	_, err = os.Stat(path)
+	_, err := os.Stat(path)
 	require.NoError(t, err, "run make build first")
 
 	return path
@@ -143,7 +151,7 @@ func New(t testing.TB, options Options) *Standalone {
 		URL:      fmt.Sprintf("http://127.0.0.1:%d", ports[0]),
 		Temporal: fmt.Sprintf("127.0.0.1:%d", ports[2]),
 		UI:       fmt.Sprintf("http://127.0.0.1:%d", ports[3]),
-		process:  newProcess("cyborg-standalone"),
+		process:  newProcess(cmp.Or(options.Binary, "cyborg-standalone")),
 		options:  options,
 		agents:   fmt.Sprintf("127.0.0.1:%d", ports[1]),
 	}

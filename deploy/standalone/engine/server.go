@@ -29,6 +29,10 @@ const (
 
 // newServer makes a Temporal with mutual TLS that obeys the guard.
 func newServer(cfg Config, addrs addresses, id *identity, on timeline, tuned *tuning, log *logger) (temporal.Server, error) {
+	if unguarded {
+		return temporal.NewServer(optionsWithoutAuth(cfg, addrs, on, tuned, log)...)
+	}
+
 	guard, err := temporalauth.New(temporalauth.Config{
 		TrustDomain: cfg.TrustDomain, Namespace: cfg.Namespace, SealKey: id.sealKey, Self: id.checksum, Refuse: id.refuse(cfg.Refuse), Log: log.out,
 	})
@@ -39,8 +43,8 @@ func newServer(cfg Config, addrs addresses, id *identity, on timeline, tuned *tu
 }
 
 // optionsWithoutAuth returns the options of a Temporal that speaks plain gRPC and
-// obeys everybody. Temporal is started with no others only by the benchmark of
-// what TLS and the guard cost.
+// obeys everybody. Temporal is started with no others only by tests, and by the
+// benchmark of what TLS and the guard cost.
 func optionsWithoutAuth(cfg Config, addrs addresses, on timeline, tuned *tuning, log *logger) []temporal.ServerOption {
 	return []temporal.ServerOption{
 		temporal.WithConfig(serverConfig(cfg, addrs, on)),
