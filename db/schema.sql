@@ -1186,9 +1186,10 @@ CREATE OR REPLACE FUNCTION number_transaction()
  SECURITY DEFINER
  SET search_path TO '$user', 'public'
 AS $function$
-DECLARE
-    number text := set_config('cyborg.transaction', (feed_base() + pg_current_xact_id()::text::bigint)::text, true);
 BEGIN
+    IF coalesce(current_setting('cyborg.transaction', true), '') = '' THEN
+        PERFORM set_config('cyborg.transaction', (feed_base() + pg_current_xact_id()::text::bigint)::text, true);
+    END IF;
     RETURN NULL;
 END $function$;
 
@@ -1360,15 +1361,16 @@ END $function$;
 
 CREATE OR REPLACE FUNCTION unheard_for(heard_epoch integer, last_seen timestamp with time zone)
  RETURNS interval
- LANGUAGE sql
+ LANGUAGE plpgsql
  STABLE SECURITY DEFINER
  SET search_path TO '$user', 'public'
 AS $function$
-    SELECT CASE
+BEGIN
+    RETURN (SELECT CASE
         WHEN server_started <> pg_postmaster_start_time() OR relation <> tableoid THEN interval '0' -- nobody has begun the epoch yet
         WHEN epoch IS DISTINCT FROM heard_epoch THEN clock_timestamp() - greatest(last_seen, began_at) END
-    FROM feed_epochs ORDER BY epoch DESC LIMIT 1
-$function$;
+    FROM feed_epochs ORDER BY epoch DESC LIMIT 1);
+END $function$;
 
 CREATE OR REPLACE FUNCTION uninstall_pending_changed()
  RETURNS trigger
