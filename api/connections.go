@@ -60,15 +60,21 @@ func newConnections(limit int, registry prometheus.Registerer, listener string) 
 	return c, nil
 }
 
-// clampToFileLimit lowers the limit to half of the files that this process may
-// open, so that the other half is left for everything else.
+// shareOfFiles is the part of the files that the process may open, as its
+// denominator, that the connections of one listener may take. A standalone has four:
+// the API, the agent endpoint, Temporal and its Web UI. The fifth part is left for
+// everything else.
+const shareOfFiles = 5
+
+// clampToFileLimit lowers the limit to the listener's share of the files that this
+// process may open.
 func clampToFileLimit(limit int) int {
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil || files.Cur > math.MaxInt32 {
 		return limit
 	}
 
-	return max(1, min(limit, int(files.Cur/2)))
+	return max(1, min(limit, int(files.Cur/shareOfFiles)))
 }
 
 // track is the server's ConnState hook: it follows every change of a

@@ -19,8 +19,9 @@ const (
 	// agent has one, and for a moment those that it has lost.
 	mostConnections = 20_000
 	// shareOfFiles is the part of the files that the process may open, as its
-	// denominator, that they take at most: everything else needs files, too.
-	shareOfFiles = 3
+	// denominator, that they take at most. In a standalone the API, the agent endpoint
+	// and the Web UI may take as much each.
+	shareOfFiles = 5
 	// mostOfOne is how many connections one identity may have open, unless it is that
 	// of a server.
 	mostOfOne = 20
