@@ -3,21 +3,27 @@ package sysfstest
 import (
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 )
 
-// Recordings returns the recordings of real machines' PCI trees that are part
-// of the ghw module, for capture.Open.
+// Recordings returns recordings of real machines' PCI trees, for capture.Open:
+// those that are part of the ghw module, and those that cyborg-agent record made of
+// machines that ghw has none of, in testdata.
 func Recordings(t testing.TB) []string {
 	t.Helper()
 	list, err := filepath.Glob(filepath.Join(ghw(t), "snapshots", "*.tar.gz"))
 	require.NoError(t, err)
 
 	require.GreaterOrEqual(t, len(list), 8)
-	return list
+	_, file, _, _ := runtime.Caller(0)
+	own, err := filepath.Glob(filepath.Join(filepath.Dir(file), "testdata", "*.tar.gz"))
+	require.NoError(t, err)
+	require.NotEmpty(t, own)
+	return append(list, own...)
 }
 
 // PCIIDs returns the pci.ids file that ghw has for its own tests.
