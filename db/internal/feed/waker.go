@@ -41,7 +41,7 @@ const (
 	// wakePause is the least time between two wake-ups. The first of several commits
 	// wakes the readers at once, and the others soon: each wake-up makes every
 	// process ask the database.
-	wakePause = 5 * time.Millisecond
+	wakePause = 20 * time.Millisecond
 )
 
 // newWaker starts a waker, which must be closed.
