@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/fake"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/porttest"
@@ -32,6 +33,9 @@ const allowFake = "CYBORG_AGENT_DRIVERS=fake"
 // the test on an error, unless they return it.
 type Agent struct {
 	Host string
+	// Conductor is its way to the standalone's agent endpoint. Temporal is none of
+	// it, so an agent can be cut off from one and not from the other.
+	Conductor *Link
 
 	process
 	of       *Standalone
@@ -76,9 +80,14 @@ func (a *Agent) prepare(t testing.TB, backends ...string) {
 	images := filepath.Join(a.of.StateDir, "images", a.Host)
 	require.NoError(t, os.MkdirAll(images, 0o700))
 
+	link, err := newLink(a.Host, "agent endpoint", a.of.agents)
+	require.NoError(t, err)
+	t.Cleanup(link.close) // after the agent has ended
+	a.Conductor = link
+
 	a.Reboot(t)
 	a.args = append(slices.Clone(backends), "--host", a.Host, "--root", a.root, "--image-dir", images, "--state-dir", a.state,
-		"--endpoints", "http://"+a.of.agents, "--temporal-address", a.of.Temporal,
+		"--endpoints", "http://"+link.Address(), "--temporal-address", a.of.Temporal,
 		"--metrics-listen", porttest.Address(t))
 
 	t.Cleanup(func() {
@@ -90,6 +99,12 @@ func (a *Agent) prepare(t testing.TB, backends ...string) {
 			t.Logf("agent of %s said:\n%s", a.Host, a.output)
 		}
 	})
+}
+
+// Bench returns the access to the agent's own fake cards: those of a clone are
+// others than those of its host in System.
+func (a *Agent) Bench() fake.Bench {
+	return fake.NewBench(filepath.Join(a.state, "backends", "fake"))
 }
 
 // Reboot gives the machine a new boot id. The next process of the agent reads
