@@ -12,12 +12,14 @@ import (
 
 // TestNeedsOperatorNeedsAFault checks the checker: an operation that needs an
 // operator is explained only by faults that kept its own host from undoing it,
-// in its own time, for long enough.
+// in its own time, for long enough, and for the reason that it records.
 func TestNeedsOperatorNeedsAFault(t *testing.T) {
 	t.Parallel()
 	start := time.Now()
 	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
 	op := ended{operation: operation{id: uuid.New(), kind: cyborg.OperationAttach}, host: "rack1", began: at(100), over: at(160)}
+	silent := `host rack1 has been silent since 12:00; its agent did not take "take back h" within 30s`
+	op.notUndone = []string{silent}
 	injected := func(kind faultKind, target string, from, to int) injection {
 		return injection{fault{faultKind: kind, target: target}, at(from), at(to)}
 	}
@@ -48,7 +50,6 @@ func TestNeedsOperatorNeedsAFault(t *testing.T) {
 		{[]injection{injected(silence, "rack1>temporal", 110, 130)}, true},
 		{[]injection{injected(freeze, "temporal", 110, 130)}, true},
 		{[]injection{injected(cut, "temporal>postgres", 110, 130)}, true},
-		{[]injection{injected(full, "rack1", 110, 130)}, true},
 		{[]injection{injected(kill, "rack1", 110, 111)}, false}, // it is back long before the undo gives up
 		{[]injection{injected(failover, "postgres", 110, 113)}, false},
 		{[]injection{injected(lag, "postgres", 110, 122)}, true},
@@ -62,17 +63,58 @@ func TestNeedsOperatorNeedsAFault(t *testing.T) {
 		require.Equal(t, test.explained, err == nil, "%+v: %v", test.faults, err)
 	}
 
-	// With an older state directory come older images, which no attach needs.
-	back, other := injected(old, "rack1", 110, 111), injected(old, "rack2", 110, 111)
-	early, after := injected(old, "rack1", 60, 61), injected(old, "rack1", 162, 163)
-	program := op
-	program.kind = cyborg.OperationProgram
-	require.NoError(t, unexplained([]injection{back}, program))
-	require.Error(t, unexplained([]injection{back}, op))
-	require.Error(t, unexplained([]injection{other, early, after}, program))
+	// Only the fault that does what the operation records explains that.
+	none, gone := "f had no image and has b", "f had a and has b; the image a is not on this host"
+	notBack := "what was loaded before is not back: "
+	back := injected(old, "rack1", 110, 111)
+	long := []injection{injected(stall, "rack1", 110, 140)}
+	for _, test := range []struct {
+		message   string
+		faults    []injection
+		explained bool
+	}{
+		{silent, long, true},
+		{"the agent of the host fell silent in the middle of the step", long, true},
+		{"Detach on host rack1 was interrupted: worker is stopping", long, true},
+		{"something else", long, false},
+		{"the image is damaged", []injection{back}, false},
 
-	// So it is with a second agent, whose journal is another one.
-	require.NoError(t, unexplained([]injection{injected(second, "rack1", 110, 111)}, program))
-	require.Error(t, unexplained([]injection{injected(second, "rack2", 110, 111)}, program))
-	require.Error(t, unexplained([]injection{injected(second, "rack1", 110, 111)}, op))
+		// Where the image is gone, the host would not have it later, either.
+		{notBack + gone, long, false},
+		{notBack + gone, []injection{back}, true},
+		{notBack + gone, []injection{injected(second, "rack1", 110, 111)}, true},
+		{notBack + gone, []injection{injected(old, "rack2", 110, 111)}, false},
+		{notBack + gone, []injection{injected(old, "rack1", 60, 99)}, false},   // before it began
+		{notBack + gone, []injection{injected(old, "rack1", 162, 163)}, false}, // after it had ended
+		{notBack + gone, []injection{injected(full, "rack1", 110, 140)}, false},
+		{notBack + none, long, true},
+		{notBack + none, []injection{back}, false},
+		{notBack + none + "; f had a and has b", long, false},
+		{silent, []injection{back}, false}, // an older journal keeps nobody from the work for long
+		{silent, []injection{injected(second, "rack1", 110, 111)}, false},
+
+		{"no space is left for the journal /j, so nothing is changed on this host", long, false},
+		{"no space is left for the journal /j, so nothing is changed on this host", []injection{injected(full, "rack1", 110, 121)}, true},
+		{"no space is left for the journal /j, so nothing is changed on this host", []injection{injected(full, "postgres", 110, 121)}, false},
+		{silent, []injection{injected(full, "rack1", 110, 121)}, false},
+		{silent, []injection{injected(full, "postgres", 110, 121)}, true},
+
+		{"the step is for agent a of host rack1, and this one is b", long, false},
+		{"the step is for agent a of host rack1, and this one is b", []injection{injected(second, "rack1", 110, 121)}, true},
+		{"the step is for agent a of host rack1, and this one is b", []injection{injected(second, "rack2", 110, 121), long[0]}, false},
+		{"the journal of host rack1 is an old copy, and no conductor has said what counts now", []injection{injected(old, "rack1", 110, 121)}, true},
+		{"number 7 comes too late for f: this host has seen 8", long, false},
+		{"number 7 comes too late for f: this host has seen 8", []injection{injected(restore, recordsOnly, 110, 122)}, true},
+	} {
+		one := op
+		one.notUndone = []string{test.message}
+		err := unexplained(test.faults, one)
+		require.Equal(t, test.explained, err == nil, "%s: %+v: %v", test.message, test.faults, err)
+
+		one.notUndone = append(one.notUndone, "something else")
+		require.Error(t, unexplained(test.faults, one), "each undo that has failed must be explained")
+	}
+
+	op.notUndone = nil
+	require.ErrorContains(t, unexplained(long, op), "no undo that has failed")
 }

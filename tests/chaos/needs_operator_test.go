@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"time"
 
@@ -11,10 +12,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
 // An operation may end as needs_operator only where a fault has kept its host
-// from undoing it for as long as it tried. Nothing else excuses one.
+// from undoing it for as long as it tried, or has taken away what it needs for that.
+// Which fault that can be follows from what the operation itself records of the undo.
+// Nothing else excuses one.
 
 const (
 	// undoLimit is operations.undo: see shortWaits. A host that is away for less
@@ -64,6 +68,7 @@ type ended struct {
 	host        string
 	began, over time.Time
 	message     string
+	notUndone   []string // the messages of the undos that have failed
 }
 
 // away returns the longest time without a pause in which faults kept the host of
@@ -111,28 +116,107 @@ func later(x, y time.Time) time.Time {
 	return y
 }
 
-// lostImages reports whether the host of an operation that loads an image lost its
-// images while it ran, so that the one of before cannot be loaded again: with the
-// older state directory come older images, and a second agent has none, nor has the
-// first one when it comes back, because it forgets its journal.
-func lostImages(injected []injection, op ended) bool {
-	loads := []cyborg.OperationKind{cyborg.OperationProgram, cyborg.OperationBind, cyborg.OperationRescue}
-	return slices.Contains(loads, op.kind) && slices.ContainsFunc(injected, func(i injection) bool {
-		return i.replacesJournal(op.host) && i.began.Before(op.over) && i.ended.After(op.began)
+// reason is why an undo has failed, as the operation has recorded it.
+type reason string
+
+const (
+	imageGone  reason = "the image of before is not on its host any more"
+	imageNever reason = "there was no image before, and an image cannot be taken out"
+	notDone    reason = "its agent did not do it in time"
+	noSpace    reason = "its agent has no space for the journal"
+	otherAgent reason = "it was for another agent of the host"
+	notGranted reason = "its agent may not take it"
+	tooLate    reason = "its host has seen a later number"
+)
+
+// reasons lists them, each with how the messages of the agent and of the workflow
+// read.
+func reasons() map[reason]*regexp.Regexp {
+	return map[reason]*regexp.Regexp{
+		imageGone:  regexp.MustCompile(`what was loaded before is not back: `),
+		imageNever: regexp.MustCompile(`what was loaded before is not back: (\S+ had no image and has [^;]+(; |$))+$`),
+		notDone: regexp.MustCompile(`did not take .* (within|in time)|had no slot left for|fell silent in the middle of the step|took longer than its limit` +
+			`|was interrupted: |is still busy with|has not come to an end|did not end within|was not done in time`),
+		noSpace:    regexp.MustCompile(`no space is left for the journal|no space left on device`),
+		otherAgent: regexp.MustCompile(`the step is for agent `),
+		notGranted: regexp.MustCompile(`its grant |has a grant of the key|has told host .* of the key|is an old copy`),
+		tooLate:    regexp.MustCompile(`comes too late for`),
+	}
+}
+
+// reasonOf returns what a message says; empty where that is none of the reasons.
+func reasonOf(message string) reason {
+	for _, r := range []reason{imageNever, imageGone, noSpace, otherAgent, notGranted, tooLate, notDone} {
+		if reasons()[r].MatchString(message) {
+			return r
+		}
+	}
+	return ""
+}
+
+// gives reports whether the fault makes the undos on a host fail for this reason.
+func (f fault) gives(r reason, host string) bool {
+	onHost := func(kinds ...faultKind) bool { return f.target == host && slices.Contains(kinds, f.faultKind) }
+	goesBack := slices.Contains(losingFaults(), f.faultKind) // the records know less than the host
+
+	switch r {
+	case imageGone:
+		return f.replacesJournal(host)
+	case imageNever: // whatever has kept the step from its end
+		return f.keepsFromUndoing(host)
+	case noSpace:
+		return onHost(full)
+	case otherAgent: // who is the agent of a host changes also with a boot
+		return onHost(second, reboot) || goesBack
+	case notGranted:
+		return f.replacesJournal(host) || f.keepsFromKeys(host) || f.keepsFromUndoing(host) && f.faultKind != full || f.faultKind == rotate
+	case tooLate:
+		return f.replacesJournal(host) || goesBack
+	case notDone:
+		return f.keepsFromUndoing(host) && !onHost(full) || f.faultKind == jump && f.target == string(harness.NodeTemporal)
+	default:
+		return false
+	}
+}
+
+// struck reports whether a fault that gives this reason has struck the host of an
+// operation while it ran. An image is lost at that moment, and nothing comes back
+// late.
+func struck(injected []injection, op ended, r reason) bool {
+	slack := backWithin
+	if r == imageGone {
+		slack = 0
+	}
+	return slices.ContainsFunc(injected, func(i injection) bool {
+		return i.gives(r, op.host) && i.began.Before(op.over) && i.ended.Add(slack).After(op.began)
 	})
 }
 
 // unexplained returns an error where no fault explains why an operation needs an
-// operator.
+// operator: each of its undos that has failed says why, and a fault that gives this
+// reason must have struck its host in its time. Only where the image of before is
+// gone, with the journal that another one has replaced, would a longer time not have
+// helped.
 func unexplained(injected []injection, op ended) error {
-	if lostImages(injected, op) {
-		return nil
+	if len(op.notUndone) == 0 {
+		return fmt.Errorf("%s %s on %s needs an operator (%s), but records no undo that has failed", op.kind, op.id, op.host, op.message)
 	}
-	if longest := away(injected, op); longest < leftForUndo(injected, op) {
-		return fmt.Errorf("%s %s on %s needs an operator (%s), but faults have kept its host from undoing it for at most %s between %s and %s",
-			op.kind, op.id, op.host, op.message, longest.Round(time.Millisecond), op.began.Format(time.TimeOnly), op.over.Format(time.TimeOnly))
+
+	var all []error
+	for _, message := range op.notUndone {
+		r, longest := reasonOf(message), away(injected, op)
+		switch {
+		case r == "":
+			all = append(all, fmt.Errorf("%s %s on %s needs an operator, for a reason that no fault gives: %s", op.kind, op.id, op.host, message))
+		case !struck(injected, op, r):
+			all = append(all, fmt.Errorf("%s %s on %s needs an operator because %s (%s), but no fault that does so has struck its host between %s and %s",
+				op.kind, op.id, op.host, r, message, op.began.Format(time.TimeOnly), op.over.Format(time.TimeOnly)))
+		case r != imageGone && longest < leftForUndo(injected, op):
+			all = append(all, fmt.Errorf("%s %s on %s needs an operator (%s), but faults have kept its host from undoing it for at most %s between %s and %s",
+				op.kind, op.id, op.host, message, longest.Round(time.Millisecond), op.began.Format(time.TimeOnly), op.over.Format(time.TimeOnly)))
+		}
 	}
-	return nil
+	return errors.Join(all...)
 }
 
 // checkNeedsOperator returns an error where an operation needs an operator and
@@ -156,14 +240,15 @@ func (k *checker) checkNeedsOperator(ctx context.Context, injected []injection, 
 func (k *checker) eachEnded(ctx context.Context, shifts []shift, condition, value string, judge func(op ended) error) error {
 	return k.records(ctx, func(conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, `
-			SELECT id, kind, state, host, started_at, ended_at, coalesce(error->>'message', '') FROM operations
-			WHERE started_at IS NOT NULL AND ended_at IS NOT NULL AND `+condition, value)
+			SELECT id, kind, state, host, started_at, ended_at, coalesce(error->>'message', ''),
+			       ARRAY(SELECT coalesce(step->>'note', '') FROM jsonb_array_elements(steps) AS step WHERE step->>'name' LIKE 'undo %' AND step->>'state' = 'failed')
+			FROM operations WHERE started_at IS NOT NULL AND ended_at IS NOT NULL AND `+condition, value)
 		if err != nil {
 			return err
 		}
 
 		found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (op ended, err error) {
-			err = row.Scan(&op.id, (*string)(&op.kind), (*string)(&op.state), &op.host, &op.began, &op.over, &op.message)
+			err = row.Scan(&op.id, (*string)(&op.kind), (*string)(&op.state), &op.host, &op.began, &op.over, &op.message, &op.notUndone)
 			op.began, _ = wasAt(shifts, op.began)
 			_, op.over = wasAt(shifts, op.over)
 			return op, err
