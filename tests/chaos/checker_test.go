@@ -249,7 +249,11 @@ func (k *checker) answers(ctx context.Context, given []answer, events []event, l
 	byOperation := eventsByOperation(events)
 	for _, a := range given {
 		op, recorded := byKey[a.key]
-		if err := contradiction(a, op, recorded, byOperation[op.id.String()]); err != nil && !lostAnswer(losses, a) {
+		own := byOperation[op.id.String()]
+		if a.trace != (trace{}) {
+			own = withReports(own, events, a.trace.subject)
+		}
+		if err := contradiction(a, op, recorded, own); err != nil && !lostAnswer(losses, a) {
 			return fmt.Errorf("request %s, %s of accelerator %s: %w", a.key, a.what, a.accelerator, err)
 		}
 	}
@@ -257,7 +261,8 @@ func (k *checker) answers(ctx context.Context, given []answer, events []event, l
 }
 
 // contradiction returns an error where the records contradict an answer. events
-// are those of the operation that is recorded for it.
+// are those of the operation that is recorded for it, and what its host has reported
+// meanwhile.
 func contradiction(a answer, op operation, recorded bool, events []event) error {
 	switch {
 	case a.unanswered:

@@ -47,6 +47,7 @@ type answer struct {
 	kind        cyborg.OperationKind
 	accelerator uuid.UUID
 	holder      cyborg.Holder
+	trace       trace     // what its success leaves in the feed, where it is not empty
 	asked, at   time.Time // when the last try began, and when it was answered
 	status      int       // HTTP status of a success
 	operation   uuid.UUID // the operation that continues, where status is 202
@@ -80,8 +81,9 @@ type request struct {
 	kind        cyborg.OperationKind
 	accelerator uuid.UUID
 	holder      cyborg.Holder
-	api         int  // index of the API that gets the first try
-	async       bool // the client does not wait for the end
+	trace       trace // what its success leaves in the feed; empty where that follows from its kind
+	api         int   // index of the API that gets the first try
+	async       bool  // the client does not wait for the end
 	send        func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error)
 }
 
@@ -91,7 +93,7 @@ func (d *driver) ask(ctx context.Context, r request) answer {
 	d.mu.Lock()
 	d.count++
 	a := answer{
-		key: fmt.Sprintf("chaos-%d", d.count), what: r.what, kind: r.kind, accelerator: r.accelerator, holder: r.holder,
+		key: fmt.Sprintf("chaos-%d", d.count), what: r.what, kind: r.kind, accelerator: r.accelerator, holder: r.holder, trace: r.trace,
 	}
 	d.mu.Unlock()
 
@@ -243,6 +245,7 @@ func (d *driver) mustDo(ctx context.Context, r request) (err error) {
 		if kind := cyborg.ErrorKindOf(err); kind != cyborg.ErrHostSilent && !kind.Retryable() {
 			return err
 		}
+		r.trace = trace{} // what has failed may have left it
 	}
 	return err
 }
@@ -293,8 +296,8 @@ func (d *driver) operation(ctx context.Context, id uuid.UUID) (op apiclient.Oper
 // the backend where that has never been, because only a card that has a file can
 // be held.
 func (d *driver) prepareConfigure(ctx context.Context, j *job) error {
-	settings := cyborg.JSONObject{
-		"park": "1xfpga", "domain": spareDomain, "install_latency": fmt.Sprintf("%dms", d.serial()),
+	settings := func() cyborg.JSONObject { // other ones each time
+		return cyborg.JSONObject{"park": "1xfpga", "domain": spareDomain, "install_latency": fmt.Sprintf("%dms", d.serial())}
 	}
 	backends, err := apiclient.Collect(d.c.API.Drivers(ctx, []string{j.host}, apiclient.Page{}))
 	if err != nil {
@@ -307,19 +310,23 @@ func (d *driver) prepareConfigure(ctx context.Context, j *job) error {
 	}
 	j.card = spareDomain + ":01:00.0"
 
-	install := request{
-		what: "install driver", kind: cyborg.OperationConfigure, api: j.api, async: j.async,
-		send: func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
-			return c.InstallDriver(ctx, j.host, spareBackend, "fake", settings, options...)
-		},
+	subject := string(cyborg.SubjectBackend) + " " + j.host + "/" + spareBackend
+	changed := trace{subject: subject, axis: cyborg.AxisOptions}
+
+	installing := func(async bool) request {
+		options := settings()
+		return request{
+			what: "install driver", kind: cyborg.OperationConfigure, trace: changed, api: j.api, async: async,
+			send: func(ctx context.Context, c *apiclient.Client, more ...apiclient.Option) (apiclient.Answer, error) {
+				return c.InstallDriver(ctx, j.host, spareBackend, "fake", options, more...)
+			},
+		}
 	}
 
 	disabled := backends[i].State == cyborg.BackendDisabled
 	_, err = d.c.Bench(j.host).Card(ctx, j.card)
 	if cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {
-		first := install
-		first.async = false
-		disabled, err = false, d.mustDo(ctx, first)
+		disabled, err = false, d.mustDo(ctx, installing(false))
 	}
 	if err != nil {
 		return err
@@ -327,17 +334,19 @@ func (d *driver) prepareConfigure(ctx context.Context, j *job) error {
 
 	switch {
 	case disabled:
-		j.request = install
+		j.request = installing(j.async)
 	case j.work.card%2 == 0:
+		options := settings()
 		j.request = request{
-			what: "update driver", kind: cyborg.OperationConfigure, api: j.api, async: j.async,
-			send: func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
-				return c.UpdateDriver(ctx, j.host, spareBackend, settings, options...)
+			what: "update driver", kind: cyborg.OperationConfigure, trace: changed, api: j.api, async: j.async,
+			send: func(ctx context.Context, c *apiclient.Client, more ...apiclient.Option) (apiclient.Answer, error) {
+				return c.UpdateDriver(ctx, j.host, spareBackend, options, more...)
 			},
 		}
 	default:
 		j.request = request{
 			what: "uninstall driver", kind: cyborg.OperationConfigure, api: j.api, async: j.async,
+			trace: trace{subject, cyborg.AxisState, string(cyborg.BackendDisabled)},
 			send: func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
 				return c.UninstallDriver(ctx, j.host, spareBackend, options...)
 			},

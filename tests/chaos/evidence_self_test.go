@@ -55,6 +55,56 @@ func TestAnswersNeedTheirEvents(t *testing.T) {
 	require.ErrorContains(t, contradiction(a, operation{}, false, nil), "no operation is recorded")
 }
 
+// TestAnswersNeedTheTraceOfTheirChange checks the checker: a success of a program, a
+// configure or a whitelist needs the event of what was asked for, of the operation or
+// of a report that came meanwhile.
+func TestAnswersNeedTheTraceOfTheirChange(t *testing.T) {
+	t.Parallel()
+	accelerator, other := "accelerator "+uuid.NewString(), "accelerator "+uuid.NewString()
+	at := func(n int64) cyborg.Cursor { return cyborg.Cursor{Transaction: 700, Event: n} }
+
+	for _, one := range []struct {
+		kind  cyborg.OperationKind
+		trace trace
+	}{
+		{cyborg.OperationProgram, trace{accelerator, cyborg.AxisBitstream, "5ca1ab1e"}},
+		{cyborg.OperationConfigure, trace{"backend rack1/spare", cyborg.AxisOptions, ""}},
+		{cyborg.OperationConfigure, trace{"backend rack1/spare", cyborg.AxisState, "disabled"}},
+		{cyborg.OperationWhitelist, trace{accelerator, cyborg.AxisNovaWhitelist, "in"}},
+	} {
+		op := operation{id: uuid.New(), kind: one.kind, state: cyborg.OperationSucceeded}
+		a := answer{kind: one.kind, trace: one.trace, status: http.StatusOK}
+		said := func(n int64, change func(e *event)) event {
+			e := event{cursor: at(n), subject: one.trace.subject, axis: one.trace.axis, from: "before", to: one.trace.to, operation: op.id.String()}
+			change(&e)
+			return e
+		}
+		as := func(*event) {}
+		admitted := event{cursor: at(10), subject: "operation " + op.id.String(), axis: cyborg.AxisState, to: "admitted", operation: op.id.String()}
+		reported := func(e *event) { e.operation = "" }
+
+		for what, test := range map[string]struct {
+			event event
+			found bool
+		}{
+			"its own":                     {said(11, as), true},
+			"of a report":                 {said(11, reported), true},
+			"of a report before it began": {said(9, reported), false},
+			"of another operation":        {said(11, func(e *event) { e.operation = uuid.NewString() }), false},
+			"of another axis":             {said(11, func(e *event) { e.axis = cyborg.AxisFence }), false},
+			"of another subject":          {said(11, func(e *event) { e.subject = other }), false},
+			"of another value":            {said(11, func(e *event) { e.to = "other" }), false},
+		} {
+			feed := []event{admitted, test.event}
+			own := withReports(eventsByOperation(feed)[op.id.String()], feed, one.trace.subject)
+			require.Equal(t, test.found, contradiction(a, op, true, own) == nil, "%s: %s", one.kind, what)
+		}
+		require.ErrorContains(t, contradiction(a, op, true, nil), "no event of its operation says")
+		a.trace = trace{}
+		require.NoError(t, contradiction(a, op, true, nil), "where the trace is not known")
+	}
+}
+
 // TestChangesOfRequestsNeedTheirEvents checks the checker: a bind, an unbind and
 // a deletion that were answered with success are in the feed.
 func TestChangesOfRequestsNeedTheirEvents(t *testing.T) {

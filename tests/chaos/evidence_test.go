@@ -26,6 +26,30 @@ func eventsByOperation(events []event) map[string][]event {
 	return of
 }
 
+// trace is the event that a change leaves in the feed, where that does not follow
+// from its kind and its accelerator alone.
+type trace struct {
+	subject string
+	axis    cyborg.EventAxis
+	to      string
+}
+
+// withReports adds to the events of an operation those of a subject that name no
+// operation and come after its admission: the host may have reported first what the
+// operation has changed, and then its end changes nothing more.
+func withReports(own, all []event, subject string) []event {
+	if len(own) == 0 {
+		return nil
+	}
+	out := slices.Clone(own)
+	for _, e := range all {
+		if e.operation == "" && e.subject == subject && e.cursor.Compare(own[0].cursor) > 0 {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
 // unevented returns an error where a client was told of a success, and no event
 // of the operation says what has changed.
 func (a answer) unevented(events []event) error {
@@ -55,8 +79,12 @@ func (a answer) unevented(events []event) error {
 		happened = func(e event) bool {
 			return e.axis == cyborg.AxisLifecycle && e.to == string(cyborg.LifecycleInactive)
 		}
-	default: // the events of the others depend on what was there before
-		return nil
+	default:
+		if a.trace == (trace{}) { // its events depend on what was there before
+			return nil
+		}
+		subject, holder, what = a.trace.subject, a.trace.to, fmt.Sprintf("is the new %s of %s", a.trace.axis, a.trace.subject)
+		happened = func(e event) bool { return e.axis == a.trace.axis && e.to == a.trace.to }
 	}
 
 	if slices.ContainsFunc(events, func(e event) bool { return e.subject == subject && happened(e) }) {

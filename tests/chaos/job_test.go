@@ -2,6 +2,7 @@ package chaos_test
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 
@@ -169,9 +170,11 @@ func (d *driver) load(ctx context.Context, a apiclient.Accelerator) error {
 
 // program returns the request for a program with a new image.
 func (d *driver) program(host string, id uuid.UUID, api int, async bool) (request, error) {
-	image, err := d.c.Image(host, fmt.Sprintf("image-%d", d.serial()), fake.MakeImage("FPGA", "f-"+id.String(), []byte(uuid.NewString())))
+	content := fake.MakeImage("FPGA", "f-"+id.String(), []byte(uuid.NewString()))
+	image, err := d.c.Image(host, fmt.Sprintf("image-%d", d.serial()), content)
 	return request{
 		what: "program", kind: cyborg.OperationProgram, accelerator: id, api: api, async: async,
+		trace: trace{string(cyborg.SubjectAccelerator) + " " + id.String(), cyborg.AxisBitstream, fmt.Sprintf("%x", sha256.Sum256(content))},
 		send: func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
 			return c.Program(ctx, id, cyborg.Image{Source: image}, options...)
 		},

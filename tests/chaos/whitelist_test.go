@@ -27,9 +27,10 @@ func (d *driver) prepareWhitelist(ctx context.Context, j *job) error {
 	}
 
 	may := all[len(all)-novaCards:]
-	changed, wanted := may[0], []apiclient.WhitelistDevice{}
+	changed, wanted, listed := may[0], []apiclient.WhitelistDevice{}, ""
 
 	if len(has) < novaCards {
+		listed = "in"
 		for _, a := range may[:len(has)+1] {
 			changed, wanted = a, append(wanted, apiclient.WhitelistDevice{Device: a.Name})
 		}
@@ -37,6 +38,7 @@ func (d *driver) prepareWhitelist(ctx context.Context, j *job) error {
 
 	j.request = request{
 		what: "whitelist", kind: cyborg.OperationWhitelist, accelerator: changed.UUID, api: j.api, async: j.async,
+		trace: trace{string(cyborg.SubjectAccelerator) + " " + changed.UUID.String(), cyborg.AxisNovaWhitelist, listed},
 		send: func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
 			return c.ApplyWhitelist(ctx, j.host, wanted, false, options...)
 		},
