@@ -52,6 +52,10 @@ test: postgres build $(if $(RACE),gcc) ## Run every test that needs only this ma
 	if refused="$$(CYBORG_TEST_CLOCKS=required go test -count=1 -run '^TestNeed$$' ./tests/clock 2>&1)"; then
 		export CYBORG_TEST_CLOCKS=required
 	fi
+	# So it is with disks that lose their power, which only root may make, and not in each container.
+	if diskless="$$(CYBORG_TEST_ROOT=required go test -count=1 -run '^TestNeedDisks$$' ./tests/harness 2>&1)"; then
+		export CYBORG_TEST_ROOT=required
+	fi
 	mapfile -t packages < <(go list ./... | grep -v '/tests\(/\|$$\)')
 	status=0 # one that fails does not keep the others from running
 	root "$${packages[@]}" || status=1
@@ -60,6 +64,7 @@ test: postgres build $(if $(RACE),gcc) ## Run every test that needs only this ma
 	cd $(STANDALONE)
 	go test -timeout $(TIMEOUT) $(TESTFLAGS) ./... || status=1
 	[ "$${CYBORG_TEST_CLOCKS:-}" = required ] || echo "Skipped: what needs clocks that differ; $$(grep -o 'the clocks of processes.*' <<<"$$refused")"
+	[ "$${CYBORG_TEST_ROOT:-}" = required ] || echo "Skipped: what needs disks that lose their power; $$(grep -o 'disks cannot be made.*' <<<"$$diskless")"
 	[ -n "$${OPENSTACK_RIG:-}" ] || echo "Skipped: what needs a real OpenStack; make test-openstack runs it."
 	exit $$status
 

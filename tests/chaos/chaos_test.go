@@ -55,8 +55,7 @@ func shortWaits() []string {
 	}
 }
 
-// wantedFaults returns the faults that may occur. Without root there are no
-// small disks, so that none can be full, or lose its power. No clock jumps where that is refused.
+// wantedFaults returns the faults that may occur.
 func wantedFaults(t *testing.T, c *harness.Cluster, clocks error) []faultKind {
 	t.Helper()
 	all := allFaults()
@@ -70,21 +69,61 @@ func wantedFaults(t *testing.T, c *harness.Cluster, clocks error) []faultKind {
 		all = chosen
 	}
 
-	if len(c.Disks) == 0 && slices.Contains(all, full) {
-		t.Log("no disk will be full: only root can mount small ones")
-		all = slices.DeleteFunc(all, func(m faultKind) bool { return m == full })
+	can := machine{disks: len(c.Disks) > 0, losesPower: c.LosesPower(), clocks: clocks}
+	possible, without := can.do(all)
+	for _, said := range without {
+		t.Log(said)
+	}
+	require.NoError(t, mayDoWithout(all, possible, os.Getenv))
+	return possible
+}
+
+// machine is what the machine of the test lets it do.
+type machine struct {
+	disks, losesPower bool
+	clocks            error // why no clock can jump
+}
+
+// do returns those of the faults that are possible, and says what is left out.
+// Without root there are no small disks, so that none can be full, or lose its
+// power. No clock jumps where that is refused.
+func (m machine) do(wanted []faultKind) (possible []faultKind, without []string) {
+	possible = slices.Clone(wanted)
+	leave := func(kind faultKind, said string) {
+		if slices.Contains(possible, kind) {
+			possible = slices.DeleteFunc(possible, func(one faultKind) bool { return one == kind })
+			without = append(without, said)
+		}
 	}
 
-	if !c.LosesPower() {
-		t.Log("no machine will lose its power: where one is said to, its processes are killed, and lose nothing that they have written")
-		all = slices.DeleteFunc(all, func(m faultKind) bool { return m == power })
+	if !m.disks {
+		leave(full, "no disk will be full: only root can mount small ones")
 	}
+	if !m.losesPower {
+		leave(power, "no machine will lose its power: where one is said to, its processes are killed, and lose nothing that they have written")
+	}
+	if m.clocks != nil {
+		leave(jump, fmt.Sprintf("no clock will jump: %v", m.clocks))
+	}
+	return possible, without
+}
 
-	if clocks != nil && slices.Contains(all, jump) {
-		t.Logf("no clock will jump: %v", clocks)
-		all = slices.DeleteFunc(all, func(m faultKind) bool { return m == jump })
+// requiredTable has the variables that, with the value "required", let the test not
+// do without some faults.
+var requiredTable = map[string][]faultKind{harness.RootRequired: {full, power}, clock.Required: {jump}}
+
+// mayDoWithout returns an error where a fault that is wanted is not possible, and
+// the environment says that it must be.
+func mayDoWithout(wanted, possible []faultKind, environment func(variable string) string) error {
+	var all []error
+	for variable, kinds := range requiredTable {
+		for _, kind := range kinds {
+			if environment(variable) == "required" && slices.Contains(wanted, kind) && !slices.Contains(possible, kind) {
+				all = append(all, fmt.Errorf("%s=required, and there can be no fault %q here", variable, kind))
+			}
+		}
 	}
-	return all
+	return errors.Join(all...)
 }
 
 // TestChaos runs work on a cluster while faults strike, according to the

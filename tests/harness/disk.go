@@ -34,6 +34,50 @@ type Disk struct {
 	mu sync.Mutex // held while it is filled or loses its power
 }
 
+// RootRequired is the environment variable that, with the value "required", lets no
+// test do without what only root can have here.
+const RootRequired = "CYBORG_TEST_ROOT"
+
+// NeedDisks skips the test where this machine lets it make no disks that lose their
+// power. With CYBORG_TEST_ROOT=required in the environment, the test fails instead.
+func NeedDisks(t testing.TB) {
+	t.Helper()
+	err := DisksRefused()
+	switch {
+	case err == nil:
+	case os.Getenv(RootRequired) == "required":
+		t.Fatalf("%s=required, and disks cannot be made here: %v", RootRequired, err)
+	default:
+		t.Skipf("disks cannot be made here: %v", err)
+	}
+}
+
+// DisksRefused returns why a cluster has no disks here that can be filled, and that
+// lose what was not synced; nil where it has. It tries that with a small one.
+func DisksRefused() (err error) {
+	if os.Geteuid() != 0 {
+		return errors.New("only root can make disks")
+	}
+
+	dir, err := os.MkdirTemp("", "disk-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+
+	disk := &Disk{dir: filepath.Join(dir, "mounted"), image: filepath.Join(dir, "image")}
+	if err := os.Mkdir(disk.dir, 0o700); err != nil {
+		return err
+	}
+	if err := disk.format(8 << 20); err != nil {
+		return err
+	}
+	if err := disk.mount(); err != nil {
+		return err
+	}
+	return errors.Join(disk.shutDown(), unix.Unmount(disk.dir, unix.MNT_DETACH))
+}
+
 // ownerFile is a file in the directory of a cluster. It holds the process id of
 // the test, so that another test can see whether that one still runs.
 const ownerFile = "owner"
