@@ -61,10 +61,10 @@ func newConnections(limit int, registry prometheus.Registerer, listener string) 
 }
 
 // shareOfFiles is the part of the files that the process may open, as its
-// denominator, that the connections of one listener may take. A standalone has four:
-// the API, the agent endpoint, Temporal and its Web UI. The fifth part is left for
-// everything else.
-const shareOfFiles = 5
+// denominator, that the connections of one listener may take. A standalone has the
+// API, the agent endpoint, Temporal's frontend, its other services together, and its
+// Web UI. The sixth part is left for everything else.
+const shareOfFiles = 6
 
 // clampToFileLimit lowers the limit to the listener's share of the files that this
 // process may open.

@@ -119,7 +119,7 @@ type ServeOptions struct {
 	Grace time.Duration
 
 	// Connections is how many connections may be open at once; default 10,000, and
-	// never more than a fifth of the files that the process may open.
+	// never more than a sixth of the files that the process may open.
 	Connections int
 
 	// Registry gets the metrics of the connections, labelled with Name; nil for

@@ -152,7 +152,7 @@ type API struct {
 	BodyLimit      Size          `key:"body_limit" default:"1MiB" min:"1KiB" max:"64MiB" doc:"The largest request body that the server accepts."`
 	CensusWait     time.Duration `key:"census_wait" default:"5s" max:"5m" doc:"How long a census of usage waits for the hosts it asks."`
 	MaxStreams     int           `key:"max_streams" default:"1000" min:"1" doc:"The most event streams that are served at once. A tenth of them is kept for admins, and each caller may have a tenth at most, but always 4."`
-	MaxConnections int           `key:"max_connections" default:"10000" min:"10" doc:"The most connections that are open at once. The limit is never more than a fifth of the files that the process may open. At the limit, a new connection replaces the one that has been without a request for longest."`
+	MaxConnections int           `key:"max_connections" default:"10000" min:"10" doc:"The most connections that are open at once. The limit is never more than a sixth of the files that the process may open. At the limit, a new connection replaces the one that has been without a request for longest."`
 }
 
 // TokenRole names what the bearer of a token may do.

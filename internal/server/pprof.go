@@ -26,6 +26,6 @@ func (s *server) profiles() Part {
 	handler := web.GuardBrowsers(true)(mux)
 
 	return Part{Name: "profiles", Run: func(ctx context.Context) error {
-		return api.Serve(ctx, s.Listeners.pprof, handler, api.ServeOptions{Write: profileLimit, Log: s.Log})
+		return api.Serve(ctx, s.Listeners.pprof, handler, api.ServeOptions{Write: profileLimit, Connections: 20, Log: s.Log})
 	}}
 }

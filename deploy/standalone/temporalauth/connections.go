@@ -2,6 +2,7 @@ package temporalauth
 
 import (
 	"container/list"
+	"context"
 	"math"
 	"net"
 	"sync"
@@ -20,11 +21,18 @@ const (
 	mostConnections = 20_000
 	// shareOfFiles is the part of the files that the process may open, as its
 	// denominator, that they take at most. In a standalone the API, the agent endpoint
-	// and the Web UI may take as much each.
-	shareOfFiles = 5
+	// and the Web UI may take as much each, and Temporal's other services together.
+	shareOfFiles = 6
+	// mostInside and shareInside are the same for each of the three services that
+	// only Temporal itself calls. It has a few connections to each.
+	mostInside, shareInside = 1000, 3 * shareOfFiles
 	// mostOfOne is how many connections one identity may have open, unless it is that
 	// of a server.
 	mostOfOne = 20
+	// mostRefusals is how many calls a connection is refused before it is closed. gRPC
+	// keeps some of each refused call until the deadline that the client has chosen,
+	// or the end of the connection.
+	mostRefusals = 1000
 )
 
 // connections is a listener that bounds its connections. Beyond the bound, that one
@@ -43,16 +51,21 @@ type connections struct {
 
 // bound returns the listener with its connections bounded.
 func bound(listener net.Listener) net.Listener {
-	return &connections{Listener: listener, limit: clampToFiles(mostConnections)}
+	return &connections{Listener: listener, limit: clampToFiles(mostConnections, shareOfFiles)}
 }
 
-// clampToFiles lowers the limit to its share of the files that this process may open.
-func clampToFiles(limit int) int {
+// boundInside is bound for a service that only Temporal itself calls.
+func boundInside(listener net.Listener) net.Listener {
+	return &connections{Listener: listener, limit: clampToFiles(mostInside, shareInside)}
+}
+
+// clampToFiles lowers the limit to a share of the files that this process may open.
+func clampToFiles(limit, share int) int {
 	var files syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil || files.Cur > math.MaxInt32 {
 		return limit
 	}
-	return max(1, min(limit, int(files.Cur/shareOfFiles)))
+	return max(1, min(limit, int(files.Cur)/share))
 }
 
 // Accept waits for the next connection.
@@ -89,9 +102,53 @@ type connection struct {
 	all *connections
 
 	// all.mu guards what follows.
-	fresh  *list.Element      // nil once its handshake is over
-	who    *identity.Identity // for whom it counts; nil for nobody
-	closed bool
+	fresh    *list.Element      // nil once its handshake is over
+	who      *identity.Identity // for whom it counts; nil for nobody
+	closed   bool
+	over     context.CancelFunc // ends the contexts of its calls; nil before the first one may come
+	refusals int                // of its calls
+}
+
+// address is the address of a client, by which gRPC's hooks find its connection:
+// they get nothing else of it.
+type address struct {
+	net.Addr
+
+	of *connection
+}
+
+// RemoteAddr returns the address of the client.
+func (c *connection) RemoteAddr() net.Addr { return address{c.Conn.RemoteAddr(), c} }
+
+// connectionAt returns the connection of a client; nil for one that is not ours.
+func connectionAt(client net.Addr) *connection {
+	found, _ := client.(address)
+	return found.of
+}
+
+// begin returns the context of all calls of the connection, which ends with it.
+func (c *connection) begin(ctx context.Context) context.Context {
+	ctx, over := context.WithCancel(ctx)
+	c.all.mu.Lock()
+	defer c.all.mu.Unlock()
+	if c.closed {
+		over()
+	}
+	c.over = over
+	return ctx
+}
+
+// refused counts a call that was refused. Whoever goes on after many loses the
+// connection.
+func (c *connection) refused() {
+	c.all.mu.Lock()
+	c.refusals++
+	tooMany := c.refusals == mostRefusals
+	c.all.mu.Unlock()
+
+	if tooMany {
+		_ = c.Close() // the client learns it
+	}
 }
 
 // identify says that the handshake is over, and whose the connection is. The error
@@ -104,14 +161,22 @@ func (c *connection) identify(who caller) error {
 	}
 
 	if !unbounded(who) {
-		if !c.all.of.begin(who.Identity, mostOfOne) {
+		if !c.all.of.begin(who.countedAs(), mostOfOne) {
 			return cyborg.Errorf(cyborg.ErrBusy, "%s has %d connections open already", who, mostOfOne)
 		}
-		c.who = &who.Identity
+		counted := who.countedAs()
+		c.who = &counted
 	}
-	c.all.fresh.Remove(c.fresh)
-	c.fresh = nil
+	c.known()
 	return nil
+}
+
+// known says that the handshake is over. The caller holds all.mu.
+func (c *connection) known() {
+	if c.fresh != nil {
+		c.all.fresh.Remove(c.fresh)
+		c.fresh = nil
+	}
 }
 
 // Close closes the connection, which counts no more.
@@ -120,11 +185,12 @@ func (c *connection) Close() error {
 	if !c.closed {
 		c.closed = true
 		c.all.count--
-		if c.fresh != nil {
-			c.all.fresh.Remove(c.fresh)
-		}
+		c.known()
 		if c.who != nil {
 			c.all.of.end(*c.who)
+		}
+		if c.over != nil {
+			c.over()
 		}
 	}
 	c.all.mu.Unlock()

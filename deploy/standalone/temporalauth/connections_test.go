@@ -71,7 +71,7 @@ func TestConnectionsOfOneAreBounded(t *testing.T) {
 	pretended := as(server, "gone")
 	pretended.err = revoked.err
 
-	for _, who := range []caller{as(host, "h1"), as(identity.Admin, "a"), as(identity.Member, "m"), revoked, pretended, {}} {
+	for _, who := range []caller{as(host, "h1"), as(identity.Admin, "a"), as(identity.Member, "m"), revoked, pretended, {err: revoked.err}} {
 		c := &connections{Listener: pipes{}, limit: 10 * mostOfOne}
 		last := c.open(t)
 		require.NoError(t, last.identify(who))
@@ -82,6 +82,7 @@ func TestConnectionsOfOneAreBounded(t *testing.T) {
 		require.ErrorContains(t, further.identify(who), "has 20 connections open already", "%s", who)
 		require.NoError(t, further.Close())
 		require.NoError(t, c.open(t).identify(as(host, "another")))
+		require.NoError(t, c.open(t).identify(as(host, "gone")), "the host has a new certificate")
 
 		require.NoError(t, last.Close())
 		require.NoError(t, c.open(t).identify(who))

@@ -1,7 +1,6 @@
 package temporalauth
 
 import (
-	"maps"
 	"slices"
 	"time"
 
@@ -15,6 +14,8 @@ import (
 	"go.uber.org/fx"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec
 
 	"github.com/cyborg-project/cyborg"
 )
@@ -24,8 +25,9 @@ const (
 	// HTTP/2. gRPC waits for two minutes.
 	handshakeLimit = 10 * time.Second
 	// mostStreams is how many calls one connection may have open at once, a server's
-	// too. A client waits where it has more. gRPC has no such bound of its own.
-	mostStreams = 1000
+	// too. A client waits where it has more: a server's calls that wait for operations
+	// must not keep the answers of its workers waiting. gRPC has no bound of its own.
+	mostStreams = 20_000
 	// headerBytes is how long the headers of a call may be once they are unpacked, as
 	// at the API. gRPC takes 16 MiB, which a client can pack into a few thousand bytes.
 	headerBytes = 64 << 10
@@ -35,9 +37,9 @@ const (
 // TLS configuration of the frontend that demands and verifies certificates.
 //
 // Temporal has options for who may call what, but none for how much clients may
-// open. So the frontend is put together here as Temporal does it
-// (temporal.FrontendServiceProvider in 1.32), with its listener and its gRPC server
-// bounded.
+// open. So its services are put together here as Temporal does it
+// (temporal.FrontendServiceProvider and the others in 1.32), with their listeners and
+// the frontend's gRPC server bounded.
 func (g *Guard) NewServer(options ...temporal.ServerOption) (temporal.Server, error) {
 	options = append(slices.Clip(options),
 		temporal.WithClaimMapper(func(*config.Config) authorization.ClaimMapper { return claimMapper{g} }),
@@ -45,22 +47,31 @@ func (g *Guard) NewServer(options ...temporal.ServerOption) (temporal.Server, er
 		temporal.WithChainedFrontendGrpcInterceptors(g.limitPolls, g.limitHeartbeats, g.sealPolled),
 	)
 
-	wanted := false
-	return temporal.NewServerFx(fx.Options(
+	var wanted resource.ServiceNames
+	parts := []fx.Option{
 		temporal.TopLevelModule,
 		fx.Decorate(func(names resource.ServiceNames) resource.ServiceNames {
-			others := maps.Clone(names)
-			_, wanted = names[primitives.FrontendService]
-			delete(others, primitives.FrontendService)
-			return others
+			wanted = names
+			return resource.ServiceNames{} // Temporal puts none together itself
 		}),
-		fx.Provide(func(params temporal.ServiceProviderParamsCommon) (temporal.ServicesGroupOut, error) {
-			if !wanted {
+	}
+
+	provide := func(name primitives.ServiceName, build func(temporal.ServiceProviderParamsCommon) (temporal.ServicesGroupOut, error)) {
+		parts = append(parts, fx.Provide(func(params temporal.ServiceProviderParamsCommon) (temporal.ServicesGroupOut, error) {
+			if _, ok := wanted[name]; !ok {
 				return temporal.ServicesGroupOut{}, nil
 			}
-			return g.frontend(params)
-		}),
-	), options...)
+			return build(params)
+		}))
+	}
+
+	provide(primitives.FrontendService, g.frontend)
+	for name, modules := range insideServices() {
+		provide(name, func(params temporal.ServiceProviderParamsCommon) (temporal.ServicesGroupOut, error) {
+			return inside(params, name, modules)
+		})
+	}
+	return temporal.NewServerFx(fx.Options(parts...), options...)
 }
 
 // frontend puts the frontend together.
@@ -87,6 +98,7 @@ func (g *Guard) bounded(options frontend.GrpcServerOptions, files encryption.TLS
 
 	options.Options = append(slices.Clip(options.Options),
 		grpc.Creds(handshakes{credentials.NewTLS(secure), g}), grpc.ConnectionTimeout(handshakeLimit),
-		grpc.MaxConcurrentStreams(mostStreams), grpc.MaxHeaderListSize(headerBytes), grpc.InTapHandle(g.admit))
+		grpc.MaxConcurrentStreams(mostStreams), grpc.MaxHeaderListSize(headerBytes), grpc.InTapHandle(g.admit), grpc.StatsHandler(connectionEnds{}),
+		grpc.ForceServerCodecV2(countedElements{encoding.GetCodecV2("proto")}))
 	return options, nil
 }

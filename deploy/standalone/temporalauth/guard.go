@@ -108,6 +108,16 @@ type caller struct {
 	certificate *x509.Certificate // nil for nobody
 }
 
+// countedAs returns for whom the caller's connections and calls count. All who are
+// nobody count together: who has a revoked certificate of a host keeps none of that
+// host's from its agent.
+func (c caller) countedAs() identity.Identity {
+	if c.err != nil {
+		return identity.Identity{}
+	}
+	return c.Identity
+}
+
 // String names the caller in a refusal.
 func (c caller) String() string {
 	switch {

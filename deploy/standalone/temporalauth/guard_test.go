@@ -378,7 +378,7 @@ func TestRefusalsAreLoggedOnce(t *testing.T) {
 			require.NotEmpty(t, result.Reason)
 		}
 	}
-	require.Equal(t, 3, strings.Count(said.String(), "\n"), said.String())
+	require.Equal(t, 3, strings.Count(said.String(), "\n"), said.String()) // the invented ones together
 	require.Contains(t, said.String(), "spiffe://lab/host/h1")
 }
 

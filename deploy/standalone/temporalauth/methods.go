@@ -3,6 +3,7 @@ package temporalauth
 import (
 	"strings"
 
+	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/identity"
 )
 
@@ -115,4 +116,6 @@ func rules() map[string]rule {
 }
 
 // short returns a method's name without its service.
-func short(method string) string { return method[strings.LastIndex(method, "/")+1:] }
+func short(method string) string {
+	return cyborg.Sanitize(method[strings.LastIndex(method, "/")+1:], longestShown)
+}
