@@ -388,7 +388,7 @@ func (r *trial) check(ctx context.Context) error {
 	if err := r.checker.checkJournals(events, r.injector.injected); err != nil {
 		return err
 	}
-	if err := r.checker.answers(ctx, r.driver.remembered(), events, r.injector.losses); err != nil {
+	if err := r.checker.answers(ctx, r.driver.remembered(), events, r.injector.losses, r.injector.shifts); err != nil {
 		return err
 	}
 	if err := r.checker.checkEvidence(ctx, withoutLost(r.driver.ledger.allChanges(), r.injector.losses), events); err != nil {

@@ -75,6 +75,19 @@ func TestClientsLearnFromTheirOperations(t *testing.T) {
 		require.Equal(t, test.after, c.knows, "%+v", test)
 	}
 
+	// After a try that may still come, nobody knows any more.
+	late := crosser{knows: has, unsure: true}
+	require.NoError(t, late.learn(moveAttach, operation{state: cyborg.OperationSucceeded}, true))
+	require.Equal(t, perhaps, late.knows)
+	a := &apiclient.Accelerator{Accelerator: cyborg.Accelerator{Name: "a", BitstreamID: "y"}}
+	for range 2 {
+		a.Handles = append(a.Handles, cyborg.AttachHandle{Holder: &cyborg.Holder{}})
+	}
+	x := crossing{clients: []*crosser{&late}, image: "x", unsure: true}
+	require.NoError(t, x.compare(a, false, 0))
+	late.unsure = false
+	require.Error(t, x.compare(a, false, 0))
+
 	c := crosser{knows: has}
 	require.ErrorContains(t, c.learn(moveAttach, operation{state: cyborg.OperationSucceeded}, true), "has attached another one")
 }

@@ -108,6 +108,7 @@ const (
 type crossing struct {
 	clients []*crosser
 	image   string // that the card has; empty where nobody knows
+	unsure  bool   // an image may still come, or has, of which nobody was told
 	boots   int    // of its host, before
 }
 
@@ -118,6 +119,7 @@ type crosser struct {
 	moves  []move
 	knows  possession
 	handle string // with its tripwire; empty without
+	unsure bool   // a try of its own that was given up may still come, or has
 }
 
 // prepareCrossing frees the card, except for the one who stays, and makes its
@@ -197,10 +199,11 @@ func (d *driver) cross(ctx context.Context, j *job, c *crosser, m move, api int)
 	case moveProgram:
 		return d.crossProgram(ctx, j, api)
 	case moveAttach:
-		_, op, recorded, err := d.askCrossing(ctx, d.attach(id, c.holder, api, false))
+		a, op, recorded, err := d.askCrossing(ctx, d.attach(id, c.holder, api, false))
 		if err != nil {
 			return err
 		}
+		c.unsure = c.unsure || a.hung
 		if err := c.learn(m, op, recorded); err != nil {
 			return err
 		}
@@ -227,9 +230,10 @@ func (d *driver) cross(ctx context.Context, j *job, c *crosser, m move, api int)
 	if err != nil {
 		return err
 	}
+	c.unsure = c.unsure || a.hung
 
 	if !recorded && a.err == nil && !a.unanswered {
-		if c.knows == has {
+		if c.knows == has && !c.unsure {
 			return fmt.Errorf("%s has a handle, and the answer to its detach is %d, as if there were nothing to do", c.holder.ID, a.status)
 		}
 		c.knows = hasNot
@@ -245,6 +249,8 @@ func (d *driver) cross(ctx context.Context, j *job, c *crosser, m move, api int)
 // learn takes over how an operation of the client has ended.
 func (c *crosser) learn(m move, op operation, recorded bool) error {
 	switch {
+	case c.unsure:
+		c.knows = perhaps
 	case !recorded:
 	case op.state == cyborg.OperationNeedsOperator:
 		c.knows = perhaps
@@ -309,7 +315,8 @@ func (d *driver) crossProgram(ctx context.Context, j *job, api int) error {
 	if err != nil {
 		return err
 	}
-	_, op, recorded, err := d.askCrossing(ctx, request)
+	a, op, recorded, err := d.askCrossing(ctx, request)
+	j.crossing.unsure = j.crossing.unsure || a.hung
 
 	switch {
 	case err != nil || !recorded:
@@ -325,19 +332,23 @@ func (d *driver) crossProgram(ctx context.Context, j *job, api int) error {
 }
 
 // askCrossing sends a request of a client, again where another operation has the
-// card, and waits for the end of its operation.
+// card, and waits for the end of its operation. The answer says that a try hung
+// only where that try may have come although its request was refused at last.
 func (d *driver) askCrossing(ctx context.Context, r request) (a answer, op operation, recorded bool, err error) {
+	refusedLate := false
 	for range crossingTries {
 		a = d.ask(ctx, r)
 		if cyborg.ErrorKindOf(a.err) != cyborg.ErrClaimed {
 			break
 		}
+		refusedLate = refusedLate || a.hung
 		_ = clock.Sleep(ctx, 150*time.Millisecond) // the next request fails where ctx has ended
 	}
 
 	for {
 		op, recorded, err = d.recorded(ctx, a.key)
 		if err == nil && (!recorded || op.state.Ended()) {
+			a.hung = refusedLate || a.hung && !recorded
 			return a, op, recorded, nil
 		}
 
@@ -398,7 +409,7 @@ func (x *crossing) compare(a *apiclient.Accelerator, stays bool, boots int) erro
 	for _, c := range x.clients {
 		n := holding[c.holder]
 		delete(holding, c.holder)
-		if n > 1 || c.knows == has && n != 1 || c.knows == hasNot && n != 0 {
+		if !c.unsure && (n > 1 || c.knows == has && n != 1 || c.knows == hasNot && n != 0) {
 			return fmt.Errorf("holder %s %s a handle of %s, but the records give it %d", c.holder.ID, c.knows, a.Name, n)
 		}
 	}
@@ -411,7 +422,7 @@ func (x *crossing) compare(a *apiclient.Accelerator, stays bool, boots int) erro
 		return fmt.Errorf("%v hold handles of %s, and never asked for them", holding, a.Name)
 	}
 
-	if x.image != "" && boots == x.boots && a.BitstreamID != x.image {
+	if x.image != "" && !x.unsure && boots == x.boots && a.BitstreamID != x.image {
 		return fmt.Errorf("%s was loaded last into %s, but it has %q", x.image, a.Name, a.BitstreamID)
 	}
 	return nil

@@ -53,6 +53,7 @@ type answer struct {
 	operation   uuid.UUID // the operation that continues, where status is 202
 	err         error     // the API's refusal, or the operation's failure
 	unanswered  bool      // no try got a final answer
+	hung        bool      // a try got no answer at all before the last one did, and may have come later
 }
 
 // driver requests operations as clients do, and remembers every answer.
@@ -119,6 +120,9 @@ func (d *driver) ask(ctx context.Context, r request) answer {
 
 		if err == nil || definite(err) {
 			break
+		}
+		if _, answered := errors.AsType[*apiclient.Problem](err); !answered {
+			a.hung = true
 		}
 		if clock.Sleep(ctx, 150*time.Millisecond) != nil {
 			a.unanswered = true

@@ -3,6 +3,7 @@ package chaos_test
 import (
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -103,6 +104,31 @@ func TestAnswersNeedTheTraceOfTheirChange(t *testing.T) {
 		a.trace = trace{}
 		require.NoError(t, contradiction(a, op, true, nil), "where the trace is not known")
 	}
+}
+
+// TestRefusedRequestIsNotDone checks the checker: what a request was refused for is
+// not recorded for it, unless an earlier try of it hung in an API that stood still, and
+// was taken after the last one.
+func TestRefusedRequestIsNotDone(t *testing.T) {
+	t.Parallel()
+	asked := time.Now()
+	done := operation{id: uuid.New(), kind: cyborg.OperationProgram, state: cyborg.OperationSucceeded}
+	refused := answer{kind: done.kind, asked: asked, err: cyborg.Errorf(cyborg.ErrInUse, "it is in use")}
+
+	for _, test := range []struct {
+		hung     bool
+		admitted time.Time
+		wrong    bool
+	}{
+		{false, asked.Add(20 * time.Second), true},
+		{true, asked.Add(-time.Second), true}, // the last try must have found it
+		{true, asked.Add(20 * time.Second), false},
+	} {
+		a, op := refused, done
+		a.hung, op.admitted = test.hung, test.admitted
+		require.Equal(t, test.wrong, contradiction(a, op, true, nil) != nil, "%+v", test)
+	}
+	require.NoError(t, contradiction(refused, operation{}, false, nil))
 }
 
 // TestChangesOfRequestsNeedTheirEvents checks the checker: a bind, an unbind and
