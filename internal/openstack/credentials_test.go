@@ -2,6 +2,8 @@ package openstack_test
 
 import (
 	"encoding/pem"
+	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -59,6 +61,27 @@ func TestApplicationCredential(t *testing.T) {
 	err = session(t, c).Ping(t.Context())
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	require.ErrorContains(t, err, "does not let our own application credential gone")
+}
+
+// TestErrorsRepeatNoCredential: a Keystone, or what stands before it, that says what
+// it was sent has our error say no secret.
+func TestErrorsRepeatNoCredential(t *testing.T) {
+	t.Parallel()
+	k := openstacktest.NewKeystone(t)
+	k.Disturb(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = fmt.Fprintf(w, `{"error": {"message": %q}}`, fmt.Sprint("this is wrong: ", string(body), r.Header, err))
+	})
+
+	byCredential := k.Config()
+	byCredential.Username, byCredential.Password = "", ""
+	byCredential.ApplicationCredential, byCredential.ApplicationSecret = openstacktest.OwnCredential, openstacktest.OwnSecret
+	for secret, c := range map[string]config.OpenStack{openstacktest.OwnPassword: k.Config(), openstacktest.OwnSecret: byCredential} {
+		err := session(t, c).Ping(t.Context())
+		require.ErrorContains(t, err, "400")
+		require.NotContains(t, err.Error(), secret)
+	}
 }
 
 // TestCloudsFile: an entry of clouds.yaml, with secrets in secure.yaml, says

@@ -13,6 +13,10 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
+// tokensPath is how the URLs end where Keystone gives out tokens and says whether
+// they are good.
+const tokensPath = "/auth/tokens"
+
 // longestReason is how much of a service's own error text is repeated, in
 // characters.
 const longestReason = 300
@@ -46,8 +50,15 @@ func Explain(service string, err error) error {
 			WithHint("Check that it runs and that this server reaches it.")
 	}
 
+	// What was wrong with a login may be told with the password in it, and with a
+	// token, with the token.
+	said := ""
+	if path, _, _ := strings.Cut(answer.URL, "?"); !strings.HasSuffix(path, tokensPath) {
+		said = reason(answer.Body)
+	}
+
 	kind := kindOfStatus(answer.Actual)
-	explained := newError(kind, err, "the service %s answered %d to %s %s%s", service, answer.Actual, answer.Method, answer.URL, reason(answer.Body)+
+	explained := newError(kind, err, "the service %s answered %d to %s %s%s", service, answer.Actual, answer.Method, answer.URL, said+
 		requestIDText(answer.ResponseHeader))
 
 	if answer.Actual == http.StatusUnauthorized || answer.Actual == http.StatusForbidden {

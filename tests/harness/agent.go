@@ -2,12 +2,15 @@ package harness
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,9 +18,11 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/porttest"
+	"github.com/cyborg-project/cyborg/internal/statedir"
 )
 
 // testAgent is the binary of agents with fake cards, which the agent of
@@ -42,6 +47,7 @@ type Agent struct {
 	root     string    // directory that stands for / of the machine
 	state    string    // state directory
 	args     []string  // of the process
+	env      []string  // of the process, besides that of the standalone
 	launched time.Time // when the current process was started
 }
 
@@ -49,14 +55,53 @@ type Agent struct {
 // when the standalone has heard of it. The test's cleanup kills it.
 func (s *Standalone) StartAgent(t testing.TB, host, park string) *Agent {
 	t.Helper()
-	a := &Agent{
-		Host: host, process: newProcess(testAgent), of: s,
-		root: filepath.Join(filepath.Dir(s.StateDir), "root-"+host), state: filepath.Join(s.StateDir, "agents", host),
-	}
-
+	a := s.newAgent(host)
 	a.prepare(t, "--backends", fmt.Sprintf("[{driver: fake, options: {park: %q}}]", park))
 	a.Restart(t)
 	return a
+}
+
+// StartAgentWith is StartAgent with these variables in the environment, which say
+// what backends the agent has.
+func (s *Standalone) StartAgentWith(t testing.TB, host string, env ...string) *Agent {
+	t.Helper()
+	a := s.newAgent(host)
+	a.env = env
+	a.prepare(t)
+	a.Restart(t)
+	return a
+}
+
+// newAgent returns the agent of a host, whose machine is not there yet.
+func (s *Standalone) newAgent(host string) *Agent {
+	return &Agent{
+		Host: host, process: newProcess(testAgent), of: s,
+		root: filepath.Join(filepath.Dir(s.StateDir), "root-"+host), state: filepath.Join(s.StateDir, "agents", host),
+	}
+}
+
+// Proof returns what the agent proves its instance with, to a conductor that asks
+// for no certificate, and the key in its state directory that the proof is made of.
+func (a *Agent) Proof(t testing.TB) (proof, key string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(a.state, "agent-key"))
+	require.NoError(t, err)
+	boot, err := os.ReadFile(bootFile(a.root))
+	require.NoError(t, err)
+
+	sum := sha256.Sum256([]byte(string(text) + " " + strings.TrimSpace(string(boot)) + " " + statedir.ID(a.state)))
+	proof = hex.EncodeToString(sum[:])
+	host, err := a.of.API.Host(t.Context(), a.Host)
+	require.NoError(t, err)
+	require.Equal(t, host.Instance, agentapi.ProvenInstance(proof))
+	return proof, string(text)
+}
+
+// Environ returns the environment of the agent's process.
+func (a *Agent) Environ(t testing.TB) []string {
+	t.Helper()
+	env := append(slices.Clone(a.of.env), allowFake)
+	return append(append(env, a.of.Certificates(t).Environ(t, identity.Host, a.Host)...), a.env...)
 }
 
 // Clone copies the machine with its state directory as it is now, like the
@@ -148,8 +193,7 @@ func (a *Agent) ForgetJournal(t testing.TB, args ...string) (said string, code i
 func (a *Agent) Launch(t testing.TB) {
 	t.Helper()
 	a.launched = time.Now()
-	env := append(slices.Clone(a.of.env), allowFake)
-	a.start(t, append(env, a.of.Certificates(t).Environ(t, identity.Host, a.Host)...), a.args...)
+	a.start(t, a.Environ(t), a.args...)
 }
 
 // Restart starts the agent on the same state, and waits until the standalone

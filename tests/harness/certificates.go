@@ -49,6 +49,9 @@ func (c *Certificates) Authority() string {
 	return filepath.Dir(c.authority.CertificateFile())
 }
 
+// Dir returns the directory with the certificates that it has signed, and their keys.
+func (c *Certificates) Dir() string { return c.dir }
+
 // ownCA gives everybody a file of its own with the authorities, which can be
 // replaced, instead of that of the authority. It comes before the first
 // certificate.

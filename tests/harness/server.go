@@ -30,12 +30,19 @@ type Server struct {
 // the API tells when the server is ready. The test's cleanup stops the server.
 func (s *Standalone) StartServer(t testing.TB, roles ...string) *Server {
 	t.Helper()
+	return s.StartServerWith(t, nil, roles...)
+}
+
+// StartServerWith is StartServer with these variables in the environment, which
+// come after those of the standalone.
+func (s *Standalone) StartServerWith(t testing.TB, more []string, roles ...string) *Server {
+	t.Helper()
 	database, err := s.DatabaseURL()
 	require.NoError(t, err)
 
 	ports := porttest.Ports(t, 2)
 	server := &Server{URL: fmt.Sprintf("http://127.0.0.1:%d", ports[0]), process: newProcess("cyborg")}
-	server.API, err = apiclient.New(apiclient.Options{URL: server.URL})
+	server.API, err = apiclient.New(apiclient.Options{URL: server.URL, Token: s.options.Token})
 	require.NoError(t, err)
 
 	// These variables are for the standalone only. The server gets the URL of the
@@ -56,7 +63,7 @@ func (s *Standalone) StartServer(t testing.TB, roles ...string) *Server {
 
 	env = append(env, "CYBORG_DATABASE_URL="+database)
 	env = append(env, s.Certificates(t).Environ(t, identity.Server, fmt.Sprintf("server-%d", ports[0]))...)
-	server.start(t, env, "server",
+	server.start(t, append(env, more...), "server",
 		"--roles", strings.Join(roles, ","), "--temporal-address", s.Temporal,
 		"--listen", fmt.Sprintf("127.0.0.1:%d", ports[0]), "--agent-listen", fmt.Sprintf("127.0.0.1:%d", ports[1]))
 

@@ -1,7 +1,6 @@
 package journey_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -15,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -25,9 +23,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
-	enumspb "go.temporal.io/api/enums/v1"
-	"go.temporal.io/api/workflowservice/v1"
-	"go.temporal.io/sdk/client"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers/fake"
@@ -35,7 +30,6 @@ import (
 	"github.com/cyborg-project/cyborg/internal/openstack/openstacktest"
 	"github.com/cyborg-project/cyborg/internal/porttest"
 	"github.com/cyborg-project/cyborg/internal/postgres"
-	"github.com/cyborg-project/cyborg/internal/temporalclient"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
@@ -70,11 +64,16 @@ func TestTokensStayOutOfTemporalAndProcesses(t *testing.T) {
 	_, err = s.API.UpdateDriver(ctx, "rack", "fake", cyborg.JSONObject{"park": "2xfpga", "handles": 2})
 	require.NoError(t, err)
 
-	histories := everyHistory(ctx, t, s.TemporalClient(t))
+	histories := harness.Histories(ctx, t, s.TemporalClient(t))
 	require.Contains(t, histories, id.String(), "the histories hold readable payloads")
 	require.NotContains(t, histories, token)
 
-	require.NotContains(t, everyArgument(t, s.PID()), token)
+	arguments := harness.Arguments(t, s.PID())
+	require.Contains(t, arguments, "postgres", "those of its PostgreSQL are among them")
+	require.NotContains(t, arguments, token)
+	given := harness.Environments(s.PID())
+	require.Contains(t, given, "PATH=")
+	require.NotContains(t, given, token, "its PostgreSQL runs as another user")
 	require.NotContains(t, s.Output(), token)
 	require.Contains(t, s.Output(), "actor=tests")
 
@@ -84,112 +83,6 @@ func TestTokensStayOutOfTemporalAndProcesses(t *testing.T) {
 	require.NotContains(t, s.Output(), token)
 
 	s.Restart(t) // the cleanup then stops the processes that the kill left behind
-}
-
-// everyHistory returns all that Temporal has of all runs: their histories with
-// the payloads, their memos and search attributes, the summaries, the details
-// that they show, and the heartbeats of what runs now.
-func everyHistory(ctx context.Context, t *testing.T, temporal client.Client) string {
-	t.Helper()
-	var text strings.Builder
-	var next []byte
-
-	for {
-		page, err := temporal.ListWorkflow(ctx, &workflowservice.ListWorkflowExecutionsRequest{
-			Namespace: temporalclient.DefaultNamespace, NextPageToken: next,
-		})
-		require.NoError(t, err)
-
-		for _, run := range page.GetExecutions() {
-			text.WriteString(run.String())
-			described, err := temporal.DescribeWorkflowExecution(ctx, run.GetExecution().GetWorkflowId(), run.GetExecution().GetRunId())
-			require.NoError(t, err)
-			text.WriteString(described.String())
-
-			events := temporal.GetWorkflowHistory(ctx, run.GetExecution().GetWorkflowId(), run.GetExecution().GetRunId(), false,
-				enumspb.HISTORY_EVENT_FILTER_TYPE_ALL_EVENT)
-
-			for events.HasNext() {
-				event, err := events.Next()
-				require.NoError(t, err)
-				text.WriteString(event.String())
-			}
-		}
-
-		if next = page.GetNextPageToken(); len(next) == 0 {
-			return text.String()
-		}
-	}
-}
-
-// everyArgument returns the command lines of a process and of all its
-// descendants.
-func everyArgument(t *testing.T, root int) string {
-	t.Helper()
-	parents := map[int]int{}
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
-	require.NoError(t, err)
-
-	for _, path := range stats {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue // it has ended
-		}
-
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		require.NoError(t, err)
-		fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // after the name, which may hold anything
-		parents[pid], err = strconv.Atoi(fields[1])
-		require.NoError(t, err)
-	}
-
-	var text strings.Builder
-
-	for pid := range parents {
-		for at := pid; at > 1; at = parents[at] {
-			if at == root {
-				line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-				if err == nil {
-					text.Write(line)
-				}
-				break
-			}
-		}
-	}
-
-	require.Contains(t, text.String(), "cyborg-standalone")
-	return text.String()
-}
-
-// everyRow returns all rows of all tables in all databases of a PostgreSQL, those
-// of Temporal included. Bytes are in hexadecimal.
-func everyRow(ctx context.Context, t *testing.T, server *url.URL) string {
-	t.Helper()
-	ask := func(database, sql string) []string {
-		one := *server
-		one.Path = "/" + database
-		c, err := pgx.Connect(ctx, one.String())
-		require.NoError(t, err)
-		defer c.Close(ctx)
-
-		rows, err := c.Query(ctx, sql)
-		require.NoError(t, err)
-		found, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		require.NoError(t, err)
-		return found
-	}
-
-	var text strings.Builder
-	for _, database := range ask("postgres", "SELECT datname FROM pg_database WHERE NOT datistemplate") {
-		for _, table := range ask(database, `
-			SELECT format('%I.%I', table_schema, table_name) FROM information_schema.tables
-			WHERE table_type = 'BASE TABLE' AND table_schema NOT IN ('pg_catalog', 'information_schema')`) {
-			for _, row := range ask(database, "SELECT r::text FROM "+table+" r") {
-				text.WriteString(row + "\n")
-			}
-		}
-	}
-	return text.String()
 }
 
 // TestCanaries puts a secret into every input that takes one, and looks for
@@ -232,10 +125,13 @@ func TestCanaries(t *testing.T) {
 			"CYBORG_AGENT_BACKENDS=[{driver: generic, options: {device_spec: [{address: '*'}], bmc: {api_token: " + option + "}}}]",
 		},
 	})
-	secrets := map[string]string{
+	secrets := harness.Secrets{}
+	for what, secret := range map[string]string{
 		"the token": token, "the database's password": password, "Keystone's password": openstacktest.OwnPassword, "the option": option,
 		"the signature": signature, "a user's token": user, "a service's token": service, "a wrong token": guess,
 		"an option that was refused": refusedOption, "an option within it": refusedWithin,
+	} {
+		secrets.Add(what, secret)
 	}
 
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -255,7 +151,7 @@ func TestCanaries(t *testing.T) {
 	origin.awaitFetch(t, programmed)
 	var during string
 	harness.Until(t, ctx, "listed by Temporal", func() error {
-		if during = everyHistory(ctx, t, s.TemporalClient(t)); !strings.Contains(during, "StageImage") {
+		if during = harness.Histories(ctx, t, s.TemporalClient(t)); !strings.Contains(during, "StageImage") {
 			return errors.New("no history has the step")
 		}
 		return nil
@@ -268,7 +164,7 @@ func TestCanaries(t *testing.T) {
 	_, err = s.API.Program(ctx, cards[0].UUID, image)
 	require.Error(t, err)
 
-	places := map[string]string{"the answers": fmt.Sprint(refused, err), "the processes": everyArgument(t, s.PID())}
+	places := map[string]string{"the answers": fmt.Sprint(refused, err), "the processes": harness.Arguments(t, s.PID())}
 
 	// Somebody is let in by Keystone, somebody else guesses, and both are in the log.
 	ask := func(method, address string, status int, body string, headers ...string) string {
@@ -347,7 +243,7 @@ func TestCanaries(t *testing.T) {
 	}
 	require.Contains(t, places["config dump of cyborg-agent"], "api_token: '******'")
 
-	histories := everyHistory(ctx, t, s.TemporalClient(t))
+	histories := harness.Histories(ctx, t, s.TemporalClient(t))
 	require.Contains(t, histories, cards[0].UUID.String(), "the histories hold readable payloads")
 	places["Temporal"], places["Temporal, during a step"] = histories, during
 	places["the log"] = s.Output()
@@ -356,17 +252,11 @@ func TestCanaries(t *testing.T) {
 	require.Contains(t, string(trail), "alice")
 	places["the audit trail"] = string(trail)
 
-	rows := everyRow(ctx, t, database)
+	rows := harness.Rows(ctx, t, database)
 	require.Contains(t, rows, hex.EncodeToString([]byte(cards[0].UUID.String())), "Temporal's databases are among them")
 	places["all databases"] = rows
 
-	for where, text := range places {
-		for which, secret := range secrets {
-			require.NotContains(t, text, secret, "%s has %s", where, which)
-			require.NotContains(t, text, hex.EncodeToString([]byte(secret)), "%s has %s", where, which)
-			require.NotContains(t, text, base64.StdEncoding.EncodeToString([]byte(secret)), "%s has %s", where, which)
-		}
-	}
+	secrets.RequireAbsent(t, places)
 
 	// The records have the whole source only while the operation runs.
 	records, err := pgxpool.New(ctx, database.String())
@@ -379,4 +269,177 @@ func TestCanaries(t *testing.T) {
 	require.Contains(t, kept, origin.URL+"/aes")
 	require.NotContains(t, kept, signature, "the records")
 	require.NotContains(t, kept, option, "the records")
+	s.Signal(t, syscall.SIGQUIT)
+	s.WaitExit(t)
+	require.Contains(t, s.Output(), "SIGQUIT: quit")
+	secrets.RequireAbsent(t, map[string]string{"the log with the stacks": s.Output()})
+}
+
+// TestCanariesOfProcesses looks for the secrets of processes that run apart, and
+// for all keys: those of certificates, with which steps are signed, and with which
+// an agent proves who it is.
+func TestCanariesOfProcesses(t *testing.T) {
+	t.Parallel()
+	canary := func(of string) string { return of + "-canary-" + uuid.NewString() }
+	token, apiKey, option, signature := canary("token"), canary("api-key"), canary("option"), canary("signature")
+
+	keystone := openstacktest.NewKeystone(t)
+	user := keystone.Issue(openstacktest.Token{UserID: "u1", User: "alice", ProjectID: "p1", ProjectIs: "demo", Roles: []string{"admin"}})
+	clouds := filepath.Join(t.TempDir(), "clouds.yaml")
+	require.NoError(t, os.WriteFile(clouds, []byte("clouds: {lab: {region_name: RegionOne, auth: {auth_url: "+keystone.URL+", username: "+openstacktest.OwnUser+
+		", password: "+openstacktest.OwnPassword+", project_name: service, user_domain_name: Default, project_domain_name: Default}}}\n"), 0o600))
+
+	bitstream := fake.MakeImage("FPGA", "aes", []byte("payload"))
+	sum := sha256.Sum256(bitstream)
+	origin := startOrigin(t, bitstream, func(r *http.Request) bool { return r.URL.Query().Get("X-Signature") == signature })
+	close(origin.goOn)
+
+	// The standalone logs in to Keystone as clouds.yaml says, and a server beside it
+	// with an application credential. That server and an agent send an API key to
+	// Temporal. The agent has an option that a driver does not even know.
+	s := harness.Start(t, harness.Options{
+		Hosts: []string{"rack=fake:1xfpga"}, Token: token,
+		Env: []string{
+			"CYBORG_LOG_LEVEL=debug", "CYBORG_KEYSTONE_ENABLED=true", "CYBORG_OPENSTACK_CLOUD=lab", "CYBORG_OPENSTACK_CLOUDS_FILE=" + clouds,
+			"CYBORG_IMAGES_ALLOW=" + origin.URL, "CYBORG_TEMPORAL_API_KEY=" + apiKey,
+		},
+	})
+	asServer := []string{
+		"CYBORG_OPENSTACK_CLOUD=", "CYBORG_OPENSTACK_CLOUDS_FILE=", "CYBORG_OPENSTACK_AUTH_URL=" + keystone.URL,
+		"CYBORG_OPENSTACK_APPLICATION_CREDENTIAL_ID=" + openstacktest.OwnCredential,
+		"CYBORG_OPENSTACK_APPLICATION_CREDENTIAL_SECRET=" + openstacktest.OwnSecret,
+	}
+	server := s.StartServerWith(t, asServer, "api", "conductor")
+	edge := s.StartAgentWith(t, "edge", "CYBORG_AGENT_BACKENDS=[{driver: fake, options: {park: 1xfpga}}, "+
+		"{name: odd, driver: fake, options: {park: 1xgpu, bmc: {password: "+option+"}}}]")
+
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	ask := func(method, address string, status int, headers ...string) string {
+		request, err := http.NewRequestWithContext(ctx, method, address, http.NoBody)
+		require.NoError(t, err)
+		for i := 0; i < len(headers); i += 2 {
+			request.Header.Set(headers[i], headers[i+1])
+		}
+		response, err := http.DefaultClient.Do(request)
+		require.NoError(t, err)
+		defer response.Body.Close()
+		text, err := io.ReadAll(response.Body)
+		require.NoError(t, err)
+		require.Equal(t, status, response.StatusCode, "%s %s: %s", method, address, text)
+		return string(text) + fmt.Sprint(response.Header)
+	}
+
+	places := map[string]string{}
+	const tokenHeader = "X-Auth-Token"
+	for _, url := range []string{s.URL, server.URL} {
+		places["answers of "+url] = ask(http.MethodGet, url+"/v1/hosts", http.StatusOK, tokenHeader, user)
+	}
+
+	// Keystone, or a proxy before it, breaks and repeats what it was asked.
+	keystone.RevokeOwn()
+	keystone.Disturb(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		status := http.StatusBadGateway
+		if r.Method == http.MethodGet {
+			status = http.StatusUnauthorized // so that the server logs in again
+		}
+		w.WriteHeader(status)
+		_, _ = fmt.Fprintf(w, `{"error": {"message": %q}}`, fmt.Sprint(string(body), r.Header, err))
+	})
+	for _, url := range []string{s.URL, server.URL} {
+		places["answers of "+url] += ask(http.MethodGet, url+"/v1/hosts", http.StatusServiceUnavailable, tokenHeader, "unknown-"+user)
+	}
+	keystone.Disturb(nil)
+
+	cards, err := apiclient.Collect(s.API.Accelerators(ctx, apiclient.AcceleratorFilter{Hosts: []string{"edge"}}, apiclient.Page{}))
+	require.NoError(t, err)
+	require.Len(t, cards, 1)
+	_, err = s.API.MakeReady(ctx, cards[0].UUID)
+	require.NoError(t, err)
+	_, err = s.API.Program(ctx, cards[0].UUID, cyborg.Image{Source: origin.URL + "/aes?X-Signature=" + signature, SHA256: hex.EncodeToString(sum[:])})
+	require.NoError(t, err)
+	for _, path := range []string{"/v1/hosts", "/v1/services", "/v1/hosts/edge/drivers", "/v1/operations", "/v1/accelerators", "/metrics"} {
+		places["the answer of "+path] = ask(http.MethodGet, s.URL+path, http.StatusOK, "Authorization", "Bearer "+token)
+	}
+	require.Contains(t, places["the answer of /v1/hosts/edge/drivers"], "bmc", "the agent has refused the option")
+
+	address, err := s.DatabaseURL()
+	require.NoError(t, err)
+	database, err := url.Parse(address)
+	require.NoError(t, err)
+	records, err := pgxpool.New(ctx, address)
+	require.NoError(t, err)
+	t.Cleanup(records.Close)
+	rows, err := records.Query(ctx, "SELECT public FROM grant_keys")
+	require.NoError(t, err)
+	public, err := pgx.CollectRows(rows, pgx.RowTo[[]byte])
+	require.NoError(t, err)
+
+	secrets := harness.Secrets{}
+	proof, key := edge.Proof(t)
+	for what, secret := range map[string]string{
+		"the token": token, "the API key of Temporal": apiKey, "the option": option, "the signature": signature, "a user's token": user,
+		"the password in clouds.yaml": openstacktest.OwnPassword, "the secret of the application credential": openstacktest.OwnSecret,
+		"the proof of the agent": proof, "the key of the agent": key,
+		"the key of grants of the standalone": string(s.GrantKey(t, public).Seed()), "the key of grants of the server": string(server.GrantKey(t, public).Seed()),
+	} {
+		secrets.Add(what, secret)
+	}
+	for n, own := range keystone.OwnTokens() {
+		secrets.Add(fmt.Sprint("our own token ", n), own)
+	}
+
+	held := s.Certificates(t)
+	own := filepath.Join(s.StateDir, "certificates")
+	secrets.AddKeys(t, filepath.Join(own, "ca.key"), filepath.Join(own, "temporal.pem"), filepath.Join(own, "admin.pem"))
+	for _, pattern := range []string{"host-edge.key", "server-server-*.key"} {
+		paths, err := filepath.Glob(filepath.Join(held.Dir(), pattern))
+		require.NoError(t, err)
+		require.NotEmpty(t, paths, pattern)
+		secrets.AddKeys(t, paths...)
+	}
+
+	for _, dump := range []struct {
+		binary string
+		env    []string
+	}{
+		{"cyborg-standalone", s.Environ()}, {"cyborg", append(append(s.Environ(), "CYBORG_DATABASE_URL="+address), asServer...)}, {"cyborg-agent", edge.Environ(t)},
+	} {
+		command := exec.CommandContext(ctx, harness.Binary(t, dump.binary), "config", "dump")
+		command.Env = dump.env
+		text, err := command.CombinedOutput()
+		require.NoError(t, err, "%s", text)
+		places["config dump of "+dump.binary] = string(text)
+	}
+	require.Contains(t, places["config dump of cyborg-agent"], "api_key: '******'")
+	require.Contains(t, places["config dump of cyborg-agent"], "password: '******'")
+
+	for name, pid := range map[string]int{"cyborg-standalone": s.PID(), "cyborg": server.PID(), "cyborg-test-agent": edge.PID()} {
+		arguments := harness.Arguments(t, pid)
+		require.Contains(t, arguments, name)
+		places["the arguments of "+name], places["what "+name+" gave its children"] = arguments, harness.Environments(pid)
+	}
+	places["Temporal"] = harness.Histories(ctx, t, s.TemporalClient(t))
+	require.Contains(t, places["Temporal"], "StageImage")
+	places["all databases"] = harness.Rows(ctx, t, database)
+	require.Contains(t, places["all databases"], hex.EncodeToString(public[0]))
+
+	for _, one := range []struct { // the agent first, and the standalone last
+		name    string
+		process interface {
+			Signal(t testing.TB, signal syscall.Signal)
+			WaitExit(t testing.TB) int
+			Output() string
+		}
+	}{{"the agent", edge}, {"the server", server}, {"the standalone", s}} {
+		one.process.Signal(t, syscall.SIGQUIT)
+		one.process.WaitExit(t)
+		require.Contains(t, one.process.Output(), "SIGQUIT: quit")
+		places["the log of "+one.name] = one.process.Output()
+	}
+	require.Contains(t, places["the log of the agent"], "bmc")
+	secrets.RequireAbsent(t, places)
+
+	s.Restart(t) // the cleanup then stops the processes that the kill left behind
 }

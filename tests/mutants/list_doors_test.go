@@ -44,6 +44,12 @@ func ofDoors() []mutant {
 			new: "who.Role != identity.Host",
 		},
 		{
+			breaks: "what Keystone repeats of a login is in no error", file: "internal/openstack/explain.go", pkg: "internal/openstack",
+			test: "TestErrorsRepeatNoCredential",
+			old:  "!strings.HasSuffix(path, tokensPath)",
+			new:  "strings.HasSuffix(path, tokensPath)",
+		},
+		{
 			breaks: "only a host's certificate speaks for a host", file: "api/agents/identity.go", pkg: "api/agents", test: "TestCertificates",
 			old: "who.Role != identity.Host || who.Name != host",
 			new: "who.Name != host",

@@ -1,11 +1,13 @@
 package standalone_test
 
 import (
+	"bytes"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -72,6 +74,7 @@ type guest struct {
 	host, dir string
 	agent     *exec.Cmd
 	said      *transcript.Text
+	arguments string // of all its processes
 }
 
 func newGuest(t *testing.T, s *harness.Standalone, host string) *guest {
@@ -101,19 +104,30 @@ func (g *guest) enroll(t *testing.T, made invitation) (string, error) {
 	words := strings.Fields(made.Command)
 	require.Equal(t, []string{"cyborg-agent", "enroll", "--host", made.Host}, words[:4])
 	c := g.command(t, append([]string{"enroll"}, words[4:]...)...)
-	c.Stdin = strings.NewReader(made.Token + "\n")
-	said, err := c.CombinedOutput()
-	return string(said), err
+	var said bytes.Buffer
+	c.Stdout, c.Stderr = &said, &said
+	token, err := c.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, c.Start())
+	g.arguments += harness.Arguments(t, c.Process.Pid) // it waits for the token
+	_, err = fmt.Fprintln(token, made.Token)
+	require.NoError(t, err)
+	require.NoError(t, token.Close())
+	err = c.Wait()
+	return said.String(), err
 }
 
 // start runs the agent.
 func (g *guest) start(t *testing.T) {
 	t.Helper()
-	g.said = &transcript.Text{}
+	if g.said == nil {
+		g.said = &transcript.Text{}
+	}
 	g.agent = g.command(t, "run", "--endpoints", strings.Replace(g.s.AgentEndpoint(), "http:", "https:", 1), "--temporal-address", g.s.Temporal,
 		"--metrics-listen", porttest.Address(t), "--backends", "[{driver: fake, options: {park: 1xfpga}}]")
 	g.agent.Stdout, g.agent.Stderr = g.said, g.said
 	require.NoError(t, g.agent.Start())
+	g.arguments += harness.Arguments(t, g.agent.Process.Pid)
 }
 
 // stop ends the agent.
@@ -158,8 +172,9 @@ func (g *guest) held(t *testing.T) string {
 
 // TestEnrolledHost: with what cyborg host enroll prints, a host gets a certificate
 // that is good for the agent endpoint and for Temporal. Its agent renews it, while
-// it runs and also if it comes back after the certificate has expired. The token is
-// in no log, event or list of processes.
+// it runs and also if it comes back after the certificate has expired. The token,
+// the keys that the host has made, and that of the authority are in no log, event,
+// list of processes, row of a database or history of Temporal.
 func TestEnrolledHost(t *testing.T) {
 	t.Parallel()
 	s := withDoors(t, "CYBORG_IDENTITY_CERTIFICATE_LIFE=30s")
@@ -180,9 +195,9 @@ func TestEnrolledHost(t *testing.T) {
 	require.Error(t, err)
 	require.Contains(t, said, "shows no authority with the pin")
 
-	said, err = g.enroll(t, made)
-	require.NoError(t, err, said)
-	require.Contains(t, said, "spiffe://cyborg/host/guest")
+	enrolled, err := g.enroll(t, made)
+	require.NoError(t, err, enrolled)
+	require.Contains(t, enrolled, "spiffe://cyborg/host/guest")
 	said, err = g.enroll(t, made)
 	require.Error(t, err)
 	require.Contains(t, said, "no invitation with this token")
@@ -219,9 +234,25 @@ func TestEnrolledHost(t *testing.T) {
 	events, said, code := s.CLI(t, "host", "history", "guest", "-f", "json")
 	require.Zero(t, code, said)
 	require.Contains(t, events, "identity")
-	for where, text := range map[string]string{"the log": s.Output(), "the agent's log": g.said.String(), "the events": events} {
-		require.NotContains(t, text, made.Token, where)
+
+	database, err := s.DatabaseURL()
+	require.NoError(t, err)
+	server, err := url.Parse(database)
+	require.NoError(t, err)
+	secrets := harness.Secrets{}
+	secrets.Add("the token", made.Token)
+	secrets.AddKey(t, "the first key", first)
+	secrets.AddKey(t, "the last key", g.held(t))
+	secrets.AddKeys(t, filepath.Join(s.StateDir, "certificates", "ca.key"))
+	require.Contains(t, g.arguments, "enroll")
+	places := map[string]string{
+		"the log": s.Output(), "the agent's log": g.said.String(), "what enroll says": enrolled + said, "the events": events,
+		"the arguments": g.arguments + harness.Arguments(t, s.PID()),
+		"Temporal":      harness.Histories(t.Context(), t, s.TemporalClient(t)), "all databases": harness.Rows(t.Context(), t, server),
 	}
+	require.Contains(t, places["all databases"], "guest")
+	secrets.RequireAbsent(t, places)
+
 	_, err = s.API.EnrollHost(t.Context(), "no host")
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 }

@@ -6,8 +6,10 @@ package openstacktest
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -179,6 +181,14 @@ func (k *Keystone) IsOwn(id string) bool {
 	defer k.mu.Unlock()
 
 	return k.own[id]
+}
+
+// OwnTokens returns the tokens that our own user has got.
+func (k *Keystone) OwnTokens() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+
+	return slices.Sorted(maps.Keys(k.own))
 }
 
 // ServeHTTP answers with Disturb's handler if there is one, otherwise as
