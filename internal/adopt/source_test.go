@@ -18,6 +18,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg/internal/needtest"
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
 )
 
@@ -115,9 +116,7 @@ var maria mariadb
 // where MariaDB is not installed.
 func (m *mariadb) start(t *testing.T) *mysql.Config {
 	t.Helper()
-	if _, err := exec.LookPath("mariadbd"); err != nil {
-		t.Skip("MariaDB is not installed; make openstack installs it")
-	}
+	needtest.Program(t, "mariadbd") // make openstack installs it
 	m.once.Do(func() { m.err = m.launch() })
 	require.NoError(t, m.err)
 	return m.config

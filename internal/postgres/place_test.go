@@ -14,30 +14,24 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/needtest"
 	"github.com/cyborg-project/cyborg/internal/postgres"
 )
 
 // nobody is the id of the user and of the group of that name.
 const nobody = 65534
 
-// needRoot skips a test that only root can run.
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root")
-	}
-}
-
 // TestSuiteAsAnUnprivilegedUser runs all of these tests again as an ordinary
 // user.
 func TestSuiteAsAnUnprivilegedUser(t *testing.T) {
 	t.Parallel()
-	needRoot(t)
+	needtest.Root(t)
 	home := filepath.Dir(place(t))
 	require.NoError(t, os.Chown(home, nobody, nobody))
 
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.count=1", "-test.timeout=1h")
-	cmd.Env = append(os.Environ(), "TMPDIR="+home, "HOME="+home, "XDG_RUNTIME_DIR="+home)
+	cmd.Env = append(os.Environ(), "TMPDIR="+home, "HOME="+home, "XDG_RUNTIME_DIR="+home,
+		needtest.Variable+"=") // what needs root runs as root, here
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 
 	output, err := cmd.CombinedOutput()
@@ -49,7 +43,7 @@ func TestSuiteAsAnUnprivilegedUser(t *testing.T) {
 // root runs it as the configured user or as the owner of the data.
 func TestRootRunsTheServerAsAnotherUser(t *testing.T) {
 	t.Parallel()
-	needRoot(t)
+	needtest.Root(t)
 	cfg := config(t)
 	cfg.User = "nobody"
 	server := start(t, cfg)
@@ -77,7 +71,7 @@ func requireOwner(t *testing.T, path string, uid int) {
 
 func TestUnusableServerUser(t *testing.T) {
 	t.Parallel()
-	needRoot(t)
+	needtest.Root(t)
 	for user, want := range map[string]string{
 		"root":     "PostgreSQL refuses to run as root",
 		"nosuchus": "user nosuchus has no entry in /etc/passwd",
@@ -92,7 +86,7 @@ func TestUnusableServerUser(t *testing.T) {
 // the error names the command that lets it pass.
 func TestUnreachableDirectory(t *testing.T) {
 	t.Parallel()
-	needRoot(t)
+	needtest.Root(t)
 	cfg := config(t)
 	closed := filepath.Join(filepath.Dir(cfg.Dir), "closed")
 	require.NoError(t, os.MkdirAll(filepath.Join(closed, "in"), 0o755))
@@ -110,7 +104,7 @@ func TestUnreachableDirectory(t *testing.T) {
 func TestDirectoryOfAnotherUser(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() == 0 {
-		t.Skip("root may enter anything")
+		t.Skip("root may enter anything; TestSuiteAsAnUnprivilegedUser runs it")
 	}
 	cfg := config(t)
 	require.NoError(t, os.Chmod(filepath.Dir(cfg.Dir), 0o500))
@@ -162,18 +156,16 @@ func TestDirectoryWithALongName(t *testing.T) {
 // server starts again when there is space, and its data is intact.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	needRoot(t)
+	needtest.Root(t)
 	cfg := config(t)
 	disk := filepath.Dir(cfg.Dir)
 	mount := func(options string, flags uintptr) error {
 		return syscall.Mount("tmpfs", disk, "tmpfs", flags, "mode=0711,size="+options)
 	}
 
-	if err := mount("20m", 0); errors.Is(err, syscall.EPERM) {
-		t.Skip("may not mount a small disk")
-	} else {
-		require.NoError(t, err)
-	}
+	err := mount("20m", 0)
+	needtest.That(t, !errors.Is(err, syscall.EPERM), "this user may not mount a small disk")
+	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, syscall.Unmount(disk, syscall.MNT_DETACH)) })
 
 	requireRefusal(t, cfg, cyborg.ErrUnavailable, "no space is left on the disk that holds "+cfg.Dir)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/needtest"
 	"github.com/cyborg-project/cyborg/internal/statedir"
 )
 
@@ -198,9 +199,7 @@ func TestOpenInOneProcessTwice(t *testing.T) {
 
 func TestOpenOfAnotherUsersDirectory(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to become another user")
-	}
+	needtest.Root(t) // who becomes another user
 	path := filepath.Join(t.TempDir(), "state")
 	dir, err := statedir.Open(path)
 	require.NoError(t, err)
@@ -270,9 +269,7 @@ func TestOpenRefusesDirectoriesWritableByOthers(t *testing.T) {
 		require.NoError(t, opened.Close())
 	}
 
-	if os.Geteuid() != 0 {
-		return // only root can give a directory away
-	}
+	needtest.Root(t) // who can give a directory away
 
 	foreign := filepath.Join(t.TempDir(), "foreign")
 	require.NoError(t, os.Mkdir(foreign, 0o700))

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg/internal/needtest"
 	"github.com/cyborg-project/cyborg/internal/postgres"
 	"github.com/cyborg-project/cyborg/tests/clock"
 	"github.com/cyborg-project/cyborg/tests/harness"
@@ -130,12 +131,9 @@ func TestLibcProgram(t *testing.T) {
 func TestForkInheritsTheClock(t *testing.T) {
 	t.Parallel()
 	clock.Need(t)
-	bash, err := exec.LookPath("bash")
-	if err != nil {
-		t.Skip("needs bash")
-	}
+	needtest.Program(t, "bash")
 
-	cmd := exec.Command(bash, "-c", `(while read -r line; do echo "$BASHPID $EPOCHSECONDS"; done)`)
+	cmd := exec.Command("bash", "-c", `(while read -r line; do echo "$BASHPID $EPOCHSECONDS"; done)`)
 	input, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	output, err := cmd.StdoutPipe()

@@ -15,6 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/internal/needtest"
 )
 
 // TestReplaceFileIsAtomic replaces a file from several goroutines at once. A
@@ -128,9 +130,7 @@ func TestLosePower(t *testing.T) {
 	t.Parallel()
 	c := diskless(t)
 	node, disk := c.Node("rack"), c.disk(t, "rack", filepath.Join(c.dir, "disk"), 16<<20)
-	if !c.LosesPower() {
-		t.Skip("only root can mount a disk that loses its power")
-	}
+	needtest.That(t, c.LosesPower(), "this user may not mount a disk that loses its power")
 
 	synced, cached := filepath.Join(disk, "synced"), filepath.Join(disk, "cached")
 	node.launch = func(context.Context) (*instance, error) {
@@ -164,9 +164,7 @@ func TestPostgresLosesPower(t *testing.T) {
 	t.Cleanup(func() { c.close(t) })
 	require.NoError(t, os.MkdirAll(c.logs(), 0o755))
 	c.startPostgres(ctx, t)
-	if !c.LosesPower() {
-		t.Skip("only root can mount a disk that loses its power")
-	}
+	needtest.That(t, c.LosesPower(), "this user may not mount a disk that loses its power")
 
 	require.NoError(t, c.onPrimary(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, "CREATE TABLE written (client int, n int)")
@@ -224,9 +222,7 @@ func TestHealedDiskStaysHealed(t *testing.T) {
 	t.Parallel()
 	c := diskless(t)
 	dir := c.disk(t, "rack", filepath.Join(c.dir, "disk"), 16<<20)
-	if !c.LosesPower() {
-		t.Skip("only root can mount a disk that loses its power")
-	}
+	needtest.That(t, c.LosesPower(), "this user may not mount a disk that loses its power")
 
 	disk := c.Disks[0]
 	require.NoError(t, disk.Fill())

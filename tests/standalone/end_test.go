@@ -18,6 +18,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 	"github.com/cyborg-project/cyborg/internal/commandline"
+	"github.com/cyborg-project/cyborg/internal/needtest"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
@@ -290,9 +291,8 @@ func TestFullDisk(t *testing.T) {
 		return syscall.Mount("tmpfs", dir, "tmpfs", flags, "mode=0755,size="+size)
 	}
 
-	if err := mount("20m", 0); err != nil {
-		t.Skipf("this user may not mount a small disk: %v", err)
-	}
+	err := mount("20m", 0)
+	needtest.That(t, err == nil, fmt.Sprintf("this user may not mount a small disk: %v", err))
 	t.Cleanup(func() { require.NoError(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
 
 	s := harness.New(t, harness.Options{Dir: dir})
