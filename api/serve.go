@@ -118,6 +118,10 @@ type ServeOptions struct {
 	// default 10 s.
 	Grace time.Duration
 
+	// Connected makes the context of the requests of a connection; nil if they need
+	// none of their own.
+	Connected func(ctx context.Context, conn net.Conn) context.Context
+
 	// Connections is how many connections may be open at once; default 10,000, and
 	// never more than a sixth of the files that the process may open.
 	Connections int
@@ -145,6 +149,7 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, opt
 	server := &http.Server{
 		Handler:           handler,
 		ConnState:         tracked.track,
+		ConnContext:       options.Connected,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 		ReadHeaderTimeout: cmp.Or(options.Head, defaultHead),
 		ReadTimeout:       cmp.Or(options.Read, defaultRead),

@@ -21,6 +21,7 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/identity"
+	"github.com/cyborg-project/cyborg/internal/peeruser"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -73,9 +74,14 @@ type Records interface {
 // default.
 type Config struct {
 	// Certificates says that the listener verifies client certificates, and that an
-	// agent's certificate must name its host by its URI. Without it, every agent is believed,
-	// so the listener must be on loopback.
+	// agent's certificate must name its host by its URI. Without it, every agent of root
+	// and of this process's own user is believed, so the listener must be on loopback.
 	Certificates bool
+
+	// User returns which user of this machine has the other end of a connection over
+	// loopback, by the addresses of both; default peeruser.Of. Without certificates, it
+	// is asked for each connection that Connected marks, and otherwise at each request.
+	User func(local, peer string) (uint32, error)
 
 	// TrustDomain is that of the agents' certificates; default
 	// identity.DefaultTrustDomain.
@@ -170,6 +176,9 @@ type endpoint struct {
 // already registered.
 func New(config Config, deps Deps) (http.Handler, error) {
 	config.TrustDomain = cmp.Or(config.TrustDomain, identity.DefaultTrustDomain)
+	if config.User == nil {
+		config.User = peeruser.Of
+	}
 	config.ReportLimit = cmp.Or(config.ReportLimit, 64<<20)
 	config.MaxBodies = cmp.Or(config.MaxBodies, 512)
 	config.BodyTime = cmp.Or(config.BodyTime, 10*time.Second)

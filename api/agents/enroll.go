@@ -38,9 +38,17 @@ const (
 
 // closeDoors refuses certificates that were revoked. A client without a verified
 // one, which the listener lets in where it says that it wants to enroll, may ask
-// for anything then: it gets no further than the two routes that are for it.
+// for anything then: it gets no further than the two routes that are for it. Where
+// there are no certificates, it refuses other users of this machine.
 func (e *endpoint) closeDoors(next http.Handler) http.Handler {
 	return web.Handler(func(w http.ResponseWriter, r *http.Request) error {
+		if !e.config.Certificates && !inProcess(r) && r.URL.Path != HealthPath {
+			if err := e.checkUser(r); err != nil {
+				w.Header().Set("Connection", "close") // as below
+				return err
+			}
+		}
+
 		verified := r.TLS != nil && len(r.TLS.VerifiedChains) > 0
 		if !e.config.Certificates || inProcess(r) || verified {
 			// The listener has asked the same in the handshake, which may be long ago.

@@ -11,7 +11,7 @@ import (
 // authorizeHost returns an error unless the agent may act for the host. If
 // certificates are configured, the agent's certificate must name exactly this
 // host by its URI; nothing else in it counts. Without certificates, every agent
-// is believed, and so are those of this process.
+// whose user checkUser has let in is believed, and so are those of this process.
 //
 // Whoever is believed without any proof stays a stranger, so that what it does
 // wrong leaves no line in the log each time.

@@ -59,7 +59,7 @@ func TestEmptyElementsTakeMemory(t *testing.T) {
 //
 //nolint:paralleltest // see above
 func TestManyEmptyElementsAreNotDecoded(t *testing.T) {
-	handler, err := New(Config{ReportLimit: 4 << 20}, Deps{
+	handler, err := New(Config{ReportLimit: 4 << 20, User: func(_, _ string) (uint32, error) { return 0, nil }}, Deps{
 		Records: struct{ Records }{}, Registry: prometheus.NewRegistry(), Log: slog.New(slog.DiscardHandler),
 	})
 	require.NoError(t, err)

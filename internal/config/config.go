@@ -177,7 +177,7 @@ type Token struct {
 
 // AgentEndpoint configures the listener that agents call.
 type AgentEndpoint struct {
-	Listen         string    `key:"listen" default:"127.0.0.1:6667" check:"listen" doc:"Address and port of the endpoint that agents call. On an address beyond loopback, the endpoint needs all of tls, and an agent's certificate must have the URI spiffe://TRUST_DOMAIN/host/HOST. On loopback without tls.client_ca, everybody on the machine can speak for every host. The standalone opens it only if you set this option: its own agents need no port."`
+	Listen         string    `key:"listen" default:"127.0.0.1:6667" check:"listen" doc:"Address and port of the endpoint that agents call. On an address beyond loopback, the endpoint needs all of tls, and an agent's certificate must have the URI spiffe://TRUST_DOMAIN/host/HOST. On loopback without tls.client_ca, root and the user of this process can speak for every host, and nobody else. The standalone opens it only if you set this option: its own agents need no port."`
 	TLS            ServerTLS `key:"tls"`
 	MaxConnections int       `key:"max_connections" default:"50000" min:"10" doc:"The most connections that are open at once. The limit works like that of api.max_connections. An agent keeps one connection open, and a second one while it fetches an image."`
 }

@@ -233,7 +233,7 @@ func (s *server) conductor() ([]Part, error) {
 	if s.Listeners.agents != nil {
 		parts = append(parts, Part{Name: "agent endpoint", Run: func(ctx context.Context) error {
 			return api.Serve(ctx, s.Listeners.agents, endpoint, api.ServeOptions{
-				Connections: s.config.AgentEndpoint.MaxConnections, Registry: s.Registry, Name: "agents", Log: s.Log,
+				Connections: s.config.AgentEndpoint.MaxConnections, Connected: agents.Connected, Registry: s.Registry, Name: "agents", Log: s.Log,
 			})
 		}})
 	}

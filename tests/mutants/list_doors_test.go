@@ -50,6 +50,26 @@ func ofDoors() []mutant {
 			new:  "strings.HasSuffix(path, tokensPath)",
 		},
 		{
+			breaks: "another user of the machine speaks for no host", file: "api/agents/user.go", pkg: "api/agents", test: "TestOtherUsersAreNoAgents",
+			old: "if user != 0 && user != own {",
+			new: "if user != 0 && user == own {",
+		},
+		{
+			breaks: "every path of an endpoint without certificates is for some users", file: "api/agents/enroll.go", pkg: "api/agents", test: "TestOtherUsersAreNoAgents",
+			old: "&& r.URL.Path != HealthPath {",
+			new: "&& r.URL.Path == ReportsPath {",
+		},
+		{
+			breaks: "a connection whose other end is closed is not root's", file: "internal/peeruser/peeruser.go", pkg: "internal/peeruser", test: "TestOf",
+			old: "case found.state != established || found.inode == 0:",
+			new: "case found.state == 255:",
+		},
+		{
+			breaks: "the user is that of the other end", file: "internal/peeruser/peeruser.go", pkg: "internal/peeruser", test: "TestOfAnotherUser",
+			old: "found, err := ask(plain(there), plain(here))",
+			new: "found, err := ask(plain(here), plain(there))",
+		},
+		{
 			breaks: "only a host's certificate speaks for a host", file: "api/agents/identity.go", pkg: "api/agents", test: "TestCertificates",
 			old: "who.Role != identity.Host || who.Name != host",
 			new: "who.Name != host",

@@ -2,6 +2,7 @@ package standalone_test
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"os"
@@ -10,10 +11,14 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/cyborg-project/cyborg/internal/porttest"
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/needtest"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
@@ -36,18 +41,15 @@ func asNobody(t *testing.T, script string, args ...string) string {
 // refusals, no socket lets him in, and no file tells him a secret.
 func TestAnotherUserOfTheMachine(t *testing.T) {
 	t.Parallel()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can become another user")
-	}
-	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("the other user asks with curl, which is not here")
-	}
+	needtest.Root(t) // who becomes another user
+	needtest.Program(t, "curl")
 
 	const token = "secret-of-the-admin-0123"
-	agents := porttest.Address(t)
 	s := harness.Start(t, harness.Options{Token: token, Env: []string{
-		"CYBORG_API_TOKENS=[{name: ada, role: admin, token: " + token + "}]", "CYBORG_AGENT_ENDPOINT_LISTEN=" + agents,
+		"CYBORG_API_TOKENS=[{name: ada, role: admin, token: " + token + "}]",
 	}})
+	agents := strings.TrimPrefix(s.AgentEndpoint(), "http://")
+	rack := s.StartAgent(t, "rack", "1xfpga")
 	require.Equal(t, fmt.Sprint(nobody), strings.TrimSpace(asNobody(t, "id -u")))
 
 	// The ways to the state directory must be open to him, or its own mode would
@@ -109,9 +111,40 @@ func TestAnotherUserOfTheMachine(t *testing.T) {
 	require.Regexp(t, `\n000$`, curl(s.Temporal, "/", "GET", ""))
 	require.Regexp(t, `^000`, asNobody(t, `curl -s -k -m 60 -o /dev/null -w '%{http_code}' "https://$1/" || true`, s.Temporal))
 
-	// The agent endpoint without certificates believes reports, and gives no image.
-	require.Regexp(t, `\n(403|404)$`, curl(agents, "/agent/v1/images/00000000-0000-4000-8000-000000000000", "GET", ""))
-	require.Regexp(t, `\n404$`, curl(agents, "/v1/accelerators", "GET", ""))
+	// The agent endpoint without certificates is for root and for the user of the
+	// standalone, whatever another one knows, for whichever host.
+	cards, err := apiclient.Collect(s.API.Accelerators(t.Context(), apiclient.AcceleratorFilter{Hosts: []string{"rack"}}, apiclient.Page{}))
+	require.NoError(t, err)
+	_, err = s.API.MakeReady(t.Context(), cards[0].UUID)
+	require.NoError(t, err)
+	_, err = s.API.Attach(t.Context(), cards[0].UUID, cyborg.Holder{})
+	require.NoError(t, err)
+	known, err := s.API.Host(t.Context(), "rack")
+	require.NoError(t, err)
+
+	for host, instance := range map[string]string{"rack": known.Instance, "fake": "", "new": agentapi.FirstInstance("an agent of release 0.1")} {
+		report := agentapi.Report{
+			Host: host, BootID: known.BootID, Instance: instance, AgentVersion: known.AgentVersion, Sequence: agentapi.MaxClock, Digest: agentapi.Content{}.Digest(),
+		}
+		beat := agentapi.Heartbeat{Host: host, BootID: known.BootID, Instance: instance, SentAt: time.Now()}
+		for path, said := range map[string]any{"reports": report, "heartbeats": beat} {
+			body, err := json.Marshal(said)
+			require.NoError(t, err)
+			require.Regexp(t, `(?s)without a certificate, only root may speak for hosts here, and not user 65534.*\n403$`, curl(agents, "/agent/v1/"+path, "POST", string(body)), host)
+		}
+		require.Regexp(t, `\n403$`, curl(agents, "/agent/v1/hosts/"+host, "GET", ""))
+	}
+	require.Regexp(t, `\n403$`, curl(agents, "/agent/v1/images/00000000-0000-4000-8000-000000000000", "GET", ""))
+	require.Regexp(t, `\n403$`, curl(agents, "/v1/accelerators", "GET", ""))
+	require.Regexp(t, `\n200$`, curl(agents, "/healthz", "GET", ""))
+
+	_, err = s.API.Host(t.Context(), "new")
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
+	card, _, err := s.API.Accelerator(t.Context(), cards[0].UUID)
+	require.NoError(t, err)
+	require.Equal(t, cyborg.StatusAttached, card.Status, "it is neither missing nor fenced")
+	rack.Kill(t)
+	rack.Restart(t) // and its agent is heard
 
 	// PostgreSQL's socket does not let him connect.
 	for _, socket := range sockets {
