@@ -134,6 +134,20 @@ type ServeOptions struct {
 	Log *slog.Logger
 }
 
+// closeAfterChunks has a connection closed after a request whose body came in
+// chunks, so that nothing which came with it is taken for another request. With a
+// Content-Length beside the chunks, a proxy may have seen the end of the request
+// elsewhere, and a stranger may have written what follows (RFC 9112, 6.1); net/http
+// takes that header away before anybody sees it. Our own clients send no chunks.
+func closeAfterChunks(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor == 1 && len(r.TransferEncoding) > 0 {
+			w.Header().Set("Connection", "close")
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 // Serve serves the handler on the listener until ctx ends. It then accepts no
 // more requests; event streams and requests that wait for an operation end at
 // once with what they have; all others get the grace time before they are cut
@@ -147,7 +161,7 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, opt
 	}
 
 	server := &http.Server{
-		Handler:           handler,
+		Handler:           closeAfterChunks(handler),
 		ConnState:         tracked.track,
 		ConnContext:       options.Connected,
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
