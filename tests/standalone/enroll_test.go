@@ -2,15 +2,20 @@ package standalone_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"net/http"
+	"net/http/httptrace"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,7 +23,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
+	enumspb "go.temporal.io/api/enums/v1"
+	taskqueuepb "go.temporal.io/api/taskqueue/v1"
+	"go.temporal.io/api/workflowservice/v1"
 	"go.temporal.io/sdk/client"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/identity"
@@ -27,6 +39,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/temporalclient"
 	"github.com/cyborg-project/cyborg/internal/transcript"
 	"github.com/cyborg-project/cyborg/tests/harness"
+	"github.com/cyborg-project/cyborg/workflows"
 )
 
 // withDoors starts a standalone whose agent endpoint asks for certificates of the
@@ -351,6 +364,112 @@ func TestRevokedHost(t *testing.T) {
 	g.serves(t)
 	require.NoError(t, in(enrolled))
 	require.Error(t, in(issued))
+}
+
+// TestRevokedHostIsOutWhereItIsConnected: a host that is revoked gets no answer any
+// more on the connections that it has, to the agent endpoint and to Temporal, and
+// no step by the poll that it has begun before.
+func TestRevokedHostIsOutWhereItIsConnected(t *testing.T) {
+	t.Parallel()
+	s := withDoors(t, "CYBORG_CONDUCTOR_SILENT_AFTER=20m") // the host must not seem silent, or nobody sends it a step
+	g := newGuest(t, s, "guest")
+	said, err := g.enroll(t, invite(t, s, "guest"))
+	require.NoError(t, err, said)
+	g.start(t)
+	g.heard(t)
+	g.serves(t)
+	g.stop(t)
+
+	held := filepath.Join(g.dir, "certificates", "agent.pem")
+	certified, err := pki.NewClient(pki.ClientOptions{
+		Files: pki.Files{Cert: held, Key: held, CA: filepath.Join(g.dir, "certificates", "ca.crt")}, TrustDomain: identity.DefaultTrustDomain,
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+
+	// One connection to each door, and a poll.
+	agents := &http.Client{Transport: &http.Transport{TLSClientConfig: certified.Config()}}
+	defer agents.CloseIdleConnections()
+	connections := 0
+	ask := func() int {
+		t.Helper()
+		traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
+			if !got.Reused {
+				connections++
+			}
+		}})
+		request, err := http.NewRequestWithContext(traced, http.MethodGet, strings.Replace(s.AgentEndpoint(), "http:", "https:", 1)+"/agent/v1/hosts/guest", nil)
+		require.NoError(t, err)
+		response, err := agents.Do(request)
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, response.Body)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		return response.StatusCode
+	}
+	require.Equal(t, http.StatusOK, ask())
+
+	temporal, err := grpc.NewClient(s.Temporal, grpc.WithTransportCredentials(credentials.NewTLS(certified.Config())))
+	require.NoError(t, err)
+	defer temporal.Close()
+	open := workflowservice.NewWorkflowServiceClient(temporal)
+	_, err = open.GetSystemInfo(ctx, &workflowservice.GetSystemInfoRequest{})
+	require.NoError(t, err)
+
+	polled := make(chan error, 1)
+	go func() {
+		for { // Temporal ends a poll that finds nothing after a minute
+			task, err := open.PollActivityTaskQueue(ctx, &workflowservice.PollActivityTaskQueueRequest{
+				Namespace: temporalclient.DefaultNamespace, Identity: "agent@guest/open", TaskQueue: &taskqueuepb.TaskQueue{Name: workflows.AgentQueue("guest")},
+			})
+			if err == nil && len(task.GetTaskToken()) == 0 {
+				continue
+			}
+			if err == nil {
+				err = errors.New("it got a step")
+			}
+			polled <- err
+			return
+		}
+	}()
+	admin := s.TemporalClient(t)
+	harness.Until(t, ctx, "polling", func() error {
+		queue, err := admin.DescribeTaskQueue(ctx, workflows.AgentQueue("guest"), enumspb.TASK_QUEUE_TYPE_ACTIVITY)
+		if err == nil && !slices.ContainsFunc(queue.GetPollers(), func(p *taskqueuepb.PollerInfo) bool { return p.GetIdentity() == "agent@guest/open" }) {
+			err = errors.New("nobody polls")
+		}
+		return err
+	})
+
+	_, text, code := s.CLI(t, "host", "revoke", "guest", "--reason", "stolen", "--yes")
+	require.Zero(t, code, text)
+	harness.Until(t, ctx, "out of the agent endpoint", func() error {
+		if status := ask(); status != http.StatusForbidden {
+			return fmt.Errorf("the answer is %d", status)
+		}
+		return nil
+	})
+	require.Equal(t, 1, connections, "on the connection that was open")
+	harness.Until(t, ctx, "out of Temporal", func() error {
+		_, err := open.GetSystemInfo(ctx, &workflowservice.GetSystemInfoRequest{})
+		if status.Code(err) != codes.PermissionDenied {
+			return fmt.Errorf("the answer is %w", err)
+		}
+		return nil
+	})
+
+	// There is a step for it now, which nobody gets.
+	asked, giveUp := context.WithCancel(ctx)
+	discovered := make(chan error, 1)
+	go func() {
+		_, err := s.API.Discover(asked, "guest")
+		discovered <- err
+	}()
+	err = <-polled
+	require.Equal(t, codes.PermissionDenied, status.Code(err), "%v", err)
+	giveUp()
+	require.Error(t, <-discovered)
 }
 
 // connect connects with Temporal as an agent does, which asks what Temporal can do.
