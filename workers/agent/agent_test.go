@@ -255,6 +255,59 @@ func TestARefusedAgentTakesNoSteps(t *testing.T) {
 	})
 }
 
+// An agent changes nothing by itself: after a boot that has taken away what its
+// journal says, it only looks, while no conductor answers and also when one does.
+// What comes back comes by a step.
+func TestAnAgentAloneChangesNothing(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.config.FullScanInterval = 10 * time.Millisecond
+	h.temporal.start()
+	_, stop := h.run()
+	h.acknowledged()
+
+	target := cyborg.Target{Backend: "fake", Device: card, Deployable: region}
+	handle := cyborg.WorkHandle{Identity: card, Holder: cyborg.Holder{Kind: cyborg.HolderHost, ID: "node-1"}}
+	require.Nil(t, h.temporal.run(workflows.InstallActivity, workflows.InstallInput{Operation: uuid.New(), Target: target}, nil))
+	require.Nil(t, h.temporal.run(workflows.AttachActivity, workflows.AttachInput{Operation: uuid.New(), Target: target, Handle: handle}, nil))
+	attached := func() bool {
+		found, err := h.bench.Card(t.Context(), card)
+		require.NoError(t, err)
+		return found.Deployables["r0"].Handles[card].Attached
+	}
+	require.True(t, attached())
+	stop()
+
+	h.deps.BootID = "boot-2"
+	require.NoError(t, h.bench.Edit(t.Context(), card, func(c *fake.Card) { c.Deployables["r0"].Handles[card].Attached = false }))
+	before, err := h.bench.Card(t.Context(), card)
+	require.NoError(t, err)
+
+	var asked atomic.Int32
+	h.conductor.ail(func(w http.ResponseWriter, _ *http.Request) bool {
+		asked.Add(1)
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return true
+	})
+	_, stop = h.run()
+	h.eventually(func() bool { return asked.Load() >= 5 })
+	require.NotContains(t, h.temporal.worker("agent.node-1"), "boot-2", "it takes no steps")
+
+	told := len(h.conductor.reported())
+	h.conductor.ail(nil)
+	reports := h.reports(told + 1)
+	lost := reports[len(reports)-1]
+	require.Equal(t, "boot-2", lost.BootID)
+	require.Len(t, lost.Content.Attachments, 1)
+	require.NotEqual(t, cyborg.AttachmentDone, lost.Content.Attachments[0].State)
+	h.eventually(func() bool { return strings.Contains(h.temporal.worker("agent.node-1"), "boot-2") })
+	stop()
+
+	after, err := h.bench.Card(t.Context(), card)
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+}
+
 // An agent keeps its instance ID over a restart, and gets another one after a
 // boot or with a copied state directory.
 func TestAgentIdentity(t *testing.T) {
