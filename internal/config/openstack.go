@@ -13,7 +13,7 @@ import (
 type OpenStack struct {
 	AuthURL               string `key:"auth_url" check:"url" example:"https://keystone.example.org:5000/v3" doc:"URL of Keystone. If this and cloud are both empty, Cyborg runs without OpenStack and ignores the sections about it."`
 	Cloud                 string `key:"cloud" example:"cyborg" doc:"Name of an entry in clouds.yaml that has the URL, the user and the region. Set it instead of auth_url, the user and the region here. Cyborg reads the file as OpenStack's own clients do."`
-	CloudsFile            string `key:"clouds_file" check:"file" example:"/etc/cyborg/clouds.yaml" doc:"Path of clouds.yaml. Cyborg also reads a secure.yaml in the same directory. If this is empty, Cyborg takes the first clouds.yaml that it finds in the working directory, in ~/.config/openstack and in /etc/openstack."`
+	CloudsFile            string `key:"clouds_file" check:"file" example:"/etc/cyborg/clouds.yaml" doc:"Path of clouds.yaml. Cyborg also reads a secure.yaml in the same directory, and both only at its start, with the files that they name. If this is empty, Cyborg takes the first clouds.yaml that it finds in the working directory, in ~/.config/openstack and in /etc/openstack."`
 	Username              string `key:"username" default:"cyborg" doc:"Name of the server's own user."`
 	Password              Secret `key:"password" doc:"Password of the server's own user."`
 	PasswordFile          string `key:"password_file" check:"file" example:"/etc/cyborg/openstack-password" doc:"A file that holds the password. Set it instead of password."`
