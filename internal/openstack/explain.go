@@ -15,7 +15,7 @@ import (
 
 // tokensPath is how the URLs end where Keystone gives out tokens and says whether
 // they are good.
-const tokensPath = "/auth/tokens"
+const tokensPath = "/auth/tokens" //nolint:gosec // the path of a URL
 
 // longestReason is how much of a service's own error text is repeated, in
 // characters.

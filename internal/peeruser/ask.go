@@ -46,7 +46,7 @@ func ask(own, other netip.AddrPort) (end, error) {
 
 	switch data := answers[0].Data; {
 	case answers[0].Header.Type == syscall.NLMSG_ERROR && len(data) >= 4:
-		return end{}, syscall.Errno(-int32(binary.NativeEndian.Uint32(data))) //nolint:gosec // the kernel writes a small negative number
+		return end{}, syscall.Errno(-int32(binary.NativeEndian.Uint32(data)))
 	case answers[0].Header.Type != sockDiagByFamily || len(data) < answerLength:
 		return end{}, errors.New("the kernel's answer is about something else")
 	default:

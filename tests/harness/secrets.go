@@ -32,7 +32,7 @@ type Secrets map[string][]string
 // Add adds a secret: as it is, and as programs print the bytes of a text.
 func (s Secrets) Add(what, secret string) {
 	s[what] = append(s[what], secret, hex.EncodeToString([]byte(secret)), base64.StdEncoding.EncodeToString([]byte(secret)),
-		strings.Trim(fmt.Sprint([]byte(secret)), "[]"))
+		strings.Trim(fmt.Sprintf("%d", []byte(secret)), "[]"))
 }
 
 // AddKeys adds the private keys in files in PEM format, each of which must have
@@ -134,14 +134,15 @@ func Arguments(t testing.TB, pid int) string {
 	require.NoError(t, err)
 	require.NotEmpty(t, own)
 
-	text := string(own)
+	var text strings.Builder
+	text.Write(own)
 	for _, child := range descendants(pid) {
 		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", child))
 		if err == nil { // else it has ended
-			text += string(line)
+			text.Write(line)
 		}
 	}
-	return text
+	return text.String()
 }
 
 // Environments returns the environments that a process has given to all its
@@ -166,7 +167,7 @@ func Rows(ctx context.Context, t testing.TB, server *url.URL) string {
 		one.Path = "/" + database
 		c, err := pgx.Connect(ctx, one.String())
 		require.NoError(t, err)
-		defer c.Close(ctx)
+		defer func() { require.NoError(t, c.Close(ctx)) }()
 
 		rows, err := c.Query(ctx, sql)
 		require.NoError(t, err)
