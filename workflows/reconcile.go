@@ -1,6 +1,7 @@
 package workflows
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -39,6 +40,18 @@ type Findings struct {
 	// Next is where the next round goes on. A round looks at a bounded part, so
 	// that its cost does not grow with the number of hosts and operations.
 	Next Place `json:"next,omitzero"`
+	// Failed has a sentence for each list that could not be looked at.
+	Failed []string `json:"failed,omitempty"`
+}
+
+// Inspection is how far the Inspect activity has got. Its heartbeats say so: its
+// next try goes on from there, and so does the next round where there is none.
+type Inspection struct {
+	Found Findings `json:"found"` // with the place that was reached as Next
+	// List counts the lists that are done, and Looked what was looked at in the one
+	// after them.
+	List   int `json:"list"`
+	Looked int `json:"looked"`
 }
 
 // Place says how far a round has looked in each of its lists. A list that was
@@ -202,7 +215,7 @@ type ReconcileResult struct {
 // reports everything and repairs what is safe: it starts runs for operations
 // without one, ends maintenance that is over, and has hosts bring attachments
 // into the state that the records decided. A part that fails does not keep the
-// others from running. The error is non-nil only where the inspection failed.
+// others from running. The error is non-nil only where nothing could be inspected.
 func Reconcile(ctx workflow.Context, in ReconcileInput) (ReconcileResult, error) {
 	var out ReconcileResult
 
@@ -221,6 +234,11 @@ func Reconcile(ctx workflow.Context, in ReconcileInput) (ReconcileResult, error)
 	}
 
 	inspected := workflow.ExecuteActivity(records, InspectActivity, inspect).Get(ctx, &out.Found)
+	if reached := inspectedBefore(inspected); reached != nil {
+		out.Found, inspected = *reached, nil
+		out.Unsettled = append(out.Unsettled, "inspecting was cut off; the next round goes on where it was")
+	}
+	out.Unsettled = append(out.Unsettled, out.Found.Failed...)
 
 	report := func(part string, err error) {
 		if err != nil {
@@ -256,9 +274,25 @@ func Reconcile(ctx workflow.Context, in ReconcileInput) (ReconcileResult, error)
 		report("comparing Placement", comparePlacement(ctx, in.Placement, &out))
 	}
 
-	// Where the inspection failed, so does the run: Temporal keeps no result of a
-	// failed run, and the next round begins where this one did.
+	// Where nothing could be inspected, the run fails. Temporal keeps no result of a
+	// failed run, so the next round begins where this one did.
 	return out, inspected
+}
+
+// inspectedBefore returns what an inspection has found that was cut off: each of
+// its tries took too long, or its process went away. It returns nil for any other
+// error, and where nothing was looked at.
+func inspectedBefore(err error) *Findings {
+	cut, ok := errors.AsType[*temporal.TimeoutError](err)
+	if !ok || !cut.HasLastHeartbeatDetails() {
+		return nil
+	}
+
+	var reached Inspection
+	if cut.LastHeartbeatDetails(&reached) != nil || reached.List == 0 && reached.Looked == 0 {
+		return nil
+	}
+	return &reached.Found
 }
 
 // comparePlacement compares hosts with Placement. It has one attempt, so that a

@@ -372,6 +372,40 @@ func TestReconcileTidiesWhenAdoptFails(t *testing.T) {
 	require.Equal(t, []string{"starting orphans: broken record"}, out.Unsettled)
 }
 
+// TestReconcileGoesOnWhereInspectWasCutOff: where each try of the inspection was cut
+// off, the round repairs what they have found, and the next one begins where they
+// ended. Otherwise it would be cut off at the same place.
+func TestReconcileGoesOnWhereInspectWasCutOff(t *testing.T) {
+	t.Parallel()
+	cutOff := func(r *records, reached workflows.Inspection) (workflows.ReconcileResult, error) {
+		return reconcile(t, r, func(env *testsuite.TestWorkflowEnvironment) {
+			env.OnActivity(workflows.InspectActivity, mock.Anything, mock.Anything).
+				Return(workflows.Findings{}, temporal.NewTimeoutError(enumspb.TIMEOUT_TYPE_START_TO_CLOSE, nil, reached))
+		})
+	}
+
+	place := workflows.Place{Host: "h7", Running: workflows.OperationPlace{Admitted: time.Unix(1, 0).UTC(), ID: uuid.New()}}
+	reached := workflows.Inspection{
+		List: 2, Looked: 16, Found: workflows.Findings{
+			Orphans: []workflows.Orphan{{Operation: uuid.New()}}, Failed: []string{"inspecting: no hosts"}, Next: place,
+		},
+	}
+	r := &records{}
+	out, err := cutOff(r, reached)
+	require.NoError(t, err)
+	require.Equal(t, reached.Found, out.Found)
+	require.Equal(t, reached.Found.Orphans, r.adopted)
+	require.Equal(t, 1, r.tidied)
+	require.Equal(t, []string{"inspecting was cut off; the next round goes on where it was", "inspecting: no hosts"}, out.Unsettled)
+
+	_, err = reconcile(t, r, func(env *testsuite.TestWorkflowEnvironment) { env.SetLastCompletionResult(out) })
+	require.NoError(t, err)
+	require.Equal(t, place, r.from)
+
+	_, err = cutOff(r, workflows.Inspection{Found: workflows.Findings{Next: place}})
+	require.Error(t, err, "nothing was looked at")
+}
+
 // TestReconcileTidiesWhenInspectFails: a round that cannot find out what is
 // wrong still tidies, and then fails, so that the next one begins where this
 // one did.

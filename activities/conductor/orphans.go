@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"time"
+	"slices"
+	"sync"
 
 	enumspb "go.temporal.io/api/enums/v1"
 	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/api/workflowservice/v1"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
@@ -89,27 +89,26 @@ func isOpen(run *workflowservice.DescribeWorkflowExecutionResponse) bool {
 	return run.GetWorkflowExecutionInfo().GetStatus() == enumspb.WORKFLOW_EXECUTION_STATUS_RUNNING
 }
 
-// orphans returns those open operations of a state, after a place, that have no
-// open run, or one that was not told of a cancel. It also returns the last
-// place that it has looked at: the zero place where no operation comes after
-// it.
-func (a *Activities) orphans(ctx context.Context, state cyborg.OperationState, olderThan time.Duration, after workflows.OperationPlace) ([]workflows.Orphan, workflows.OperationPlace, error) {
-	open, err := a.store.Orphans(ctx, state, olderThan, db.OperationPlace(after), findingsLimit)
-	if err != nil {
-		return nil, workflows.OperationPlace{}, err
+// lister lists operations after a place.
+type lister func(ctx context.Context, after db.OperationPlace, limit int) ([]db.Orphan, error)
+
+// orphanOf says whether an open operation is an orphan: it has no open run, or one
+// that was not told of a cancel.
+func orphanOf(o db.Orphan, runs found) (workflows.Orphan, bool) {
+	orphan := workflows.Orphan{Operation: o.Operation}
+	if runs.open {
+		orphan.CancelPending = o.Cancelled && !runs.cancelDelivered
+		return orphan, orphan.CancelPending
 	}
 
-	return a.orphansOf(ctx, open, after, func(o db.Orphan, runs found) (workflows.Orphan, bool) {
-		orphan := workflows.Orphan{Operation: o.Operation}
-		switch {
-		case runs.open:
-			orphan.CancelPending = o.Cancelled && !runs.cancelDelivered
-			return orphan, orphan.CancelPending
-		default:
-			orphan.Abandoned = abandoned(o.State, runs)
-			return orphan, true
-		}
-	})
+	orphan.Abandoned = abandoned(o.State, runs)
+	return orphan, true
+}
+
+// unnotifiedBind says whether an ended bind, whose notification is pending, has no
+// open run that would send it.
+func unnotifiedBind(o db.Orphan, runs found) (workflows.Orphan, bool) {
+	return workflows.Orphan{Operation: o.Operation, NotificationPending: true}, !runs.open
 }
 
 // abandoned says that something may have to be undone: the operation had a run
@@ -118,67 +117,80 @@ func abandoned(state cyborg.OperationState, runs found) bool {
 	return runs.known || state == cyborg.OperationRunning
 }
 
-// unnotifiedBinds returns the ended binds, after a place, whose notification is
-// pending and that have no open run. It also returns the last place, as orphans
-// does.
-func (a *Activities) unnotifiedBinds(ctx context.Context, endedFor time.Duration, after workflows.OperationPlace) ([]workflows.Orphan, workflows.OperationPlace, error) {
-	binds, err := a.store.UnnotifiedBinds(ctx, endedFor, db.OperationPlace(after), findingsLimit)
+// inspectOperations looks through a list of operations, from the place next on, and
+// finds the orphans among them. An operation for which Temporal has no answer does
+// not keep the round at its place: it is asked for again when the rounds begin anew.
+// The error is non-nil only where the list could not be read, or there was no answer
+// at all.
+func (a *Activities) inspectOperations(
+	ctx context.Context, i *inspecting, next *workflows.OperationPlace, list lister, orphan func(db.Orphan, found) (workflows.Orphan, bool),
+) error {
+	limit := findingsLimit - i.Looked // of the round, and not of this try
+	if limit <= 0 {
+		i.end(ctx, func(*workflows.Findings) {})
+		return nil
+	}
+
+	listed, err := list(ctx, db.OperationPlace(*next), limit)
 	if err != nil {
-		return nil, workflows.OperationPlace{}, err
+		return err
 	}
-
-	return a.orphansOf(ctx, binds, after, func(o db.Orphan, runs found) (workflows.Orphan, bool) {
-		return workflows.Orphan{Operation: o.Operation, NotificationPending: true}, !runs.open
-	})
-}
-
-// orphansOf asks Temporal for the runs of the listed operations, several at
-// once, and returns the orphans among them. It also returns where the next
-// round goes on. An operation for which Temporal has no answer does not keep the
-// round at its place: it is asked for again when the rounds begin anew. The
-// error is non-nil only where there was no answer at all.
-func (a *Activities) orphansOf(
-	ctx context.Context, listed []db.Orphan, after workflows.OperationPlace, orphan func(db.Orphan, found) (workflows.Orphan, bool),
-) ([]workflows.Orphan, workflows.OperationPlace, error) {
-	answers, errs := make([]found, len(listed)), make([]error, len(listed))
-
-	var all errgroup.Group
-	all.SetLimit(describedAtOnce)
-	for i, o := range listed {
-		op := cyborg.Operation{ID: o.Operation, Kind: o.Kind}
-		all.Go(func() error {
-			answers[i], errs[i] = a.lookAtRuns(ctx, op.WorkflowID(), o.Run)
-			return nil // one that has no answer does not keep the others from theirs
-		})
-	}
-	_ = all.Wait() // errs has the errors
 
 	var (
-		out    []workflows.Orphan
-		next   workflows.OperationPlace
 		failed int
 		last   error
 	)
-	for i, o := range listed {
-		if errs[i] != nil {
-			failed, last = failed+1, errs[i]
-		} else if one, ok := orphan(o, answers[i]); ok {
-			out = append(out, one)
+	for some := range slices.Chunk(listed, describedAtOnce) {
+		answers, errs := a.lookAtRunsOf(ctx, some)
+		if ctx.Err() != nil {
+			return workflows.Unavailable(ctx.Err())
 		}
+
+		var orphans []workflows.Orphan
+		for n, o := range some {
+			if errs[n] != nil {
+				failed, last = failed+1, errs[n]
+			} else if one, ok := orphan(o, answers[n]); ok {
+				orphans = append(orphans, one)
+			}
+		}
+
+		i.change(ctx, func(reached *workflows.Inspection) {
+			reached.Found.Orphans = append(reached.Found.Orphans, orphans...)
+			reached.Looked += len(some)
+			*next = workflows.OperationPlace(some[len(some)-1].Place)
+		})
 	}
 
+	if failed > 0 && failed == len(listed) {
+		return last
+	}
 	if failed > 0 {
-		if failed == len(listed) {
-			return nil, after, last
-		}
 		a.log.WarnContext(ctx, "Temporal did not say of all operations whether they have an open run",
 			slog.Int("operations", failed), slog.String("error", last.Error()))
 	}
 
-	if len(listed) == findingsLimit {
-		next = workflows.OperationPlace(listed[len(listed)-1].Place)
+	i.end(ctx, func(*workflows.Findings) {
+		if len(listed) < limit {
+			*next = workflows.OperationPlace{}
+		}
+	})
+	return nil
+}
+
+// lookAtRunsOf asks Temporal about the runs of some operations, of all at once. One
+// that has no answer does not keep the others from theirs.
+func (a *Activities) lookAtRunsOf(ctx context.Context, some []db.Orphan) ([]found, []error) {
+	answers, errs := make([]found, len(some)), make([]error, len(some))
+
+	var all sync.WaitGroup
+	for n, o := range some {
+		op := cyborg.Operation{ID: o.Operation, Kind: o.Kind}
+		all.Go(func() { answers[n], errs[n] = a.lookAtRuns(ctx, op.WorkflowID(), o.Run) })
 	}
-	return out, next, nil
+	all.Wait()
+
+	return answers, errs
 }
 
 // Adopt is the activity that sees to each orphan. It looks again before it

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
@@ -339,6 +340,210 @@ func TestK10InspectGoesOn(t *testing.T) {
 	acts = conductor.New(store, &slowExecutions{silentFor: "program/" + store.id(1).String()}, conductor.Policy{}, conductor.Cloud{}, conductor.Grants{}, slog.New(slog.DiscardHandler))
 	env = suite.NewTestActivityEnvironment()
 	env.RegisterActivityWithOptions(acts.Inspect, activity.RegisterOptions{Name: workflows.InspectActivity})
-	_, err = inspect(workflows.Place{})
-	require.Equal(t, cyborg.ErrUnavailable, workflows.FromFailure(err).Kind, "Temporal is away")
+	findings, err = inspect(workflows.Place{})
+	require.NoError(t, err)
+	require.Len(t, findings.Failed, 1)
+	require.Contains(t, findings.Failed[0], "Temporal does not answer")
+	require.Equal(t, store.id(1), findings.Next.Running.ID)
+}
+
+// stuckExecutions is a Temporal that has no run, and writes down for which
+// operations it is asked. Where it is to get stuck, it has no answer.
+type stuckExecutions struct {
+	client.Client
+	stuckAt string
+
+	mu    sync.Mutex
+	asked map[string]int
+}
+
+func (e *stuckExecutions) DescribeWorkflowExecution(ctx context.Context, id, _ string) (*workflowservice.DescribeWorkflowExecutionResponse, error) {
+	if id == e.stuckAt {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.asked[id]++
+	return nil, serviceerror.NewNotFound("no such run")
+}
+
+// TestInspectGoesOnWhereItWasCutOff: a try that takes too long has told by its
+// heartbeats how far it has got, and what it has found. The next one goes on from
+// there, and together they look at no more than one try does.
+func TestInspectGoesOnWhereItWasCutOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := doubtful{hosts: 1, each: 2, running: 600}
+		temporal := &stuckExecutions{stuckAt: "program/" + store.id(300).String(), asked: map[string]int{}}
+		acts := conductor.New(store, temporal, conductor.Policy{}, conductor.Cloud{}, conductor.Grants{}, slog.New(slog.DiscardHandler))
+
+		var suite testsuite.WorkflowTestSuite
+		env := suite.NewTestActivityEnvironment()
+		env.RegisterActivityWithOptions(acts.Inspect, activity.RegisterOptions{Name: workflows.InspectActivity})
+		var reached workflows.Inspection
+		env.SetOnActivityHeartbeatListener(func(_ *activity.Info, details converter.EncodedValues) {
+			reached = workflows.Inspection{}
+			require.NoError(t, details.Get(&reached))
+		})
+
+		in := workflows.InspectInput{From: workflows.Place{Host: "h00000"}}
+		_, err := env.ExecuteActivity(workflows.InspectActivity, in)
+		require.Error(t, err)
+		require.Len(t, reached.Found.Orphans, 288)
+		require.Equal(t, store.id(288), reached.Found.Next.Running.ID)
+		require.Equal(t, "h00000", reached.Found.Next.Host, "nobody has looked at hosts yet")
+
+		env = suite.NewTestActivityEnvironment()
+		env.RegisterActivityWithOptions(acts.Inspect, activity.RegisterOptions{Name: workflows.InspectActivity})
+		env.SetHeartbeatDetails(reached)
+		temporal.stuckAt, temporal.asked = "", map[string]int{}
+		value, err := env.ExecuteActivity(workflows.InspectActivity, in)
+		require.NoError(t, err)
+		var findings workflows.Findings
+		require.NoError(t, value.Get(&findings))
+
+		require.Len(t, temporal.asked, 500-288)
+		require.NotContains(t, temporal.asked, "program/"+store.id(288).String())
+		require.Len(t, findings.Orphans, 500)
+		for i, orphan := range findings.Orphans {
+			require.Equal(t, store.id(i+1), orphan.Operation)
+		}
+		require.Equal(t, store.id(500), findings.Next.Running.ID)
+		require.Len(t, findings.Disagreements, 2)
+		require.Empty(t, findings.Next.Host, "all hosts were looked at")
+	})
+}
+
+// crowded is a Temporal that answers nobody before it is told to.
+type crowded struct {
+	client.Client
+
+	mu      sync.Mutex
+	waiting int
+	answer  chan struct{}
+}
+
+func (c *crowded) DescribeWorkflowExecution(context.Context, string, string) (*workflowservice.DescribeWorkflowExecutionResponse, error) {
+	c.mu.Lock()
+	c.waiting++
+	answer := c.answer
+	c.mu.Unlock()
+
+	<-answer
+	return nil, serviceerror.NewNotFound("no such run")
+}
+
+// answerAll answers those that wait, and returns how many these were.
+func (c *crowded) answerAll() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.answer)
+	waited := c.waiting
+	c.waiting, c.answer = 0, make(chan struct{})
+	return waited
+}
+
+// TestInspectAsksSomeAtOnce: one after the other, a full round would not end within
+// its limit; all at once, Temporal would have no time for anybody else.
+func TestInspectAsksSomeAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		temporal := &crowded{answer: make(chan struct{})}
+		acts := conductor.New(doubtful{running: 40}, temporal, conductor.Policy{}, conductor.Cloud{}, conductor.Grants{}, slog.New(slog.DiscardHandler))
+		var suite testsuite.WorkflowTestSuite
+		env := suite.NewTestActivityEnvironment()
+		env.RegisterActivityWithOptions(acts.Inspect, activity.RegisterOptions{Name: workflows.InspectActivity})
+
+		ended := make(chan error)
+		go func() {
+			_, err := env.ExecuteActivity(workflows.InspectActivity, workflows.InspectInput{})
+			ended <- err
+		}()
+
+		var atOnce []int
+		for {
+			synctest.Wait()
+			waited := temporal.answerAll()
+			if waited == 0 {
+				break
+			}
+			atOnce = append(atOnce, waited)
+		}
+		require.NoError(t, <-ended)
+		require.Equal(t, []int{16, 16, 8}, atOnce)
+	})
+}
+
+// broken is a store some of whose lists cannot be read.
+type broken struct {
+	doubtful
+	silent, attachments bool
+	operations          cyborg.OperationState // those in this state; "all" for all
+}
+
+func (s broken) SilentHosts(ctx context.Context, limit int) ([]cyborg.Host, error) {
+	if s.silent {
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "no silent hosts")
+	}
+	return s.doubtful.SilentHosts(ctx, limit)
+}
+
+func (s broken) Disagreements(ctx context.Context, after db.AttachmentPlace, upTo string, limit int) ([]db.Disagreement, error) {
+	if s.attachments {
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "no attachments")
+	}
+	return s.doubtful.Disagreements(ctx, after, upTo, limit)
+}
+
+func (s broken) Orphans(
+	ctx context.Context, state cyborg.OperationState, olderThan time.Duration, after db.OperationPlace, limit int,
+) ([]db.Orphan, error) {
+	if s.operations == state || s.operations == "all" {
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "no operations")
+	}
+	return s.doubtful.Orphans(ctx, state, olderThan, after, limit)
+}
+
+// TestInspectPassesAListThatFails: a list that cannot be read is told, keeps its
+// place, and does not keep the others from being looked at. Where none can be read,
+// the activity fails, and its next try looks at all of them again.
+func TestInspectPassesAListThatFails(t *testing.T) {
+	t.Parallel()
+	all := doubtful{hosts: 1, each: 2, running: 3}
+	inspect := func(store conductor.Store, from workflows.Place) (findings workflows.Findings, reached workflows.Inspection, err error) {
+		acts := conductor.New(store, &stuckExecutions{asked: map[string]int{}}, conductor.Policy{}, conductor.Cloud{}, conductor.Grants{}, slog.New(slog.DiscardHandler))
+		var suite testsuite.WorkflowTestSuite
+		env := suite.NewTestActivityEnvironment()
+		env.RegisterActivityWithOptions(acts.Inspect, activity.RegisterOptions{Name: workflows.InspectActivity})
+		env.SetOnActivityHeartbeatListener(func(_ *activity.Info, details converter.EncodedValues) {
+			reached = workflows.Inspection{}
+			require.NoError(t, details.Get(&reached))
+		})
+		value, err := env.ExecuteActivity(workflows.InspectActivity, workflows.InspectInput{From: from})
+		if err == nil {
+			err = value.Get(&findings)
+		}
+		return findings, reached, err
+	}
+
+	from := workflows.Place{Host: "h00000", Admitted: workflows.OperationPlace{Admitted: time.Unix(1, 0).UTC(), ID: all.id(1)}}
+	findings, _, err := inspect(broken{doubtful: all, silent: true, operations: cyborg.OperationAdmitted}, from)
+	require.NoError(t, err)
+	require.Len(t, findings.Orphans, 3)
+	require.Len(t, findings.Disagreements, 2)
+	require.Equal(t, []string{"inspecting: no silent hosts", "inspecting: no operations"}, findings.Failed)
+	require.Equal(t, from.Admitted, findings.Next.Admitted)
+	require.Empty(t, findings.Next.Host)
+
+	findings, _, err = inspect(broken{doubtful: all, attachments: true}, from)
+	require.NoError(t, err)
+	require.Len(t, findings.Orphans, 3)
+	require.Equal(t, []string{"inspecting: no attachments"}, findings.Failed)
+	require.Equal(t, workflows.Place{Host: "h00000"}, findings.Next)
+
+	_, reached, err := inspect(broken{doubtful: all, silent: true, attachments: true, operations: "all"}, from)
+	require.Equal(t, cyborg.ErrUnavailable, workflows.FromFailure(err).Kind)
+	require.Equal(t, workflows.Inspection{Found: workflows.Findings{Next: from}}, reached)
 }

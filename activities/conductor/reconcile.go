@@ -28,60 +28,131 @@ const (
 // repairer is the actor of the changes that this system makes on its own.
 func repairer() cyborg.Actor { return cyborg.Actor{Name: "cyborg"} }
 
-// Inspect is the activity that compares records, runs and journals, from where
-// the previous round ended. It changes nothing.
-func (a *Activities) Inspect(ctx context.Context, in workflows.InspectInput) (workflows.Findings, error) {
-	defer heartbeat(ctx)()
-	var out workflows.Findings
+// inspecting is how far Inspect has got. Only Inspect itself changes that, and a
+// goroutine of its own sends heartbeats with it.
+type inspecting struct {
+	mu sync.Mutex
+	workflows.Inspection
+}
 
-	hosts, err := a.store.SilentHosts(ctx, findingsLimit)
-	if err != nil {
-		return out, workflows.ToFailure(err)
+// change changes how far Inspect has got, and sends a heartbeat that says so.
+func (i *inspecting) change(ctx context.Context, change func(reached *workflows.Inspection)) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	change(&i.Inspection)
+	activity.RecordHeartbeat(ctx, i.Inspection)
+}
+
+// end changes what was found by the end of a list, and goes on to the next one.
+func (i *inspecting) end(ctx context.Context, change func(found *workflows.Findings)) {
+	i.change(ctx, func(reached *workflows.Inspection) {
+		change(&reached.Found)
+		reached.List, reached.Looked = reached.List+1, 0
+	})
+}
+
+// Inspect is the activity that compares records, runs and journals, from where
+// the previous round ended, or the previous try was cut off. It changes nothing. A
+// list that fails does not keep the others from being looked at: the activity fails
+// only if all do.
+func (a *Activities) Inspect(ctx context.Context, in workflows.InspectInput) (workflows.Findings, error) {
+	begin := workflows.Inspection{Found: workflows.Findings{Next: in.From}}
+	i := &inspecting{Inspection: begin}
+	var reached workflows.Inspection
+	if activity.HasHeartbeatDetails(ctx) && activity.GetHeartbeatDetails(ctx, &reached) == nil {
+		i.Inspection = reached
+	}
+	defer heartbeats(ctx, func() { i.change(ctx, func(*workflows.Inspection) {}) })()
+
+	lists := a.inspectedLists(in.OrphanAfter)
+	var last error
+	for i.List < len(lists) {
+		if err := lists[i.List](ctx, i); err != nil {
+			if ctx.Err() != nil {
+				return i.Found, workflows.ToFailure(err)
+			}
+			last = err
+			i.end(ctx, func(found *workflows.Findings) {
+				found.Failed = append(found.Failed, "inspecting: "+cyborg.AsError(err).Message)
+			})
+		}
 	}
 
-	for _, host := range hosts {
-		out.OverdueHosts = append(out.OverdueHosts, workflows.OverdueHost{Host: host.Name, Since: host.LastSeen})
+	if len(i.Found.Failed) == len(lists) {
+		i.change(ctx, func(reached *workflows.Inspection) { *reached = begin }) // the next try looks at all of them again
+		return i.Found, workflows.ToFailure(last)
+	}
+
+	if n := len(i.Found.OverdueHosts) + len(i.Found.Orphans) + len(i.Found.Disagreements); n > 0 {
+		a.log.WarnContext(ctx, "reconcile found differences", slog.Int("overdue_hosts", len(i.Found.OverdueHosts)),
+			slog.Int("orphans", len(i.Found.Orphans)), slog.Int("disagreements", len(i.Found.Disagreements)))
+	}
+
+	return i.Found, nil
+}
+
+// inspectedLists are the lists that Inspect looks through, each from where the
+// place of the round says. The one that only some processes have is the last, so
+// that all of them count the others alike.
+func (a *Activities) inspectedLists(orphanAfter time.Duration) []func(context.Context, *inspecting) error {
+	open := func(state cyborg.OperationState) lister {
+		return func(ctx context.Context, after db.OperationPlace, limit int) ([]db.Orphan, error) {
+			return a.store.Orphans(ctx, state, orphanAfter, after, limit)
+		}
 	}
 
 	// Look at the admitted operations apart from the running ones. A lost operation
 	// is most likely an admitted one, and should not have to wait until a round has
 	// looked through thousands of running ones.
-	for _, part := range []struct {
-		state      cyborg.OperationState
-		from, next *workflows.OperationPlace
-	}{
-		{cyborg.OperationAdmitted, &in.From.Admitted, &out.Next.Admitted}, {cyborg.OperationRunning, &in.From.Running, &out.Next.Running},
-	} {
-
-		orphans, next, err := a.orphans(ctx, part.state, in.OrphanAfter, *part.from)
-		if err != nil {
-			return out, workflows.ToFailure(err)
-		}
-		out.Orphans, *part.next = append(out.Orphans, orphans...), next
+	lists := []func(context.Context, *inspecting) error{
+		a.inspectSilentHosts,
+		func(ctx context.Context, i *inspecting) error {
+			return a.inspectOperations(ctx, i, &i.Found.Next.Admitted, open(cyborg.OperationAdmitted), orphanOf)
+		},
+		func(ctx context.Context, i *inspecting) error {
+			return a.inspectOperations(ctx, i, &i.Found.Next.Running, open(cyborg.OperationRunning), orphanOf)
+		},
+		a.inspectAttachments,
 	}
-
 	if a.cloud.Nova != nil {
-		binds, next, err := a.unnotifiedBinds(ctx, in.OrphanAfter, in.From.NotificationPending)
-		if err != nil {
-			return out, workflows.ToFailure(err)
-		}
-		out.Orphans, out.Next.NotificationPending = append(out.Orphans, binds...), next
+		lists = append(lists, func(ctx context.Context, i *inspecting) error {
+			ended := func(ctx context.Context, after db.OperationPlace, limit int) ([]db.Orphan, error) {
+				return a.store.UnnotifiedBinds(ctx, orphanAfter, after, limit)
+			}
+			return a.inspectOperations(ctx, i, &i.Found.Next.NotificationPending, ended, unnotifiedBind)
+		})
 	}
+	return lists
+}
 
-	after := db.AttachmentPlace{Host: in.From.Host, Deployable: in.From.Deployable, Handle: in.From.Handle}
-	found, last, err := a.disagreements(ctx, after)
+// inspectSilentHosts finds the hosts whose agents are silent.
+func (a *Activities) inspectSilentHosts(ctx context.Context, i *inspecting) error {
+	hosts, err := a.store.SilentHosts(ctx, findingsLimit)
 	if err != nil {
-		return out, workflows.ToFailure(err)
-	}
-	out.Disagreements = found
-	out.Next.Host, out.Next.Deployable, out.Next.Handle = last.Host, last.Deployable, last.Handle
-
-	if n := len(out.OverdueHosts) + len(out.Orphans) + len(out.Disagreements); n > 0 {
-		a.log.WarnContext(ctx, "reconcile found differences", slog.Int("overdue_hosts", len(out.OverdueHosts)),
-			slog.Int("orphans", len(out.Orphans)), slog.Int("disagreements", len(out.Disagreements)))
+		return err
 	}
 
-	return out, nil
+	i.end(ctx, func(found *workflows.Findings) {
+		for _, host := range hosts {
+			found.OverdueHosts = append(found.OverdueHosts, workflows.OverdueHost{Host: host.Name, Since: host.LastSeen})
+		}
+	})
+	return nil
+}
+
+// inspectAttachments finds the attachments on which journals and records differ.
+func (a *Activities) inspectAttachments(ctx context.Context, i *inspecting) error {
+	next := i.Found.Next
+	differ, last, err := a.disagreements(ctx, db.AttachmentPlace{Host: next.Host, Deployable: next.Deployable, Handle: next.Handle})
+	if err != nil {
+		return err
+	}
+
+	i.end(ctx, func(found *workflows.Findings) {
+		found.Disagreements = differ
+		found.Next.Host, found.Next.Deployable, found.Next.Handle = last.Host, last.Deployable, last.Handle
+	})
+	return nil
 }
 
 // disagreements returns the disagreements after a place, and the last place
@@ -116,11 +187,16 @@ func (a *Activities) disagreements(ctx context.Context, after db.AttachmentPlace
 // these activities, 30 s.
 const heartbeatInterval = 5 * time.Second
 
-// heartbeat sends the activity's heartbeats from a goroutine of its own until
-// stop is called, because a single call of the store, of Nova or of Placement
-// may take longer than the heartbeat timeout. Stop waits for the goroutine: no
-// heartbeat may follow the activity's end.
+// heartbeat sends the activity's heartbeats until stop is called; see heartbeats.
 func heartbeat(ctx context.Context) (stop func()) {
+	return heartbeats(ctx, func() { activity.RecordHeartbeat(ctx) })
+}
+
+// heartbeats has heartbeats sent from a goroutine of its own until stop is called,
+// because a single call of the store, of Nova or of Placement may take longer than
+// the heartbeat timeout. Stop waits for the goroutine: no heartbeat may follow the
+// activity's end.
+func heartbeats(ctx context.Context, send func()) (stop func()) {
 	ended := make(chan struct{})
 
 	var sender sync.WaitGroup
@@ -128,7 +204,7 @@ func heartbeat(ctx context.Context) (stop func()) {
 		ticker := time.NewTicker(heartbeatInterval)
 		defer ticker.Stop()
 		for {
-			activity.RecordHeartbeat(ctx)
+			send()
 			select {
 			case <-ticker.C:
 			case <-ended:
