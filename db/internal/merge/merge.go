@@ -57,9 +57,7 @@ type Inventory struct {
 
 // Counts counts the rows of a host.
 type Counts struct {
-	Devices     int `json:"devices"`
-	Deployables int `json:"deployables"`
-	Handles     int `json:"handles"`
+	Devices, Deployables, Handles int
 }
 
 // MostRecorded is how much is recorded of one host, missing ones included: twice
