@@ -22,7 +22,7 @@ const (
 	AxisBackend        EventAxis = "backend"        // which backend shows a device
 	AxisBitstream      EventAxis = "bitstream"      // the image that an accelerator shows
 	AxisBoot           EventAxis = "boot"           // the boot of a host
-	AxisCancel         EventAxis = "cancel"         // somebody has asked an operation to stop
+	AxisCancel         EventAxis = "cancel"         // somebody has asked an operation to stop, and whether its run had missed that
 	AxisClaim          EventAxis = "claim"          // the operation that works on an accelerator
 	AxisDevice         EventAxis = "device"         // to which device an accelerator belongs
 	AxisDriver         EventAxis = "driver"         // the driver of a backend
@@ -44,6 +44,7 @@ const (
 	AxisSpecs          EventAxis = "specs"          // what an operator has set beside the reported specs
 	AxisState          EventAxis = "state"          // the state of a backend, an operation or an accelerator request
 	AxisSteps          EventAxis = "steps"          // the steps of an operation
+	AxisStrayRun       EventAxis = "stray_run"      // the run that Reconcile terminates because an operation is not its
 )
 
 // EventAxes returns every axis except those of drift: each class of drift has
@@ -53,6 +54,7 @@ func EventAxes() []EventAxis {
 		AxisAccelerator, AxisAdministration, AxisAttributes, AxisBackend, AxisBitstream, AxisBoot, AxisCancel, AxisClaim, AxisDevice,
 		AxisDriver, AxisFence, AxisHealth, AxisHolder, AxisIdentity, AxisInstallation, AxisJournal, AxisLifecycle, AxisName, AxisNovaWhitelist,
 		AxisOptions, AxisPresence, AxisProject, AxisProtected, AxisReported, AxisSettled, AxisSpecs, AxisState, AxisSteps,
+		AxisStrayRun,
 	}
 }
 

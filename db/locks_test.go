@@ -102,6 +102,11 @@ func TestChangesWaitForTheirHost(t *testing.T) {
 			op := h.records.admit(t, toAttach(a.UUID, onHost("h1")))
 			return func() error { _, err := h.records.RequestCancel(t.Context(), op.ID, alice()); return err }
 		},
+		"a stray run": func(t *testing.T, h *host, a *cyborg.Accelerator) func() error {
+			t.Helper()
+			work := h.records.begin(t, toAttach(a.UUID, onHost("h1")))
+			return func() error { return h.records.RecordStrayRun(t.Context(), runOf(work.Operation), "stray") }
+		},
 		"maintenance": func(t *testing.T, h *host, a *cyborg.Accelerator) func() error {
 			t.Helper()
 			return func() error {

@@ -1,6 +1,7 @@
 package db_test
 
 import (
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"testing"
@@ -67,18 +68,36 @@ func TestRevocationsSurviveARestore(t *testing.T) {
 
 // TestALaterEnrollmentSurvivesARevocation: the records have an enrollment that is
 // later than a revocation which they have lost. It stays, and so does an
-// invitation that was made since.
+// invitation that was made since. The history says why it tells of the host.
 func TestALaterEnrollmentSurvivesARevocation(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	first := r.enroll(t, "h1")
 	number := r.enroll(t, "h1")
 	r.invite(t, "h1", "next")
-	require.NoError(t, r.RestoreRevocations(t.Context(), map[string]int64{"h1": first}))
+	last := r.enroll(t, "h2")
+	at := r.endOfFeed(t)
+	require.NoError(t, r.RestoreRevocations(t.Context(), map[string]int64{"h1": first, "h2": last - 1}))
 	require.Error(t, r.CheckHostIdentity(t.Context(), "h1", first))
 	require.NoError(t, r.CheckHostIdentity(t.Context(), "h1", number))
+	require.NoError(t, r.CheckHostIdentity(t.Context(), "h2", last))
+
+	r.endOfFeed(t)
+	var told []string
+	for _, event := range r.eventsOf(t, at, cyborg.AxisIdentity) {
+		told = append(told, fmt.Sprint(event.Subject.ID, ": ", event.From, " -> ", event.To, ", ", event.Data["reason"]))
+	}
+	require.ElementsMatch(t, []string{
+		"h1: invited -> invited, the records had lost a revocation", "h2: enrolled -> enrolled, the records had lost a revocation",
+	}, told)
+
+	at = r.endOfFeed(t)
 	_, err := r.EnrollHost(t.Context(), "h1", "next")
 	require.NoError(t, err)
+	r.endOfFeed(t)
+	enrolled := r.eventsOf(t, at, cyborg.AxisIdentity)
+	require.Len(t, enrolled, 1)
+	require.Empty(t, enrolled[0].Data, "nothing is revoked by an enrollment")
 }
 
 // TestEnrollmentsAreNotDrawnAgain: what is drawn after a restore is above all that

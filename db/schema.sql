@@ -339,6 +339,7 @@ CREATE TABLE feed_epochs (
     first bigint,
     CONSTRAINT feed_epochs_pkey PRIMARY KEY (epoch)
 );
+CREATE TRIGGER writers_begin_epochs BEFORE INSERT ON feed_epochs FOR EACH STATEMENT EXECUTE FUNCTION writers_begin_epochs();
 
 CREATE TABLE forgotten_handles (
     host text NOT NULL,
@@ -495,6 +496,8 @@ CREATE TABLE operations (
     ended_at timestamp with time zone,
     run_id text NOT NULL DEFAULT ''::text,
     assignment bigint NOT NULL DEFAULT next_assignment(),
+    stray_run text NOT NULL DEFAULT ''::text,
+    cancel_repeated_at timestamp with time zone,
     CONSTRAINT operations_pkey PRIMARY KEY (id),
     CONSTRAINT operations_id_open_key UNIQUE (id, open),
     CONSTRAINT operations_have_a_subject FOREIGN KEY (id, first_subject) REFERENCES operation_subjects(operation_id, "position") DEFERRABLE INITIALLY DEFERRED,
@@ -520,6 +523,7 @@ CREATE INDEX operations_open ON operations USING btree (admitted_at) WHERE open;
 CREATE INDEX operations_to_notify ON operations USING btree (admitted_at, id) WHERE notification_pending AND NOT open;
 CREATE TRIGGER operations_inserted AFTER INSERT ON operations REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION operations_inserted();
 CREATE TRIGGER operations_updated AFTER UPDATE ON operations REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION operations_updated();
+CREATE TRIGGER run_corrected AFTER UPDATE OF stray_run, cancel_repeated_at ON operations FOR EACH ROW EXECUTE FUNCTION run_corrected();
 
 CREATE TABLE pending_settlements (
     host text NOT NULL,
@@ -842,6 +846,7 @@ CREATE OR REPLACE FUNCTION begin_epoch()
  SET search_path TO '$user', 'public'
 AS $function$
 BEGIN
+    PERFORM require_writer();
     LOCK TABLE feed_epochs IN EXCLUSIVE MODE;
     LOCK TABLE events IN SHARE MODE;
     PERFORM begin_feed_epoch();
@@ -1040,6 +1045,7 @@ CREATE OR REPLACE FUNCTION exceed_assignment(number bigint)
  SET search_path TO '$user', 'public'
 AS $function$
 BEGIN
+    PERFORM require_writer();
     PERFORM pg_advisory_xact_lock(hashtextextended('assignment_numbers', 1));
     PERFORM setval('assignment_numbers', number + (1 << 20)) FROM assignment_numbers
     WHERE last_value < number AND number < 1::bigint << 62;
@@ -1080,7 +1086,7 @@ AS $function$
 BEGIN
     INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
     VALUES ('host', NEW.host, NEW.host, 'identity', coalesce(OLD.state, ''), NEW.state,
-            CASE NEW.state WHEN 'revoked' THEN jsonb_build_object('reason', NEW.revoke_reason) END);
+            CASE WHEN NEW.revoked_through > coalesce(OLD.revoked_through, -1) THEN jsonb_build_object('reason', NEW.revoke_reason) END);
     RETURN NULL;
 END $function$;
 
@@ -1151,6 +1157,12 @@ AS $function$
     SELECT last_value FROM assignment_numbers
 $function$;
 
+CREATE OR REPLACE FUNCTION may_write()
+ RETURNS boolean
+ LANGUAGE sql
+ STABLE
+RETURN has_table_privilege(COALESCE((NULLIF(current_setting('role'::text), 'none'::text))::name, SESSION_USER), ('events'::regclass)::oid, 'INSERT'::text);
+
 CREATE OR REPLACE FUNCTION next_assignment()
  RETURNS bigint
  LANGUAGE plpgsql
@@ -1158,6 +1170,7 @@ CREATE OR REPLACE FUNCTION next_assignment()
  SET search_path TO '$user', 'public'
 AS $function$
 BEGIN
+    PERFORM require_writer();
     PERFORM feed_base();
     RETURN nextval('assignment_numbers');
 END $function$;
@@ -1359,6 +1372,33 @@ BEGIN
     RAISE EXCEPTION 'a claim is taken and released, never handed over' USING ERRCODE = 'integrity_constraint_violation';
 END $function$;
 
+CREATE OR REPLACE FUNCTION require_writer()
+ RETURNS void
+ LANGUAGE plpgsql
+ STABLE
+ SET search_path TO '$user', 'public'
+AS $function$
+BEGIN
+    IF NOT may_write() THEN
+        RAISE insufficient_privilege USING MESSAGE = 'the role may read the records, and not change them';
+    END IF;
+END $function$;
+
+CREATE OR REPLACE FUNCTION run_corrected()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data, operation_id)
+    SELECT 'operation', NEW.id::text, NEW.host, e.axis, e.old, e.new, e.data, NEW.id
+    FROM (VALUES
+        (1, 'stray_run', OLD.stray_run, NEW.stray_run, jsonb_build_object('run', NEW.run_id), OLD.stray_run <> NEW.stray_run),
+        (2, 'cancel', 'requested', 'repeated', NULL::jsonb, OLD.cancel_repeated_at IS NULL AND NEW.cancel_repeated_at IS NOT NULL)
+        ) AS e (position, axis, old, new, data, changed)
+    WHERE e.changed ORDER BY e.position;
+    RETURN NULL;
+END $function$;
+
 CREATE OR REPLACE FUNCTION unheard_for(heard_epoch integer, last_seen timestamp with time zone)
  RETURNS interval
  LANGUAGE plpgsql
@@ -1410,5 +1450,15 @@ BEGIN
     INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
     SELECT 'host', NEW.host, NEW.host, 'drift_nova_whitelist', was, is_now, CASE WHEN is_now = '' THEN '{"repaired": false}'::jsonb END
     WHERE was <> is_now;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION writers_begin_epochs()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO '$user', 'public'
+AS $function$
+BEGIN
+    PERFORM require_writer();
     RETURN NULL;
 END $function$;

@@ -35,6 +35,8 @@ type Store interface {
 	Disagreements(ctx context.Context, after db.AttachmentPlace, upTo string, limit int) ([]db.Disagreement, error)
 	Decide(ctx context.Context, found db.Disagreement) (db.Disagreement, error)
 	RecordSettled(ctx context.Context, settled []db.Disagreement) error
+	RecordStrayRun(ctx context.Context, run db.Run, stray string) error
+	RecordLateCancel(ctx context.Context, run db.Run) error
 	EndExpiredMaintenance(ctx context.Context) (int, error)
 	Forget(ctx context.Context, missingFor time.Duration) (int, error)
 	Prune(ctx context.Context, retention db.Retention) (db.Pruned, error)

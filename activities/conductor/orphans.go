@@ -240,11 +240,9 @@ func (a *Activities) adopt(ctx context.Context, orphan workflows.Orphan, limits 
 	}
 
 	if runs.stray != "" {
-		// The operation may have got that run since it was read.
-		if now, err := a.store.Operation(ctx, op.ID); err != nil || now.Run != op.Run {
-			return err
-		}
-		if err := a.terminateStray(ctx, op, runs.stray, done); err != nil {
+		if err := a.terminateStray(ctx, op, runs.stray, done); cyborg.ErrorKindOf(err) == cyborg.ErrChanged {
+			return nil // it has got that run, or another one, since it was read
+		} else if err != nil {
 			return err
 		}
 	}
@@ -267,10 +265,19 @@ func (a *Activities) adopt(ctx context.Context, orphan workflows.Orphan, limits 
 	return nil
 }
 
-// deliverCancel tells a run that its operation is to be cancelled. The API had
-// recorded that, and did not reach Temporal.
+// deliverCancel tells a run that its operation is to be cancelled, and the history
+// that the run had missed it. The API had recorded the cancel, and did not reach
+// Temporal.
 func (a *Activities) deliverCancel(ctx context.Context, op cyborg.Operation, done *workflows.AdoptResult) error {
-	err := a.client.CancelWorkflow(ctx, op.WorkflowID(), op.Run)
+	err := a.store.RecordLateCancel(ctx, db.Run{Operation: op.ID, ID: op.Run})
+	if cyborg.ErrorKindOf(err) == cyborg.ErrChanged {
+		return nil // it has ended, or has another run; the next round sees which
+	}
+	if err != nil {
+		return err
+	}
+
+	err = a.client.CancelWorkflow(ctx, op.WorkflowID(), op.Run)
 	if _, missing := errors.AsType[*serviceerror.NotFound](err); missing {
 		return nil // it has just ended; the next round sees how
 	}
@@ -284,8 +291,14 @@ func (a *Activities) deliverCancel(ctx context.Context, op cyborg.Operation, don
 }
 
 // terminateStray ends a run that does not have its operation, so that one that
-// may take the operation over can be started under the same workflow id.
+// may take the operation over can be started under the same workflow id. The history
+// tells it. The error is of kind ErrChanged where the operation may be that run's by
+// now.
 func (a *Activities) terminateStray(ctx context.Context, op cyborg.Operation, stray string, done *workflows.AdoptResult) error {
+	if err := a.store.RecordStrayRun(ctx, db.Run{Operation: op.ID, ID: op.Run}, stray); err != nil {
+		return err
+	}
+
 	follows := "undoes what it did"
 	if op.State.Ended() {
 		follows = "notifies Nova of its end"

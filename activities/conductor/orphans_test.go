@@ -40,6 +40,7 @@ type executions struct {
 	cancelled  []string
 	started    []workflows.OperationInput
 	memos      []map[string]any
+	order      []string // of what the records and Temporal were told
 }
 
 // execution is one run.
@@ -79,12 +80,12 @@ func (e *executions) DescribeWorkflowExecution(_ context.Context, _, run string)
 }
 
 func (e *executions) TerminateWorkflow(_ context.Context, _, run, reason string, _ ...any) error {
-	e.terminated, e.reasons = append(e.terminated, run), append(e.reasons, reason)
+	e.terminated, e.reasons, e.order = append(e.terminated, run), append(e.reasons, reason), append(e.order, "terminate "+run)
 	return nil
 }
 
 func (e *executions) CancelWorkflow(_ context.Context, _, run string) error {
-	e.cancelled = append(e.cancelled, run)
+	e.cancelled, e.order = append(e.cancelled, run), append(e.order, "cancel "+run)
 	return nil
 }
 
@@ -94,10 +95,22 @@ func (e *executions) ExecuteWorkflow(_ context.Context, options client.StartWork
 	return &mocks.WorkflowRun{}, nil
 }
 
-// oneOperation is a store with one operation.
+// oneOperation is a store with one operation, that tells Temporal in which order
+// things were recorded.
 type oneOperation struct {
 	operations
-	op cyborg.Operation
+	op       cyborg.Operation
+	temporal *executions
+}
+
+func (s oneOperation) RecordStrayRun(_ context.Context, run db.Run, stray string) error {
+	s.temporal.order = append(s.temporal.order, "record stray "+stray+" beside "+run.ID)
+	return nil
+}
+
+func (s oneOperation) RecordLateCancel(_ context.Context, run db.Run) error {
+	s.temporal.order = append(s.temporal.order, "record late cancel of "+run.ID)
+	return nil
 }
 
 func (oneOperation) SilentHosts(context.Context, int) ([]cyborg.Host, error) { return nil, nil }
@@ -191,7 +204,7 @@ func TestOrphans(t *testing.T) {
 			t.Parallel()
 			c.op.ID, c.op.Kind = uuid.New(), cyborg.OperationAttach
 			temporal := &executions{runs: c.runs}
-			store := oneOperation{operations: operations{of: map[uuid.UUID]cyborg.Operation{c.op.ID: c.op}}, op: c.op}
+			store := oneOperation{operations: operations{of: map[uuid.UUID]cyborg.Operation{c.op.ID: c.op}}, op: c.op, temporal: temporal}
 			acts := conductor.New(store, temporal, conductor.Policy{}, conductor.Cloud{}, conductor.Grants{}, slog.New(slog.DiscardHandler))
 
 			var suite testsuite.WorkflowTestSuite
@@ -217,6 +230,14 @@ func TestOrphans(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, c.terminated, temporal.terminated)
 			require.Equal(t, c.cancelled, temporal.cancelled)
+			var order []string // the answer of Temporal may be lost, so what is corrected is told before
+			for _, run := range c.terminated {
+				order = append(order, "record stray "+run+" beside "+c.op.Run, "terminate "+run)
+			}
+			for _, run := range c.cancelled {
+				order = append(order, "record late cancel of "+run, "cancel "+run)
+			}
+			require.Equal(t, order, temporal.order)
 
 			for i := range c.started {
 				c.started[i].Operation, c.started[i].Limits = c.op.ID, workflows.Limits{Step: limit}
@@ -233,34 +254,39 @@ func TestOrphans(t *testing.T) {
 	}
 }
 
-// moving is a store whose operation gets another run after Reconcile has looked
-// at it once.
-type moving struct {
-	oneOperation
-	looks int
-	run   string // the other run
+// moving is a store whose operation changes after Reconcile has looked at it.
+type moving struct{ oneOperation }
+
+func (moving) RecordStrayRun(context.Context, db.Run, string) error {
+	return cyborg.Errorf(cyborg.ErrChanged, "it has another run")
 }
 
-func (s *moving) Operation(context.Context, uuid.UUID) (cyborg.Operation, error) {
-	op := s.op
-	if s.looks++; s.looks > 1 {
-		op.Run = s.run
-	}
-	return op, nil
+func (moving) RecordLateCancel(context.Context, db.Run) error {
+	return cyborg.Errorf(cyborg.ErrChanged, "it has ended")
 }
 
-// TestOrphanThatGetsARunMeanwhile: an open run that had no right to the operation
-// has got it since Reconcile looked. It is left alone.
-func TestOrphanThatGetsARunMeanwhile(t *testing.T) {
+// TestOrphanThatChangesMeanwhile: an open run that had no right to the operation
+// has got it since Reconcile looked, or an operation that was to be cancelled has
+// ended. It is left alone.
+func TestOrphanThatChangesMeanwhile(t *testing.T) {
 	t.Parallel()
-	op := cyborg.Operation{ID: uuid.New(), Kind: cyborg.OperationAttach, State: cyborg.OperationRunning, Run: "first"}
-	temporal := &executions{runs: []execution{{id: "first"}, {id: "second", open: true}}}
-	store := &moving{oneOperation: oneOperation{op: op}, run: "second"}
+	for _, c := range []struct {
+		cancelAt time.Time
+		runs     []execution
+		orphan   workflows.Orphan
+	}{
+		{runs: []execution{{id: "first"}, {id: "second", open: true}}, orphan: workflows.Orphan{Abandoned: true}},
+		{cancelAt: time.Unix(1, 0), runs: []execution{{id: "first", open: true}}, orphan: workflows.Orphan{CancelPending: true}},
+	} {
+		op := cyborg.Operation{ID: uuid.New(), Kind: cyborg.OperationAttach, State: cyborg.OperationRunning, Run: "first", CancelAt: c.cancelAt}
+		temporal := &executions{runs: c.runs}
+		store := moving{oneOperation{operations: operations{of: map[uuid.UUID]cyborg.Operation{op.ID: op}}, op: op, temporal: temporal}}
 
-	adopt(t, store, temporal, workflows.Orphan{Operation: op.ID, Abandoned: true})
-	require.Equal(t, 2, store.looks)
-	require.Empty(t, temporal.terminated)
-	require.Empty(t, temporal.started)
+		c.orphan.Operation = op.ID
+		adopt(t, store, temporal, c.orphan)
+		require.Empty(t, temporal.order)
+		require.Empty(t, temporal.started)
+	}
 }
 
 // TestStrayRunIsToldWhatFollows: the reason with which a run is terminated says
@@ -272,7 +298,7 @@ func TestStrayRunIsToldWhatFollows(t *testing.T) {
 	} {
 		op := cyborg.Operation{ID: uuid.New(), Kind: cyborg.OperationBind, State: state, Run: "first"}
 		temporal := &executions{runs: []execution{{id: "first"}, {id: "reset", open: true}}}
-		store := oneOperation{operations: operations{of: map[uuid.UUID]cyborg.Operation{op.ID: op}}, op: op}
+		store := oneOperation{operations: operations{of: map[uuid.UUID]cyborg.Operation{op.ID: op}}, op: op, temporal: temporal}
 
 		adopt(t, store, temporal, workflows.Orphan{Operation: op.ID, Abandoned: !state.Ended(), NotificationPending: state.Ended()})
 		require.Equal(t, []string{"reset"}, temporal.terminated)
@@ -544,6 +570,7 @@ func TestInspectPassesAListThatFails(t *testing.T) {
 	require.Equal(t, workflows.Place{Host: "h00000"}, findings.Next)
 
 	_, reached, err := inspect(broken{doubtful: all, silent: true, attachments: true, operations: "all"}, from)
+	require.Error(t, err)
 	require.Equal(t, cyborg.ErrUnavailable, workflows.FromFailure(err).Kind)
 	require.Equal(t, workflows.Inspection{Found: workflows.Findings{Next: from}}, reached)
 }

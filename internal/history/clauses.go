@@ -35,7 +35,7 @@ var clauseTable = map[cyborg.EventAxis]func(c change) string{
 	cyborg.AxisBackend:        backendClause,
 	cyborg.AxisBitstream:      bitstreamClause,
 	cyborg.AxisBoot:           bootClause,
-	cyborg.AxisCancel:         unsaid, // the sentence of the operation says who cancelled it
+	cyborg.AxisCancel:         cancelClause,
 	cyborg.AxisClaim:          unsaid, // the sentence of the operation says enough
 	cyborg.AxisDevice:         deviceClause,
 	cyborg.AxisDriver:         driverClause,
@@ -57,6 +57,7 @@ var clauseTable = map[cyborg.EventAxis]func(c change) string{
 	cyborg.AxisSpecs:          specsClause,
 	cyborg.AxisState:          stateClause,
 	cyborg.AxisSteps:          unsaid, // the sentence of the operation says which ones were undone
+	cyborg.AxisStrayRun:       strayRunClause,
 }
 
 // clauseOf returns the clause of a change. It returns "" also for an axis that
@@ -135,6 +136,15 @@ func bootClause(c change) string {
 		return "was forgotten"
 	}
 	return "rebooted"
+}
+
+// cancelClause describes a cancel of which the run had not heard. The sentence of the
+// operation says who cancelled it.
+func cancelClause(c change) string {
+	if c.To != "repeated" {
+		return ""
+	}
+	return "had its cancel repeated by Reconcile, because its run had not heard of it"
 }
 
 // deviceClause describes an accelerator that its driver now shows on another
@@ -216,15 +226,19 @@ func holderClause(c change) string {
 	return fmt.Sprintf("went from %s to %s (%s)", from, to, handle)
 }
 
-// identityClause describes how a host's agent got its certificates, or lost them.
+// identityClause describes how a host's agent got its certificates, or lost them. A
+// host whose earlier certificates were revoked stays what it is.
 func identityClause(c change) string {
-	switch c.To {
-	case "invited":
+	reason := c.text("reason")
+	switch {
+	case c.To == "revoked":
+		return "revoked the certificates of " + subjectPlaceholder + reasonText(reason)
+	case reason != "":
+		return "revoked the earlier certificates of " + subjectPlaceholder + reasonText(reason)
+	case c.To == "invited":
 		return "invited the agent of " + subjectPlaceholder + " to enroll"
-	case "enrolled":
-		return "enrolled"
 	}
-	return "revoked the certificates of " + subjectPlaceholder + reasonText(c.text("reason"))
+	return "enrolled"
 }
 
 // reasonText formats a reason, and returns "" where none was given.
@@ -273,6 +287,11 @@ func novaWhitelistClause(c change) string {
 		return "left the whitelist of Nova"
 	}
 	return "got other tags in the whitelist of Nova"
+}
+
+// strayRunClause describes a run that somebody has made by a reset, for example.
+func strayRunClause(c change) string {
+	return "had run " + short(c.To) + " terminated by Reconcile, because it belonged to another one"
 }
 
 // presenceClause describes appearing and disappearing. A handle comes and goes

@@ -211,6 +211,57 @@ func TestDriftIsASentence(t *testing.T) {
 	}
 }
 
+// TestCorrectionsOfRunsAreSentences: what Reconcile has corrected of an operation's
+// run is told with the operation, and by itself where the operation is forgotten.
+// Whoever wanted it cancelled is named, and not Reconcile, which has repeated it.
+func TestCorrectionsOfRunsAreSentences(t *testing.T) {
+	t.Parallel()
+	id := uuid.New()
+	about := func(axis cyborg.EventAxis, actor, from, to string) cyborg.Event {
+		return cyborg.Event{
+			Subject: cyborg.Subject{Kind: cyborg.SubjectOperation, ID: id.String()}, Host: "south", Axis: axis, Actor: actor, From: from, To: to, Operation: id,
+		}
+	}
+	n := history.Narrator{Subject: cyborg.Subject{Kind: cyborg.SubjectHost, ID: "south"}, Operations: map[uuid.UUID]cyborg.Operation{id: {
+		ID: id, Kind: cyborg.OperationConfigure, State: cyborg.OperationCancelled, Host: "south", Actor: cyborg.Actor{Name: "alice"},
+	}}}
+	events := []cyborg.Event{
+		about(cyborg.AxisCancel, "bob", "", "requested"), about(cyborg.AxisCancel, "cyborg", "requested", "repeated"),
+		about(cyborg.AxisStrayRun, "cyborg", "", "0f1e2d3c-4b5a"),
+	}
+
+	const corrected = " had its cancel repeated by Reconcile, because its run had not heard of it and " +
+		"had run 0f1e2d3c terminated by Reconcile, because it belonged to another one"
+	operation := "peration " + id.String()[:8]
+	all := n.Sentences(events)
+	require.Len(t, all, 1)
+	require.Contains(t, all[0].Text, "which bob cancelled after")
+	require.Contains(t, all[0].Text, "; o"+operation+corrected)
+	require.Equal(t, 1, strings.Count(all[0].Text, "Reconcile, because its run"))
+
+	n.Operations = nil
+	all = n.Sentences(events)
+	require.Len(t, all, 1)
+	require.Contains(t, all[0].Text, "O"+operation+corrected)
+}
+
+// TestRevocationsAreSentences: what was revoked while the host is enrolled anew is
+// not told as an enrollment.
+func TestRevocationsAreSentences(t *testing.T) {
+	t.Parallel()
+	for want, e := range map[string]cyborg.Event{
+		"Cyborg revoked the earlier certificates of host h2: lost.": {From: "enrolled", To: "enrolled", Data: cyborg.JSONObject{"reason": "lost"}},
+		"Cyborg revoked the certificates of host h2: stolen.":       {From: "enrolled", To: "revoked", Data: cyborg.JSONObject{"reason": "stolen"}},
+		"Host h2 enrolled.": {From: "invited", To: "enrolled"},
+		"Cyborg invited the agent of host h2 to enroll.": {From: "enrolled", To: "invited"},
+	} {
+		e.Subject, e.Axis, e.Actor = cyborg.Subject{Kind: cyborg.SubjectHost, ID: "h2"}, cyborg.AxisIdentity, "cyborg"
+		all := (&history.Narrator{}).Sentences([]cyborg.Event{e})
+		require.Len(t, all, 1)
+		require.Equal(t, strings.ToLower(want), strings.ToLower(all[0].Text))
+	}
+}
+
 // TestNewInMaintenanceIsASentence: a new part of a device in maintenance begins
 // in maintenance, and the sentence must not say that somebody put it there.
 func TestNewInMaintenanceIsASentence(t *testing.T) {

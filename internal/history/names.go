@@ -30,7 +30,9 @@ func (n *Narrator) nameOf(event cyborg.Event) string {
 	case cyborg.SubjectProvider:
 		name, _ := event.Data["name"].(string)
 		return "resource provider " + cmp.Or(name, event.Subject.ID)
-	case cyborg.SubjectHost, cyborg.SubjectOperation, cyborg.SubjectARQ, cyborg.SubjectProfile:
+	case cyborg.SubjectOperation:
+		return "operation " + short(event.Subject.ID)
+	case cyborg.SubjectHost, cyborg.SubjectARQ, cyborg.SubjectProfile:
 	}
 
 	return string(event.Subject.Kind) + " " + event.Subject.ID

@@ -83,11 +83,19 @@ func (n *Narrator) objectOf(o cyborg.Operation) string {
 	return o.Host
 }
 
-// sideEffects describes what appeared and disappeared because of the operation, and
-// what it could not uninstall, which the operation's own sentence does not say.
+// sideEffects describes what appeared and disappeared because of the operation, what
+// it could not uninstall, and what Reconcile has corrected of its run, which the
+// operation's own sentence does not say.
 func (n *Narrator) sideEffects(events []cyborg.Event) string {
 	told := slices.DeleteFunc(slices.Clone(events), func(e cyborg.Event) bool {
-		return e.Axis != cyborg.AxisInstallation && (e.Axis != cyborg.AxisPresence || e.Subject.Kind == cyborg.SubjectHandle)
+		switch e.Axis {
+		case cyborg.AxisInstallation, cyborg.AxisStrayRun, cyborg.AxisCancel:
+			return false
+		case cyborg.AxisPresence:
+			return e.Subject.Kind == cyborg.SubjectHandle
+		default:
+			return true
+		}
 	})
 	for i := range told {
 		told[i].Actor = "" // the sentence names the actor already
@@ -104,7 +112,7 @@ func (n *Narrator) sideEffects(events []cyborg.Event) string {
 // cancelledBy names who cancelled an operation, where the events have it.
 func cancelledBy(events []cyborg.Event) string {
 	for _, event := range events {
-		if event.Axis == cyborg.AxisCancel && event.Actor != "" {
+		if event.Axis == cyborg.AxisCancel && event.From == "" && event.Actor != "" {
 			return event.Actor + " cancelled"
 		}
 	}

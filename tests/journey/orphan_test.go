@@ -112,7 +112,8 @@ func TestCancelWithoutAWorkflow(t *testing.T) {
 }
 
 // TestCancelThatNoRunGot records cancels of which Temporal is not told, like a
-// server that dies in between. Reconcile tells the runs, which undo their work.
+// server that dies in between. Reconcile tells the runs, which undo their work, and
+// the history tells that, once.
 func TestCancelThatNoRunGot(t *testing.T) {
 	t.Parallel()
 	s := harness.Start(t, harness.Options{Hosts: []string{"fake:5xfpga"}, Env: shortWaits()})
@@ -128,6 +129,15 @@ func TestCancelThatNoRunGot(t *testing.T) {
 		_, err := store.RequestCancel(t.Context(), c.id, cyborg.Actor{Name: "ada"})
 		require.NoError(t, err)
 		c.requireUndone(t, s, cyborg.OperationCancelled)
+
+		var told []string
+		for event, err := range s.API.OperationHistory(t.Context(), c.id, apiclient.Page{}) {
+			require.NoError(t, err)
+			if event.Axis == cyborg.AxisCancel {
+				told = append(told, event.Actor+": "+event.To)
+			}
+		}
+		require.Equal(t, []string{"ada: requested", "cyborg: repeated"}, told)
 	}
 }
 

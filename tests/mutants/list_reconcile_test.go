@@ -1,11 +1,12 @@
 package mutants_test
 
-// ofReconcile are about the rounds of Reconcile.
+// ofReconcile are about the rounds of Reconcile, and what they tell of runs.
 func ofReconcile() []mutant {
 	const (
 		inspect   = "activities/conductor/reconcile.go"
 		orphans   = "activities/conductor/orphans.go"
 		reconcile = "workflows/reconcile.go"
+		runs      = "db/internal/operation/corrected_runs.go"
 		pkg       = "activities/conductor"
 	)
 
@@ -76,6 +77,129 @@ func ofReconcile() []mutant {
 			breaks: "what could not be looked at is told", file: reconcile, pkg: "workflows", test: "TestReconcileGoesOnWhereInspectWasCutOff",
 			old: "\tout.Unsettled = append(out.Unsettled, out.Found.Failed...)\n",
 			new: "",
+		},
+		{
+			breaks: "an operation that has got its run meanwhile is left alone", file: orphans, pkg: pkg, test: "TestOrphanThatChangesMeanwhile",
+			old: "cyborg.ErrorKindOf(err) == cyborg.ErrChanged {\n\t\t\treturn nil // it has got",
+			new: "cyborg.ErrorKindOf(err) == cyborg.ErrChanged {\n\t\t\terr = nil // it has got",
+		},
+		{
+			breaks: "a stray run is told before it is terminated", file: orphans, pkg: pkg, test: "TestOrphans",
+			old: "if err := a.store.RecordStrayRun(ctx, db.Run{Operation: op.ID, ID: op.Run}, stray); err != nil {",
+			new: "if err := error(nil); err != nil {",
+		},
+		{
+			breaks: "a late cancel is told before it is repeated", file: orphans, pkg: pkg, test: "TestOrphans",
+			old: "err := a.store.RecordLateCancel(ctx, db.Run{Operation: op.ID, ID: op.Run})",
+			new: "var err error",
+		},
+		{
+			breaks: "an operation that has ended is not cancelled late", file: orphans, pkg: pkg, test: "TestOrphanThatChangesMeanwhile",
+			old: "cyborg.ErrorKindOf(err) == cyborg.ErrChanged {\n\t\treturn nil // it has ended",
+			new: "cyborg.ErrorKindOf(err) == cyborg.ErrChanged {\n\t\terr = nil // it has ended",
+		},
+		{
+			breaks: "a run that may have the operation is no stray one", file: runs, pkg: "db", test: "TestStrayRunIsTold",
+			old: "SET stray_run = $3 WHERE id = $1 AND run_id = $2",
+			new: "SET stray_run = $3 WHERE id = $1 AND $2::text <> ''",
+		},
+		{
+			breaks: "a stray run is told once", file: "db/migrations/00021_corrections_and_writers.sql", pkg: "db", test: "TestStrayRunIsTold",
+			old: "OLD.stray_run <> NEW.stray_run)",
+			new: "true)",
+		},
+		{
+			breaks: "a late cancel is told once", file: "db/migrations/00021_corrections_and_writers.sql", pkg: "db", test: "TestLateCancelIsTold",
+			old: "OLD.cancel_repeated_at IS NULL AND NEW.cancel_repeated_at IS NOT NULL)",
+			new: "true)",
+		},
+		{
+			breaks: "no cancel is repeated that nobody wants", file: runs, pkg: "db", test: "TestLateCancelIsTold",
+			old: " AND open AND cancel_at IS NOT NULL`",
+			new: " AND open`",
+		},
+		{
+			breaks: "nor one of an operation that has ended", file: runs, pkg: "db", test: "TestLateCancelIsTold",
+			old: " AND open AND cancel_at IS NOT NULL`",
+			new: " AND cancel_at IS NOT NULL`",
+		},
+		{
+			breaks: "nor is another run told of it", file: runs, pkg: "db", test: "TestLateCancelIsTold",
+			old: "WHERE id = $1 AND run_id = $2 AND open",
+			new: "WHERE id = $1 AND $2::text <> '' AND open",
+		},
+		{
+			breaks: "a correction waits for the host", file: runs, pkg: "db", test: "TestChangesWaitForTheirHost",
+			old: "lockHostOfOperation(ctx, tx, run.Operation); err != nil {",
+			new: "ctx.Err(); err != nil {",
+		},
+	}
+}
+
+// ofWriters are about roles that may only read, and about what is told of revocations.
+func ofWriters() []mutant {
+	const (
+		writers = "db/migrations/00021_corrections_and_writers.sql"
+		clauses = "internal/history/clauses.go"
+		pkg     = "db"
+	)
+
+	return []mutant{
+		{
+			breaks: "a reader draws no number", file: writers, pkg: pkg, test: "TestReadersRaiseNothing",
+			old: "    PERFORM require_writer();\n    PERFORM feed_base();\n",
+			new: "    PERFORM feed_base();\n",
+		},
+		{
+			breaks: "a reader raises no number", file: writers, pkg: pkg, test: "TestReadersRaiseNothing",
+			old: "    PERFORM require_writer();\n    PERFORM pg_advisory_xact_lock(",
+			new: "    PERFORM pg_advisory_xact_lock(",
+		},
+		{
+			breaks: "a reader keeps nobody waiting", file: writers, pkg: pkg, test: "TestReadersKeepNobodyWaiting",
+			old: "    PERFORM require_writer();\n    LOCK TABLE feed_epochs",
+			new: "    LOCK TABLE feed_epochs",
+		},
+		{
+			breaks: "a reader begins no epoch that is due", file: writers, pkg: pkg, test: "TestReadersRaiseNothing",
+			old: "    PERFORM require_writer();\n    RETURN NULL;\n",
+			new: "    RETURN NULL;\n",
+		},
+		{
+			breaks: "the role counts that was set", file: writers, pkg: pkg, test: "TestReadersRaiseNothing",
+			old: "coalesce(nullif(current_setting('role'), 'none')::name, session_user)",
+			new: "session_user",
+		},
+		{
+			breaks: "the caller counts, and not who has made the function", file: writers, pkg: pkg, test: "TestReadersRaiseNothing",
+			old: "'none')::name, session_user)",
+			new: "'none')::name, current_user)",
+		},
+		{
+			breaks: "another table of the same name does not count", file: writers, pkg: pkg, test: "TestReadersRaiseNothing",
+			old: "'events'::regclass::oid, 'INSERT');",
+			new: "'events'::text, 'INSERT');",
+		},
+		{
+			breaks: "a revocation that was lost has its reason", file: writers, pkg: pkg, test: "TestALaterEnrollmentSurvivesARevocation",
+			old: "CASE WHEN NEW.revoked_through > coalesce(OLD.revoked_through, -1) THEN",
+			new: "CASE NEW.state WHEN 'revoked' THEN",
+		},
+		{
+			breaks: "it is not told as an enrollment", file: clauses, pkg: "internal/history", test: "TestRevocationsAreSentences",
+			old: "\tcase reason != \"\":\n\t\treturn \"revoked the earlier",
+			new: "\tcase reason == \"-\":\n\t\treturn \"revoked the earlier",
+		},
+		{
+			breaks: "a cancel is told as repeated where it was", file: clauses, pkg: "internal/history", test: "TestCorrectionsOfRunsAreSentences",
+			old: "if c.To != \"repeated\" {",
+			new: "if c.To == \"\" {",
+		},
+		{
+			breaks: "who has wanted a cancel is named, and not who has repeated it", file: "internal/history/operation.go", pkg: "internal/history",
+			test: "TestCorrectionsOfRunsAreSentences",
+			old:  "event.From == \"\" && event.Actor != \"\" {",
+			new:  "event.From != \"\" && event.Actor != \"\" {",
 		},
 	}
 }
