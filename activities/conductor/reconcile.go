@@ -2,6 +2,7 @@ package conductor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"math/rand/v2"
@@ -23,6 +24,12 @@ const (
 	// hostsPerRound is how many hosts one round looks at, so that a round costs the
 	// same however many hosts there are.
 	hostsPerRound = 2500
+	// maxDisagreements is how many bytes the disagreements of one round take at most.
+	// Temporal takes no result of more than 2 MiB (limit.blobSize.error), and a host
+	// chooses the names in its journal.
+	maxDisagreements = 512 << 10
+	// maxDisagreement is how many of them a single one takes, with the longest names.
+	maxDisagreement = 16 << 10
 )
 
 // repairer is the actor of the changes that this system makes on its own.
@@ -158,7 +165,8 @@ func (a *Activities) inspectAttachments(ctx context.Context, i *inspecting) erro
 // disagreements returns the disagreements after a place, and the last place
 // that it has looked at: the zero place where nothing comes after it. A full
 // list ends in the middle of a host; otherwise all hosts up to upTo were looked
-// at.
+// at. A disagreement that is larger than names make it was
+// recorded by an earlier release, and is left out.
 func (a *Activities) disagreements(ctx context.Context, after db.AttachmentPlace) ([]workflows.Disagreement, db.AttachmentPlace, error) {
 	upTo, err := a.store.NthHostAfter(ctx, after.Host, hostsPerRound)
 	if err != nil {
@@ -171,16 +179,34 @@ func (a *Activities) disagreements(ctx context.Context, after db.AttachmentPlace
 	}
 
 	var out []workflows.Disagreement
-	for _, d := range found {
-		out = append(out, fromRecord(d))
+	left := maxDisagreements
+	for i, d := range found {
+		one := fromRecord(d)
+		encoded, err := json.Marshal(one)
+		switch {
+		case err != nil || len(encoded) > maxDisagreement:
+			a.log.WarnContext(ctx, "an attachment is left out because it is too large", slog.String("host", d.Host), slog.Int("bytes", len(encoded)))
+			continue
+		case len(encoded) > left:
+			return out, placeOf(&found[i-1]), nil
+		}
+		out, left = append(out, one), left-len(encoded)
 	}
 
 	if len(found) == findingsLimit {
-		d := &found[len(found)-1]
-		return out, db.AttachmentPlace{Host: d.Host, Deployable: d.Deployable, Handle: d.Handle.Identity}, nil
+		return out, placeOf(&found[len(found)-1]), nil
 	}
 
 	return out, db.AttachmentPlace{Host: upTo}, nil
+}
+
+// placeOf returns the place of a disagreement. A name that is too large for the next
+// round stands for the rest of its host.
+func placeOf(d *db.Disagreement) db.AttachmentPlace {
+	if len(d.Deployable)+len(d.Handle.Identity) > maxDisagreement {
+		return db.AttachmentPlace{Host: d.Host}
+	}
+	return db.AttachmentPlace{Host: d.Host, Deployable: d.Deployable, Handle: d.Handle.Identity}
 }
 
 // heartbeatInterval fits several times into the shortest heartbeat timeout of

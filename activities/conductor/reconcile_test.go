@@ -2,9 +2,11 @@ package conductor_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -313,4 +315,82 @@ func TestInspectIsBoundedPerRound(t *testing.T) {
 		places = append(places, from.Host)
 	}
 	require.Equal(t, []string{"h02500", "h05000", "", "h02500"}, places)
+}
+
+// journaled is a store in which one host's journal has what an attacker likes, before
+// an attachment of another host.
+type journaled struct {
+	doubtful
+	handles []string // of host h1, in order
+}
+
+func (s journaled) Disagreements(_ context.Context, after db.AttachmentPlace, _ string, limit int) ([]db.Disagreement, error) {
+	var out []db.Disagreement
+	for _, handle := range s.handles {
+		if after.Host == "" || after.Host == "h1" && after.Handle != "" && handle > after.Handle {
+			out = append(out, db.Disagreement{Host: "h1", Handle: cyborg.WorkHandle{Identity: handle}})
+		}
+	}
+	if after.Host < "h2" {
+		out = append(out, db.Disagreement{Host: "h2", Handle: cyborg.WorkHandle{Identity: "x"}})
+	}
+	return out[:min(len(out), limit)], nil
+}
+
+// TestInspectIsBoundedInBytes: the names in one host's journal do not make the result
+// larger than Temporal takes, and the rounds come to the other hosts. What makes a
+// single disagreement too large is left out, because an earlier release has recorded
+// it.
+func TestInspectIsBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	names := func(many, long int) []string {
+		var out []string
+		for i := range many {
+			out = append(out, fmt.Sprintf("%05d%s", i, strings.Repeat("<", long)))
+		}
+		return out
+	}
+
+	for name, test := range map[string]struct {
+		handles []string
+		listed  int
+		rounds  int
+	}{
+		"the longest names": {handles: names(600, 250), listed: 601, rounds: 3},
+		"one of 3 MB":       {handles: names(1, 3<<20), listed: 1, rounds: 1},
+		"many of 16 KB":     {handles: names(600, 16<<10), listed: 1, rounds: 2},
+		"both":              {handles: append(names(400, 250), "9"+names(1, 3<<20)[0]), listed: 401, rounds: 3},
+		"a large one last":  {handles: append(names(499, 0), "9"+names(1, 3<<20)[0]), listed: 500, rounds: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			acts := conductor.New(journaled{doubtful{hosts: 1}, test.handles}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{}, conductor.Grants{},
+				slog.New(slog.DiscardHandler))
+			var suite testsuite.WorkflowTestSuite
+			env := suite.NewTestActivityEnvironment()
+			env.RegisterActivityWithOptions(acts.Inspect, activity.RegisterOptions{Name: workflows.InspectActivity})
+
+			var from workflows.Place
+			listed := map[string]bool{}
+			for range test.rounds {
+				value, err := env.ExecuteActivity(workflows.InspectActivity, workflows.InspectInput{From: from})
+				require.NoError(t, err)
+				var found workflows.Findings
+				require.NoError(t, value.Get(&found))
+				encoded, err := json.Marshal(found)
+				require.NoError(t, err)
+				require.Less(t, len(encoded), 1<<20)
+
+				for _, d := range found.Disagreements {
+					listed[d.Host+d.Entry.Handle.Identity] = true
+				}
+				if from = found.Next; from.Host == "" {
+					break
+				}
+			}
+			require.Len(t, listed, test.listed)
+			require.True(t, listed["h2x"])
+			require.Zero(t, from.Host)
+		})
+	}
 }

@@ -136,6 +136,44 @@ func ofReconcile() []mutant {
 	}
 }
 
+// ofBounds are about what one host can make larger than others can bear.
+func ofBounds() []mutant {
+	const (
+		inspect = "activities/conductor/reconcile.go"
+		check   = "db/internal/ingest/check_report.go"
+		ingest  = "db/internal/ingest"
+		pkg     = "activities/conductor"
+	)
+
+	return []mutant{
+		{
+			breaks: "an attachment has names", file: check, pkg: ingest, test: "TestAttachmentsAreNamed",
+			old: "!cyborg.IsName(a.Backend) || !cyborg.IsName(a.Deployable) || !cyborg.IsName(a.Handle):",
+			new: "a.Handle == \"\":",
+		},
+		{
+			breaks: "an attachment has a state that exists", file: check, pkg: ingest, test: "TestAttachmentsAreNamed",
+			old: "case a.State != cyborg.AttachmentDone && a.State",
+			new: "case false && a.State",
+		},
+		{
+			breaks: "what one inspection finds fits into Temporal", file: inspect, pkg: pkg, test: "TestInspectIsBoundedInBytes",
+			old: "case len(encoded) > left:",
+			new: "case len(encoded) < 0:",
+		},
+		{
+			breaks: "an attachment that is too large keeps no round", file: inspect, pkg: pkg, test: "TestInspectIsBoundedInBytes",
+			old: "|| len(encoded) > maxDisagreement:",
+			new: ":",
+		},
+		{
+			breaks: "nor is its name a place", file: inspect, pkg: pkg, test: "TestInspectIsBoundedInBytes",
+			old: "len(d.Deployable)+len(d.Handle.Identity) > maxDisagreement {",
+			new: "d.Host == \"\" {",
+		},
+	}
+}
+
 // ofWriters are about roles that may only read, and about what is told of revocations.
 func ofWriters() []mutant {
 	const (

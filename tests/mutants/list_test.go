@@ -7,7 +7,7 @@ import "slices"
 func mutants() []mutant {
 	return slices.Concat(ofJournal(), ofWorkflows(), ofRecords(), ofFeed(), ofWaker(), ofAgents(), ofHeartbeats(), ofTheAPI(), ofReports(), ofDoors(), ofEnrollment(),
 		ofOldJournals(), ofGrants(), ofRaces(), ofWordsOfAgents(), ofWarnings(), ofWrongCertificates(), ofUninstalls(), ofPendingSettlements(), ofFailovers(), ofUsers(),
-		ofShares(), ofReconcile(), ofWriters())
+		ofShares(), ofReconcile(), ofBounds(), ofWriters())
 }
 
 // ofJournal are about what the journal and the files below it keep.

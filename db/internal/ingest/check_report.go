@@ -84,6 +84,15 @@ func checkReport(r *agentapi.Report) error {
 		return err
 	}
 
+	for _, a := range r.Content.Attachments {
+		switch {
+		case !cyborg.IsName(a.Backend) || !cyborg.IsName(a.Deployable) || !cyborg.IsName(a.Handle):
+			return bad("attachment %.80q of %.80q, with backend %.80q, is not named", a.Handle, a.Deployable, a.Backend)
+		case a.State != cyborg.AttachmentDone && a.State != cyborg.AttachmentInDoubt && a.State != cyborg.AttachmentLost:
+			return bad("attachment %.80q is in state %.80q, which does not exist", a.Handle, a.State)
+		}
+	}
+
 	names := map[string]bool{}
 	for _, b := range r.Content.Backends {
 		switch {

@@ -1,6 +1,8 @@
 package ingest
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -37,7 +39,10 @@ func TestReportsAreBounded(t *testing.T) {
 				{Handles: make([]cyborg.HandleReport, 192+more)}, {Handles: make([]cyborg.HandleReport, 8000)},
 			}
 		},
-		"8193 attachments": func(r *agentapi.Report, more int) { r.Content.Attachments = make([]agentapi.Attachment, 8192+more) },
+		"8193 attachments": func(r *agentapi.Report, more int) {
+			one := agentapi.Attachment{Backend: "a", Deployable: "d", Handle: "h", State: cyborg.AttachmentDone}
+			r.Content.Attachments = slices.Repeat([]agentapi.Attachment{one}, 8192+more)
+		},
 		"2049 devices that are gone": func(r *agentapi.Report, more int) {
 			r.Base, r.Gone = "b", make([]string, 2048+more)
 		},
@@ -52,6 +57,33 @@ func TestReportsAreBounded(t *testing.T) {
 		err := checkReport(report(func(r *agentapi.Report) { change(r, 1) }))
 		require.Equal(t, cyborg.ErrTooLarge, cyborg.ErrorKindOf(err), "%s: %v", what, err)
 		require.ErrorContains(t, err, "it has "+what)
+	}
+}
+
+// Reconcile reads attachments together with those of other hosts: each has names, and
+// a state that exists.
+func TestAttachmentsAreNamed(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 256)
+	for what, change := range map[string]func(a *agentapi.Attachment){
+		"no backend":                func(a *agentapi.Attachment) { a.Backend = "" },
+		"a long backend":            func(a *agentapi.Attachment) { a.Backend = long },
+		"a long deployable":         func(a *agentapi.Attachment) { a.Deployable = long },
+		"a long handle":             func(a *agentapi.Attachment) { a.Handle = long },
+		"a handle of two lines":     func(a *agentapi.Attachment) { a.Handle = "a\nb" },
+		"no state":                  func(a *agentapi.Attachment) { a.State = "" },
+		"a state that nobody knows": func(a *agentapi.Attachment) { a.State = cyborg.AttachmentState(long) },
+	} {
+		a := agentapi.Attachment{Backend: "b", Deployable: "d", Handle: long[1:], State: cyborg.AttachmentLost}
+		report := func() *agentapi.Report {
+			return &agentapi.Report{Host: "h1", Sequence: 1, Digest: "d", Content: agentapi.Content{Attachments: []agentapi.Attachment{a}}}
+		}
+		require.NoError(t, checkReport(report()))
+
+		change(&a)
+		err := checkReport(report())
+		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), what)
+		require.Less(t, len(err.Error()), 1000, what)
 	}
 }
 
