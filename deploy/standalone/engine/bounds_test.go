@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"io"
+	"net"
 	"slices"
 	"testing"
 	"time"
@@ -78,6 +79,48 @@ func TestOneCertificateLeavesConnectionsToOthers(t *testing.T) {
 	}, time.Minute, time.Millisecond)
 	require.Equal(t, codes.OK, status.Code(g.conn(t, identity.Host, "h1").Invoke(t.Context(),
 		"/temporal.api.workflowservice.v1.WorkflowService/GetSystemInfo", &workflowservice.GetSystemInfoRequest{}, &workflowservice.GetSystemInfoResponse{})))
+}
+
+// TestPortsInsideAreBounded: Temporal's services that nobody outside calls close the
+// connections of whoever opens them without end, and not those of Temporal.
+func TestPortsInsideAreBounded(t *testing.T) {
+	t.Parallel()
+	g := startGuarded(t)
+	server, h2 := g.as(t, identity.Server, "s1"), g.as(t, identity.Host, "h2")
+	defer serve(t, server)()
+
+	addresses := g.InsideAddresses()
+	require.Len(t, addresses, 3)
+	for n, address := range addresses {
+		dial := func() net.Conn {
+			conn, err := net.Dial("tcp", address)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = conn.Close() })
+			return conn
+		}
+
+		first, closed := dial(), make(chan error, 1)
+		go func() {
+			_, err := first.Read(make([]byte, 1)) // the service says nothing before the handshake
+			closed <- err
+		}()
+		require.Eventually(t, func() bool {
+			for range 100 {
+				dial()
+			}
+			select {
+			case err := <-closed:
+				return err != nil
+			default:
+				return false
+			}
+		}, time.Minute, time.Millisecond, "%d", n)
+	}
+
+	begin(t, server, "after", "h2")
+	task, err := poll(t, h2, "h2")
+	require.NoError(t, err)
+	require.NoError(t, complete(t, h2, task.GetTaskToken(), "true"))
 }
 
 // TestHeartbeatsOfAStepAreBounded: a host that sends the heartbeats of its step

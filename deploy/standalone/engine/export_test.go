@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
+	"strings"
 	"time"
 
 	"go.temporal.io/sdk/client"
@@ -82,4 +84,14 @@ func ConnectOn(ctx context.Context, databaseURL, on string) error {
 	}
 	defer db.Close()
 	return db.PingContext(ctx)
+}
+
+// InsideAddresses returns where Temporal's services listen that only it calls itself.
+func (e *Engine) InsideAddresses() []string {
+	var addresses []string
+	for _, name := range e.ports.names {
+		port := strings.TrimPrefix(name.Addr().String(), "@cyborg-temporal-port-")
+		addresses = append(addresses, net.JoinHostPort("127.0.0.1", port))
+	}
+	return addresses
 }
