@@ -26,9 +26,11 @@ const (
 	restLimit = 10 * time.Minute
 
 	// mostConnections is how many connections to PostgreSQL all processes together
-	// may keep: each of four servers 16, one that listens and one that wakes, and
-	// Temporal 31.
-	mostConnections = 4*(16+2) + 31
+	// may keep: each of four servers 16, one that listens and one that wakes; each of
+	// Temporal's four services 20 for its records and 10 for its lists of runs; and one
+	// that has Temporal's lock. They stay open once they were needed, as by what had
+	// waited while PostgreSQL stood still.
+	mostConnections = 4*(16+2) + 4*(20+10) + 1
 )
 
 // checker compares the records with the hardware, with the answers that clients
