@@ -115,6 +115,8 @@ func TestTransientFailuresAreUnavailable(t *testing.T) {
 	for code, kind := range map[string]cyborg.ErrorKind{
 		"08006": cyborg.ErrUnavailable, // connection_failure
 		"25006": cyborg.ErrUnavailable, // read_only_sql_transaction
+		"25P03": cyborg.ErrUnavailable, // idle_in_transaction_session_timeout
+		"25P04": cyborg.ErrUnavailable, // transaction_timeout
 		"53100": cyborg.ErrUnavailable, // disk_full
 		"53200": cyborg.ErrUnavailable, // out_of_memory
 		"53300": cyborg.ErrUnavailable, // too_many_connections

@@ -720,6 +720,12 @@ func ofRecords() []mutant {
 			new:  "none = err",
 		},
 		{
+			breaks: "a database that stood still is no defect of ours", file: "db/internal/records/errors.go", pkg: pkg,
+			test: "TestTransientFailuresAreUnavailable",
+			old:  "[]string{readOnly, idleInTransaction, transactionTimeout}",
+			new:  "[]string{readOnly, transactionTimeout}",
+		},
+		{
 			breaks: "a change of a host keeps others out", file: "db/internal/records/locks.go", pkg: pkg, test: "TestChangesWaitForTheirHost",
 			old: "\tSELECT pg_advisory_xact_lock(key) FROM (\n\t\tSELECT DISTINCT",
 			new: "\tSELECT pg_advisory_xact_lock_shared(key) FROM (\n\t\tSELECT DISTINCT",

@@ -20,7 +20,16 @@ const (
 	deadlockDetected     = "40P01"
 	queryCanceled        = "57014"
 	readOnly             = "25006" // the server is a standby, or became one by a failover
+
+	// The server has ended the session, and with it a transaction for which nobody
+	// did anything for too long, or that took too long. So it does as well where it
+	// was the server that stood still.
+	idleInTransaction  = "25P03"
+	transactionTimeout = "25P04"
 )
+
+// transientCodeTable lists the codes outside of transientClassTable that say the same.
+var transientCodeTable = []string{readOnly, idleInTransaction, transactionTimeout}
 
 // transientClassTable lists the classes of SQLSTATE that say nothing about the
 // statement, only that the server takes no work now: connection exception,
@@ -30,7 +39,7 @@ var transientClassTable = []string{"08", "53", "57", "58"}
 
 // transient reports whether the server may take the same work later.
 func transient(pg *pgconn.PgError) bool {
-	return pg.Code == readOnly || slices.ContainsFunc(transientClassTable, func(class string) bool { return strings.HasPrefix(pg.Code, class) })
+	return slices.Contains(transientCodeTable, pg.Code) || slices.ContainsFunc(transientClassTable, func(class string) bool { return strings.HasPrefix(pg.Code, class) })
 }
 
 // collided reports whether the same transaction can succeed when it runs again.
