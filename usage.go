@@ -38,6 +38,7 @@ const (
 	UsageUnanswered = "did not answer in time"
 	UsageNotTaken   = "did not take the question in time"
 	UsageNotAsked   = "was not asked: there was no time left"
+	UsageTooLarge   = "gave an answer that is too large"
 )
 
 // HostUsage is one host's part of a census.

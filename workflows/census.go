@@ -1,6 +1,8 @@
 package workflows
 
 import (
+	"encoding/json"
+	"slices"
 	"time"
 
 	"go.temporal.io/sdk/temporal"
@@ -48,11 +50,38 @@ func Census(ctx workflow.Context, in CensusInput) (cyborg.Census, error) {
 		return cyborg.Census{}, err
 	}
 
+	leaveOutLargest(out.Hosts)
 	for _, host := range out.Hosts {
 		out.Partial = out.Partial || host.Error != ""
 	}
 
 	return out, nil
+}
+
+// maxCensus is how many bytes the answers of all hosts take at most. Temporal takes no
+// result of more than 2 MiB (limit.blobSize.error), and a run whose result it does not
+// take goes on for ever.
+const maxCensus = 2<<20 - 64<<10
+
+// leaveOutLargest leaves out the largest answers until the others fit into a result. A
+// host whose answer takes no more than its share is never left out.
+func leaveOutLargest(hosts []cyborg.HostUsage) {
+	sizes, total := make([]int, len(hosts)), 0
+	for i, host := range hosts {
+		encoded, err := json.Marshal(host)
+		if err != nil {
+			hosts[i] = Unanswered(host.Host, cyborg.UsageTooLarge)
+			continue
+		}
+		sizes[i] = len(encoded)
+		total += len(encoded)
+	}
+
+	for total > maxCensus {
+		largest := slices.Index(sizes, slices.Max(sizes))
+		hosts[largest] = Unanswered(hosts[largest].Host, cyborg.UsageTooLarge)
+		total, sizes[largest] = total-sizes[largest], 0
+	}
 }
 
 // Unanswered returns the entry of a host without an answer, and says why there is none.
@@ -83,6 +112,7 @@ func askUsage(ctx workflow.Context, host string, in CensusInput, left time.Durat
 		RetryPolicy:            &temporal.RetryPolicy{MaximumAttempts: 1},
 	}), UsageActivity, UsageInput{Host: host, Deployables: in.Deployables}).Get(ctx, &usage)
 	if err == nil {
+		usage.Host = host // whatever it calls itself
 		return usage
 	}
 

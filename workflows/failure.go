@@ -38,8 +38,22 @@ func ToFailure(err error) error {
 
 // FromFailure is the opposite of ToFailure: whatever error Temporal returned
 // for an activity or workflow becomes a *cyborg.Error of its original kind,
-// without run ids or attempt counts. Nil stays nil.
+// without run ids or attempt counts. A text that is too long to read is cut: a host
+// may have written it, and it goes into results, of which Temporal takes no large
+// ones. Nil stays nil.
 func FromFailure(err error) *cyborg.Error {
+	failure := fromFailure(err)
+	if failure == nil || len(failure.Message) <= longestSentence && len(failure.Hint) <= longestSentence {
+		return failure
+	}
+
+	short := *failure
+	short.Message, short.Hint = cyborg.Sanitize(short.Message, longestSentence), cyborg.Sanitize(short.Hint, longestSentence)
+	return &short
+}
+
+// fromFailure is FromFailure for texts of any length.
+func fromFailure(err error) *cyborg.Error {
 	if err == nil {
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -52,4 +53,17 @@ func TestFailureOfForeignErrors(t *testing.T) {
 	require.Equal(t, cyborg.ErrInternal, plain.Kind)
 	require.Equal(t, "something", plain.Message)
 	require.Equal(t, cyborg.ErrInternal, workflows.FromFailure(temporal.NewApplicationError("no details", "x")).Kind)
+}
+
+// TestLongFailuresAreCut: a host may write as much as it likes into a failure.
+func TestLongFailuresAreCut(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("<", 1001)
+	got := workflows.FromFailure(workflows.ToFailure(cyborg.Errorf(cyborg.ErrHardware, "%s", long).WithHint("%s", long)))
+	require.Equal(t, cyborg.ErrHardware, got.Kind)
+	require.Equal(t, long[:999]+"…", got.Message)
+	require.Equal(t, long[:999]+"…", got.Hint)
+
+	short := "the tool says:\n" + long[:900]
+	require.Equal(t, short, workflows.FromFailure(workflows.ToFailure(cyborg.Errorf(cyborg.ErrHardware, "%s", short))).Message)
 }

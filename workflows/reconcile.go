@@ -209,6 +209,40 @@ type ReconcileResult struct {
 	// Unsettled has a sentence for each disagreement that remains, and for each
 	// part of the round that failed.
 	Unsettled []string `json:"unsettled"`
+	// MoreUnsettled counts the sentences for which Unsettled has no room.
+	MoreUnsettled int `json:"more_unsettled,omitempty"`
+}
+
+// Temporal takes no result of more than 2 MiB (limit.blobSize.error). A run whose
+// result it does not take goes on for ever, and no other round begins meanwhile. Hosts
+// write some of these sentences.
+const (
+	longestSentence = 1000     // in characters
+	maxUnsettled    = 64 << 10 // in bytes, of which each may become six in JSON
+)
+
+// leave notes what remains unsettled.
+func (r *ReconcileResult) leave(sentences ...string) {
+	for _, sentence := range sentences {
+		sentence = cyborg.Sanitize(sentence, longestSentence)
+		left := maxUnsettled - len(sentence)
+		for _, other := range r.Unsettled {
+			left -= len(other)
+		}
+
+		if left < 0 {
+			r.MoreUnsettled++
+		} else {
+			r.Unsettled = append(r.Unsettled, sentence)
+		}
+	}
+}
+
+// RunTimeout is longer than any round takes. A run that hangs all the same must not
+// keep the next rounds from beginning.
+func (in ReconcileInput) RunTimeout() time.Duration {
+	const activities = 2 * time.Hour // Inspect, Adopt and Tidy have five tries of five minutes each
+	return activities + 2*(in.AgentWait+in.Limits.Step)
 }
 
 // Reconcile compares the records with the runs and with the hosts' journals. It
@@ -236,20 +270,20 @@ func Reconcile(ctx workflow.Context, in ReconcileInput) (ReconcileResult, error)
 	inspected := workflow.ExecuteActivity(records, InspectActivity, inspect).Get(ctx, &out.Found)
 	if reached := inspectedBefore(inspected); reached != nil {
 		out.Found, inspected = *reached, nil
-		out.Unsettled = append(out.Unsettled, "inspecting was cut off; the next round goes on where it was")
+		out.leave("inspecting was cut off; the next round goes on where it was")
 	}
-	out.Unsettled = append(out.Unsettled, out.Found.Failed...)
+	out.leave(out.Found.Failed...)
 
 	report := func(part string, err error) {
 		if err != nil {
-			out.Unsettled = append(out.Unsettled, part+": "+FromFailure(err).Message)
+			out.leave(part + ": " + FromFailure(err).Message)
 		}
 	}
 
 	if len(out.Found.Orphans) > 0 {
 		adopt := AdoptInput{Orphans: out.Found.Orphans, Limits: in.Limits}
 		report("starting orphans", workflow.ExecuteActivity(records, AdoptActivity, adopt).Get(ctx, &out.Adopted))
-		out.Unsettled = append(out.Unsettled, out.Adopted.Failed...)
+		out.leave(out.Adopted.Failed...)
 	}
 
 	report("tidying", workflow.ExecuteActivity(records, TidyActivity, TidyInput{Limits: in.Limits}).Get(ctx, &out.Tidied))
@@ -257,7 +291,7 @@ func Reconcile(ctx workflow.Context, in ReconcileInput) (ReconcileResult, error)
 	if len(out.Found.Disagreements) > 0 {
 		if workflow.GetVersion(ctx, "settle-one-by-one", workflow.DefaultVersion, 1) == workflow.DefaultVersion {
 			settled, errs := settleAtOnce(ctx, in, out.Found.Disagreements)
-			out.Unsettled = append(out.Unsettled, errs...)
+			out.leave(errs...)
 			if len(settled) > 0 {
 				err := workflow.ExecuteActivity(records, RecordSettledActivity, RecordSettledInput{Disagreements: settled}).Get(ctx, nil)
 				report("recording what hosts settled", err)
@@ -307,7 +341,7 @@ func comparePlacement(ctx workflow.Context, hosts int, out *ReconcileResult) err
 
 	err := workflow.ExecuteActivity(ctx, ComparePlacementActivity, ComparePlacementInput{Hosts: hosts}).Get(ctx, &out.Placement)
 	if err == nil && out.Placement != nil {
-		out.Unsettled = append(out.Unsettled, out.Placement.Failed...)
+		out.leave(out.Placement.Failed...)
 	}
 	return err
 }
@@ -316,12 +350,18 @@ func comparePlacement(ctx workflow.Context, hosts int, out *ReconcileResult) err
 // connection to the database for a moment, again and again.
 const settlingHosts = 20
 
+// fullHistory is how many bytes the history of a round has at most when it asks a
+// host. Temporal ends a run whose history is larger than 50 MB, and each answer of a
+// host may take 2 MiB.
+const fullHistory = 8 << 20
+
 // settle settles the disagreements: several hosts at the same time, and those of
 // one host one after the other. For each it asks the records once more what is to be
 // done, has the host do it, and records that. Whatever is decided so is at most
 // one step old when it reaches the host, and the host refuses it where an
-// operation was faster. Where it has no time for some hosts, Next becomes the
-// place before them, so that slow ones do not keep them waiting in every round.
+// operation was faster. Where it has no time for some hosts, or no room in its
+// history, Next becomes the place before them, so that slow ones do not keep them
+// waiting in every round.
 func settle(ctx workflow.Context, in ReconcileInput, out *ReconcileResult) {
 	byHost := map[string][]Disagreement{}
 	var hosts []string // in the order of the list, which is that of places
@@ -347,8 +387,9 @@ func settle(ctx workflow.Context, in ReconcileInput, out *ReconcileResult) {
 			for n, d := range byHost[host] {
 				// The next rounds go on with what this one has no time for: hosts that are slow
 				// must not keep all other work waiting for its next round.
-				if !workflow.Now(ctx).Before(ends) {
-					out.Unsettled = append(out.Unsettled, fmt.Sprintf("host %s: %d attachments are left to the next rounds", host, len(byHost[host])-n))
+				full := workflow.GetInfo(ctx).GetCurrentHistorySize() > fullHistory
+				if full || !workflow.Now(ctx).Before(ends) {
+					out.leave(fmt.Sprintf("host %s: %d attachments are left to the next rounds", host, len(byHost[host])-n))
 					return
 				}
 
@@ -358,7 +399,7 @@ func settle(ctx workflow.Context, in ReconcileInput, out *ReconcileResult) {
 
 				asked, err := settleOne(ctx, in, d)
 				if err != nil {
-					out.Unsettled = append(out.Unsettled, "host "+host+", "+d.Entry.Handle.Identity+": "+FromFailure(err).Message)
+					out.leave("host " + host + ", " + d.Entry.Handle.Identity + ": " + FromFailure(err).Message)
 				} else if asked {
 					out.Settled++
 				}
@@ -371,7 +412,7 @@ func settle(ctx workflow.Context, in ReconcileInput, out *ReconcileResult) {
 	}
 
 	if err := workflow.Await(ctx, func() bool { return done == len(hosts) }); err != nil {
-		out.Unsettled = append(out.Unsettled, FromFailure(err).Message)
+		out.leave(FromFailure(err).Message)
 	}
 
 	if begun > 0 && begun < len(hosts) {

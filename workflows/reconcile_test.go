@@ -2,10 +2,13 @@ package workflows_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/mock"
@@ -418,6 +421,102 @@ func TestReconcileTidiesWhenInspectFails(t *testing.T) {
 	})
 	require.ErrorContains(t, err, "broken record")
 	require.Equal(t, 1, r.tidied)
+}
+
+// TestReconcileBearsWhatHostsSay: what hosts write into their errors makes neither the
+// result of a round too large for Temporal, nor its history.
+func TestReconcileBearsWhatHostsSay(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("<", 1900_000)
+	r := &records{}
+	for i := range 450 {
+		r.found.Disagreements = append(r.found.Disagreements, disagreement("h"+fmt.Sprint(i%3), fmt.Sprintf("%03d%s", i, strings.Repeat("<", 200))))
+	}
+
+	answers := 0
+	out, err := reconcile(t, r, func(env *testsuite.TestWorkflowEnvironment) {
+		env.OnActivity(workflows.SettleActivity, mock.Anything, mock.Anything).Return(
+			func(_ context.Context, in workflows.SettleInput) (workflows.SettleResult, error) {
+				text := long
+				if answers++; answers > 3 {
+					text = long[:2000]
+				}
+				if in.Host == "h1" {
+					return workflows.SettleResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrHardware, "\n%s", text))
+				}
+				return workflows.SettleResult{Errors: map[string]string{in.Entries[0].Handle.Identity: "\n" + text}}, nil
+			})
+	})
+	require.NoError(t, err)
+	require.Zero(t, out.Settled)
+	require.Equal(t, 450, len(out.Unsettled)+out.MoreUnsettled, "each is counted")
+	require.Greater(t, len(out.Unsettled), 50)
+	for _, sentence := range out.Unsettled {
+		require.LessOrEqual(t, utf8.RuneCountInString(sentence), 1000)
+		require.NotContains(t, sentence, "\n")
+	}
+	encoded, err := json.Marshal(out.Unsettled)
+	require.NoError(t, err)
+	require.Less(t, len(encoded), 400<<10)
+}
+
+// TestReconcileLeavesRoomInItsHistory: a round asks no more hosts when its history is
+// full, and the next one goes on with them.
+func TestReconcileLeavesRoomInItsHistory(t *testing.T) {
+	t.Parallel()
+	r := &records{}
+	for i := range 30 {
+		for n := range 2 {
+			r.found.Disagreements = append(r.found.Disagreements, disagreement(fmt.Sprintf("h%02d", i), fmt.Sprint(n)))
+		}
+	}
+
+	out, err := reconcile(t, r, func(env *testsuite.TestWorkflowEnvironment) {
+		env.OnActivity(workflows.SettleActivity, mock.Anything, mock.Anything).Return(
+			func(context.Context, workflows.SettleInput) (workflows.SettleResult, error) {
+				env.SetCurrentHistorySize(9 << 20)
+				return workflows.SettleResult{}, nil
+			})
+	})
+	require.NoError(t, err)
+	require.LessOrEqual(t, out.Settled, 20, "one of each host that had begun")
+	require.Len(t, out.Unsettled, 30)
+	require.Equal(t, "h19", out.Found.Next.Host)
+}
+
+// TestARoundHasTheTimeThatItNeeds: the time after which Temporal ends a round is longer
+// than that of its tries.
+func TestARoundHasTheTimeThatItNeeds(t *testing.T) {
+	t.Parallel()
+	in := workflows.ReconcileInput{AgentWait: time.Minute, Limits: workflows.Limits{Step: time.Hour}}
+	require.Equal(t, 4*time.Hour+2*time.Minute, in.RunTimeout())
+}
+
+// TestCensusIsBounded: a census has the answers that fit into Temporal. What is left
+// out is the largest, whoever's that is.
+func TestCensusIsBounded(t *testing.T) {
+	t.Parallel()
+	env := environment()
+	text := map[string]int{"large": 1900_000, "larger": 300_000, "share": 190_000}
+	usage := func(_ context.Context, in workflows.UsageInput) (cyborg.HostUsage, error) {
+		return cyborg.HostUsage{Host: "h0", Deployables: []cyborg.DeployableUsage{{Deployable: "d", Error: strings.Repeat("<", text[in.Host]/6)}}}, nil
+	}
+	env.RegisterActivityWithOptions(usage, activity.RegisterOptions{Name: workflows.UsageActivity})
+	env.RegisterWorkflowWithOptions(workflows.Census, workflow.RegisterOptions{Name: workflows.CensusWorkflow})
+	hosts := []string{"h0", "large", "larger", "share", "h1", "h2", "h3", "h4", "h5", "h6"}
+	env.ExecuteWorkflow(workflows.CensusWorkflow, workflows.CensusInput{Hosts: hosts, Deadline: 5 * time.Second})
+	var out cyborg.Census
+	require.NoError(t, env.GetWorkflowResult(&out))
+
+	require.True(t, out.Partial)
+	for i, host := range out.Hosts {
+		require.Equal(t, hosts[i], host.Host, "a host speaks for itself only")
+		if host.Host == "large" {
+			require.Equal(t, workflows.Unanswered("large", cyborg.UsageTooLarge), host)
+		} else {
+			require.Empty(t, host.Error, host.Host)
+		}
+	}
 }
 
 func TestCensusMarksHostsThatDoNotAnswer(t *testing.T) {

@@ -379,7 +379,7 @@ func TestInspectIsBoundedInBytes(t *testing.T) {
 				require.NoError(t, value.Get(&found))
 				encoded, err := json.Marshal(found)
 				require.NoError(t, err)
-				require.Less(t, len(encoded), 1<<20)
+				require.Less(t, len(encoded), 600<<10)
 
 				for _, d := range found.Disagreements {
 					listed[d.Host+d.Entry.Handle.Identity] = true

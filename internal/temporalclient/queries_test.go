@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/mock"
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/mocks"
 
@@ -44,9 +45,10 @@ func TestCensusOfManyHosts(t *testing.T) {
 	var runs atomic.Int64
 	temporal := &mocks.Client{}
 	temporal.On("ExecuteWorkflow", mock.Anything, mock.Anything, workflows.CensusWorkflow, mock.Anything).
-		Return(func(_ context.Context, _ client.StartWorkflowOptions, _ any, args ...any) (client.WorkflowRun, error) {
+		Return(func(_ context.Context, o client.StartWorkflowOptions, _ any, args ...any) (client.WorkflowRun, error) {
 			runs.Add(1)
 			in := args[0].(workflows.CensusInput)
+			require.Equal(t, in.Deadline+time.Minute, o.WorkflowRunTimeout, "nobody waits for it any more")
 			require.LessOrEqual(t, len(in.Hosts), 10)
 			require.LessOrEqual(t, in.Deadline, time.Minute)
 			require.Equal(t, []string{"d0"}, in.Deployables)
@@ -74,4 +76,37 @@ func TestCensusOfManyHosts(t *testing.T) {
 	require.True(t, census.Partial)
 	require.Equal(t, workflows.Unanswered("h1023", cyborg.UsageNotAsked), census.Hosts[1024], "there was no time to ask it")
 	require.Equal(t, int64(103), runs.Load())
+}
+
+// TestCensusRunThatFails: a run that fails costs the answers of its own hosts. Where
+// all fail, there is no census.
+func TestCensusRunThatFails(t *testing.T) {
+	t.Parallel()
+	temporal := &mocks.Client{}
+	temporal.On("ExecuteWorkflow", mock.Anything, mock.Anything, workflows.CensusWorkflow, mock.Anything).
+		Return(func(_ context.Context, _ client.StartWorkflowOptions, _ any, args ...any) (client.WorkflowRun, error) {
+			in := args[0].(workflows.CensusInput)
+			if in.Hosts[0] == "h10" {
+				return nil, serviceerror.NewUnavailable("busy")
+			}
+			return answering{of: in}, nil
+		})
+
+	engine := temporalclient.NewEngine(temporal, nil, workflows.Limits{})
+	var hosts []string
+	for i := range 30 {
+		hosts = append(hosts, fmt.Sprintf("h%d", i))
+	}
+
+	census, err := engine.Census(t.Context(), hosts, nil, time.Minute)
+	require.NoError(t, err)
+	require.True(t, census.Partial)
+	require.Len(t, census.Hosts, 30)
+	for i, usage := range census.Hosts {
+		require.Equal(t, hosts[i], usage.Host)
+		require.Equal(t, i/10 == 1, usage.Error != "")
+	}
+
+	_, err = engine.Census(t.Context(), hosts[10:20], nil, time.Minute)
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 }

@@ -143,6 +143,11 @@ func ofBounds() []mutant {
 		check   = "db/internal/ingest/check_report.go"
 		ingest  = "db/internal/ingest"
 		pkg     = "activities/conductor"
+
+		reconcile = "workflows/reconcile.go"
+		census    = "workflows/census.go"
+		queries   = "internal/temporalclient/queries.go"
+		engine    = "internal/temporalclient"
 	)
 
 	return []mutant{
@@ -170,6 +175,66 @@ func ofBounds() []mutant {
 			breaks: "nor is its name a place", file: inspect, pkg: pkg, test: "TestInspectIsBoundedInBytes",
 			old: "len(d.Deployable)+len(d.Handle.Identity) > maxDisagreement {",
 			new: "d.Host == \"\" {",
+		},
+		{
+			breaks: "a sentence of a round is short", file: reconcile, pkg: "workflows", test: "TestReconcileBearsWhatHostsSay",
+			old: "\t\tsentence = cyborg.Sanitize(sentence, longestSentence)\n",
+			new: "",
+		},
+		{
+			breaks: "the sentences of a round are bounded together", file: reconcile, pkg: "workflows", test: "TestReconcileBearsWhatHostsSay",
+			old: "\t\tif left < 0 {",
+			new: "\t\tif left < -1<<40 {",
+		},
+		{
+			breaks: "the text of a failure is cut", file: "workflows/failure.go", pkg: "workflows", test: "TestLongFailuresAreCut",
+			old: "if failure == nil || len(failure.Message)",
+			new: "if failure == nil || len(failure.Kind) > 0 || len(failure.Message)",
+		},
+		{
+			breaks: "a round has room in its history", file: reconcile, pkg: "workflows", test: "TestReconcileLeavesRoomInItsHistory",
+			old: "GetCurrentHistorySize() > fullHistory",
+			new: "GetCurrentHistorySize() < 0",
+		},
+		{
+			breaks: "a round that hangs ends", file: "workers/conductor/schedule.go", pkg: "workers/conductor", test: "TestARoundThatHangsEnds",
+			old: "\t\tWorkflowRunTimeout: in.RunTimeout(),\n",
+			new: "",
+		},
+		{
+			breaks: "a round is given the time that it needs", file: reconcile, pkg: "workflows", test: "TestARoundHasTheTimeThatItNeeds",
+			old: "return activities + 2*(in.AgentWait+in.Limits.Step)",
+			new: "return activities",
+		},
+		{
+			breaks: "a host speaks only for itself in a census", file: census, pkg: "workflows", test: "TestCensusIsBounded",
+			old: "\t\tusage.Host = host // whatever it calls itself\n",
+			new: "",
+		},
+		{
+			breaks: "a census fits into Temporal, without the largest answer", file: census, pkg: "workflows", test: "TestCensusIsBounded",
+			old: "\tleaveOutLargest(out.Hosts)\n",
+			new: "",
+		},
+		{
+			breaks: "only the largest answer is left out of a census", file: census, pkg: "workflows", test: "TestCensusIsBounded",
+			old: "total > maxCensus",
+			new: "total > maxCensus/8",
+		},
+		{
+			breaks: "a run of a census that fails costs its own hosts only", file: queries, pkg: engine, test: "TestCensusRunThatFails",
+			old: "if len(errs) > 0 && !slices.Contains(errs, nil) {",
+			new: "if slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {",
+		},
+		{
+			breaks: "a census without any answer fails", file: queries, pkg: engine, test: "TestCensusRunThatFails",
+			old: "if len(errs) > 0 && !slices.Contains(errs, nil) {",
+			new: "if len(errs) > 1<<40 {",
+		},
+		{
+			breaks: "a run that nobody waits for ends", file: queries, pkg: engine, test: "TestCensusOfManyHosts",
+			old: "\t\tWorkflowRunTimeout: limit + time.Minute,\n",
+			new: "",
 		},
 	}
 }

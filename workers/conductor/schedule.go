@@ -31,6 +31,8 @@ func EnsureSchedules(ctx context.Context, c client.Client, every time.Duration, 
 		Workflow:  workflows.ReconcileWorkflow,
 		Args:      []any{in},
 		TaskQueue: workflows.ConductorQueue,
+		// Without it, a run that hangs would be the last one.
+		WorkflowRunTimeout: in.RunTimeout(),
 	}
 
 	_, err := c.ScheduleClient().Create(ctx, client.ScheduleOptions{
