@@ -145,3 +145,40 @@ func TestRescuesAreForgotten(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, work.Rescues[1].Instance.String(), scalar[string](t, r, "SELECT instance_uuid::text FROM rescues"))
 }
+
+// TestOwnRescue: only the run that has a running rescue may have its instances
+// rebooted, and no others.
+func TestOwnRescue(t *testing.T) {
+	t.Parallel()
+	r, _, instances := rescuable(t)
+	admitted, err := r.Admit(t.Context(), toRescue("h1", true))
+	require.NoError(t, err)
+	run := runOf(admitted.Operation.ID)
+	_, _, err = r.OwnRescue(t.Context(), run, instances[0])
+	requireKind(t, cyborg.ErrForbidden, err, instances[0].String())
+
+	work, err := r.Begin(t.Context(), run)
+	require.NoError(t, err)
+	for _, rescue := range work.Rescues {
+		lost, host, err := r.OwnRescue(t.Context(), run, rescue.Instance)
+		require.NoError(t, err)
+		require.Equal(t, rescue, lost)
+		require.Equal(t, "h1", host)
+	}
+
+	for _, ask := range []struct {
+		run      db.Run
+		instance uuid.UUID
+	}{
+		{run, uuid.New()},
+		{db.Run{Operation: run.Operation, ID: "another"}, instances[0]},
+		{db.Run{ID: run.ID}, instances[0]},
+	} {
+		_, _, err := r.OwnRescue(t.Context(), ask.run, ask.instance)
+		requireKind(t, cyborg.ErrForbidden, err, ask.instance.String())
+	}
+
+	r.end(t, work, cyborg.OperationFailed)
+	_, _, err = r.OwnRescue(t.Context(), run, instances[0])
+	requireKind(t, cyborg.ErrForbidden, err, instances[0].String())
+}

@@ -55,6 +55,7 @@ type Owners interface {
 	BeginAndEnd(ctx context.Context, run db.Run) (cyborg.Work, error)
 	CheckRun(ctx context.Context, run db.Run) (db.Addressee, error)
 	Renumber(ctx context.Context, run db.Run) (db.Addressee, error)
+	OwnRescue(ctx context.Context, run db.Run, instance uuid.UUID) (lost cyborg.Rescue, host string, err error)
 	Record(ctx context.Context, run db.Run, steps []cyborg.Step) (db.Addressee, error)
 	End(ctx context.Context, run db.Run, outcome cyborg.Outcome) error
 	GrantKeys(ctx context.Context, within time.Duration) ([]cyborg.GrantKey, error)

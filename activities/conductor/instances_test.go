@@ -405,11 +405,20 @@ func (c *compute) rebootHard(who uuid.UUID, result string) {
 	c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
 }
 
+// rescued returns an instance that has lost its accelerator, and the rescue of it
+// that runs.
+func (c *compute) rescued() (rescue, who uuid.UUID) {
+	c.t.Helper()
+	who = c.bind()
+	c.reboot()
+	return c.rescues(), who
+}
+
 // looks returns what a rescue of an instance should do next.
-func (c *compute) looks(who uuid.UUID, host string) workflows.LookAtInstanceResult {
+func (c *compute) looks(rescue, who uuid.UUID) workflows.LookAtInstanceResult {
 	c.t.Helper()
 	value, err := c.env.ExecuteActivity(workflows.LookAtInstanceActivity, workflows.LookAtInstanceInput{
-		Host: host, Rescue: cyborg.Rescue{Instance: who, BootID: c.boot, BootedAt: time.Now().Add(-time.Minute)},
+		Operation: rescue, Host: "h1", Rescue: cyborg.Rescue{Instance: who, BootID: c.boot, BootedAt: time.Now().Add(-time.Minute)},
 	})
 	require.NoError(c.t, err)
 	var result workflows.LookAtInstanceResult
@@ -422,8 +431,9 @@ func (c *compute) looks(who uuid.UUID, host string) workflows.LookAtInstanceResu
 func TestLookAtInstance(t *testing.T) {
 	t.Parallel()
 	c := newCompute(t, 1, conductor.Policy{})
-	who := uuid.New()
-	require.Equal(t, cyborg.RescueGone, c.looks(who, "h1").Outcome)
+	rescue, who := c.rescued()
+	c.model.Delete(who)
+	require.Equal(t, cyborg.RescueGone, c.looks(rescue, who).Outcome)
 
 	for name, test := range map[string]struct {
 		is      novatest.Instance
@@ -443,14 +453,14 @@ func TestLookAtInstance(t *testing.T) {
 		test.is.ID = who
 		c.model.Set(test.is)
 
-		found := c.looks(who, "h1")
+		found := c.looks(rescue, who)
 		require.Equal(t, test.outcome, found.Outcome, name)
 		require.Equal(t, test.waits, found.Wait, name)
 	}
 
 	c.model.Act(who, "rebuild", "x", time.Now())
 	c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
-	require.Equal(t, cyborg.RescueRecreated, c.looks(who, "h1").Outcome)
+	require.Equal(t, cyborg.RescueRecreated, c.looks(rescue, who).Outcome)
 }
 
 // Nova is asked for one reboot only, whatever breaks on the way and however
@@ -458,14 +468,15 @@ func TestLookAtInstance(t *testing.T) {
 func TestRebootOnce(t *testing.T) {
 	t.Parallel()
 	c := newCompute(t, 1, conductor.Policy{})
-	who := uuid.New()
-	c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
+	rescue, who := c.rescued()
 	c.model.Act(who, "reboot", openstacktest.OwnUserID, time.Now().Add(-time.Hour)) // because of an earlier boot
-	before := c.looks(who, "h1").EarlierReboots
+	before := c.looks(rescue, who).EarlierReboots
 	require.Len(t, before, 1)
 
 	reboot := func() (result workflows.RebootInstanceResult, err error) {
-		value, err := c.env.ExecuteActivity(workflows.RebootInstanceActivity, workflows.RebootInstanceInput{Instance: who, EarlierReboots: before})
+		value, err := c.env.ExecuteActivity(workflows.RebootInstanceActivity, workflows.RebootInstanceInput{
+			Operation: rescue, Instance: who, EarlierReboots: before,
+		})
 		if err != nil {
 			return result, err
 		}
@@ -493,7 +504,7 @@ func TestRebootOnce(t *testing.T) {
 	require.Equal(t, 2, c.model.Reboots(who))
 
 	// The reboot fails in Nova, or the instance is deleted.
-	before = c.looks(who, "h1").EarlierReboots
+	before = c.looks(rescue, who).EarlierReboots
 	require.Len(t, before, 2)
 	c.model.Release("Error")
 	result, err := reboot()
@@ -512,12 +523,56 @@ func TestRebootOnce(t *testing.T) {
 func TestRebootWaitsForOtherTasks(t *testing.T) {
 	t.Parallel()
 	c := newCompute(t, 1, conductor.Policy{})
-	who := uuid.New()
+	rescue, who := c.rescued()
 	c.model.Set(novatest.Instance{ID: who, Status: "REBUILD", Task: "rebuilding", Host: "h1"})
 
-	_, err := c.env.ExecuteActivity(workflows.RebootInstanceActivity, workflows.RebootInstanceInput{Instance: who})
+	_, err := c.env.ExecuteActivity(workflows.RebootInstanceActivity, workflows.RebootInstanceInput{Operation: rescue, Instance: who})
 	require.Equal(t, cyborg.ErrBusy, workflows.FromFailure(err).Kind)
 	require.Zero(t, c.model.Reboots(who))
+}
+
+// TestOnlyARescueReachesNova: Temporal says which instance is looked at and
+// rebooted, and for which operation. The records know which ones the rescue is
+// about, so that nobody who can write to Temporal has another instance of the
+// cloud rebooted.
+func TestOnlyARescueReachesNova(t *testing.T) {
+	t.Parallel()
+	c := newCompute(t, 1, conductor.Policy{})
+	rescue, who := c.rescued()
+	stranger := uuid.New()
+	c.model.Set(novatest.Instance{ID: stranger, Status: novatest.Active, Host: "h1"})
+
+	for name, in := range map[string]workflows.RebootInstanceInput{
+		"no operation":     {Instance: who},
+		"another instance": {Instance: stranger, Operation: rescue},
+	} {
+		_, err := c.env.ExecuteActivity(workflows.RebootInstanceActivity, in)
+		require.Error(t, err, name)
+		require.Equal(t, cyborg.ErrForbidden, workflows.FromFailure(err).Kind, "%s: %v", name, err)
+
+		_, err = c.env.ExecuteActivity(workflows.LookAtInstanceActivity, workflows.LookAtInstanceInput{
+			Operation: in.Operation, Host: "h1", Rescue: cyborg.Rescue{Instance: in.Instance, BootID: c.boot, BootedAt: time.Now()},
+		})
+		require.Error(t, err, name)
+		require.Equal(t, cyborg.ErrForbidden, workflows.FromFailure(err).Kind, "%s: %v", name, err)
+	}
+	require.Zero(t, c.model.Reboots(who))
+	require.Zero(t, c.model.Reboots(stranger))
+
+	// Neither the host nor the time of its boot is taken from Temporal.
+	c.model.Act(who, "rebuild", "x", time.Now().Add(-time.Hour))
+	value, err := c.env.ExecuteActivity(workflows.LookAtInstanceActivity, workflows.LookAtInstanceInput{
+		Operation: rescue, Host: "h2", Rescue: cyborg.Rescue{Instance: who, BootID: "another", BootedAt: time.Now().Add(-2 * time.Hour)},
+	})
+	require.NoError(t, err)
+	var found workflows.LookAtInstanceResult
+	require.NoError(t, value.Get(&found))
+	require.Empty(t, found.Outcome, "it is rebooted")
+	require.Empty(t, found.Wait)
+
+	_, err = c.env.ExecuteActivity(workflows.RebootInstanceActivity, workflows.RebootInstanceInput{Instance: who, Operation: rescue})
+	require.NoError(t, err)
+	require.Equal(t, 1, c.model.Reboots(who))
 }
 
 // lost is a response that never reaches its client.

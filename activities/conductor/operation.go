@@ -58,7 +58,8 @@ func runOf(ctx context.Context, operation uuid.UUID) db.Run {
 // activity that asks a service of OpenStack begins each attempt with it:
 // Temporal can make an attempt long after the run has asked, also for a run
 // that was reset since. An input of release 0.1 may not name its operation;
-// its attempt goes on without the question.
+// its attempt goes on without the question, except where it could have an instance
+// rebooted (ownRescue).
 func (a *Activities) requireOwner(ctx context.Context, operation uuid.UUID) error {
 	_, err := a.addresseeOf(ctx, operation)
 	return err

@@ -55,10 +55,12 @@ func (a *Activities) rescueLost(ctx context.Context, limits workflows.Limits) (i
 
 // LookAtInstance is the activity that says whether an instance which may be
 // without its accelerators must be rebooted. It also has lost images loaded
-// again, because a reboot before that would not help.
+// again, because a reboot before that would not help. Of what Temporal says about
+// the instance, only its id counts; the records know the rest.
 func (a *Activities) LookAtInstance(ctx context.Context, in workflows.LookAtInstanceInput) (workflows.LookAtInstanceResult, error) {
 	defer heartbeat(ctx)()
-	if err := a.requireOwner(ctx, in.Operation); err != nil {
+	var err error
+	if in.Rescue, in.Host, err = a.ownRescue(ctx, in.Operation, in.Rescue.Instance); err != nil {
 		return workflows.LookAtInstanceResult{}, err
 	}
 	if a.cloud.Nova == nil {
@@ -88,6 +90,18 @@ func (a *Activities) LookAtInstance(ctx context.Context, in workflows.LookAtInst
 	return found, workflows.ToFailure(err)
 }
 
+// ownRescue makes sure that the calling run still has its operation, and that this
+// is a rescue of the instance. It returns what the records know of it. Whoever can
+// write to Temporal could otherwise have any instance of the cloud rebooted.
+func (a *Activities) ownRescue(ctx context.Context, operation, instance uuid.UUID) (lost cyborg.Rescue, host string, err error) {
+	if err := a.requireOwner(ctx, operation); err != nil {
+		return lost, "", err
+	}
+
+	lost, host, err = a.store.OwnRescue(ctx, runOf(ctx, operation), instance)
+	return lost, host, workflows.ToFailure(err)
+}
+
 // rebootPoll is how often Nova is asked whether a reboot is over.
 const rebootPoll = 2 * time.Second
 
@@ -97,7 +111,7 @@ const rebootPoll = 2 * time.Second
 // does not send another.
 func (a *Activities) RebootInstance(ctx context.Context, in workflows.RebootInstanceInput) (workflows.RebootInstanceResult, error) {
 	defer heartbeat(ctx)()
-	if err := a.requireOwner(ctx, in.Operation); err != nil {
+	if _, _, err := a.ownRescue(ctx, in.Operation, in.Instance); err != nil {
 		return workflows.RebootInstanceResult{}, err
 	}
 	if a.cloud.Nova == nil {

@@ -236,6 +236,32 @@ func ofGrants() []mutant {
 			new: "return false && !slices.ContainsFunc(o.before.Rescues",
 		},
 		{
+			breaks: "a reboot is asked of the records", file: "activities/conductor/rescue.go", pkg: "activities/conductor", test: "TestOnlyARescueReachesNova",
+			old: "if _, _, err := a.ownRescue(ctx, in.Operation, in.Instance); err != nil {",
+			new: "if err := a.requireOwner(ctx, in.Operation); err != nil {",
+		},
+		{
+			breaks: "a look takes from Temporal only which instance", file: "activities/conductor/rescue.go", pkg: "activities/conductor",
+			test: "TestOnlyARescueReachesNova",
+			old:  "if in.Rescue, in.Host, err = a.ownRescue(ctx, in.Operation, in.Rescue.Instance); err != nil {",
+			new:  "if _, _, err = a.ownRescue(ctx, in.Operation, in.Rescue.Instance); err != nil {",
+		},
+		{
+			breaks: "a run has only its own instances rebooted", file: "db/internal/operation/rescue.go", pkg: records, test: "TestOwnRescue",
+			old: "return r.Instance == instance })",
+			new: "return r.Instance != uuid.Nil })",
+		},
+		{
+			breaks: "only a rescue that runs has instances rebooted", file: "db/internal/operation/rescue.go", pkg: records, test: "TestOwnRescue",
+			old: " AND state = 'running' AND run_id = $2",
+			new: " AND run_id = $2",
+		},
+		{
+			breaks: "only the run that has a rescue has its instances rebooted", file: "db/internal/operation/rescue.go", pkg: records, test: "TestOwnRescue",
+			old: " AND state = 'running' AND run_id = $2",
+			new: " AND state = 'running' AND $2 <> ''",
+		},
+		{
 			breaks: "only images that an operation asks for are found", file: "db/internal/operation/image_urls.go", pkg: records,
 			test: "TestImagesOfOthersAreNotGranted",
 			old:  "if !asks {",

@@ -2,6 +2,7 @@ package operation
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/google/uuid"
@@ -117,6 +118,26 @@ func (rescue) end(ctx context.Context, tx pgx.Tx, _ *running, outcome *cyborg.Ou
 		}
 	}
 	return openstack.ClearLost(ctx, tx, well)
+}
+
+// OwnRescue returns an instance that a run may have looked at and rebooted, and the
+// host of its accelerators: one that the run's rescue is about, while that runs.
+// Other operations are about no such instance. For any other instance the error is
+// of kind ErrForbidden.
+func (s *Store) OwnRescue(ctx context.Context, run Run, instance uuid.UUID) (lost cyborg.Rescue, host string, err error) {
+	var known before
+	err = s.db.Pool.QueryRow(ctx, "SELECT host, before FROM operations WHERE id = $1 AND state = 'running' AND run_id = $2",
+		run.Operation, run.ID).Scan(&host, &known)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return lost, "", s.db.Failure(ctx, err)
+	}
+
+	at := slices.IndexFunc(known.Rescues, func(r cyborg.Rescue) bool { return r.Instance == instance })
+	if at < 0 {
+		return lost, "", cyborg.Errorf(cyborg.ErrForbidden, "run %s has no running rescue of instance %s (operation %s)", run.ID, instance, run.Operation).
+			WithHint("Where release 0.1 began the rescue, rescue the host again. Otherwise find out who writes to Temporal.")
+	}
+	return known.Rescues[at], host, nil
 }
 
 // UnrescuedHosts lists hosts with instances that may be without their
