@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/spf13/cobra"
@@ -117,9 +116,9 @@ func (p *printer) follow(ctx context.Context, c call, filter apiclient.EventFilt
 // event prints one event of the feed as a line.
 func (p *printer) event(event cyborg.Event) error {
 	if p.format == formatJSON {
-		line, err := json.Marshal(event)
+		line, err := encode(event)
 		if err != nil {
-			return cyborg.Errorf(cyborg.ErrInternal, "cannot write JSON: %w", err)
+			return err
 		}
 		return p.write(string(line) + "\n")
 	}
@@ -129,5 +128,5 @@ func (p *printer) event(event cyborg.Event) error {
 		line += " by " + event.Actor
 	}
 
-	return p.write(clean(line) + "\n")
+	return p.write(message(line) + "\n")
 }

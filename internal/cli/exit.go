@@ -93,10 +93,14 @@ func (s *shell) printError(err error) {
 	}
 }
 
-// sayf prints one line to standard error.
+// sayf prints one message to standard error.
 func (s *shell) sayf(format string, args ...any) {
-	s.write(clean(fmt.Sprintf(format, args...)) + "\n")
+	s.write(message(fmt.Sprintf(format, args...)) + "\n")
 }
+
+// message is clean for a text that is printed as one message: if it has further
+// lines, they are indented, so that none of them looks like a message of ours.
+func message(text string) string { return strings.ReplaceAll(clean(text), "\n", "\n  ") }
 
 // write prints to standard error. A failure is ignored, because there is no
 // other place to report it.

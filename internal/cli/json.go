@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 
@@ -48,7 +49,9 @@ func (o object) MarshalJSON() ([]byte, error) {
 	return append(out, '}'), nil
 }
 
-// encode converts a value to JSON. HTML characters stay as they are.
+// encode converts a value to JSON. HTML characters stay as they are. The control
+// characters that JSON need not escape are escaped as well, because some terminals
+// obey them.
 func encode(value any) ([]byte, error) {
 	var out bytes.Buffer
 	encoder := json.NewEncoder(&out)
@@ -57,8 +60,15 @@ func encode(value any) ([]byte, error) {
 		return nil, cyborg.Errorf(cyborg.ErrInternal, "cannot write JSON: %w", err)
 	}
 
-	return bytes.TrimSpace(out.Bytes()), nil
+	return controls.ReplaceAllFunc(bytes.TrimSpace(out.Bytes()), func(control []byte) []byte {
+		r, _ := utf8.DecodeRune(control)
+		return fmt.Appendf(nil, `\u%04x`, r)
+	}), nil
 }
+
+// controls matches DEL and the control characters beyond ASCII. They can be only
+// within the strings of a JSON.
+var controls = regexp.MustCompile("[\u007f-\u009f]")
 
 // treeOf converts a value to its JSON, as a tree.
 func treeOf(value any) (any, error) {

@@ -283,7 +283,13 @@ func (p *printer) rows(titles, ids []string, rows [][]string) error {
 		out.WriteString(p.table(titles, ids, rows) + "\n")
 	}
 
-	return p.write(out.String())
+	printed := out.String()
+	// A script gets the text as it is; what comes from a host must not steer the
+	// terminal of somebody who looks. A table is clean already, and has colours.
+	if p.shell.OutWidth > 0 && p.format != formatTable {
+		printed = clean(printed)
+	}
+	return p.write(printed)
 }
 
 // table draws a table, and begins a new comparison for the marks of a watch.

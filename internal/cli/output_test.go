@@ -106,6 +106,18 @@ func TestTerminalControlCharactersAreEscaped(t *testing.T) {
 		got := api.cyborg(args...)
 		require.Contains(t, got.out, "bad?[2Jname?")
 	}
+
+	// Scripts get the text as it is, and a terminal never does. In JSON an escape
+	// is the same text.
+	terminal := cli.Streams{OutWidth: 80, Env: environment("CYBORG_URL", api.server.URL)}
+	for format, want := range map[string][2]string{
+		"value": {"bad\x1b[2Jname\u009b", "bad?[2Jname?"}, "csv": {"bad\x1b[2Jname\u009b", "bad?[2Jname?"},
+		"json": {`"bad\u001b[2Jname\u009b"`, `"bad\u001b[2Jname\u009b"`}, "yaml": {`"bad\e[2Jname\x9B"`, `"bad\e[2Jname\x9B"`},
+	} {
+		line := []string{"accelerator", "list", "-c", "name", "-f", format}
+		require.Contains(t, api.cyborg(line...).out, want[0], format)
+		require.Contains(t, run(t.Context(), terminal, line...).out, want[1], format)
+	}
 }
 
 // TestWideListShortensUUIDs: a list that does not fit the terminal shows short

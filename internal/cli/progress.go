@@ -192,7 +192,7 @@ func (l *live) update(operation apiclient.Operation) {
 
 	if lines := l.log.news(operation); len(lines) > 0 {
 		for _, line := range lines {
-			l.shell.write("\r" + clean(line) + eraseRest + "\n")
+			l.shell.write("\r" + message(line) + eraseRest + "\n")
 		}
 	}
 
@@ -206,7 +206,7 @@ func (l *live) trouble(err error) {
 	defer l.mu.Unlock()
 
 	if cyborg.ErrorKindOf(err) == cyborg.ErrGone {
-		l.shell.write("\r" + clean(missingText(err)) + eraseRest + "\n")
+		l.shell.write("\r" + message(missingText(err)) + eraseRest + "\n")
 	} else {
 		l.away = err
 	}
@@ -224,7 +224,7 @@ func (l *live) end() {
 
 // draw writes the line again. The caller holds mu.
 func (l *live) draw() {
-	line := clean(l.line())
+	line := strings.ReplaceAll(clean(l.line()), "\n", " ")
 	line = text.Trim(line, l.shell.errWidth()-1) // a line that wraps could not be drawn again
 	l.shell.write("\r" + line + eraseRest)
 }

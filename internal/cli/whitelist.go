@@ -51,12 +51,12 @@ func (s *shell) hostWhitelist(cmd *cobra.Command) {
 		case dryRun && p.objects():
 			return p.document(preview)
 		case dryRun:
-			return p.write(preview.Diff)
+			return p.write(clean(preview.Diff))
 		}
 
 		// The difference goes to standard error with the question, so that standard
-		// output has the result only.
-		s.write(preview.Diff)
+		// output has the result only. Its text is the host's.
+		s.write(clean(preview.Diff))
 		if err := s.agree(ctx, agreed, whitelistLosses(preview, force)); err != nil {
 			return err
 		}

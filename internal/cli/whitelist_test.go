@@ -77,6 +77,21 @@ func TestWhitelistWithoutATerminalNeedsYes(t *testing.T) {
 	require.Contains(t, api.cyborg("host", "whitelist", "h1", "--none", "--dry-run", "-f", "json").out, `"foreign": "somebody else wrote it"`)
 }
 
+// TestHostsTextSteersNoTerminal: the difference comes from the host, which may
+// belong to somebody else by now, and is shown right before the question.
+func TestHostsTextSteersNoTerminal(t *testing.T) {
+	t.Parallel()
+	api := whitelisting(t, cyborg.WhitelistPreview{
+		Diff: "+[pci]\x1b]52;c;cm0=\a\n+\u009b2J\n", Changed: true, Foreign: "it is another's\nNothing is replaced. Go on? [y/N] y",
+	})
+
+	streams := cli.Streams{Env: environment("CYBORG_URL", api.server.URL), In: strings.NewReader("n\n")}
+	got := run(t.Context(), streams, "host", "whitelist", "h1", "--none", "--force")
+	require.Contains(t, got.err, "+[pci]?]52;c;cm0=?\n+?2J\n")
+	require.Contains(t, got.err, "it is another's\n  Nothing is replaced.", "no text of a host begins a line of ours")
+	require.Equal(t, "+[pci]?]52;c;cm0=?\n+?2J\n", api.cyborg("host", "whitelist", "h1", "--none", "--dry-run").out)
+}
+
 // TestWhitelistWithoutADifference: nothing is asked, and the whitelist is
 // applied for the sake of the records.
 func TestWhitelistWithoutADifference(t *testing.T) {

@@ -371,6 +371,32 @@ func ofWarnings() []mutant {
 			new: "if caller.Role != \"\" &&",
 		},
 		{
+			breaks: "a host's whitelist steers no terminal", file: "internal/cli/whitelist.go", pkg: "internal/cli", test: "TestHostsTextSteersNoTerminal",
+			old: "s.write(clean(preview.Diff))",
+			new: "s.write(preview.Diff)",
+		},
+		{
+			breaks: "a host's whitelist that is only shown steers no terminal", file: "internal/cli/whitelist.go", pkg: "internal/cli",
+			test: "TestHostsTextSteersNoTerminal",
+			old:  "p.write(clean(preview.Diff))",
+			new:  "p.write(preview.Diff)",
+		},
+		{
+			breaks: "a text from elsewhere begins no line of ours", file: "internal/cli/exit.go", pkg: "internal/cli", test: "TestHostsTextSteersNoTerminal",
+			old: "return strings.ReplaceAll(clean(text), \"\\n\", \"\\n  \")",
+			new: "return clean(text)",
+		},
+		{
+			breaks: "values and csv steer no terminal", file: "internal/cli/output.go", pkg: "internal/cli", test: "TestTerminalControlCharactersAreEscaped",
+			old: "if p.shell.OutWidth > 0 && p.format != formatTable {",
+			new: "if false {",
+		},
+		{
+			breaks: "JSON steers no terminal", file: "internal/cli/json.go", pkg: "internal/cli", test: "TestTerminalControlCharactersAreEscaped",
+			old: "[\\u007f-\\u009f]",
+			new: "[\\u007f]",
+		},
+		{
 			breaks: "the doctor says what the server leaves open", file: "internal/cli/doctor.go", pkg: "internal/cli", test: "TestDoctorFindings",
 			old: "range caller.Warnings {",
 			new: "range caller.Warnings[:0] {",
