@@ -205,13 +205,12 @@ func New(config Config, deps Deps) (http.Handler, error) {
 		large:   newPlaces("long reports", config.MaxLarge, config.ReportWait),
 
 		doorBodies: &bodies{limit: maxDoorBodies, time: config.BodyTime},
-		doors:      newPlaces("requests for certificates", maxDoors, config.ReportWait),
+		doors:      newDoors(config.ReportWait),
 	}
 
-	// Several agents can be one peer, and all hosts of a rack one network, which none
-	// of them must notice.
-	e.large.beyondShare = true
-	e.doors.beyondShare = true
+	// Several agents can be one peer, which none of them must notice. Those that wait
+	// have a body that is being read, so there are no more.
+	e.large.most = config.MaxBodies + config.MaxLarge
 
 	router := chi.NewRouter()
 

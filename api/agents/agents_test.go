@@ -1048,7 +1048,7 @@ func TestImageRefused(t *testing.T) {
 
 	h := setup(t, agents.Config{}, url).plain()
 	response, body := h.send(http.MethodGet, workflows.ImagesPath+uuid.NewString(), nil)
-	h.refused(cyborg.ErrNotFound, response, body)
+	h.refused(cyborg.ErrForbidden, response, body)
 	response, body = h.send(http.MethodGet, workflows.ImagesPath+"x", nil)
 	h.refused(cyborg.ErrInvalid, response, body)
 }
@@ -1068,16 +1068,25 @@ func TestImageOfAnUnknownQueryIsRefused(t *testing.T) {
 	require.Contains(t, h.refused(cyborg.ErrInvalid, response, body).Detail, "the query of its URL was deleted")
 }
 
-// An agent may not fetch the image of another host's operation.
+// An agent may not fetch the image of another host's operation, and does not learn
+// whether there is one.
 func TestImageForAnotherHostIsRefused(t *testing.T) {
 	t.Parallel()
 	url, _ := origin(t)
 	signer := newAuthority(t)
 	h := setup(t, agents.Config{Certificates: true}, url).mutual(signer, tls.RequireAndVerifyClientCert)
-	path := workflows.ImagesPath + h.programming(url+"/ranged", true).String()
+	operation := h.programming(url+"/ranged", true).String()
+	path := workflows.ImagesPath + operation
 
-	response, body := h.as(signer.host("h2")).send(http.MethodGet, path, nil)
-	h.refused(cyborg.ErrForbidden, response, body)
-	response, _ = h.as(signer.host("h1")).send(http.MethodGet, path, nil)
+	for _, method := range []string{http.MethodGet, http.MethodDelete} {
+		response, body := h.as(signer.host("h2")).send(method, path, nil)
+		there := h.refused(cyborg.ErrForbidden, response, body)
+		made := uuid.NewString()
+		response, body = h.as(signer.host("h2")).send(method, workflows.ImagesPath+made, nil)
+		none := h.refused(cyborg.ErrForbidden, response, body)
+		require.Equal(t, there.Detail, strings.ReplaceAll(none.Detail, made, operation))
+		require.Equal(t, there.Hint, none.Hint)
+	}
+	response, _ := h.as(signer.host("h1")).send(http.MethodGet, path, nil)
 	require.Equal(t, http.StatusOK, response.StatusCode)
 }

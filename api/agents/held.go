@@ -26,9 +26,10 @@ func newHeld(limit, each int64) *held {
 }
 
 // take counts a report that takes about that many bytes, and refuses it if there
-// would be too many. A single one is never too many. shared says that the peer may be many agents, which nothing tells apart
-// at this point, so it has no part of its own. The caller gives the bytes back
-// with release, when nothing of the report is kept any more.
+// would be too many. A single one is never too many. shared says that the peer may
+// be many agents, which nothing tells apart at this point, so it has no part of
+// its own. The caller gives the bytes back with release, when nothing of the
+// report is kept any more.
 func (h *held) take(w http.ResponseWriter, peer string, shared bool, bytes int64) (release func(), err error) {
 	most := h.each
 	if shared {

@@ -197,18 +197,32 @@ func (e *endpoint) authorizeImage(r *http.Request) (cyborg.Operation, error) {
 		return cyborg.Operation{}, err
 	}
 
-	op, err := e.deps.Records.Operation(r.Context(), id)
-	if err != nil {
-		return op, err
+	op, unknown := e.deps.Records.Operation(r.Context(), id)
+	if unknown != nil && cyborg.ErrorKindOf(unknown) != cyborg.ErrNotFound {
+		return op, unknown
 	}
 
+	if err = e.authorizeAgent(r, op.Host); err == nil {
+		err = unknown
+	}
+
+	// Nobody learns of the operations of other hosts, also not whether there is one.
+	if kind := cyborg.ErrorKindOf(err); kind == cyborg.ErrNotFound || kind == cyborg.ErrForbidden {
+		err = cyborg.Errorf(cyborg.ErrForbidden, "the request does not prove that it comes from the agent of the host of an operation %s", id).
+			WithHint("Upgrade the agent if it is of release 0.1, or give agents and servers certificates, each agent that of its host.")
+	}
+	return op, err
+}
+
+// authorizeAgent returns an error unless the request comes from the agent of the
+// host.
+func (e *endpoint) authorizeAgent(r *http.Request, host string) error {
 	if !e.config.Certificates && !inProcess(r) {
-		if err := e.checkProof(r, op.Host); err != nil {
-			return op, err
+		if err := e.checkProof(r, host); err != nil {
+			return err
 		}
 	}
-
-	return op, e.authorizeHost(r, op.Host)
+	return e.authorizeHost(r, host)
 }
 
 // checkProof returns an error unless the request comes from the host's agent,
@@ -232,8 +246,7 @@ func (e *endpoint) checkProof(r *http.Request, name string) error {
 		return nil
 	}
 
-	return cyborg.Errorf(cyborg.ErrForbidden, "the request does not prove that it comes from the agent of host %q", host.Name).
-		WithHint("Upgrade the agent if it is of release 0.1, or give agents and servers certificates.")
+	return cyborg.Errorf(cyborg.ErrForbidden, "the request does not prove that it comes from the agent of host %q", host.Name)
 }
 
 // operationOf returns the ID of the operation in the path.

@@ -110,7 +110,7 @@ func TestOneTimeURLIsRefused(t *testing.T) {
 	}
 
 	refused(cyborg.ErrChanged, workflows.ImageFetch(g.operation, "another-secret"))
-	refused(cyborg.ErrNotFound, workflows.ImageFetch(uuid.New(), "a-secret"))
+	refused(cyborg.ErrForbidden, workflows.ImageFetch(uuid.New(), "a-secret"))
 	refused(cyborg.ErrInvalid, workflows.ImagesPath+g.operation.String())
 	refused(cyborg.ErrInvalid, workflows.ImagesPath+"x?key=a-secret")
 

@@ -17,15 +17,20 @@ import (
 // once: one for a report, and one for its repetition after a connection broke.
 const sharePerIdentity = 2
 
+// maxDoorsOfOne is how many requests for certificates one address may have here at
+// once. Two are worked on, and the others wait: all hosts of a rack may have the
+// same address, but somebody without a certificate must not fill the memory.
+const maxDoorsOfOne = 64
+
 // places are what reports, and requests for certificates, wait for. Nobody may
 // have more than its share of them, so that nobody can take all.
 type places struct {
 	what string // what waits, in the plural
 	all  *semaphore.Weighted
 	wait time.Duration
-	// beyondShare makes those wait that already have their share; else they are
-	// refused at once.
-	beyondShare bool
+	// most is how many of one identity may be here, with those that wait because it
+	// already has its share. Any more are refused at once.
+	most int
 
 	mu     sync.Mutex
 	shares map[string]*share // by identity
@@ -39,7 +44,14 @@ type share struct {
 
 // newPlaces makes places for which nobody waits longer than the given time.
 func newPlaces(what string, count int, wait time.Duration) *places {
-	return &places{what: what, all: semaphore.NewWeighted(int64(count)), wait: wait, shares: map[string]*share{}}
+	return &places{what: what, all: semaphore.NewWeighted(int64(count)), wait: wait, most: sharePerIdentity, shares: map[string]*share{}}
+}
+
+// newDoors makes the places for requests for certificates.
+func newDoors(wait time.Duration) *places {
+	p := newPlaces("requests for certificates", maxDoors, wait)
+	p.most = maxDoorsOfOne
+	return p
 }
 
 // acquire waits for a place. If none is free in time, the agent is sent away
@@ -49,7 +61,7 @@ func newPlaces(what string, count int, wait time.Duration) *places {
 func (p *places) acquire(ctx context.Context, w http.ResponseWriter, identity string) (release func(), err error) {
 	own := p.enter(identity)
 	if own == nil {
-		return nil, later(w, cyborg.Errorf(cyborg.ErrOverloaded, "%d %s of this agent are being taken already", sharePerIdentity, p.what))
+		return nil, later(w, cyborg.Errorf(cyborg.ErrOverloaded, "%d %s of this agent are being taken already", p.most, p.what))
 	}
 
 	waiting, cancel := context.WithTimeout(ctx, p.wait)
@@ -89,7 +101,7 @@ func (p *places) enter(identity string) *share {
 		p.shares[identity] = own
 	}
 
-	if own.users >= sharePerIdentity && !p.beyondShare {
+	if own.users >= p.most {
 		return nil
 	}
 

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -82,6 +83,30 @@ func TestTransfersOfOneHost(t *testing.T) {
 		end()
 	}
 	require.Empty(t, all.byHost)
+}
+
+// Hosts of one network that enroll at once wait for each other. Somebody without a
+// certificate cannot have more wait than that, and others go on meanwhile.
+func TestDoorsOfOneAddressAreBounded(t *testing.T) {
+	t.Parallel()
+	doors := newDoors(time.Minute)
+	w := httptest.NewRecorder()
+	for range 64 {
+		require.NotNil(t, doors.enter("192.0.2.1"))
+	}
+
+	_, err := doors.acquire(t.Context(), w, "192.0.2.1")
+	require.Error(t, err)
+	require.Equal(t, cyborg.ErrOverloaded, cyborg.ErrorKindOf(err))
+	require.NotEmpty(t, w.Header().Get("Retry-After"))
+
+	release, err := doors.acquire(t.Context(), w, "192.0.2.2")
+	require.NoError(t, err)
+	release()
+	doors.leave("192.0.2.1")
+	release, err = doors.acquire(t.Context(), w, "192.0.2.1")
+	require.NoError(t, err, "one has left")
+	release()
 }
 
 // All certificates of a host are one peer, and so are all addresses of a network

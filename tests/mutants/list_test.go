@@ -1055,8 +1055,20 @@ func ofAgents() []mutant {
 		{
 			breaks: "only the host's agent gets an image", file: "api/agents/image.go", pkg: "api/agents",
 			test: "TestImagesAreServedToTheHostsAgentOnly",
-			old:  "err := e.checkProof(r, op.Host); err != nil",
-			new:  "err := e.checkProof(r, op.Host); false && err != nil",
+			old:  "err := e.checkProof(r, host); err != nil",
+			new:  "err := e.checkProof(r, host); false && err != nil",
+		},
+		{
+			breaks: "a host does not learn which operations others have", file: "api/agents/image.go", pkg: "api/agents",
+			test: "TestImageForAnotherHostIsRefused",
+			old:  "kind == cyborg.ErrNotFound || kind == cyborg.ErrForbidden {",
+			new:  "kind == cyborg.ErrForbidden {",
+		},
+		{
+			breaks: "an operation that is not there is refused like another's", file: "api/agents/image.go", pkg: "api/agents",
+			test: "TestImageForAnotherHostIsRefused",
+			old:  "kind == cyborg.ErrNotFound || kind == cyborg.ErrForbidden {",
+			new:  "kind == cyborg.ErrNotFound {",
 		},
 		{
 			breaks: "an agent of release 0.1 gets no image by its name", file: "api/agents/image.go", pkg: "api/agents",
@@ -1208,13 +1220,18 @@ func ofTheAPI() []mutant {
 		},
 		{
 			breaks: "large reports of one peer wait", file: "api/agents/agents.go",
-			old: "e.large.beyondShare = true", new: "e.large.beyondShare = false",
+			old: "e.large.most = config.MaxBodies + config.MaxLarge", new: "",
 			pkg: "api/agents", test: "TestLargeReportsOfOnePeerWait",
 		},
 		{
-			breaks: "hosts of one network that enroll at once wait", file: "api/agents/agents.go",
-			old: "e.doors.beyondShare = true", new: "e.doors.beyondShare = false",
-			pkg: "api/agents", test: "TestTwoWithOneToken",
+			breaks: "hosts of one network that enroll at once wait", file: "api/agents/places.go",
+			old: "	p.most = maxDoorsOfOne\n", new: "",
+			pkg: "api/agents", test: "TestDoorsOfOneAddressAreBounded",
+		},
+		{
+			breaks: "no more requests for certificates of one address wait than fit", file: "api/agents/places.go",
+			old: "if own.users >= p.most {", new: "if own.users >= p.most && p.most == sharePerIdentity {",
+			pkg: "api/agents", test: "TestDoorsOfOneAddressAreBounded",
 		},
 		{
 			breaks: "a wait for a place is not the body's time", file: "api/agents/bodies.go",
