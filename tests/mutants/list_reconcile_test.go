@@ -142,6 +142,7 @@ func ofBounds() []mutant {
 		inspect = "activities/conductor/reconcile.go"
 		check   = "db/internal/ingest/check_report.go"
 		ingest  = "db/internal/ingest"
+		merged  = "db/internal/merge"
 		pkg     = "activities/conductor"
 
 		reconcile = "workflows/reconcile.go"
@@ -160,6 +161,57 @@ func ofBounds() []mutant {
 			breaks: "an attachment has a state that exists", file: check, pkg: ingest, test: "TestAttachmentsAreNamed",
 			old: "case a.State != cyborg.AttachmentDone && a.State",
 			new: "case false && a.State",
+		},
+		{
+			breaks: "a report is so large at most", file: check, pkg: ingest, test: "TestTextsOfAReportAreBounded",
+			old: "if len(text) > maxContent {",
+			new: "if len(text) > maxContent<<10 {",
+		},
+		{
+			breaks: "the options of a backend are so large at most", file: check, pkg: ingest, test: "TestTextsOfAReportAreBounded",
+			old: "if len(options) > maxOptions {",
+			new: "if len(options) > maxOptions<<10 {",
+		},
+		{
+			breaks: "a backend has so many services", file: check, pkg: ingest, test: "TestTextsOfAReportAreBounded",
+			old: "case len(b.Services) > maxServices || ",
+			new: "case ",
+		},
+		{
+			breaks: "a service has a name", file: check, pkg: ingest, test: "TestTextsOfAReportAreBounded",
+			old: "{ return !cyborg.IsName(service) }",
+			new: "{ return service == \"\" }",
+		},
+		{
+			breaks: "the texts of a device are bounded", file: "db/internal/merge/devices.go", pkg: merged, test: "TestWhatAHostTellsIsBounded",
+			old: "v.tooLarge(this, deviceTexts(&r)...) || ",
+			new: "",
+		},
+		{
+			breaks: "its documents are bounded", file: "db/internal/merge/devices.go", pkg: merged, test: "TestWhatAHostTellsIsBounded",
+			old: "v.tooLargeDocument(this, board, path)",
+			new: "v.tooLargeDocument(this)",
+		},
+		{
+			breaks: "the texts of a deployable are bounded", file: "db/internal/merge/deployables.go", pkg: merged, test: "TestWhatAHostTellsIsBounded",
+			old: "v.tooLarge(this, r.BitstreamID, r.ProgramSet) || ",
+			new: "",
+		},
+		{
+			breaks: "the documents of a deployable are bounded", file: "db/internal/merge/deployables.go", pkg: merged,
+			test: "TestWhatAHostTellsIsBounded",
+			old:  "v.tooLargeDocument(this, specs, attributes)",
+			new:  "v.tooLargeDocument(this)",
+		},
+		{
+			breaks: "the document of a handle is bounded", file: "db/internal/merge/handles.go", pkg: merged, test: "TestWhatAHostTellsIsBounded",
+			old: "key.Identity}, info) {",
+			new: "key.Identity}) {",
+		},
+		{
+			breaks: "why a function is protected is bounded", file: "db/internal/merge/deployables.go", pkg: merged, test: "TestProtectionIsCut",
+			old: "cyborg.Sanitize(r.Protected, LongestError)",
+			new: "r.Protected",
 		},
 		{
 			breaks: "what one inspection finds fits into Temporal", file: inspect, pkg: pkg, test: "TestInspectIsBoundedInBytes",

@@ -3,6 +3,7 @@ package ingest
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/cyborg-project/cyborg"
@@ -17,6 +18,10 @@ const (
 	maxDevices     = 2048
 	maxDeployables = 4096
 	maxHandles     = 8192 // as many may be attached
+
+	maxContent  = 16 << 20 // in bytes of JSON, without what is gone
+	maxOptions  = 64 << 10 // of one backend
+	maxServices = 64
 )
 
 // rowsOf counts what a report shows that has rows of its own in the records.
@@ -102,6 +107,16 @@ func checkReport(r *agentapi.Report) error {
 			return bad("it has backend %.80q twice", b.Name)
 		case b.State != cyborg.BackendOK && b.State != cyborg.BackendFailed && b.State != cyborg.BackendDisabled:
 			return bad("backend %.80q is in state %.80q, which does not exist", b.Name, b.State)
+		case len(b.Services) > maxServices || slices.ContainsFunc(b.Services, func(service string) bool { return !cyborg.IsName(service) }):
+			return bad("backend %.80q has a service without a name, or more than %d", b.Name, maxServices)
+		}
+
+		options, err := json.Marshal(b.Options)
+		if err != nil {
+			return bad("%v", err)
+		}
+		if len(options) > maxOptions {
+			return bad("backend %.80q has options of %d bytes, more than %d", b.Name, len(options), maxOptions)
 		}
 
 		names[b.Name] = true
@@ -110,6 +125,9 @@ func checkReport(r *agentapi.Report) error {
 	text, err := json.Marshal(r.Content)
 	if err != nil {
 		return bad("%v", err)
+	}
+	if len(text) > maxContent {
+		return cyborg.Errorf(cyborg.ErrTooLarge, "the report of host %.300q cannot be recorded: it has %d bytes, more than %d", r.Host, len(text), maxContent)
 	}
 	if hasNull(string(text)) {
 		return bad("it contains a null character")

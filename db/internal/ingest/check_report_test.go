@@ -87,6 +87,33 @@ func TestAttachmentsAreNamed(t *testing.T) {
 	}
 }
 
+// What a host writes into its report is bounded in all, and so is what describes a
+// backend.
+func TestTextsOfAReportAreBounded(t *testing.T) {
+	t.Parallel()
+	text := strings.Repeat("x", 1<<20)
+	for what, test := range map[string]struct {
+		change func(b *agentapi.BackendReport)
+		kind   cyborg.ErrorKind
+	}{
+		"nothing":       {change: func(*agentapi.BackendReport) {}},
+		"options":       {change: func(b *agentapi.BackendReport) { b.Options = map[string]any{"k": text} }, kind: cyborg.ErrInvalid},
+		"a service":     {change: func(b *agentapi.BackendReport) { b.Services = []string{text} }, kind: cyborg.ErrInvalid},
+		"many services": {change: func(b *agentapi.BackendReport) { b.Services = slices.Repeat([]string{"s"}, 65) }, kind: cyborg.ErrInvalid},
+		"all together": {change: func(b *agentapi.BackendReport) {
+			b.Devices = slices.Repeat([]cyborg.DeviceReport{{Identity: "d", Vendor: text}}, 16)
+		}, kind: cyborg.ErrTooLarge},
+	} {
+		b := agentapi.BackendReport{Name: "a", Driver: "a", State: cyborg.BackendOK, Services: []string{"attach"}}
+		test.change(&b)
+		err := checkReport(&agentapi.Report{Host: "h1", Sequence: 1, Digest: "d", Content: agentapi.Content{Backends: []agentapi.BackendReport{b}}})
+		require.Equal(t, test.kind, cyborg.ErrorKindOf(err), what)
+		if err != nil {
+			require.Less(t, len(err.Error()), 1000, what)
+		}
+	}
+}
+
 // A batch counts all rows of a report, however few devices they belong to.
 func TestRowsWeigh(t *testing.T) {
 	t.Parallel()

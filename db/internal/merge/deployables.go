@@ -9,6 +9,21 @@ import (
 // deployable merges one deployable of device d and remembers its handles for
 // finish, which needs to know all deployables first.
 func (v *Inventory) deployable(backend string, d *Tracked[DeviceRow], r cyborg.DeployableReport, sequence int64) error {
+	specs, err := DocumentOf(r.Specs, "{}")
+	if err != nil {
+		return err
+	}
+
+	attributes, err := DocumentOf(r.Attributes, "[]")
+	if err != nil {
+		return err
+	}
+
+	this := reported{backend, "deployable", r.Name}
+	if v.tooLarge(this, r.BitstreamID, r.ProgramSet) || v.tooLargeDocument(this, specs, attributes) {
+		return nil
+	}
+
 	p, ok := v.Deployables[r.Name]
 	switch {
 	case !cyborg.IsName(r.Name):
@@ -28,19 +43,9 @@ func (v *Inventory) deployable(backend string, d *Tracked[DeviceRow], r cyborg.D
 		return nil
 	}
 
-	specs, err := DocumentOf(r.Specs, "{}")
-	if err != nil {
-		return err
-	}
-
-	attributes, err := DocumentOf(r.Attributes, "[]")
-	if err != nil {
-		return err
-	}
-
 	row := &p.row
 	row.DeviceUUID, row.Presence = d.row.UUID, cyborg.PresencePresent
-	row.Specs, row.Attributes, row.BitstreamID, row.Protected = specs, attributes, r.BitstreamID, r.Protected
+	row.Specs, row.Attributes, row.BitstreamID, row.Protected = specs, attributes, r.BitstreamID, cyborg.Sanitize(r.Protected, LongestError)
 	row.ProgramSet = r.ProgramSet
 	if row.ProgramSet == "" { // by default one image changes the whole device
 		row.ProgramSet = d.row.Identity

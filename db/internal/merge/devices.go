@@ -15,6 +15,21 @@ func (v *Inventory) device(backend, driver string, r cyborg.DeviceReport, sequen
 		return nil
 	}
 
+	board, err := DocumentOf(r.BoardInfo, "{}")
+	if err != nil {
+		return err
+	}
+
+	path, err := DocumentOf(r.ControlPath.Info, "{}")
+	if err != nil {
+		return err
+	}
+
+	this := reported{backend, "device", r.Identity}
+	if v.tooLarge(this, deviceTexts(&r)...) || v.tooLargeDocument(this, board, path) {
+		return nil
+	}
+
 	d, ok := v.Devices[r.Identity]
 	switch {
 	case !ok:
@@ -33,16 +48,6 @@ func (v *Inventory) device(backend, driver string, r cyborg.DeviceReport, sequen
 	}
 
 	// From here on the device is recorded as it was reported.
-	board, err := DocumentOf(r.BoardInfo, "{}")
-	if err != nil {
-		return err
-	}
-
-	path, err := DocumentOf(r.ControlPath.Info, "{}")
-	if err != nil {
-		return err
-	}
-
 	node := r.NUMANode
 	if node != nil && int(int32(*node)) != *node {
 		v.complain(backend, "device %s is recorded without its NUMA node: %d is out of range", r.Identity, *node)

@@ -72,6 +72,15 @@ func (v *Inventory) handle(w wantedHandle, shown map[HandleKey]bool) error {
 
 	shown[key] = true
 
+	info, err := DocumentOf(w.report.Info, "{}")
+	if err != nil {
+		return err
+	}
+
+	if v.tooLargeDocument(reported{w.backend, "handle", key.Identity}, info) {
+		return nil
+	}
+
 	h, ok := v.Handles[key]
 	switch {
 	case !ok:
@@ -86,11 +95,6 @@ func (v *Inventory) handle(w wantedHandle, shown map[HandleKey]bool) error {
 		v.complain(w.backend, "handle %s %s of %q is left out: it belongs to %q%s", key.Kind, key.Identity, deployable.LocalName,
 			localName{v, h.row.DeployableUUID}, holding(h.row.Holder))
 		return nil
-	}
-
-	info, err := DocumentOf(w.report.Info, "{}")
-	if err != nil {
-		return err
 	}
 
 	h.row.DeployableUUID, h.row.Info, h.row.Presence = deployable.UUID, info, cyborg.PresencePresent
