@@ -214,6 +214,12 @@ func ofBounds() []mutant {
 			new: "r.Protected",
 		},
 		{
+			breaks: "the texts of a heartbeat are bounded", file: "db/internal/ingest/heartbeats.go", pkg: ingest,
+			test: "TestTextsOfAHeartbeatAreBounded",
+			old:  "if !optionalName(text) {",
+			new:  "if !optionalName(text[:min(len(text), 200)]) {",
+		},
+		{
 			breaks: "what one inspection finds fits into Temporal", file: inspect, pkg: pkg, test: "TestInspectIsBoundedInBytes",
 			old: "case len(encoded) > left:",
 			new: "case len(encoded) < 0:",

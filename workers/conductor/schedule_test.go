@@ -21,7 +21,8 @@ import (
 func TestARoundThatHangsEnds(t *testing.T) {
 	t.Parallel()
 	in := workflows.ReconcileInput{AgentWait: time.Minute, Limits: workflows.Limits{Step: time.Hour}}
-	requireTimeout := func(action client.ScheduleAction) {
+	requireTimeout := func(t *testing.T, action client.ScheduleAction) {
+		t.Helper()
 		require.Equal(t, in.RunTimeout(), action.(*client.ScheduleWorkflowAction).WorkflowRunTimeout)
 	}
 
@@ -31,14 +32,14 @@ func TestARoundThatHangsEnds(t *testing.T) {
 			schedules, handle, c := &mocks.ScheduleClient{}, &mocks.ScheduleHandle{}, &mocks.Client{}
 			c.On("ScheduleClient").Return(schedules)
 			schedules.On("Create", mock.Anything, mock.Anything).Return(func(_ context.Context, o client.ScheduleOptions) (client.ScheduleHandle, error) {
-				requireTimeout(o.Action)
+				requireTimeout(t, o.Action)
 				return handle, exists
 			})
 			schedules.On("GetHandle", mock.Anything, "reconcile").Return(handle)
 			handle.On("Update", mock.Anything, mock.Anything).Return(func(_ context.Context, o client.ScheduleUpdateOptions) error {
 				update, err := o.DoUpdate(client.ScheduleUpdateInput{})
 				require.NoError(t, err)
-				requireTimeout(update.Schedule.Action)
+				requireTimeout(t, update.Schedule.Action)
 				return nil
 			})
 

@@ -114,6 +114,28 @@ func TestTextsOfAReportAreBounded(t *testing.T) {
 	}
 }
 
+// The texts of a heartbeat are no longer than those of a report, because they are in
+// the list of hosts as well.
+func TestTextsOfAHeartbeatAreBounded(t *testing.T) {
+	t.Parallel()
+	require.True(t, recordable(&agentapi.Heartbeat{Host: "h1"}))
+	for what, change := range map[string]func(b *agentapi.Heartbeat, text string){
+		"host":     func(b *agentapi.Heartbeat, text string) { b.Host = text },
+		"boot id":  func(b *agentapi.Heartbeat, text string) { b.BootID = text },
+		"instance": func(b *agentapi.Heartbeat, text string) { b.Instance = text },
+		"version":  func(b *agentapi.Heartbeat, text string) { b.AgentVersion = text },
+		"present":  func(b *agentapi.Heartbeat, text string) { b.Present = text },
+	} {
+		for text, recorded := range map[string]bool{
+			strings.Repeat("x", 255): true, strings.Repeat("x", 256): false, "a\x00": false, "\xff": false,
+		} {
+			b := agentapi.Heartbeat{Host: "h1"}
+			change(&b, text)
+			require.Equal(t, recorded, recordable(&b), "%s %q", what, text)
+		}
+	}
+}
+
 // A batch counts all rows of a report, however few devices they belong to.
 func TestRowsWeigh(t *testing.T) {
 	t.Parallel()

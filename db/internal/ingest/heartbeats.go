@@ -3,9 +3,7 @@ package ingest
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -120,7 +118,7 @@ func (s *Store) recordHeartbeats(
 	latest := map[agentKey]*agentapi.Heartbeat{}
 	for i := range heartbeats {
 		b := &heartbeats[i]
-		if storable(b.Host) && storable(b.BootID) && storable(b.Instance) && storable(b.AgentVersion) && storable(b.Present) {
+		if recordable(b) {
 			latest[agentOf(b)] = b
 		}
 	}
@@ -240,6 +238,13 @@ func (s *Store) refuseDuplicates(ctx context.Context, senders []agentIdentity) (
 	return refusals, nil
 }
 
-// storable reports whether PostgreSQL can store the text: valid UTF-8 without
-// NUL.
-func storable(text string) bool { return utf8.ValidString(text) && !strings.ContainsRune(text, 0) }
+// recordable reports whether the texts of a heartbeat are such as a report may have.
+// Whoever sends another one is asked for a report, which is refused.
+func recordable(b *agentapi.Heartbeat) bool {
+	for _, text := range []string{b.Host, b.BootID, b.Instance, b.AgentVersion, b.Present} {
+		if !optionalName(text) {
+			return false
+		}
+	}
+	return true
+}
