@@ -308,6 +308,10 @@ func TestAForgottenHostHasNoDuplicateAgents(t *testing.T) {
 	require.Zero(t, scalar[int](t, first.records, "SELECT count(*) FROM duplicate_agents"))
 }
 
+// linesSince returns how many lines in the log a host may have had since then: one
+// a minute, however slow the machine is.
+func linesSince(began time.Time) int { return 1 + int(time.Since(began)/time.Minute) }
+
 // TestFreshInstancesLeaveNoRows: who speaks for a host as another agent each time
 // is refused each time, and is neither recorded nor logged without bound. Whom
 // nobody hears any more makes room for the next one.
@@ -315,6 +319,7 @@ func TestFreshInstancesLeaveNoRows(t *testing.T) {
 	t.Parallel()
 	first, second := twoAgents(t)
 	r := first.records
+	began := time.Now()
 	said := &transcript.Text{}
 	r.Store = openStoreSaying(t, r.url, db.Options{SilentAfter: 25 * time.Minute}, said)
 	rows := func() int { return scalar[int](t, r, "SELECT count(*) FROM duplicate_agents") }
@@ -350,7 +355,7 @@ func TestFreshInstancesLeaveNoRows(t *testing.T) {
 	require.False(t, recorded("fresh50"))
 	_, err = second.sendHeartbeat(t)
 	requireRefused(t, err)
-	require.Equal(t, 1, strings.Count(said.String(), "a second agent speaks for a host"), said)
+	require.LessOrEqual(t, strings.Count(said.String(), "a second agent speaks for a host"), linesSince(began), said)
 
 	// Each address is told once, and so many of them.
 	reply, err := first.sendHeartbeat(t)
@@ -367,7 +372,8 @@ func TestFreshInstancesLeaveNoRows(t *testing.T) {
 	require.Len(t, found.DuplicateAgents, 20)
 
 	// Those that are silent make room, but for the last ones.
-	r.exec(t, "UPDATE duplicate_agents SET last_seen = last_seen - interval '1 hour' - random() * interval '1 s', since = since - interval '2 hours'")
+	// Those of one batch were heard at the same time.
+	r.exec(t, "UPDATE duplicate_agents SET last_seen = now() - interval '1 hour', since = since - interval '2 hours'")
 	r.exec(t, "UPDATE duplicate_agents SET last_seen = last_seen + interval '2 s' WHERE instance = 'two'")
 	_, err = fresh(50).sendHeartbeat(t)
 	requireRefused(t, err)

@@ -13,6 +13,11 @@ func ofShares() []mutant {
 
 	return []mutant{
 		{
+			breaks: "duplicates that were heard at the same time make room", file: duplicates, pkg: "db", test: "TestFreshInstancesLeaveNoRows",
+			old: "(l.last_seen, l.instance) > (r.last_seen, r.instance)",
+			new: "l.last_seen > r.last_seen",
+		},
+		{
 			breaks: "callers that wait take turns", file: queue, pkg: limiter, test: "TestCallersTakeTurns",
 			old: "q.lines = append(slices.Delete(q.lines, 0, 1), next)",
 			new: "_ = next",
@@ -164,8 +169,8 @@ func ofShares() []mutant {
 		},
 		{
 			breaks: "duplicate agents that are silent make room", file: duplicates, pkg: "db", test: "TestFreshInstancesLeaveNoRows",
-			old: "l.last_seen > r.last_seen) >= $3",
-			new: "l.last_seen > r.last_seen) >= 9000 + $3",
+			old: "(r.last_seen, r.instance)) >= $3",
+			new: "(r.last_seen, r.instance)) >= 9000 + $3",
 		},
 		{
 			breaks: "duplicate agents of a host have one line a minute", file: "db/internal/ingest/lines.go", pkg: "db", test: "TestFreshInstancesLeaveNoRows",

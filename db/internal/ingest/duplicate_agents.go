@@ -29,8 +29,10 @@ import (
 // faster.
 //
 // Whoever speaks for a host can do so as another agent each time. So a host has a
-// bounded number of recorded duplicates, and one line in the log each minute;
-// those that are not recorded are refused all the same.
+// bounded number of recorded duplicates, and one line in the log each minute.
+// Those that are not recorded are refused all the same while the host's agent is
+// heard. After an outage of all servers, nothing tells such a one from an agent
+// that nobody has heard yet, and which may be the host's after a reboot.
 
 // agentIdentity is what an agent says about itself in a report or a heartbeat.
 type agentIdentity struct {
@@ -175,7 +177,8 @@ func (s *Store) recordDuplicateAgents(ctx context.Context, q records.Querier, du
 }
 
 // makeRoom forgets duplicates of the hosts that are not heard any more, and keeps
-// those that were heard last. It is a statement of its own, which waits for no
+// those that were heard last; the duplicates of one batch were heard at the same
+// time. It is a statement of its own, which waits for no
 // lock, so that it never has one for which another statement waits. A failure is
 // only logged: the next duplicate without room comes soon.
 func (s *Store) makeRoom(ctx context.Context, hosts []string) {
@@ -187,7 +190,7 @@ func (s *Store) makeRoom(ctx context.Context, hosts []string) {
 		DELETE FROM duplicate_agents WHERE (host, instance) IN (
 			SELECT r.host, r.instance FROM duplicate_agents r
 			WHERE r.host = ANY($1) AND NOT `+records.Within("r.last_seen", "$2::interval")+`
-			  AND (SELECT count(*) FROM duplicate_agents l WHERE l.host = r.host AND l.last_seen > r.last_seen) >= $3
+			  AND (SELECT count(*) FROM duplicate_agents l WHERE l.host = r.host AND (l.last_seen, l.instance) > (r.last_seen, r.instance)) >= $3
 			FOR UPDATE SKIP LOCKED)`, hosts, s.db.Options.SilentAfter, inventory.MaxDuplicateAgents/2)
 	if err != nil {
 		s.db.Log.ErrorContext(ctx, "agents that were refused long ago cannot be forgotten", slog.String("error", err.Error()))

@@ -24,8 +24,9 @@ import (
 //
 // A reply is Accepted unless something newer is recorded of its host. A report
 // that cannot be recorded leaves its host as it was and does not keep the other
-// reports from being recorded: the error is then of kind ErrInvalid and names
-// each such host, and the replies to the other reports hold. A report of a
+// reports from being recorded: the error is then of kind ErrInvalid, or ErrTooLarge
+// where it shows too much, and names each such host, and the replies to the other
+// reports hold. A report of a
 // duplicate agent is refused in the same way, with kind ErrClaimed.
 func (s *Store) MergeReports(ctx context.Context, reports []agentapi.Report) ([]agentapi.ReportReply, error) {
 	replies, errs := s.mergeEach(ctx, reports)
