@@ -153,6 +153,24 @@ func TestAnUndoTakesNothingFromAUser(t *testing.T) {
 	require.Equal(t, "old", h.loaded()["r0"])
 }
 
+// TestAnUndoIsRepeatedWhereTheDeviceIsAway: that a driver does not find the device
+// does not mean that the image is missing, without which the undo would end.
+func TestAnUndoIsRepeatedWhereTheDeviceIsAway(t *testing.T) {
+	t.Parallel()
+	h := newCarelessHost(t)
+	h.load(uuid.New(), region, "old")
+	load := uuid.New()
+	h.must(workflows.ProgramActivity, h.stage(load, region, "new"), nil)
+
+	h.edit(func(c *fake.Card) {
+		c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.ErrNotFound, When: fake.Before}
+	})
+	restore := workflows.RestoreInput{Operation: load, Target: withImage(target(), "old")}
+	h.refused(cyborg.ErrBusy, workflows.RestoreActivity, restore)
+	h.must(workflows.RestoreActivity, restore, nil)
+	require.Equal(t, "old", h.loaded()["r0"])
+}
+
 // TestAnUndoLooksAtEachPartThatItFills: an image for the whole device has failed,
 // and each region gets its own back, of which somebody uses the other one.
 func TestAnUndoLooksAtEachPartThatItFills(t *testing.T) {

@@ -80,10 +80,16 @@ func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreIn
 	// A missing image is no failure yet: the hardware may read back as before
 	// without it.
 	for _, image := range slices.SortedFunc(slices.Values(note.Images), byReach) {
-		if err := a.loadAgain(ctx, t, found, image); cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {
-			missing = append(missing, err.Error())
-		} else if err != nil {
+		why, err := a.loadAgain(ctx, t, found, image)
+		switch {
+		case cyborg.ErrorKindOf(err) == cyborg.ErrNotFound:
+			// Its driver does not find what was there a moment ago, and parts of the device
+			// may have their images already: another try goes on.
+			return result, cyborg.Errorf(cyborg.ErrBusy, "image %s cannot be loaded again now: %w", image.SHA256, err)
+		case err != nil:
 			return result, err
+		case why != "":
+			missing = append(missing, why)
 		}
 	}
 
@@ -113,31 +119,33 @@ func byReach(x, y journal.Loaded) int {
 // loadAgain loads an image that this agent had loaded before, into what it
 // filled then, which may be other parts than those of the image that is undone.
 // Who uses them is asked also where the ids read back as before: some hardware
-// tells none, and different images may have the same one. The error is of kind
-// ErrNotFound where the image, or the deployable through which it was loaded, is
-// no longer there.
-func (a *Activities) loadAgain(ctx context.Context, t *try, found inventory.Found, loaded journal.Loaded) error {
+// tells none, and different images may have the same one. If the image, or the
+// deployable through which it was loaded, is no longer there, missing says so.
+func (a *Activities) loadAgain(ctx context.Context, t *try, found inventory.Found, loaded journal.Loaded) (missing string, err error) {
 	at := slices.IndexFunc(found.Device.Deployables, func(one cyborg.DeployableReport) bool { return one.Name == loaded.Deployable })
 	if at < 0 {
-		return cyborg.Errorf(cyborg.ErrNotFound, "%s, through which image %s had been loaded, is gone", loaded.Deployable, loaded.SHA256)
+		return fmt.Sprintf("%s, through which image %s had been loaded, is gone", loaded.Deployable, loaded.SHA256), nil
 	}
 	found.Deployable = found.Device.Deployables[at]
 
 	programmer, err := programmerOf(found)
 	if err != nil {
-		return err
+		return "", err
 	}
 
 	image, err := a.Images.Get(ctx, loaded.SHA256)
+	if cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {
+		return err.Error(), nil
+	}
 	if err != nil {
-		return err
+		return "", err
 	}
 
 	if err := a.checkDisturbed(ctx, t, found, loaded.WholeDevice); err != nil {
-		return err
+		return "", err
 	}
 
-	return t.guarded("program", func() error {
+	return "", t.guarded("program", func() error {
 		return programmer.Program(ctx, drivers.ProgramRequest{
 			Target: found.Target, Path: image.Path, Progress: t.heartbeat.setProgress,
 			Image: cyborg.Image{SHA256: loaded.SHA256, ID: loaded.ImageID, WholeDevice: loaded.WholeDevice},

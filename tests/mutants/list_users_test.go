@@ -54,6 +54,11 @@ func ofUsers() []mutant {
 			new:  "\t_ = at\n",
 		},
 		{
+			breaks: "an undo whose device is away is repeated", file: pkg + "/restore.go", pkg: pkg, test: "TestAnUndoIsRepeatedWhereTheDeviceIsAway",
+			old: "return result, cyborg.Errorf(cyborg.ErrBusy, ",
+			new: "return result, cyborg.Errorf(cyborg.ErrNotFound, ",
+		},
+		{
 			breaks: "a program looks whether somebody uses the device", file: pkg + "/program.go", pkg: pkg,
 			test: "TestOtherStepsTakeNothingFromAUser",
 			old:  "return found, a.checkDisturbed(ctx, t, found, in.Image.WholeDevice)",
