@@ -47,8 +47,9 @@ type List struct {
 	log         *slog.Logger
 	revoked     atomic.Pointer[map[string]int64] // nil before the first look
 
-	loading            sync.Mutex // guards the fields below
-	unrestored, unkept bool       // the last try has failed
+	loading    sync.Mutex // guards the fields below
+	unrestored bool       // the last try has failed
+	unkept     int        // how many tries in a row have failed
 }
 
 // New returns a list that is not known yet, and is kept in a file, unless its name
@@ -97,10 +98,12 @@ func (l *List) Load(ctx context.Context, records Records) error {
 
 	if len(beyond(known, kept)) > 0 {
 		err := l.file.Add(known)
-		if err != nil && !l.unkept {
+		// Once, another process may have written at the same moment.
+		if err == nil {
+			l.unkept = 0
+		} else if l.unkept++; l.unkept == 2 {
 			l.log.WarnContext(ctx, "what was revoked cannot be kept in a file; a restore of the records would forget it", slog.String("error", err.Error()))
 		}
-		l.unkept = err != nil
 	}
 	return nil
 }

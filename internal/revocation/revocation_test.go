@@ -23,6 +23,7 @@ import (
 	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/pki"
 	"github.com/cyborg-project/cyborg/internal/revocation"
+	"github.com/cyborg-project/cyborg/internal/transcript"
 )
 
 // certificate makes one.
@@ -245,10 +246,15 @@ func TestLockedFile(t *testing.T) {
 	require.NoError(t, err)
 
 	records := &memory{revoked: map[string]int64{"h1": 1}}
-	l := revocation.New("cyborg", file, slog.New(slog.DiscardHandler))
+	said := &transcript.Text{}
+	l := revocation.New("cyborg", file, slog.New(slog.NewTextHandler(said, nil)))
 	require.NoError(t, l.Load(t.Context(), records))
+	require.NotContains(t, said.String(), "cannot be kept", "another process may have written at this moment")
 	records.revoked["h2"] = 2
-	require.NoError(t, l.Load(t.Context(), records))
+	for range 2 {
+		require.NoError(t, l.Load(t.Context(), records))
+		require.Equal(t, 1, strings.Count(said.String(), "cannot be kept"), said)
+	}
 	require.Error(t, l.Check(certificate(t, "cyborg", identity.Host, "h2", 2)))
 	kept, err := file.Read()
 	require.NoError(t, err)
