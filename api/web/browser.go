@@ -11,7 +11,8 @@ import (
 // GuardBrowsers returns a middleware that keeps foreign web pages from acting
 // through their visitor's browser. It refuses requests that change something
 // and come from a page of another origin. If no credential is needed (open), it
-// also refuses every request that addresses this server by a name that is
+// also refuses those that only ask: the page cannot read the answer, but what it
+// costs to give it. And it refuses every request that addresses this server by a name that is
 // neither one of loopback nor one of more (the names in its certificate, and
 // those that are configured): a page could have made the name up
 // (DNS rebinding), and the browser of a visitor reaches a loopback listener
@@ -31,6 +32,12 @@ func GuardBrowsers(open bool, more ...string) func(http.Handler) http.Handler {
 				return
 			}
 
+			if open && foreign(r) {
+				WriteError(w, r, cyborg.Errorf(cyborg.ErrForbidden, "a web page of another origin may ask nothing here").
+					WithHint("Enter the URL yourself."))
+				return
+			}
+
 			if err := crossOrigin.Check(r); err != nil {
 				WriteError(w, r, cyborg.Errorf(cyborg.ErrForbidden, "a web page of another origin may not do this: %w", err))
 				return
@@ -39,6 +46,16 @@ func GuardBrowsers(open bool, more ...string) func(http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 		})
 	}
+}
+
+// foreign reports whether a browser says that a page of another origin makes the
+// request. Another program says nothing.
+func foreign(r *http.Request) bool {
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "same-origin", "none":
+		return false
+	}
+	return true
 }
 
 // hostName returns the name in a Host header, without its port, in lower case.

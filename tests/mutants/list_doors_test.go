@@ -277,6 +277,27 @@ func ofEnrollment() []mutant {
 			new: "!l.unrestored && looking.Err() == nil",
 		},
 		{
+			breaks: "one moment in which the file cannot be written is not worth a warning", file: revocations, pkg: "internal/revocation",
+			test: "TestLockedFile",
+			old:  "l.unkept == 2 {",
+			new:  "l.unkept == 1 {",
+		},
+		{
+			breaks: "a file that cannot be written is said once", file: revocations, pkg: "internal/revocation", test: "TestLockedFile",
+			old: "l.unkept == 2 {",
+			new: "l.unkept >= 2 {",
+		},
+		{
+			breaks: "no page of another origin asks an open API", file: "api/web/browser.go", pkg: "api", test: "TestCrossSiteRequestsAreRefused",
+			old: "if open && foreign(r) {",
+			new: "if open && foreign(r) && r.Method == http.MethodConnect {",
+		},
+		{
+			breaks: "a page of the same site is another's", file: "api/web/browser.go", pkg: "api", test: "TestCrossSiteRequestsAreRefused",
+			old: "case \"\", \"same-origin\", \"none\":",
+			new: "case \"\", \"same-origin\", \"same-site\", \"none\":",
+		},
+		{
 			breaks: "a damaged file of revocations lets nobody in", file: "internal/revocation/file.go", pkg: "internal/revocation", test: "TestDamagedFile",
 			old: "err = json.Unmarshal(text, &kept)",
 			new: "_ = json.Unmarshal(text, &kept)",
