@@ -387,8 +387,7 @@ func settle(ctx workflow.Context, in ReconcileInput, out *ReconcileResult) {
 			for n, d := range byHost[host] {
 				// The next rounds go on with what this one has no time for: hosts that are slow
 				// must not keep all other work waiting for its next round.
-				full := workflow.GetInfo(ctx).GetCurrentHistorySize() > fullHistory
-				if full || !workflow.Now(ctx).Before(ends) {
+				if roundIsFull(ctx, ends) {
 					out.leave(fmt.Sprintf("host %s: %d attachments are left to the next rounds", host, len(byHost[host])-n))
 					return
 				}
@@ -419,6 +418,12 @@ func settle(ctx workflow.Context, in ReconcileInput, out *ReconcileResult) {
 		next := &out.Found.Next
 		next.Host, next.Deployable, next.Handle = hosts[begun-1], "", ""
 	}
+}
+
+// roundIsFull reports whether a round has no time or no room in its history to ask
+// another host.
+func roundIsFull(ctx workflow.Context, ends time.Time) bool {
+	return workflow.GetInfo(ctx).GetCurrentHistorySize() > fullHistory || !workflow.Now(ctx).Before(ends)
 }
 
 // settleOne settles one disagreement. The result says that its host was asked

@@ -390,7 +390,7 @@ func TestInspectIsBoundedInBytes(t *testing.T) {
 			}
 			require.Len(t, listed, test.listed)
 			require.True(t, listed["h2x"])
-			require.Zero(t, from.Host)
+			require.Empty(t, from.Host)
 		})
 	}
 }
