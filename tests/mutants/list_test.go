@@ -171,8 +171,8 @@ func ofWorkflows() []mutant {
 		},
 		{
 			breaks: "slow hosts do not hold the rounds up", file: "workflows/reconcile.go", pkg: pkg, test: "TestReconcileHasATimeForSlowHosts",
-			old: "if !workflow.Now(ctx).Before(ends) {",
-			new: "if n > 0 && !workflow.Now(ctx).Before(ends) {",
+			old: "if roundIsFull(ctx, ends) {",
+			new: "if n > 0 && roundIsFull(ctx, ends) {",
 		},
 		{
 			breaks: "what was done last is undone first", file: "workflows/undo.go", pkg: pkg, test: "TestUndosRunInReverse",
