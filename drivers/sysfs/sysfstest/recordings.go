@@ -19,7 +19,8 @@ func Recordings(t testing.TB) []string {
 	require.NoError(t, err)
 
 	require.GreaterOrEqual(t, len(list), 8)
-	_, file, _, _ := runtime.Caller(0)
+	_, file, _, ok := runtime.Caller(0)
+	require.True(t, ok)
 	own, err := filepath.Glob(filepath.Join(filepath.Dir(file), "testdata", "*.tar.gz"))
 	require.NoError(t, err)
 	require.NotEmpty(t, own)
