@@ -1060,7 +1060,7 @@ func ofAgents() []mutant {
 		},
 		{
 			breaks: "a host does not learn which operations others have", file: "api/agents/image.go", pkg: "api/agents",
-			test: "TestImageForAnotherHostIsRefused",
+			test: "TestOneTimeURLIsRefused",
 			old:  "kind == cyborg.ErrNotFound || kind == cyborg.ErrForbidden {",
 			new:  "kind == cyborg.ErrForbidden {",
 		},
