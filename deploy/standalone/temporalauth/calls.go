@@ -75,10 +75,14 @@ func (connectionEnds) TagConn(ctx context.Context, info *stats.ConnTagInfo) cont
 	return ctx
 }
 
-// TagRPC, HandleRPC and HandleConn do nothing.
+// TagRPC leaves a call's context as it is.
 func (connectionEnds) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
-func (connectionEnds) HandleRPC(context.Context, stats.RPCStats)                       {}
-func (connectionEnds) HandleConn(context.Context, stats.ConnStats)                     {}
+
+// HandleRPC does nothing.
+func (connectionEnds) HandleRPC(context.Context, stats.RPCStats) {}
+
+// HandleConn does nothing.
+func (connectionEnds) HandleConn(context.Context, stats.ConnStats) {}
 
 // unbounded says who has as many connections and calls as the whole server takes:
 // the parts of Temporal, and Cyborg's servers.
