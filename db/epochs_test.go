@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -313,6 +314,7 @@ func TestAnEpochIsAboveAllThatIsStored(t *testing.T) {
 // them, so that they have read numbers of an epoch of which nobody knows.
 func TestFeedSurvivesAClockThatWasSetBack(t *testing.T) {
 	t.Parallel()
+rounds:
 	for range 3 { // whether the lost epoch or the present one has the greater numbers is chance
 		old := newRecords(t)
 		old.exec(t, "UPDATE feed_epochs SET base = base + 3000000000000000000")
@@ -333,6 +335,14 @@ func TestFeedSurvivesAClockThatWasSetBack(t *testing.T) {
 			cursor := r.maintain(t, "h1", "card1")
 			if i == 0 {
 				first = cursor
+			}
+			// Each epoch begins at one of 1,024 places behind the last event. Two that begin
+			// at the same one cannot be told apart.
+			together := func(one cyborg.Cursor) bool {
+				return max(one.Transaction, first.Transaction)-min(one.Transaction, first.Transaction) < 1<<30
+			}
+			if slices.ContainsFunc(lost, together) {
+				continue rounds
 			}
 			for _, one := range lost {
 				r.requireLost(t, one, at)
