@@ -119,6 +119,45 @@ func TestRestoreBeforeProgramBegan(t *testing.T) {
 	require.Equal(t, "old", h.loaded()["r0"])
 }
 
+// TestRestoreAfterABootBeforeProgramBegan: a boot empties the card while the program
+// step has not begun, so no note says what was there. The records say which images
+// these were, and the journal has loaded them. An undo that finds them in place touches
+// nothing, even where somebody uses them.
+func TestRestoreAfterABootBeforeProgramBegan(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.load(uuid.New(), region, "left")
+	h.load(uuid.New(), other, "right")
+	op := uuid.New()
+	in := h.stage(op, region, "new")
+
+	h.boot = "boot-2" // the card loses its images with it
+	h.start()
+	restore := workflows.RestoreInput{
+		Operation: op, Target: withImage(target(), "left"), Disturbed: []cyborg.Target{withImage(part(other), "right")},
+	}
+	h.must(workflows.RestoreActivity, restore, nil)
+	require.Equal(t, map[string]string{"r0": "left", "r1": "right"}, h.loaded())
+	h.refused(cyborg.ErrCancelled, workflows.ProgramActivity, in)
+
+	lose := func() {
+		h.edit(func(c *fake.Card) { c.Deployables["r0"].BitstreamID, c.Deployables["r0"].SHA256 = "", "" })
+		h.start()
+	}
+	lose()
+	h.use("00fa:01:00.2", "qemu") // a handle of the other region
+	restore.Operation = uuid.New()
+	h.must(workflows.RestoreActivity, restore, nil)
+	require.Equal(t, 1, h.fate.count("program"), "what is in place is left alone")
+	require.Equal(t, map[string]string{"r0": "left", "r1": "right"}, h.loaded())
+
+	lose()
+	restore = workflows.RestoreInput{Operation: uuid.New(), Target: withImage(target(), "by-hand")}
+	err := h.refused(cyborg.ErrHardware, workflows.RestoreActivity, restore)
+	require.Contains(t, err.Message, region+" had by-hand and has no image")
+	require.Empty(t, h.loaded()["r0"], "it loads no other image instead")
+}
+
 // An image that this agent did not load cannot be restored. The undo succeeds
 // only if the image is still loaded.
 func TestRestoreOfAnUnknownImage(t *testing.T) {

@@ -22,7 +22,8 @@ import (
 // step, wherever that step stopped. It also covers a step that never began:
 // marking it as undone keeps a late try of it from beginning. Where nobody
 // knows what was there, or the image is no longer on this host, the error is of
-// kind ErrHardware, unless the hardware reads back as before.
+// kind ErrHardware, unless the hardware reads back as before. An image that the
+// hardware has lost at a boot before the step began comes back as well.
 func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreInput) (workflows.ChangeResult, error) {
 	var result workflows.ChangeResult
 	unlock, err := a.lock(ctx, in.Addressee, in.Target, attemptOf(workflows.RestoreActivity, in.Operation))
@@ -74,6 +75,10 @@ func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreIn
 	found, err := a.find(ctx, in.Target, lookFirst)
 	if err != nil {
 		return result, err
+	}
+
+	if prior.Note == nil {
+		note.Images = a.lostSince(found, note.BitstreamIDs)
 	}
 
 	var missing []string
@@ -151,6 +156,28 @@ func (a *Activities) loadAgain(ctx context.Context, t *try, found inventory.Foun
 			Image: cyborg.Image{SHA256: loaded.SHA256, ID: loaded.ImageID, WholeDevice: loaded.WholeDevice},
 		})
 	})
+}
+
+// lostSince returns the images that the deployables had by these ids, as this agent
+// had loaded them, and that the hardware does not show any more: a boot empties many
+// cards. What reads back as before is left alone, because somebody may be using it.
+func (a *Activities) lostSince(found inventory.Found, ids map[string]string) []journal.Loaded {
+	var lost []journal.Loaded
+	asked := map[journal.RegionKey]bool{}
+
+	for _, one := range found.Device.Deployables {
+		key := regionOf(found.Backend, found.Device, one)
+		if id, told := ids[one.Name]; !told || id == one.BitstreamID || asked[key] {
+			continue
+		}
+		asked[key] = true
+
+		if loaded, known := a.Journal.Loaded(key); known && loaded.BitstreamID == ids[one.Name] {
+			lost = append(lost, loaded)
+		}
+	}
+
+	return lost
 }
 
 // differences describes the deployables that are gone, or that have another

@@ -59,6 +59,21 @@ func ofUsers() []mutant {
 			new: "return result, cyborg.Errorf(cyborg.ErrNotFound, ",
 		},
 		{
+			breaks: "an undo loads again what a boot has emptied", file: pkg + "/restore.go", pkg: pkg, test: "TestRestoreAfterABootBeforeProgramBegan",
+			old: "\tif prior.Note == nil {\n",
+			new: "\tif prior.Note == nil && ctx.Err() != nil {\n",
+		},
+		{
+			breaks: "an undo leaves alone what is in place", file: pkg + "/restore.go", pkg: pkg, test: "TestRestoreAfterABootBeforeProgramBegan",
+			old: "!told || id == one.BitstreamID || asked[key]",
+			new: "!told || id == \"?\" || asked[key]",
+		},
+		{
+			breaks: "an undo loads only what the records name", file: pkg + "/restore.go", pkg: pkg, test: "TestRestoreAfterABootBeforeProgramBegan",
+			old: "known && loaded.BitstreamID == ids[one.Name]",
+			new: "known",
+		},
+		{
 			breaks: "a program looks whether somebody uses the device", file: pkg + "/program.go", pkg: pkg,
 			test: "TestOtherStepsTakeNothingFromAUser",
 			old:  "return found, a.checkDisturbed(ctx, t, found, in.Image.WholeDevice)",
