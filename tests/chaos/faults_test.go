@@ -284,12 +284,18 @@ func (s *injector) restart(f fault) (func() error, error) {
 }
 
 // stoppedInOrder returns an error where a process was told to stop and did not end
-// as it should.
+// as it should. A Temporal that gives up because PostgreSQL has failed over, as it
+// should, may do so in that very moment.
 func stoppedInOrder(node *harness.Node, code int, err error) error {
-	if err == nil && code > 0 && node.Kind != harness.NodePostgres {
-		err = fmt.Errorf("%s was stopped in order and ended with exit code %d:\n%s", node.Name, code, node.Said(1000))
+	if err != nil || code <= 0 || node.Kind == harness.NodePostgres {
+		return err
 	}
-	return err
+
+	said := node.Said(1000)
+	if node.Kind == harness.NodeTemporal && strings.Contains(said, "Temporal gave up: PostgreSQL has failed over") {
+		return nil
+	}
+	return fmt.Errorf("%s was stopped in order and ended with exit code %d:\n%s", node.Name, code, said)
 }
 
 // strikeRun terminates or resets the run of a piece of work, as somebody can in
