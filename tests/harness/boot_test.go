@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -233,6 +234,39 @@ func TestHealedDiskStaysHealed(t *testing.T) {
 	_, err := c.LosePower("rack")
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "more"), make([]byte, 1<<20), 0o600))
+}
+
+// TestLosePowerBesideACopyOfTheMounts takes the power while a process in a mount
+// namespace of its own still has the disk mounted, as one of another user of this
+// machine may. The disk works again, and has what was synced.
+func TestLosePowerBesideACopyOfTheMounts(t *testing.T) {
+	t.Parallel()
+	c := diskless(t)
+	dir := c.disk(t, "rack", filepath.Join(c.dir, "disk"), 16<<20)
+	needtest.That(t, c.LosesPower(), "this user may not mount a disk that loses its power")
+
+	file := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(file, []byte("synced"), 0o600))
+	require.NoError(t, c.Disks[0].sync())
+
+	other := exec.CommandContext(t.Context(), "unshare", "--mount", "sh", "-c", `echo; exec sleep infinity`)
+	output, err := other.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, other.Start())
+	defer func() {
+		require.NoError(t, other.Process.Kill())
+		require.Error(t, other.Wait(), "it was killed")
+	}()
+	_, err = output.Read(make([]byte, 1)) // its mounts are copied by now
+	require.NoError(t, err)
+
+	_, err = c.LosePower("rack")
+	require.NoError(t, err)
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.Equal(t, "synced", string(text))
+	require.NoError(t, os.WriteFile(file, []byte("more"), 0o600))
+	require.NoError(t, c.Disks[0].sync())
 }
 
 // TestFamilyOfNobody asks for the children of a node that does not run. The first
