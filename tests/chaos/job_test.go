@@ -68,6 +68,12 @@ func (d *driver) prepare(ctx context.Context, w work) (*job, error) {
 		}
 	}
 
+	if w.kind == cyborg.OperationAttach || w.kind == cyborg.OperationDetach {
+		if accelerator, err = d.releaseWithImage(ctx, accelerator); err != nil {
+			return nil, err
+		}
+	}
+
 	id, holder := accelerator.UUID, holderOf(j.host, w.holder)
 	holds := slices.Contains(accelerator.Holders, holder)
 	j.request = request{kind: w.kind, accelerator: id, api: w.api, async: w.async}
@@ -137,6 +143,20 @@ func (d *driver) prepare(ctx context.Context, w work) (*job, error) {
 	}
 
 	return j, nil
+}
+
+// releaseWithImage deletes the requests of an accelerator that has an image, or had one. Beside another
+// holder, no rescue could load that image again after a boot: an operator has to detach
+// the other one first, see the runbook of lost images.
+func (d *driver) releaseWithImage(ctx context.Context, a apiclient.Accelerator) (apiclient.Accelerator, error) {
+	if a.BitstreamID == "" && a.LostImage == nil {
+		return a, nil
+	}
+	if _, err := d.release(ctx, a.UUID); err != nil {
+		return a, err
+	}
+	now, _, err := d.c.API.Accelerator(ctx, a.UUID)
+	return now, err
 }
 
 // noneFree reports whether no handle is free. One holder may have several.
