@@ -39,6 +39,18 @@ func ofDoors() []mutant {
 
 	return []mutant{
 		{
+			breaks: "the host of a server's own process is not revoked", file: "db/internal/inventory/identities.go", pkg: "db",
+			test: "TestRevokeHostInAServersProcess",
+			old:  "case err == nil && agentapi.IsInProcess(instance):",
+			new:  "case err != nil && agentapi.IsInProcess(instance):",
+		},
+		{
+			breaks: "no agent outside is recorded as one in the server's process", file: "api/agents/reports.go", pkg: "api/agents",
+			test: "TestNobodyElseIsInTheServersProcess",
+			old:  "agentapi.IsInProcess(report.Instance) && !inProcess(r)",
+			new:  "agentapi.IsInProcess(report.Instance) && inProcess(r) && !inProcess(r)",
+		},
+		{
 			breaks: "an agent speaks only for the host of its certificate", file: "api/agents/identity.go", pkg: "api/agents", test: "TestCertificates",
 			old: "who.Role != identity.Host || who.Name != host",
 			new: "who.Role != identity.Host",

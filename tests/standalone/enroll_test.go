@@ -351,6 +351,9 @@ func TestRevokedHost(t *testing.T) {
 	_, text, code = s.CLI(t, "host", "revoke", "nobody", "--yes")
 	require.NotZero(t, code)
 	require.Contains(t, text, "no host")
+	_, text, code = s.CLI(t, "host", "revoke", "fake", "--yes")
+	require.NotZero(t, code)
+	require.Contains(t, text, "server's own process")
 
 	made := invite(t, s, "guest")
 	said, err = g.enroll(t, made)
