@@ -90,4 +90,15 @@ func TestRevokeHostInAServersProcess(t *testing.T) {
 
 	h.fall(t)
 	require.NoError(t, revoke())
+	shows := func(revoked bool) {
+		t.Helper()
+		host, err := r.Host(t.Context(), "h1")
+		require.NoError(t, err)
+		require.Equal(t, revoked, !host.Revoked.IsZero())
+	}
+	shows(true)
+	h.report(t)
+	shows(true)
+	r.exec(t, "UPDATE hosts SET instance = $1", agentapi.InProcessInstance("agent"))
+	shows(false)
 }

@@ -45,6 +45,11 @@ func ofDoors() []mutant {
 			new:  "case err != nil && agentapi.IsInProcess(instance):",
 		},
 		{
+			breaks: "a host that was enrolled again is not shown as revoked", file: "db/internal/inventory/hosts.go", pkg: "api", test: "TestRevokeHost",
+			old: "AND revoked_through = enrollment)",
+			new: "AND revoked_through >= 0)",
+		},
+		{
 			breaks: "no agent outside is recorded as one in the server's process", file: "api/agents/reports.go", pkg: "api/agents",
 			test: "TestNobodyElseIsInTheServersProcess",
 			old:  "agentapi.IsInProcess(report.Instance) && !inProcess(r)",
