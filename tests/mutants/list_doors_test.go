@@ -50,6 +50,22 @@ func ofDoors() []mutant {
 			new: "AND revoked_through >= 0)",
 		},
 		{
+			breaks: "a server that asks what is always refused keeps its connection", file: guard + "calls.go", pkg: pkg, test: "TestProbesAreNoAlarm",
+			old: "ok && !unbounded(who) {",
+			new: "ok {",
+		},
+		{
+			breaks: "whoever has a bound loses the connection after many refused calls", file: guard + "calls.go", pkg: pkg,
+			test: "TestRefusedCallsEndWithTheirConnection",
+			old:  "ok && !unbounded(who) {",
+			new:  "ok && unbounded(who) {",
+		},
+		{
+			breaks: "what the doctors ask is no warning", file: guard + "authorize.go", pkg: pkg, test: "TestProbesAreNoAlarm",
+			old: "method == probe && who.err == nil {",
+			new: "method == probe && who.err != nil {",
+		},
+		{
 			breaks: "no agent outside is recorded as one in the server's process", file: "api/agents/reports.go", pkg: "api/agents",
 			test: "TestNobodyElseIsInTheServersProcess",
 			old:  "agentapi.IsInProcess(report.Instance) && !inProcess(r)",
