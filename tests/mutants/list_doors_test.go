@@ -66,6 +66,11 @@ func ofDoors() []mutant {
 			new: "method == probe && who.err != nil {",
 		},
 		{
+			breaks: "services that show each other nothing close no connection", file: guard + "connections.go", pkg: pkg, test: "TestInsideServicesWithoutTLS",
+			old: "err != nil || secured == nil {",
+			new: "err != nil && secured == nil {",
+		},
+		{
 			breaks: "no agent outside is recorded as one in the server's process", file: "api/agents/reports.go", pkg: "api/agents",
 			test: "TestNobodyElseIsInTheServersProcess",
 			old:  "agentapi.IsInProcess(report.Instance) && !inProcess(r)",
