@@ -71,6 +71,12 @@ func ofDoors() []mutant {
 			new: "err != nil && secured == nil {",
 		},
 		{
+			breaks: "a kernel that says nothing of TCP has its tables read", file: "internal/peeruser/peeruser.go", pkg: "internal/peeruser",
+			test: "TestOfWithoutAnswers",
+			old:  "known != nil {",
+			new:  "known == nil {",
+		},
+		{
 			breaks: "no agent outside is recorded as one in the server's process", file: "api/agents/reports.go", pkg: "api/agents",
 			test: "TestNobodyElseIsInTheServersProcess",
 			old:  "agentapi.IsInProcess(report.Instance) && !inProcess(r)",
