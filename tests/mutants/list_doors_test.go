@@ -115,8 +115,8 @@ func ofDoors() []mutant {
 		},
 		{
 			breaks: "the user is that of the other end", file: "internal/peeruser/peeruser.go", pkg: "internal/peeruser", test: "TestOfAnotherUser",
-			old: "found, err := ask(plain(there), plain(here))",
-			new: "found, err := ask(plain(here), plain(there))",
+			old: "found, err := ask(there, here)",
+			new: "found, err := ask(here, there)",
 		},
 		{
 			breaks: "only a host's certificate speaks for a host", file: "api/agents/identity.go", pkg: "api/agents", test: "TestCertificates",
