@@ -65,6 +65,9 @@ type Host struct {
 	RegisteredAt time.Time `json:"registered_at"`
 	LastSeen     time.Time `json:"last_seen,omitzero"` // zero where its agent was never heard, as after an adoption
 	Silent       bool      `json:"silent"`             // no heartbeat for longer than the configured limit
+	// Revoked is when the certificates of the host were revoked, by the database's
+	// clock; zero where one counts, or would count once it is enrolled.
+	Revoked time.Time `json:"revoked,omitzero"`
 	// ClockOffset is how many seconds the host's clock was ahead of the database's
 	// at the last heartbeat; negative where it was behind, nil where no heartbeat
 	// had a time. The clock seems behind by the time that the heartbeat took to

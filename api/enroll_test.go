@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"encoding/json"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -80,6 +81,19 @@ func TestRevokeHost(t *testing.T) {
 	require.Empty(t, revoked())
 	ada.do("POST", "/v1/hosts/h1/revoke", map[string]any{"reason": "stolen"}).expect(http.StatusNoContent)
 	require.Contains(t, revoked(), "h1")
+	since := func() (when string) {
+		t.Helper()
+		var host map[string]any
+		require.NoError(t, json.Unmarshal(ada.do("GET", "/v1/hosts/h1", nil).expect(http.StatusOK).body, &host))
+		var list struct{ Host []map[string]any }
+		require.NoError(t, json.Unmarshal(ada.do("GET", "/v1/hosts", nil).expect(http.StatusOK).body, &list))
+		require.Equal(t, host["revoked"], list.Host[0]["revoked"])
+		when, _ = host["revoked"].(string)
+		return when
+	}
+	when, err := time.Parse(time.RFC3339, since())
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now(), when, time.Hour)
 	require.Eventually(t, func() bool { // older transactions of others may hold the feed back for a moment
 		return strings.Contains(string(ada.do("GET", "/v1/hosts/h1/history", nil).expect(http.StatusOK).body), "stolen")
 	}, waitLimit, poll)
@@ -92,13 +106,15 @@ func TestRevokeHost(t *testing.T) {
 	}
 	invite("first")
 	ada.do("POST", "/v1/hosts/h1/revoke", nil).expect(http.StatusNoContent)
-	_, err := h.store.EnrollHost(t.Context(), "h1", "first")
+	_, err = h.store.EnrollHost(t.Context(), "h1", "first")
 	require.Equal(t, cyborg.ErrUnauthenticated, cyborg.ErrorKindOf(err))
 	invite("second")
+	require.NotEmpty(t, since(), "an invitation lets nobody in yet")
 	number, err := h.store.EnrollHost(t.Context(), "h1", "second")
 	require.NoError(t, err)
 	require.NoError(t, h.store.CheckHostIdentity(t.Context(), "h1", number))
 	require.Less(t, revoked()["h1"], number)
+	require.Empty(t, since())
 
 	ada.do("POST", "/v1/hosts/h1/revoke", nil).expect(http.StatusNoContent)
 	require.GreaterOrEqual(t, revoked()["h1"], number)

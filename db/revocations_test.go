@@ -10,6 +10,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
 )
 
@@ -70,4 +71,34 @@ func TestRevocations(t *testing.T) {
 	requireKind(t, cyborg.ErrUnavailable, err)
 	_, err = db.OpenRevocations(t.Context(), "postgres://%zz")
 	requireKind(t, cyborg.ErrInvalid, err)
+}
+
+// TestRevokeHostInAServersProcess: an agent in the process of a server shows no
+// certificate, so to revoke its host would shut nobody out, and is refused. Once it is
+// silent, whoever has a certificate of that host can be shut out.
+func TestRevokeHostInAServersProcess(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	r.exec(t, "UPDATE hosts SET instance = $1", agentapi.InProcessInstance("agent"))
+	revoke := func() error { return r.RevokeHost(t.Context(), "h1", "stolen", cyborg.Actor{Name: "ada"}) }
+
+	requireKind(t, cyborg.ErrChanged, revoke(), "server's own process")
+	revoked, err := r.RevokedHosts(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, revoked)
+
+	h.fall(t)
+	require.NoError(t, revoke())
+	shows := func(revoked bool) {
+		t.Helper()
+		host, err := r.Host(t.Context(), "h1")
+		require.NoError(t, err)
+		require.Equal(t, revoked, !host.Revoked.IsZero())
+	}
+	shows(true)
+	h.report(t)
+	shows(true)
+	r.exec(t, "UPDATE hosts SET instance = $1", agentapi.InProcessInstance("agent"))
+	shows(false)
 }

@@ -540,6 +540,22 @@ func (h *harness) own() *harness {
 	return h.plain()
 }
 
+// TestNobodyElseIsInTheServersProcess: the host of an agent in the server's process
+// cannot be revoked, so no agent outside may be recorded as such a one.
+func TestNobodyElseIsInTheServersProcess(t *testing.T) {
+	t.Parallel()
+	told := report("h1", 1)
+	told.Instance = agentapi.InProcessInstance("agent")
+
+	outside := setup(t, agents.Config{}).plain()
+	response, body := outside.post(agents.ReportsPath, told)
+	outside.refused(cyborg.ErrForbidden, response, body)
+
+	inside := setup(t, agents.Config{}).own()
+	response, body = inside.post(agents.ReportsPath, told)
+	accepted[agentapi.ReportReply](inside, response, body)
+}
+
 // halfSentOf is halfSent by an agent of this process, whose body is being read
 // when it returns.
 func (h *harness) halfSentOf(host string) (net.Conn, *bufio.Reader) {

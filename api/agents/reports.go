@@ -84,6 +84,11 @@ func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference boo
 		return err
 	}
 
+	// A host whose agent is recorded as one of a server's own process is not revoked.
+	if agentapi.IsInProcess(report.Instance) && !inProcess(r) {
+		return cyborg.Errorf(cyborg.ErrForbidden, "the agent of host %q says that it is in the server's process, and is not", report.Host)
+	}
+
 	// The place is taken only now, when all of the report is there and its host is
 	// known: a report that is sent by halves keeps no place from the others.
 	release, err := e.reports.acquire(r.Context(), w, report.Host)

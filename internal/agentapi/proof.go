@@ -25,6 +25,10 @@ func ProvenInstance(proof string) string { return instance(proof, provenLength) 
 // that is identified by this text.
 func InProcessInstance(text string) string { return instance(text, inProcessLength) }
 
+// IsInProcess says that the agent with this instance is in the process of a server,
+// where no certificate says for which host it speaks.
+func IsInProcess(instance string) bool { return len(instance) == inProcessLength }
+
 // FirstInstance returns the instance that an agent of release 0.1 has which is
 // identified by this text.
 func FirstInstance(text string) string { return instance(text, firstLength) }

@@ -1,6 +1,7 @@
 package agentcmd
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -8,7 +9,9 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -216,7 +219,7 @@ func examineEndpoints(ctx context.Context, f *doctor.Findings, c *config.Config)
 		return
 	}
 
-	answered, failures, servers := false, map[string]error{}, serverClient{trust: trust.Config()}
+	answered, failures, servers := false, map[string]error{}, serverClient{trust: trust.Config(), files: c.Agent.TLS.Files()}
 	for _, endpoint := range c.Agent.Endpoints {
 		at := strings.TrimSuffix(endpoint, "/")
 		asked := time.Now()
@@ -238,7 +241,7 @@ func examineEndpoints(ctx context.Context, f *doctor.Findings, c *config.Config)
 
 	for at, err := range failures {
 		if answered {
-			f.Warn("server "+at, err.Error(), "Start it, or take it out of agent.endpoints; others answer.")
+			f.Warn("server "+at, err.Error(), cmp.Or(cyborg.AsError(err).Hint, "Start it, or take it out of agent.endpoints; others answer."))
 		} else {
 			f.Error("server "+at, err, "Start the server, or correct agent.endpoints and agent.tls.")
 		}
@@ -278,15 +281,18 @@ func examineName(ctx context.Context, f *doctor.Findings, c *config.Config, endp
 }
 
 // serverClient sends requests to the servers' endpoints.
-type serverClient struct{ trust *tls.Config }
+type serverClient struct {
+	trust *tls.Config
+	files pki.Files // of the agent
+}
 
 // get requests a URL within endpointLimit and calls read with the answer. It
 // uses no connection twice, so that each check connects anew.
-func (a serverClient) get(ctx context.Context, url string, headers http.Header, read func(*http.Response) error) error {
+func (a serverClient) get(ctx context.Context, from string, headers http.Header, read func(*http.Response) error) error {
 	ctx, cancel := context.WithTimeout(ctx, endpointLimit)
 	defer cancel()
 
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, from, http.NoBody)
 	if err != nil {
 		return err
 	}
@@ -297,10 +303,55 @@ func (a serverClient) get(ctx context.Context, url string, headers http.Header, 
 
 	response, err := transport.RoundTrip(request)
 	if err != nil {
-		return cyborg.Errorf(cyborg.ErrUnavailable, "does not answer: %w", err)
+		return a.notReached(ctx, request.URL, err)
 	}
 	defer response.Body.Close()
 	return read(response)
+}
+
+// notReached says why a server does not answer. One that refuses a certificate tells
+// it by an alert only, which says no more than that.
+func (a serverClient) notReached(ctx context.Context, to *url.URL, err error) error {
+	alert := a.alert(ctx, to)
+	switch {
+	case alert == nil || !strings.Contains(alert.Error(), "certificate"):
+		return cyborg.Errorf(cyborg.ErrUnavailable, "does not answer: %w", err)
+	case a.files.Cert == "":
+		return cyborg.Errorf(cyborg.ErrUnauthenticated, "asks for a certificate, and this agent has none (%w)", alert).
+			WithHint("Enroll the host (cyborg host enroll HOST), or set agent.tls.")
+	}
+	return cyborg.Errorf(cyborg.ErrForbidden, "refuses the certificate of this agent (%w): it was revoked, has expired, or is of another authority", alert).
+		WithHint("`cyborg host show HOST` says whether the host was revoked. If that was a mistake, stop the agent, enroll the host again (cyborg host enroll HOST), and start the agent.")
+}
+
+// alert connects as get does, within the time that is left of that, and returns the alert with which the server ends the
+// connection; nil for none. A server says what it thinks of a certificate only after
+// the handshake, and who has written a request by then may learn only that the
+// connection is closed. By way of a proxy nothing is asked.
+func (a serverClient) alert(ctx context.Context, to *url.URL) error {
+	if proxy, err := http.ProxyFromEnvironment(&http.Request{URL: to}); err != nil || proxy != nil || to.Scheme != "https" {
+		return nil
+	}
+	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(to.Hostname(), cmp.Or(to.Port(), "443")))
+	if err != nil {
+		return nil
+	}
+	defer raw.Close() //nolint:errcheck // nothing was written to it that anybody waits for
+
+	config := a.trust.Clone()
+	config.ServerName, config.NextProtos = to.Hostname(), []string{"h2"} // whose server speaks first
+	connection := tls.Client(raw, config)
+	if err = connection.HandshakeContext(ctx); err == nil {
+		deadline, _ := ctx.Deadline()
+		if err = connection.SetReadDeadline(deadline); err == nil {
+			_, err = connection.Read(make([]byte, 1))
+		}
+	}
+
+	if told, ok := errors.AsType[*net.OpError](err); ok && told.Op == "remote error" { // as crypto/tls names an alert of the other end
+		return told.Err
+	}
+	return nil
 }
 
 // health returns the time on the server's clock. HTTP sends whole seconds, so

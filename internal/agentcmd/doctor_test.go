@@ -1,7 +1,12 @@
 package agentcmd
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -15,6 +20,8 @@ import (
 	"github.com/cyborg-project/cyborg/activities/agent/novaconf"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 	"github.com/cyborg-project/cyborg/internal/doctor"
+	"github.com/cyborg-project/cyborg/internal/identity"
+	"github.com/cyborg-project/cyborg/internal/pki"
 )
 
 // TestDoctorExaminesEachCertificateOnce: also where the agent and Temporal have the
@@ -40,6 +47,53 @@ func TestDoctorExaminesEachCertificateOnce(t *testing.T) {
 	require.Contains(t, foreign, "-> Give it a certificate of its own. ")
 	require.Contains(t, foreign, "warning  certificate for Temporal: ")
 	require.NotContains(t, foreign, "is good")
+}
+
+// TestDoctorNamesARefusedCertificate: a server that refuses the agent's certificate
+// is there, and to start it would not help.
+func TestDoctorNamesARefusedCertificate(t *testing.T) {
+	t.Parallel()
+	authority, err := pki.Make(filepath.Join(t.TempDir(), "ca"))
+	require.NoError(t, err)
+	issue := func(role identity.Role, name string) string {
+		certificate, key, err := authority.IssuePair(pki.Leaf{
+			Identity: identity.Identity{TrustDomain: "cyborg", Role: role, Name: name}, IPs: []net.IP{net.IPv4(127, 0, 0, 1)},
+		})
+		require.NoError(t, err)
+		file := filepath.Join(t.TempDir(), name+".pem")
+		require.NoError(t, os.WriteFile(file, append(certificate, key...), 0o600))
+		return file
+	}
+
+	own := issue(identity.Server, "s1")
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	server.TLS, err = pki.Server(pki.ServerOptions{
+		Files: pki.Files{Cert: own, Key: own, CA: authority.CertificateFile()}, ClientAuth: tls.RequireAndVerifyClientCert,
+		Refuse: func(*x509.Certificate) error { return errors.New("it was revoked") },
+	})
+	require.NoError(t, err)
+	server.StartTLS()
+	t.Cleanup(server.Close)
+
+	examine := func(cert, key string) string {
+		files := "{cert: " + cert + ", key: " + key + ", ca: " + authority.CertificateFile() + "}"
+		_, out, _ := command(t, "agent: {host: h1, endpoints: [\""+server.URL+"\"], tls: "+files+"}\ntemporal: {address: \"127.0.0.1:1\"}", "doctor", "--state-dir", t.TempDir())
+		return out
+	}
+	revoked := issue(identity.Host, "h1")
+	_, foreign, _ := strings.Cut(issueFor(t, "h1"), "cert: ")
+	foreign, _, _ = strings.Cut(foreign, ",")
+	for _, cert := range []string{revoked, foreign} {
+		said := examine(cert, cert)
+		require.Contains(t, said, "failed   server "+server.URL+": refuses the certificate of this agent (tls: ")
+		require.Contains(t, said, "it was revoked, has expired, or is of another authority")
+		require.NotContains(t, said, "Start the server")
+	}
+
+	said := examine(`""`, `""`)
+	require.Contains(t, said, "asks for a certificate, and this agent has none")
+	require.NotContains(t, said, "Start the server")
 }
 
 // TestDoctorWarnsWhereGrantsAreOff: the agent's doctor asks a server whether its

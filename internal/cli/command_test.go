@@ -320,7 +320,20 @@ func TestHostsAndServices(t *testing.T) {
 	}
 
 	golden(t, "hosts.table", all.String())
-	require.Equal(t, "h1 true\n", api.cyborg("host", "list", "-f", "value", "-c", "name", "-c", "silent").out)
+
+	// A host that is revoked is told from one that is silent for another reason.
+	host.Revoked = noon
+	live := cyborg.Host{Name: "h2", LastSeen: noon, Revoked: noon, Backends: []cyborg.Backend{}}
+	api.answers("GET /v1/hosts", http.StatusOK, map[string]any{"host": []cyborg.Host{host, live}})
+	api.answers("GET /v1/hosts/h1", http.StatusOK, host)
+	shown := api.cyborg("host", "list", "--long", "-c", "name", "-c", "silent", "-c", "revoked").out
+	require.Contains(t, shown, "| h1   | revoked        | 2026-01-31T12:00:00Z |")
+	require.Contains(t, shown, "| h2   | revoked, alive | 2026-01-31T12:00:00Z |")
+	require.Contains(t, api.cyborg("host", "show", "h1").out, "| revoked       | 2026-01-31T12:00:00Z")
+	api.handles("POST /v1/hosts/h1/revoke", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	require.Equal(t, result{0, "", "Host h1 is revoked: within 5 seconds, what certificates it has count nowhere any more.\n"}, api.cyborg("host", "revoke", "h1", "--yes"))
+	require.Equal(t, result{}, api.cyborg("host", "revoke", "h1", "--yes", "--quiet"))
+	require.Equal(t, "h1 true\nh2 false\n", api.cyborg("host", "list", "-f", "value", "-c", "name", "-c", "silent").out)
 }
 
 // TestUsageNamesMissingHosts: a host that did not answer is named on stderr, so

@@ -249,7 +249,7 @@ func examineServices(ctx context.Context, f *doctor.Findings, client *apiclient.
 	examineReleases(f, "servers", release, releases)
 }
 
-// examineHosts reports silent hosts, duplicate agents, skewed clocks and
+// examineHosts reports silent and revoked hosts, duplicate agents, skewed clocks and
 // different releases.
 func examineHosts(ctx context.Context, f *doctor.Findings, client *apiclient.Client, release string) {
 	hosts, ok := ask(ctx, f, "hosts", "", func(ctx context.Context) ([]cyborg.Host, error) {
@@ -259,13 +259,26 @@ func examineHosts(ctx context.Context, f *doctor.Findings, client *apiclient.Cli
 		return
 	}
 
-	silent, skewed, releases, duplicates := []string{}, []string{}, map[string][]string{}, []string{}
+	silent, revoked, skewed, duplicates := []string{}, []string{}, []string{}, []string{}
+	heard, releases := 0, map[string][]string{}
 	for _, host := range hosts {
 		for _, duplicate := range host.DuplicateAgents {
 			duplicates = append(duplicates, fmt.Sprintf("%s (one at %s, while its own is at %s)", host.Name, duplicate.Address, host.Address))
 		}
 
-		if host.Silent {
+		isRevoked := !host.Revoked.IsZero()
+		if isRevoked {
+			since := "since " + timeText(host.Revoked)
+			if !host.Silent {
+				since += ", and is heard"
+			}
+			revoked = append(revoked, fmt.Sprintf("%s (%s)", host.Name, since))
+		}
+
+		switch {
+		case host.Silent && isRevoked:
+			continue // as it should be
+		case host.Silent:
 			since := "never heard"
 			if !host.LastSeen.IsZero() {
 				since = "since " + timeText(host.LastSeen)
@@ -274,6 +287,7 @@ func examineHosts(ctx context.Context, f *doctor.Findings, client *apiclient.Cli
 			continue
 		}
 
+		heard++
 		releases[host.AgentVersion] = append(releases[host.AgentVersion], host.Name)
 		if by := clockOffset(host); by.Abs() > clockBound {
 			skewed = append(skewed, fmt.Sprintf("%s (%s)", host.Name, offsetText(by)))
@@ -285,6 +299,11 @@ func examineHosts(ctx context.Context, f *doctor.Findings, client *apiclient.Cli
 			"Give that machine a name of its own (agent.host), or stop its agent.")
 	}
 
+	if len(revoked) > 0 {
+		f.Warn("revoked hosts", fmt.Sprintf("%d of %d: %s", len(revoked), len(hosts), english.Some(revoked)),
+			"If it was a mistake, stop its agent, enroll it again with `cyborg host enroll`, and start the agent. If the host is gone for good, free what it holds, and `cyborg host forget` it.")
+	}
+
 	switch {
 	case len(hosts) == 0:
 		f.Warn("hosts", "none has ever reported", "Start cyborg-agent on each, with --endpoints naming this system's servers.")
@@ -293,10 +312,10 @@ func examineHosts(ctx context.Context, f *doctor.Findings, client *apiclient.Cli
 		f.Fail("hosts", fmt.Sprintf("%d of %d silent: %s", len(silent), len(hosts), english.Some(silent)),
 			"Run `cyborg-agent doctor` there, and start its agent.")
 	default:
-		f.OKf("hosts", "none of %d is silent", len(hosts))
+		f.OKf("hosts", "none of %d is silent that should be heard", len(hosts))
 	}
 
-	if len(hosts) > len(silent) {
+	if heard > 0 {
 		examineSteps(ctx, f, client, hosts)
 	}
 

@@ -253,7 +253,10 @@ func TestDoctorFindings(t *testing.T) {
 			f.answers("GET /v1/hosts", http.StatusOK, map[string]any{"host": []cyborg.Host{{Name: "h1", Silent: true, RegisteredAt: noon, Backends: []cyborg.Backend{}}}})
 		}, "hosts", doctor.Failed, "1 of 1 silent: h1 (never heard)"},
 		"a silent host": {func(f *fakeAPI) { f.hosts(cyborg.Host{Name: "h1"}, cyborg.Host{Name: "h2", Silent: true}) }, "hosts", doctor.Failed, "1 of 2 silent: h2 (since 2026-01-31T12:00:00Z)"},
-		"an old agent":  {func(f *fakeAPI) { f.hosts(cyborg.Host{Name: "h1", AgentVersion: "0.0.1"}) }, "release of agents", doctor.Warning, "h1 has 0.0.1, not " + cyborg.Version},
+		"a revoked host": {func(f *fakeAPI) {
+			f.hosts(cyborg.Host{Name: "h1"}, cyborg.Host{Name: "h2", Silent: true, Revoked: noon}, cyborg.Host{Name: "h3", Revoked: noon})
+		}, "revoked hosts", doctor.Warning, "2 of 3: h2 (since 2026-01-31T12:00:00Z) and h3 (since 2026-01-31T12:00:00Z, and is heard)"},
+		"an old agent": {func(f *fakeAPI) { f.hosts(cyborg.Host{Name: "h1", AgentVersion: "0.0.1"}) }, "release of agents", doctor.Warning, "h1 has 0.0.1, not " + cyborg.Version},
 		"a clock that is behind": {func(f *fakeAPI) {
 			f.hosts(cyborg.Host{Name: "h1", AgentVersion: cyborg.Version, ClockOffset: new(-3600.5)}, cyborg.Host{Name: "h2", AgentVersion: cyborg.Version, ClockOffset: new(-9.9)})
 		}, "clocks of agents", doctor.Warning, "differ from the database's by more than 10s on h1 (1h"},

@@ -78,12 +78,15 @@ func hosts() thing[cyborg.Host] {
 	return thing[cyborg.Host]{
 		read: func(ctx context.Context, c call) (cyborg.Host, error) { return c.client.Host(ctx, c.args[0]) },
 		feed: ofHost,
-		lead: []string{nameKey, "silent", "last_seen", "devices"},
+		lead: []string{nameKey, "silent", "last_seen", revokedKey, "devices"},
 		texts: func(host cyborg.Host) map[string]string {
 			return map[string]string{"backends": backendsText(host.Backends), "rivals": duplicateAgentsText(host.DuplicateAgents)}
 		},
 	}
 }
+
+// revokedKey is the key of when a host was revoked.
+const revokedKey = "revoked"
 
 // ofHost is the feed of what belongs to the host that the first argument names.
 func ofHost(_ context.Context, c call) (apiclient.EventFilter, error) {
@@ -97,6 +100,7 @@ func hostColumns() []column[cyborg.Host] {
 		{title: nameTitle, key: nameKey, id: true, value: func(x h) any { return x.Name }},
 		{title: "State", key: "silent", value: func(x h) any { return x.Silent }, text: hostState},
 		{title: "Last Seen", key: "last_seen", value: func(x h) any { return x.LastSeen }},
+		{title: "Revoked", key: revokedKey, value: func(x h) any { return x.Revoked }, long: true},
 		{title: "Devices", key: "devices", value: func(x h) any { return x.Devices }},
 		{title: "Agent Version", key: "agent_version", value: func(x h) any { return x.AgentVersion }},
 		{title: "Backends", key: "backends", value: func(x h) any { return x.Backends }, text: func(x h) string { return backendsText(x.Backends) }},
@@ -110,6 +114,10 @@ func hostColumns() []column[cyborg.Host] {
 // hostState is the state of a host's agents.
 func hostState(host cyborg.Host) string {
 	switch {
+	case !host.Revoked.IsZero() && host.Silent:
+		return "revoked"
+	case !host.Revoked.IsZero():
+		return "revoked, alive"
 	case host.Silent:
 		return "silent"
 	case len(host.DuplicateAgents) > 0:
@@ -217,7 +225,14 @@ func (s *shell) hostRevoke(cmd *cobra.Command) {
 		if err := s.agree(ctx, agreed, []string{loss}); err != nil {
 			return err
 		}
-		return c.client.RevokeHost(ctx, c.args[0], *reason)
+		if err := c.client.RevokeHost(ctx, c.args[0], *reason); err != nil {
+			return err
+		}
+
+		if !s.quiet {
+			s.sayf("Host %s is revoked: within 5 seconds, what certificates it has count nowhere any more.", c.args[0])
+		}
+		return nil
 	})
 }
 

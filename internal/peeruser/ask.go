@@ -8,7 +8,8 @@ import (
 	"syscall"
 )
 
-// errNoAnswers says that this kernel answers no questions about connections.
+// errNoAnswers says that this kernel answers no questions about connections. Where only
+// what answers those about TCP is missing, it says ENOENT instead; see look.
 var errNoAnswers = errors.New("the kernel answers no questions about connections")
 
 // Numbers of sock_diag(7).

@@ -6,6 +6,7 @@ package peeruser
 import (
 	"errors"
 	"net/netip"
+	"syscall"
 
 	"github.com/cyborg-project/cyborg"
 )
@@ -35,12 +36,7 @@ func Of(local, peer string) (uint32, error) {
 		return 0, unknown(peer, err)
 	}
 
-	// To find one connection in the tables takes longer the more there are, so they
-	// are for kernels that answer no questions.
-	found, err := ask(plain(there), plain(here))
-	if errors.Is(err, errNoAnswers) {
-		found, err = search(plain(there), plain(here))
-	}
+	found, err := look(plain(here), plain(there), ask, search)
 	switch {
 	case err != nil:
 		return 0, unknown(peer, err)
@@ -48,6 +44,26 @@ func Of(local, peer string) (uint32, error) {
 		return 0, unknown(peer, errors.New("no process has it"))
 	}
 	return found.user, nil
+}
+
+// look returns the other end of a connection. To find one in the tables takes longer
+// the more there are, so search is for kernels that answer no questions.
+//
+// Of a connection that it does not know the kernel says ENOENT, and so it does where
+// nothing can answer, because tcp_diag cannot be loaded. This end of the connection it
+// must know, or at least the listener there.
+func look(here, there netip.AddrPort, ask, search func(own, other netip.AddrPort) (end, error)) (end, error) {
+	found, err := ask(there, here)
+	if errors.Is(err, syscall.ENOENT) {
+		if _, known := ask(here, there); known != nil {
+			err = errNoAnswers
+		}
+	}
+
+	if errors.Is(err, errNoAnswers) {
+		return search(there, here)
+	}
+	return found, err
 }
 
 // unknown is the error where nobody knows whose the other end is.

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -68,8 +69,10 @@ func TestOf(t *testing.T) {
 
 		// Who has sent something and is gone is nobody, and not root.
 		require.NoError(t, there.Close())
-		_, err = peeruser.Of(here.LocalAddr().String(), here.RemoteAddr().String())
-		require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
+		require.Eventually(t, func() bool { // a program that begins at this moment has it, too, until it runs
+			_, err = peeruser.Of(here.LocalAddr().String(), here.RemoteAddr().String())
+			return cyborg.ErrorKindOf(err) == cyborg.ErrUnavailable
+		}, time.Minute, time.Millisecond)
 		requireAlike(t, here, 0, false)
 	}
 
@@ -77,6 +80,38 @@ func TestOf(t *testing.T) {
 		_, err := peeruser.Of("127.0.0.1:6667", peer)
 		require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err), peer)
 	}
+}
+
+// TestOfWithoutAnswers: a kernel that answers no questions, or none about TCP, has the
+// tables. Where it answers, nobody who closes connections has them read.
+func TestOfWithoutAnswers(t *testing.T) {
+	t.Parallel()
+	here, there := accepted(t, "tcp4", "127.0.0.1:0", func(address string) net.Conn {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp4", address)
+		require.NoError(t, err)
+		return conn
+	})
+	defer there.Close()
+	local, peer := here.LocalAddr().String(), here.RemoteAddr().String()
+	for _, answer := range peeruser.NoAnswers() {
+		user, searched, err := peeruser.Without(local, peer, answer)
+		require.NoError(t, err)
+		require.True(t, searched)
+		require.Equal(t, uint32(os.Geteuid()), user)
+	}
+	_, _, err := peeruser.Without(local, peer, syscall.EPERM)
+	require.ErrorIs(t, err, syscall.EPERM)
+
+	if _, _, open := peeruser.Both(local, peer); !open[0] {
+		return // this kernel answers none
+	}
+	_, searched, err := peeruser.Without(local, peer, nil)
+	require.NoError(t, err)
+	require.False(t, searched)
+
+	_, searched, err = peeruser.Without(local, "127.0.0.1:1", nil)
+	require.ErrorIs(t, err, syscall.ENOENT)
+	require.False(t, searched, "there is no such end, but a listener here")
 }
 
 // TestOfIPv4ByIPv6: a program that knows IPv6 only may have an IPv4 connection.

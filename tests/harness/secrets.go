@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
@@ -130,9 +131,12 @@ func descendants(pid int) []int {
 // which every user of the machine can read.
 func Arguments(t testing.TB, pid int) string {
 	t.Helper()
-	own, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	require.NoError(t, err)
-	require.NotEmpty(t, own)
+	var own []byte
+	require.Eventually(t, func() bool { // the kernel sets it a moment after the program has begun
+		var err error
+		own, err = os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		return err == nil && len(own) > 0
+	}, time.Minute, time.Millisecond)
 
 	var text strings.Builder
 	text.Write(own)

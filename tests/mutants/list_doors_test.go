@@ -39,6 +39,50 @@ func ofDoors() []mutant {
 
 	return []mutant{
 		{
+			breaks: "the host of a server's own process is not revoked", file: "db/internal/inventory/identities.go", pkg: "db",
+			test: "TestRevokeHostInAServersProcess",
+			old:  "case err == nil && agentapi.IsInProcess(instance):",
+			new:  "case err != nil && agentapi.IsInProcess(instance):",
+		},
+		{
+			breaks: "a host that was enrolled again is not shown as revoked", file: "db/internal/inventory/hosts.go", pkg: "api", test: "TestRevokeHost",
+			old: "AND revoked_through = enrollment)",
+			new: "AND revoked_through >= 0)",
+		},
+		{
+			breaks: "a server that asks what is always refused keeps its connection", file: guard + "calls.go", pkg: pkg, test: "TestProbesAreNoAlarm",
+			old: "ok && !unbounded(who) {",
+			new: "ok {",
+		},
+		{
+			breaks: "whoever has a bound loses the connection after many refused calls", file: guard + "calls.go", pkg: pkg,
+			test: "TestRefusedCallsEndWithTheirConnection",
+			old:  "ok && !unbounded(who) {",
+			new:  "ok && unbounded(who) {",
+		},
+		{
+			breaks: "what the doctors ask is no warning", file: guard + "authorize.go", pkg: pkg, test: "TestProbesAreNoAlarm",
+			old: "method == probe && who.err == nil {",
+			new: "method == probe && who.err != nil {",
+		},
+		{
+			breaks: "services that show each other nothing close no connection", file: guard + "connections.go", pkg: pkg, test: "TestInsideServicesWithoutTLS",
+			old: "err != nil || secured == nil {",
+			new: "err != nil && secured == nil {",
+		},
+		{
+			breaks: "a kernel that says nothing of TCP has its tables read", file: "internal/peeruser/peeruser.go", pkg: "internal/peeruser",
+			test: "TestOfWithoutAnswers",
+			old:  "known != nil {",
+			new:  "known == nil {",
+		},
+		{
+			breaks: "no agent outside is recorded as one in the server's process", file: "api/agents/reports.go", pkg: "api/agents",
+			test: "TestNobodyElseIsInTheServersProcess",
+			old:  "agentapi.IsInProcess(report.Instance) && !inProcess(r)",
+			new:  "agentapi.IsInProcess(report.Instance) && inProcess(r) && !inProcess(r)",
+		},
+		{
 			breaks: "an agent speaks only for the host of its certificate", file: "api/agents/identity.go", pkg: "api/agents", test: "TestCertificates",
 			old: "who.Role != identity.Host || who.Name != host",
 			new: "who.Role != identity.Host",
@@ -71,8 +115,8 @@ func ofDoors() []mutant {
 		},
 		{
 			breaks: "the user is that of the other end", file: "internal/peeruser/peeruser.go", pkg: "internal/peeruser", test: "TestOfAnotherUser",
-			old: "found, err := ask(plain(there), plain(here))",
-			new: "found, err := ask(plain(here), plain(there))",
+			old: "found, err := ask(there, here)",
+			new: "found, err := ask(here, there)",
 		},
 		{
 			breaks: "only a host's certificate speaks for a host", file: "api/agents/identity.go", pkg: "api/agents", test: "TestCertificates",

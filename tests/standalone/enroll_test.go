@@ -316,6 +316,15 @@ func TestRevokedHost(t *testing.T) {
 		})
 	}
 	out()
+	host, err := s.API.Host(t.Context(), "guest")
+	require.NoError(t, err)
+	require.False(t, host.Revoked.IsZero())
+	found, err := g.command(t, "doctor", "--endpoints", strings.Replace(s.AgentEndpoint(), "http:", "https:", 1), "--temporal-address", s.Temporal).Output()
+	require.Error(t, err)
+	require.Contains(t, string(found), "refuses the certificate of this agent")
+	stdout, _, _ := s.CLI(t, "doctor")
+	require.Contains(t, stdout, "revoked hosts: 1 of 2: guest (since ")
+	require.NotRegexp(t, `level=WARN.*ListWorkflowRules`, s.Output(), "the doctor asks for what is always refused")
 	require.NoError(t, in(s.Certificates(t).Of(t, identity.Host, "other")), "nobody else is out")
 
 	// Records that were restored from an older backup do not know of it. The state
@@ -351,6 +360,9 @@ func TestRevokedHost(t *testing.T) {
 	_, text, code = s.CLI(t, "host", "revoke", "nobody", "--yes")
 	require.NotZero(t, code)
 	require.Contains(t, text, "no host")
+	_, text, code = s.CLI(t, "host", "revoke", "fake", "--yes")
+	require.NotZero(t, code)
+	require.Contains(t, text, "server's own process")
 
 	made := invite(t, s, "guest")
 	said, err = g.enroll(t, made)

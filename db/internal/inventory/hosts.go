@@ -5,12 +5,14 @@ import (
 	"errors"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db/internal/records"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // MaxDuplicateAgents is how many duplicate agents of one host are recorded, and
@@ -24,6 +26,8 @@ func selectHosts() string {
 	return `
 	SELECT h.name, h.boot_id, h.instance, h.agent_address, h.agent_version, h.generation, h.registered_at, nullif(h.last_seen, 'epoch'),
 	       NOT ` + records.Within("h.last_seen", "$1::interval") + `, extract(epoch FROM h.clock_offset)::float8,
+	       -- What a revocation draws is the time, in milliseconds.
+	       (SELECT to_timestamp(revoked_through / 1000.0) FROM host_identities WHERE host = h.name AND revoked_through = enrollment),
 	       (SELECT count(*) FROM devices WHERE host = h.name AND presence = 'present'),
 	       (SELECT coalesce(json_agg(json_build_object('host', host, 'name', name, 'driver', driver, 'options', options,
 	           'state', state, 'error', error, 'services', services) ORDER BY name), '[]') FROM backends WHERE host = h.name),
@@ -43,7 +47,10 @@ func (s *Store) readHosts(ctx context.Context, rest string, values ...any) ([]cy
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (h cyborg.Host, err error) {
 		err = row.Scan(&h.Name, &h.BootID, &h.Instance, &h.Address, &h.AgentVersion, &h.Generation, &h.RegisteredAt, (*zeronull.Timestamptz)(&h.LastSeen),
-			&h.Silent, &h.ClockOffset, &h.Devices, &h.Backends, &h.DuplicateAgents)
+			&h.Silent, &h.ClockOffset, (*zeronull.Timestamptz)(&h.Revoked), &h.Devices, &h.Backends, &h.DuplicateAgents)
+		if agentapi.IsInProcess(h.Instance) && !h.Silent {
+			h.Revoked = time.Time{} // no revocation is about it; see RevokeHost
+		}
 		return h, err
 	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db/internal/records"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // InviteHost records that whoever shows the token may get a certificate of the
@@ -109,10 +110,23 @@ func Revoked(host string) error {
 // until now, from us or from anybody else, and ends its invitation. Afterwards it
 // can be invited anew. It draws a number as an enrollment does, so it is also about
 // an enrollment that the records have lost in a restore. The error is of kind
-// ErrNotFound for a host that neither reports nor was ever invited.
+// ErrNotFound for a host that neither reports nor was ever invited, and of kind
+// ErrChanged for one whose agent is in the process of a server and is heard: it has
+// no certificate that could count no more.
 func (s *Store) RevokeHost(ctx context.Context, host, reason string, actor cyborg.Actor) error {
 	return s.db.Change(ctx, actor, uuid.Nil, func(tx pgx.Tx) error {
 		if err := records.LockHosts(ctx, tx, host); err != nil {
+			return err
+		}
+
+		var instance string
+		err := tx.QueryRow(ctx, "SELECT instance FROM hosts WHERE name = $1 AND "+records.Within("last_seen", "$2::interval"), host, s.db.Options.SilentAfter).
+			Scan(&instance)
+		switch {
+		case err == nil && agentapi.IsInProcess(instance):
+			return cyborg.Errorf(cyborg.ErrChanged, "the agent of host %s runs in a server's own process, and has no certificate that could be revoked", host).
+				WithHint("To stop it, take the host out of standalone.hosts and start that server again. Once the host is silent, revoke what certificates others have of it.")
+		case err != nil && !errors.Is(err, pgx.ErrNoRows):
 			return err
 		}
 

@@ -48,11 +48,12 @@ func (g *Guard) admit(ctx context.Context, call *tap.Info) (context.Context, err
 	return ctx, nil
 }
 
-// refuseCall logs a refusal, counts it for the connection, and returns what the
-// client is told.
+// refuseCall logs a refusal, counts it for the connection of whoever has a bound, and
+// returns what the client is told. A server's is shared by all that the server does,
+// and its doctors ask for something that is always refused.
 func (g *Guard) refuseCall(ctx context.Context, who caller, call *tap.Info, code codes.Code, err error) error {
 	g.tell(ctx, who, call.FullMethodName, err)
-	if client, ok := peer.FromContext(ctx); ok {
+	if client, ok := peer.FromContext(ctx); ok && !unbounded(who) {
 		if c := connectionAt(client.Addr); c != nil {
 			c.refused()
 		}

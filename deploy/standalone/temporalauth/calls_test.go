@@ -115,6 +115,41 @@ func TestCallsThatNobodyMayMake(t *testing.T) {
 	require.Less(t, said.Len(), 10_000)
 }
 
+// TestProbesAreNoAlarm: the doctors ask for what is always refused, as often as
+// somebody likes. The log has no warning of it, and a server keeps its connection, by
+// which it does everything else.
+func TestProbesAreNoAlarm(t *testing.T) {
+	t.Parallel()
+	var said strings.Builder
+	s := settings()
+	s.Log = slog.New(slog.NewTextHandler(&said, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	g, err := New(s)
+	require.NoError(t, err)
+	c := (&connections{Listener: pipes{}, limit: 3}).open(t)
+	require.NoError(t, c.identify(as(server, "s")))
+
+	ask := func(uri, method string) {
+		t.Helper()
+		client := &peer.Peer{Addr: c.RemoteAddr(), AuthInfo: *shown(certificate(t, uri))}
+		_, err := g.admit(peer.NewContext(t.Context(), client), &tap.Info{FullMethodName: workflowService + method})
+		require.Equal(t, codes.PermissionDenied, status.Code(err))
+	}
+	for range 2 * mostRefusals {
+		ask("spiffe://lab/server/s", "ListWorkflowRules")
+	}
+	require.True(t, c.isOpen())
+	require.NotContains(t, said.String(), "level=WARN")
+	require.Equal(t, 1, strings.Count(said.String(), "level=DEBUG"))
+
+	ask("spiffe://lab/server/s", "DeleteWorkflowRule")
+	ask("spiffe://another/server/s", "ListWorkflowRules")
+	require.Equal(t, 2, strings.Count(said.String(), "level=WARN"), said.String())
+	for range mostRefusals {
+		ask("spiffe://lab/host/h1", "ListWorkflowRules")
+	}
+	require.False(t, c.isOpen(), "all others have a bound")
+}
+
 // TestRefusedCallsEndWithTheirConnection: what gRPC keeps of a refused call is gone
 // with the connection, which ends after many, whatever deadline the client has set.
 func TestRefusedCallsEndWithTheirConnection(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"go.temporal.io/server/common/authorization"
+	"go.temporal.io/server/common/rpc/encryption"
 	"google.golang.org/grpc/credentials"
 
 	"github.com/cyborg-project/cyborg"
@@ -54,9 +55,14 @@ func bound(listener net.Listener) net.Listener {
 	return &connections{Listener: listener, limit: clampToFiles(mostConnections, shareOfFiles)}
 }
 
-// boundInside is bound for a service that only Temporal itself calls.
-func boundInside(listener net.Listener) net.Listener {
-	return &connections{Listener: listener, limit: clampToFiles(mostInside, shareInside)}
+// boundInside is bound for a service that only Temporal itself calls. Without TLS among
+// them nobody shows there who he is, and the connection that would be closed is that of
+// Temporal, so the listener stays as it is.
+func boundInside(listener net.Listener, files encryption.TLSConfigProvider) (net.Listener, error) {
+	if secured, err := files.GetInternodeServerConfig(); err != nil || secured == nil {
+		return listener, err
+	}
+	return &connections{Listener: listener, limit: clampToFiles(mostInside, shareInside)}, nil
 }
 
 // clampToFiles lowers the limit to a share of the files that this process may open.

@@ -40,6 +40,19 @@ func temporary(t *testing.T) (*x509.CertPool, tls.Certificate) {
 	return pool, pair
 }
 
+// TestInsideServicesWithoutTLS: where Temporal's services show each other nothing, all
+// connections are alike, and none is closed in favour of another.
+func TestInsideServicesWithoutTLS(t *testing.T) {
+	t.Parallel()
+	listener, err := boundInside(pipes{}, tellsHandshakes{internode{}})
+	require.NoError(t, err)
+	require.Equal(t, pipes{}, listener)
+
+	listener, err = boundInside(pipes{}, tellsHandshakes{internode{config: &tls.Config{MinVersion: tls.VersionTLS13}}})
+	require.NoError(t, err)
+	require.IsType(t, &connections{}, listener)
+}
+
 // TestHandshakesOfInsideServices: a service that only Temporal calls closes the
 // connections of whoever shows nothing, and not those of Temporal.
 func TestHandshakesOfInsideServices(t *testing.T) {
