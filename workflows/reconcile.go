@@ -268,7 +268,7 @@ func Reconcile(ctx workflow.Context, in ReconcileInput) (ReconcileResult, error)
 	}
 
 	inspected := workflow.ExecuteActivity(records, InspectActivity, inspect).Get(ctx, &out.Found)
-	if reached := inspectedBefore(inspected); reached != nil {
+	if reached := inspectedBefore(inspected); reached != nil && repairsWhatWasReached(ctx) {
 		out.Found, inspected = *reached, nil
 		out.leave("inspecting was cut off; the next round goes on where it was")
 	}
@@ -327,6 +327,12 @@ func inspectedBefore(err error) *Findings {
 		return nil
 	}
 	return &reached.Found
+}
+
+// repairsWhatWasReached says that the round repairs what an inspection has found that
+// was cut off. Rounds of release 0.1 did not.
+func repairsWhatWasReached(ctx workflow.Context) bool {
+	return workflow.GetVersion(ctx, "inspection-goes-on", workflow.DefaultVersion, 1) != workflow.DefaultVersion
 }
 
 // comparePlacement compares hosts with Placement. It has one attempt, so that a

@@ -65,8 +65,13 @@ func ofReconcile() []mutant {
 		{
 			breaks: "a round repairs what an inspection has found that was cut off", file: reconcile, pkg: "workflows",
 			test: "TestReconcileGoesOnWhereInspectWasCutOff",
-			old:  "reached != nil {",
+			old:  "reached != nil && repairsWhatWasReached(ctx) {",
 			new:  "reached != nil && false {",
+		},
+		{
+			breaks: "a cut-off inspection of release 0.1 replays", file: reconcile, pkg: "workflows", test: "TestInspectionOfV01ThatWasCutOffReplays",
+			old: "reached != nil && repairsWhatWasReached(ctx) {",
+			new: "reached != nil {",
 		},
 		{
 			breaks: "a round that has looked at nothing fails", file: reconcile, pkg: "workflows", test: "TestReconcileGoesOnWhereInspectWasCutOff",
