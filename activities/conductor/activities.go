@@ -35,6 +35,7 @@ type Store interface {
 	Disagreements(ctx context.Context, after db.AttachmentPlace, upTo string, limit int) ([]db.Disagreement, error)
 	Decide(ctx context.Context, found db.Disagreement) (db.Disagreement, error)
 	RecordSettled(ctx context.Context, settled []db.Disagreement) error
+	RecordUnsettled(ctx context.Context, d db.Disagreement, why string) (news bool, err error)
 	RecordStrayRun(ctx context.Context, run db.Run, stray string) error
 	RecordLateCancel(ctx context.Context, run db.Run) error
 	EndExpiredMaintenance(ctx context.Context) (int, error)
@@ -126,19 +127,20 @@ func (a *Activities) Runs() *Runs { return &a.runs }
 // All returns the activities by their registered names.
 func (a *Activities) All() map[string]any {
 	return map[string]any{
-		workflows.BeginActivity:         a.Begin,
-		workflows.CheckRunActivity:      a.CheckRun,
-		workflows.RecordActivity:        a.Record,
-		workflows.EndActivity:           a.End,
-		workflows.FailARQsActivity:      a.FailARQs,
-		workflows.NotifyNovaActivity:    a.NotifyNova,
-		workflows.LastSeenActivity:      a.LastSeen,
-		workflows.FindImageActivity:     a.FindImage,
-		workflows.InspectActivity:       a.Inspect,
-		workflows.AdoptActivity:         a.Adopt,
-		workflows.TidyActivity:          a.Tidy,
-		workflows.DecideActivity:        a.Decide,
-		workflows.RecordSettledActivity: a.RecordSettled,
+		workflows.BeginActivity:           a.Begin,
+		workflows.CheckRunActivity:        a.CheckRun,
+		workflows.RecordActivity:          a.Record,
+		workflows.EndActivity:             a.End,
+		workflows.FailARQsActivity:        a.FailARQs,
+		workflows.NotifyNovaActivity:      a.NotifyNova,
+		workflows.LastSeenActivity:        a.LastSeen,
+		workflows.FindImageActivity:       a.FindImage,
+		workflows.InspectActivity:         a.Inspect,
+		workflows.AdoptActivity:           a.Adopt,
+		workflows.TidyActivity:            a.Tidy,
+		workflows.DecideActivity:          a.Decide,
+		workflows.RecordSettledActivity:   a.RecordSettled,
+		workflows.RecordUnsettledActivity: a.RecordUnsettled,
 
 		workflows.FencePlacementActivity:   a.fencePlacement,
 		workflows.CheckAllocationsActivity: a.checkAllocations,
