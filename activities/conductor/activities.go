@@ -21,6 +21,7 @@ import (
 // Store is what the activities need of the records; *db.Store implements it.
 type Store interface {
 	Owners
+	Settlements
 
 	// Operations.
 	LastSeen(ctx context.Context, host string) (db.LastSeen, error)
@@ -32,10 +33,6 @@ type Store interface {
 	Orphans(ctx context.Context, state cyborg.OperationState, olderThan time.Duration, after db.OperationPlace, limit int) ([]db.Orphan, error)
 	UnnotifiedBinds(ctx context.Context, endedFor time.Duration, after db.OperationPlace, limit int) ([]db.Orphan, error)
 	NthHostAfter(ctx context.Context, after string, n int) (string, error)
-	Disagreements(ctx context.Context, after db.AttachmentPlace, upTo string, limit int) ([]db.Disagreement, error)
-	Decide(ctx context.Context, found db.Disagreement) (db.Disagreement, error)
-	RecordSettled(ctx context.Context, settled []db.Disagreement) error
-	RecordUnsettled(ctx context.Context, d db.Disagreement, why string) (news bool, err error)
 	RecordStrayRun(ctx context.Context, run db.Run, stray string) error
 	RecordLateCancel(ctx context.Context, run db.Run) error
 	EndExpiredMaintenance(ctx context.Context) (int, error)
@@ -48,6 +45,15 @@ type Store interface {
 
 	Requests
 	Hardware
+}
+
+// Settlements are about the attachments on which a host's journal and the records
+// disagree.
+type Settlements interface {
+	Disagreements(ctx context.Context, after db.AttachmentPlace, upTo string, limit int) ([]db.Disagreement, error)
+	Decide(ctx context.Context, found db.Disagreement) (db.Disagreement, error)
+	RecordSettled(ctx context.Context, settled []db.Disagreement) error
+	RecordUnsettled(ctx context.Context, d db.Disagreement, why string) (news bool, err error)
 }
 
 // Owners is what the run that has an operation asks of the records.
