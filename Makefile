@@ -66,7 +66,7 @@ test: postgres build $(if $(RACE),gcc) ## Run every test that needs only this ma
 	[ "$${CYBORG_TEST_CLOCKS:-}" = required ] || echo "Skipped: what needs clocks that differ; $$(grep -o 'the clocks of processes.*' <<<"$$refused")"
 	[ "$${CYBORG_TEST_ROOT:-}" = required ] || echo "Skipped: what needs disks that lose their power; $$(grep -o 'disks cannot be made.*' <<<"$$diskless")"
 	[ -n "$${OPENSTACK_RIG:-}" ] || echo "Skipped: what needs a real OpenStack; make test-openstack runs it."
-	[ "$$(id -u)" = 0 ] || [ "$${CYBORG_TEST_NEEDS:-}" = required ] || echo "Skipped: what needs root; .ci/run demands it."
+	[ "$${CYBORG_TEST_NEEDS:-}" = required ] || echo "Skipped: what needs root, or other things that are not here; .ci/run demands them where root may mount disks."
 	exit $$status
 
 .PHONY: test-openstack

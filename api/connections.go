@@ -1,10 +1,11 @@
 package api
 
 import (
+	"cmp"
 	"container/list"
 	"crypto/tls"
 	"fmt"
-	"math"
+	"log/slog"
 	"net"
 	"net/http"
 	"sync"
@@ -35,10 +36,10 @@ type connections struct {
 
 // newConnections returns the bound for one listener, and registers its metrics
 // if there is a registry.
-func newConnections(limit int, registry prometheus.Registerer, listener string) (*connections, error) {
-	labels := prometheus.Labels{"listener": listener}
+func newConnections(options ServeOptions) (*connections, error) {
+	labels := prometheus.Labels{"listener": options.Name}
 	c := &connections{
-		limit: clampToFileLimit(limit), idle: list.New(), position: map[net.Conn]*list.Element{},
+		limit: clampToFileLimit(options), idle: list.New(), position: map[net.Conn]*list.Element{},
 		gauge: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "cyborg_http_connections", Help: "Connections that are open.", ConstLabels: labels,
 		}),
@@ -47,13 +48,13 @@ func newConnections(limit int, registry prometheus.Registerer, listener string) 
 		}),
 	}
 
-	if registry == nil {
+	if options.Registry == nil {
 		return c, nil
 	}
 
 	for _, collector := range []prometheus.Collector{c.gauge, c.closed} {
-		if err := registry.Register(collector); err != nil {
-			return nil, fmt.Errorf("metrics of listener %s: %w", listener, err)
+		if err := options.Registry.Register(collector); err != nil {
+			return nil, fmt.Errorf("metrics of listener %s: %w", options.Name, err)
 		}
 	}
 
@@ -66,15 +67,25 @@ func newConnections(limit int, registry prometheus.Registerer, listener string) 
 // Web UI. The sixth part is left for everything else.
 const shareOfFiles = 6
 
-// clampToFileLimit lowers the limit to the listener's share of the files that this
-// process may open.
-func clampToFileLimit(limit int) int {
+// clampToFileLimit returns how many connections the listener may have: the limit, or
+// its share of the files that this process may open. Where that is fewer than
+// somebody has configured, it warns of it: clients that were counted on lose their
+// connections then.
+func clampToFileLimit(options ServeOptions) int {
+	limit := cmp.Or(options.Connections, defaultConnections)
 	var files syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil || files.Cur > math.MaxInt32 {
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil || files.Cur/shareOfFiles >= uint64(limit) {
 		return limit
 	}
 
-	return max(1, min(limit, int(files.Cur/shareOfFiles)))
+	clamped := max(1, int(files.Cur/shareOfFiles))
+	if options.Connections != 0 {
+		options.Log.Warn("a listener takes fewer connections than are configured, because this process may not open enough files; "+
+			"where that many are needed, raise the limit on open files (LimitNOFILE of systemd, or ulimit -n)",
+			slog.String("listener", options.Name), slog.Int("configured", limit), slog.Int("connections", clamped),
+			slog.Uint64("open_files", files.Cur), slog.Uint64("open_files_needed", uint64(limit)*shareOfFiles))
+	}
+	return clamped
 }
 
 // track is the server's ConnState hook: it follows every change of a

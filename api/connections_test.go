@@ -2,9 +2,12 @@ package api_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"strings"
@@ -16,6 +19,7 @@ import (
 
 	"github.com/cyborg-project/cyborg/api"
 	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
 // dial opens a connection and sends the beginning of a request.
@@ -172,4 +176,29 @@ func TestRequestHeadersTooLarge(t *testing.T) {
 
 	cancel()
 	require.NoError(t, <-ended)
+}
+
+// TestFewFilesAreSaid: where the process may not open enough files for the connections
+// that are configured, the log says so at the start.
+func TestFewFilesAreSaid(t *testing.T) {
+	t.Parallel()
+	for connections, warned := range map[int]bool{
+		math.MaxInt32: true, // no machine allows six times as many files
+		1:             false,
+		0:             false, // nobody has counted on a number
+	} {
+		listener, err := api.Endpoint{Address: porttest.Address(t)}.Listen(t.Context())
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel() // Serve ends at once
+
+		var log bytes.Buffer
+		require.NoError(t, api.Serve(ctx, listener, http.NotFoundHandler(), api.ServeOptions{
+			Connections: connections, Name: "agents", Log: slog.New(slog.NewTextHandler(&log, nil)),
+		}))
+		require.Equal(t, warned, strings.Contains(log.String(), "LimitNOFILE"), &log)
+		if warned {
+			require.Regexp(t, `level=WARN .* listener=agents configured=2147483647 connections=\d+ open_files=\d+ open_files_needed=12884901882\n`, log.String())
+		}
+	}
 }

@@ -155,7 +155,7 @@ func closeAfterChunks(next http.Handler) http.Handler {
 func Serve(ctx context.Context, listener net.Listener, handler http.Handler, options ServeOptions) error {
 	draining := make(chan struct{})
 
-	tracked, err := newConnections(cmp.Or(options.Connections, defaultConnections), options.Registry, options.Name)
+	tracked, err := newConnections(options)
 	if err != nil {
 		return err
 	}

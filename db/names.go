@@ -125,6 +125,8 @@ type (
 	// Disagreement is an attachment about which the journal of a host and the
 	// records disagree, with the decision of the records.
 	Disagreement = operation.Disagreement
+	// Unsettled is an attachment that Reconcile could not settle, and why.
+	Unsettled = operation.Unsettled
 	// AttachmentPlace is a place in the order in which Disagreements lists: after a
 	// handle of a host or, with no handle, after all handles of the host.
 	AttachmentPlace = operation.AttachmentPlace

@@ -267,6 +267,8 @@ func TestAdmissionGuards(t *testing.T) {
 
 	ready := h.ready(t, "card1")
 	refused(cyborg.ErrChanged, toProvision(cyborg.ProvisionRequest{Accelerator: ready.UUID}), "ready already")
+	_, again := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Accelerator: ready.UUID}))
+	require.Contains(t, cyborg.AsError(again).Hint, "retire it", "its host may have lost what was installed")
 	refused(cyborg.ErrNameTaken, toProvision(cyborg.ProvisionRequest{Name: ready.Name}), ready.Name)
 	refused(cyborg.ErrNameTaken, toProvision(cyborg.ProvisionRequest{Accelerator: inactive.UUID, Name: ready.Name}), ready.Name)
 	refused(cyborg.ErrInvalid, toAttach(ready.UUID, onHost("h2")), "h2", "remotable")

@@ -213,3 +213,58 @@ func TestWhatWasNotSettledIsNotTold(t *testing.T) {
 		require.Empty(t, r.told(t))
 	})
 }
+
+// TestUnsettled: why an attachment could not be settled is recorded once, and shown until
+// it is settled, or an operation may have changed it.
+func TestUnsettled(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 3)
+	attach := func(local string) uuid.UUID {
+		id := h.ready(t, local).UUID
+		r.do(t, toAttach(id, onHost("h1")), cyborg.OperationSucceeded)
+		return id
+	}
+	changed := attach("card0")
+	attach("card1")
+	attach("card2")
+	h.report(t) // the journal was lost
+
+	shown := func() map[string]string {
+		out := map[string]string{}
+		found, err := r.Unsettled(t.Context(), 10)
+		require.NoError(t, err)
+		for _, u := range found {
+			require.Equal(t, "h1", u.Host)
+			out[u.Handle] = u.Error
+		}
+		return out
+	}
+
+	decided := r.decideAll(t)
+	require.Len(t, decided, 3)
+	require.Empty(t, shown(), "nobody has failed yet")
+	fails := func(local, why string, want bool) {
+		news, err := r.RecordUnsettled(t.Context(), decided[local], why)
+		require.NoError(t, err)
+		require.Equal(t, want, news)
+	}
+	for local, d := range decided {
+		fails(local, "it is not installed", true)
+		fails(local, "it is not installed", false)
+		require.Equal(t, "it is not installed", shown()[d.Handle.Identity])
+	}
+	decided = r.decideAll(t) // in the next round
+	fails("card1", "it is not installed", false)
+	fails("card1", "it burns", true)
+	require.Equal(t, "it burns", shown()[decided["card1"].Handle.Identity])
+
+	r.answered(t, map[string]db.Disagreement{"card1": decided["card1"]}, true)
+	require.Len(t, shown(), 2)
+	r.do(t, toDetach(changed, nil), cyborg.OperationSucceeded)
+	require.Equal(t, map[string]string{decided["card2"].Handle.Identity: "it is not installed"}, shown())
+
+	h.content.Backends[0].Devices = h.devices()[:2]
+	h.report(t)
+	require.Empty(t, shown())
+}

@@ -535,6 +535,7 @@ CREATE TABLE pending_settlements (
     first_assignment bigint NOT NULL,
     assignment bigint NOT NULL,
     event jsonb NOT NULL,
+    error text NOT NULL DEFAULT ''::text,
     CONSTRAINT pending_settlements_pkey PRIMARY KEY (host, backend, handle),
     CONSTRAINT pending_settlements_host_fkey FOREIGN KEY (host) REFERENCES hosts(name) ON DELETE CASCADE
 );

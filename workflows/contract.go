@@ -55,6 +55,8 @@ const (
 	TidyActivity          = "Tidy"          // TidyInput → TidyResult
 	DecideActivity        = "Decide"        // DecideInput → DecideResult. Looks at a disagreement once more
 	RecordSettledActivity = "RecordSettled" // RecordSettledInput → nothing
+	// RecordUnsettledActivity records why a disagreement remains.
+	RecordUnsettledActivity = "RecordUnsettled" // RecordUnsettledInput → nothing
 )
 
 // Names of activities on AgentQueue(host), each with its input and its result.

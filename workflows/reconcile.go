@@ -196,6 +196,12 @@ type RecordSettledInput struct {
 	Disagreements []Disagreement `json:"disagreements"`
 }
 
+// RecordUnsettledInput names a disagreement that remains, and says why.
+type RecordUnsettledInput struct {
+	Disagreement Disagreement `json:"disagreement"`
+	Error        string       `json:"error"`
+}
+
 // ReconcileResult is the report of one round: everything that it found, and
 // what it repaired.
 type ReconcileResult struct {
@@ -268,7 +274,7 @@ func Reconcile(ctx workflow.Context, in ReconcileInput) (ReconcileResult, error)
 	}
 
 	inspected := workflow.ExecuteActivity(records, InspectActivity, inspect).Get(ctx, &out.Found)
-	if reached := inspectedBefore(inspected); reached != nil {
+	if reached := inspectedBefore(inspected); reached != nil && repairsWhatWasReached(ctx) {
 		out.Found, inspected = *reached, nil
 		out.leave("inspecting was cut off; the next round goes on where it was")
 	}
@@ -327,6 +333,12 @@ func inspectedBefore(err error) *Findings {
 		return nil
 	}
 	return &reached.Found
+}
+
+// repairsWhatWasReached says that the round repairs what an inspection has found that
+// was cut off. Rounds of release 0.1 did not.
+func repairsWhatWasReached(ctx workflow.Context) bool {
+	return workflow.GetVersion(ctx, "inspection-goes-on", workflow.DefaultVersion, 1) != workflow.DefaultVersion
 }
 
 // comparePlacement compares hosts with Placement. It has one attempt, so that a
@@ -398,7 +410,9 @@ func settle(ctx workflow.Context, in ReconcileInput, out *ReconcileResult) {
 
 				asked, err := settleOne(ctx, in, d)
 				if err != nil {
-					out.leave("host " + host + ", " + d.Entry.Handle.Identity + ": " + FromFailure(err).Message)
+					why := FromFailure(err).Message
+					out.leave("host " + host + ", " + d.Entry.Handle.Identity + ": " + why)
+					recordUnsettled(ctx, d, why, out)
 				} else if asked {
 					out.Settled++
 				}
@@ -429,12 +443,7 @@ func roundIsFull(ctx workflow.Context, ends time.Time) bool {
 // settleOne settles one disagreement. The result says that its host was asked
 // and has settled it; it is false where there was nothing to settle any more.
 func settleOne(ctx workflow.Context, in ReconcileInput, found Disagreement) (asked bool, _ error) {
-	records := workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
-		StartToCloseTimeout:    15 * time.Second,
-		ScheduleToCloseTimeout: noLimit,
-		RetryPolicy:            &temporal.RetryPolicy{MaximumAttempts: 5, MaximumInterval: 5 * time.Second},
-	})
-
+	records := withRecords(ctx)
 	var decided DecideResult
 	if err := workflow.ExecuteLocalActivity(records, DecideActivity, DecideInput{Disagreement: found}).Get(ctx, &decided); err != nil || decided.Settled {
 		return false, err
@@ -461,6 +470,23 @@ func settleOne(ctx workflow.Context, in ReconcileInput, found Disagreement) (ask
 
 	err := workflow.ExecuteLocalActivity(records, RecordSettledActivity, RecordSettledInput{Disagreements: []Disagreement{d}}).Get(ctx, nil)
 	return err == nil, err
+}
+
+// withRecords is for what is asked of the records about one disagreement.
+func withRecords(ctx workflow.Context) workflow.Context {
+	return workflow.WithLocalActivityOptions(ctx, workflow.LocalActivityOptions{
+		StartToCloseTimeout:    15 * time.Second,
+		ScheduleToCloseTimeout: noLimit,
+		RetryPolicy:            &temporal.RetryPolicy{MaximumAttempts: 5, MaximumInterval: 5 * time.Second},
+	})
+}
+
+// recordUnsettled records why a disagreement remains, for whoever looks after the host.
+func recordUnsettled(ctx workflow.Context, d Disagreement, why string, out *ReconcileResult) {
+	in := RecordUnsettledInput{Disagreement: d, Error: cyborg.Sanitize(why, longestSentence)}
+	if err := workflow.ExecuteLocalActivity(withRecords(ctx), RecordUnsettledActivity, in).Get(ctx, nil); err != nil {
+		out.leave("recording what host " + d.Host + " could not settle: " + FromFailure(err).Message)
+	}
 }
 
 // PermittedAbout lists what the host may do about a decided disagreement.

@@ -32,6 +32,8 @@ type records struct {
 	found    workflows.Findings
 	adopted  []workflows.Orphan
 	recorded []workflows.Disagreement
+	// unsettled are the handles that remain, each with the reason.
+	unsettled []string
 	// order lists what was decided, settled and recorded for the handles, in the
 	// order in which that happened.
 	order  []string
@@ -78,6 +80,12 @@ func reconcile(t *testing.T, r *records, change func(env *testsuite.TestWorkflow
 			d.Assignment = 0
 			r.recorded = append(r.recorded, d)
 		}
+		return nil
+	})
+	on(workflows.RecordUnsettledActivity, func(_ context.Context, in workflows.RecordUnsettledInput) error {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.unsettled = append(r.unsettled, in.Disagreement.Entry.Handle.Identity+": "+in.Error)
 		return nil
 	})
 	on(workflows.SettleActivity, func(ctx context.Context, in workflows.SettleInput) (workflows.SettleResult, error) {
@@ -360,6 +368,8 @@ func TestReconcileContinuesAfterFailures(t *testing.T) {
 	require.Len(t, out.Unsettled, 2)
 	require.Contains(t, out.Unsettled[0]+out.Unsettled[1], "still in use")
 	require.Contains(t, out.Unsettled[0]+out.Unsettled[1], "host away")
+	require.Len(t, r.unsettled, 2)
+	require.Contains(t, r.unsettled, "y: still in use")
 }
 
 // TestReconcileTidiesWhenAdoptFails: a part that fails does not keep the others

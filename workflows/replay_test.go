@@ -12,9 +12,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	commonpb "go.temporal.io/api/common/v1"
 	enumspb "go.temporal.io/api/enums/v1"
+	failurepb "go.temporal.io/api/failure/v1"
 	historypb "go.temporal.io/api/history/v1"
 	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/converter"
@@ -265,6 +267,36 @@ func TestCancelledTakeoverOfV01Replays(t *testing.T) {
 	} {
 		event.EventId, event.EventTime = int64(len(events))+1, step.GetEventTime()
 		events = append(events, event)
+	}
+
+	replayer := newReplayer(t)
+	conductor.RegisterWorkflows(replayer)
+	require.NoError(t, replayer.ReplayWorkflowHistory(temporallog.NewStructuredLogger(slog.New(slog.DiscardHandler)), &historypb.History{Events: events}))
+}
+
+// TestInspectionOfV01ThatWasCutOffReplays: release 0.1 repaired nothing of what an
+// inspection had found that was cut off, and went on to tidy. Where a server of it did
+// so, and the inspection had been tried by a server of this release, which tells how
+// far it was, the run replays as it was.
+func TestInspectionOfV01ThatWasCutOffReplays(t *testing.T) {
+	t.Parallel()
+	events := readHistory(t, filepath.Join(histories, "v0.1", "Reconcile-nothing.json.gz")).GetEvents()[:11]
+	require.Equal(t, enumspb.EVENT_TYPE_ACTIVITY_TASK_COMPLETED, events[6].GetEventType())
+	require.Equal(t, workflows.TidyActivity, events[10].GetActivityTaskScheduledEventAttributes().GetActivityType().GetName())
+
+	reached, err := converter.GetDefaultDataConverter().ToPayloads(workflows.Inspection{
+		List: 1, Looked: 1, Found: workflows.Findings{Orphans: []workflows.Orphan{{Operation: uuid.New()}}},
+	})
+	require.NoError(t, err)
+	inspected := events[6].GetActivityTaskCompletedEventAttributes()
+	events[6].EventType = enumspb.EVENT_TYPE_ACTIVITY_TASK_TIMED_OUT
+	events[6].Attributes = &historypb.HistoryEvent_ActivityTaskTimedOutEventAttributes{
+		ActivityTaskTimedOutEventAttributes: &historypb.ActivityTaskTimedOutEventAttributes{
+			ScheduledEventId: inspected.GetScheduledEventId(), StartedEventId: inspected.GetStartedEventId(),
+			Failure: &failurepb.Failure{FailureInfo: &failurepb.Failure_TimeoutFailureInfo{TimeoutFailureInfo: &failurepb.TimeoutFailureInfo{
+				TimeoutType: enumspb.TIMEOUT_TYPE_START_TO_CLOSE, LastHeartbeatDetails: reached,
+			}}},
+		},
 	}
 
 	replayer := newReplayer(t)

@@ -21,6 +21,7 @@ import (
 // Store is what the activities need of the records; *db.Store implements it.
 type Store interface {
 	Owners
+	Settlements
 
 	// Operations.
 	LastSeen(ctx context.Context, host string) (db.LastSeen, error)
@@ -32,9 +33,6 @@ type Store interface {
 	Orphans(ctx context.Context, state cyborg.OperationState, olderThan time.Duration, after db.OperationPlace, limit int) ([]db.Orphan, error)
 	UnnotifiedBinds(ctx context.Context, endedFor time.Duration, after db.OperationPlace, limit int) ([]db.Orphan, error)
 	NthHostAfter(ctx context.Context, after string, n int) (string, error)
-	Disagreements(ctx context.Context, after db.AttachmentPlace, upTo string, limit int) ([]db.Disagreement, error)
-	Decide(ctx context.Context, found db.Disagreement) (db.Disagreement, error)
-	RecordSettled(ctx context.Context, settled []db.Disagreement) error
 	RecordStrayRun(ctx context.Context, run db.Run, stray string) error
 	RecordLateCancel(ctx context.Context, run db.Run) error
 	EndExpiredMaintenance(ctx context.Context) (int, error)
@@ -47,6 +45,15 @@ type Store interface {
 
 	Requests
 	Hardware
+}
+
+// Settlements are about the attachments on which a host's journal and the records
+// disagree.
+type Settlements interface {
+	Disagreements(ctx context.Context, after db.AttachmentPlace, upTo string, limit int) ([]db.Disagreement, error)
+	Decide(ctx context.Context, found db.Disagreement) (db.Disagreement, error)
+	RecordSettled(ctx context.Context, settled []db.Disagreement) error
+	RecordUnsettled(ctx context.Context, d db.Disagreement, why string) (news bool, err error)
 }
 
 // Owners is what the run that has an operation asks of the records.
@@ -126,19 +133,20 @@ func (a *Activities) Runs() *Runs { return &a.runs }
 // All returns the activities by their registered names.
 func (a *Activities) All() map[string]any {
 	return map[string]any{
-		workflows.BeginActivity:         a.Begin,
-		workflows.CheckRunActivity:      a.CheckRun,
-		workflows.RecordActivity:        a.Record,
-		workflows.EndActivity:           a.End,
-		workflows.FailARQsActivity:      a.FailARQs,
-		workflows.NotifyNovaActivity:    a.NotifyNova,
-		workflows.LastSeenActivity:      a.LastSeen,
-		workflows.FindImageActivity:     a.FindImage,
-		workflows.InspectActivity:       a.Inspect,
-		workflows.AdoptActivity:         a.Adopt,
-		workflows.TidyActivity:          a.Tidy,
-		workflows.DecideActivity:        a.Decide,
-		workflows.RecordSettledActivity: a.RecordSettled,
+		workflows.BeginActivity:           a.Begin,
+		workflows.CheckRunActivity:        a.CheckRun,
+		workflows.RecordActivity:          a.Record,
+		workflows.EndActivity:             a.End,
+		workflows.FailARQsActivity:        a.FailARQs,
+		workflows.NotifyNovaActivity:      a.NotifyNova,
+		workflows.LastSeenActivity:        a.LastSeen,
+		workflows.FindImageActivity:       a.FindImage,
+		workflows.InspectActivity:         a.Inspect,
+		workflows.AdoptActivity:           a.Adopt,
+		workflows.TidyActivity:            a.Tidy,
+		workflows.DecideActivity:          a.Decide,
+		workflows.RecordSettledActivity:   a.RecordSettled,
+		workflows.RecordUnsettledActivity: a.RecordUnsettled,
 
 		workflows.FencePlacementActivity:   a.fencePlacement,
 		workflows.CheckAllocationsActivity: a.checkAllocations,

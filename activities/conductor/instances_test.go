@@ -14,8 +14,11 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/mock"
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/sdk/client"
 	"go.temporal.io/sdk/mocks"
+	"go.temporal.io/sdk/temporal"
 	"go.temporal.io/sdk/testsuite"
+	"go.temporal.io/sdk/workflow"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/activities/conductor"
@@ -36,6 +39,7 @@ type compute struct {
 	url   string
 	model *novatest.Nova
 	env   *testsuite.TestActivityEnvironment
+	all   map[string]any // the activities by name
 	boot  string
 	seq   int64
 	cards int
@@ -74,9 +78,10 @@ func newComputeHeard(t *testing.T, cards int, policy conductor.Policy, silentAft
 	var suite testsuite.WorkflowTestSuite
 	c.env = suite.NewTestActivityEnvironment()
 	policy.CheckInstances = time.Hour
-	temporal := &mocks.Client{}
-	temporal.On("ExecuteWorkflow", mock.Anything, mock.Anything, mock.Anything, mock.Anything).Return(&mocks.WorkflowRun{}, nil)
-	for name, a := range conductor.New(store, temporal, policy, conductor.Cloud{Nova: nova.New(session)}, conductor.Grants{}, log).All() {
+	engine := &mocks.Client{}
+	engine.On("ExecuteWorkflow", mock.Anything, mock.Anything, mock.Anything, mock.Anything).Return(&mocks.WorkflowRun{}, nil)
+	c.all = conductor.New(store, engine, policy, conductor.Cloud{Nova: nova.New(session)}, conductor.Grants{}, log).All()
+	for name, a := range c.all {
 		c.env.RegisterActivityWithOptions(a, registered(name))
 	}
 
@@ -572,6 +577,37 @@ func TestOnlyARescueReachesNova(t *testing.T) {
 
 	_, err = c.env.ExecuteActivity(workflows.RebootInstanceActivity, workflows.RebootInstanceInput{Instance: who, Operation: rescue})
 	require.NoError(t, err)
+	require.Equal(t, 1, c.model.Reboots(who))
+}
+
+// TestRescueOfV01Reboots: a run that a server of release 0.1 works on does not name its
+// rescue when it has an instance rebooted. Its workflow's id does, and its own
+// instances are rebooted, also while servers of both releases run.
+func TestRescueOfV01Reboots(t *testing.T) {
+	t.Parallel()
+	c := newCompute(t, 1, conductor.Policy{})
+	rescue, who := c.rescued()
+
+	reboots := func(workflowID string, instance uuid.UUID) error {
+		var suite testsuite.WorkflowTestSuite
+		env := suite.NewTestWorkflowEnvironment()
+		env.RegisterActivityWithOptions(c.all[workflows.RebootInstanceActivity], registered(workflows.RebootInstanceActivity))
+		env.SetStartWorkflowOptions(client.StartWorkflowOptions{ID: workflowID})
+		env.ExecuteWorkflow(func(ctx workflow.Context) error {
+			ctx = workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
+				StartToCloseTimeout: time.Minute, RetryPolicy: &temporal.RetryPolicy{MaximumAttempts: 1},
+			})
+			return workflow.ExecuteActivity(ctx, workflows.RebootInstanceActivity, workflows.RebootInstanceInput{Instance: instance}).Get(ctx, nil)
+		})
+		return env.GetWorkflowError()
+	}
+
+	require.Equal(t, cyborg.ErrNotFound, workflows.FromFailure(reboots("rescue/"+uuid.NewString(), who)).Kind)
+	require.Equal(t, cyborg.ErrForbidden, workflows.FromFailure(reboots("attach/"+rescue.String(), who)).Kind)
+	require.Equal(t, cyborg.ErrForbidden, workflows.FromFailure(reboots("rescue/"+rescue.String(), uuid.New())).Kind)
+	require.Zero(t, c.model.Reboots(who))
+
+	require.NoError(t, reboots("rescue/"+rescue.String(), who))
 	require.Equal(t, 1, c.model.Reboots(who))
 }
 

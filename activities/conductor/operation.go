@@ -59,7 +59,7 @@ func runOf(ctx context.Context, operation uuid.UUID) db.Run {
 // Temporal can make an attempt long after the run has asked, also for a run
 // that was reset since. An input of release 0.1 may not name its operation;
 // its attempt goes on without the question, except where it could have an instance
-// rebooted (ownRescue).
+// rebooted (ownRescue finds the operation by the run then).
 func (a *Activities) requireOwner(ctx context.Context, operation uuid.UUID) error {
 	_, err := a.addresseeOf(ctx, operation)
 	return err

@@ -370,6 +370,19 @@ func (a *Activities) RecordSettled(ctx context.Context, in workflows.RecordSettl
 	return nil
 }
 
+// RecordUnsettled is the activity that records why an attachment could not be settled.
+// It logs that once, and not in each round.
+func (a *Activities) RecordUnsettled(ctx context.Context, in workflows.RecordUnsettledInput) error {
+	d := in.Disagreement
+	news, err := a.store.RecordUnsettled(ctx, toRecord(d), in.Error)
+	if err == nil && news {
+		a.log.WarnContext(ctx, "an attachment is not as recorded, and its host could not settle that", slog.String("host", d.Host),
+			slog.String("accelerator", d.Accelerator.String()), slog.String("handle", d.Entry.Handle.Identity),
+			slog.String("journal", string(d.Journal)), slog.String("recorded", d.Recorded), slog.String("error", in.Error))
+	}
+	return workflows.ToFailure(err)
+}
+
 // fromRecord converts a disagreement of the store into that of the workflow.
 func fromRecord(d db.Disagreement) workflows.Disagreement {
 	want := workflows.GoalDetached

@@ -1,6 +1,7 @@
 package conductor_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -209,6 +210,7 @@ type deciding struct {
 	conductor.Store
 	decided db.Disagreement
 	settled []db.Disagreement
+	why     string // an attachment could not be settled
 }
 
 func (s *deciding) Decide(context.Context, db.Disagreement) (db.Disagreement, error) {
@@ -235,6 +237,30 @@ func TestSettledAsDecided(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, acts.RecordSettled(t.Context(), workflows.RecordSettledInput{Disagreements: []workflows.Disagreement{result.Disagreement}}))
 	require.Equal(t, []db.Disagreement{store.decided}, store.settled)
+}
+
+// RecordUnsettled has news about the first failure, and about each one that is another.
+func (s *deciding) RecordUnsettled(_ context.Context, _ db.Disagreement, why string) (bool, error) {
+	news := s.why != why
+	s.why = why
+	return news, nil
+}
+
+// TestUnsettledIsLoggedOnce: why a host could not settle an attachment is in the log, with
+// the accelerator, once for each reason and not in each round.
+func TestUnsettledIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	var said bytes.Buffer
+	acts := conductor.New(&deciding{}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{}, conductor.Grants{}, slog.New(slog.NewTextHandler(&said, nil)))
+	d := workflows.Disagreement{Host: "h1", Accelerator: uuid.New(), Recorded: "attached", Entry: workflows.SettleEntry{Handle: cyborg.WorkHandle{Identity: "card0.0"}}}
+
+	for _, why := range []string{"not installed", "not installed", "it burns", "it burns"} {
+		require.NoError(t, acts.RecordUnsettled(t.Context(), workflows.RecordUnsettledInput{Disagreement: d, Error: why}))
+	}
+	require.Equal(t, 2, strings.Count(said.String(), "level=WARN"), &said)
+	for _, why := range []string{`"not installed"`, `"it burns"`} {
+		require.Contains(t, said.String(), "host=h1 accelerator="+d.Accelerator.String()+` handle=card0.0 journal="" recorded=attached error=`+why)
+	}
 }
 
 // However many attachments stay in doubt and however many operations run, each

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
+	"go.temporal.io/sdk/activity"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
@@ -94,12 +96,26 @@ func (a *Activities) LookAtInstance(ctx context.Context, in workflows.LookAtInst
 // is a rescue of the instance. It returns what the records know of it. Whoever can
 // write to Temporal could otherwise have any instance of the cloud rebooted.
 func (a *Activities) ownRescue(ctx context.Context, operation, instance uuid.UUID) (lost cyborg.Rescue, host string, err error) {
+	if operation == uuid.Nil { // the run goes on as release 0.1 does, which does not name it here
+		operation = rescueOf(activity.GetInfo(ctx).WorkflowExecution.ID)
+	}
 	if err := a.requireOwner(ctx, operation); err != nil {
 		return lost, "", err
 	}
 
 	lost, host, err = a.store.OwnRescue(ctx, runOf(ctx, operation), instance)
 	return lost, host, workflows.ToFailure(err)
+}
+
+// rescueOf returns the rescue that a workflow is for (Operation.WorkflowID); uuid.Nil
+// for any other workflow.
+func rescueOf(workflowID string) uuid.UUID {
+	id, ok := strings.CutPrefix(workflowID, string(cyborg.OperationRescue)+"/")
+	rescue, err := uuid.Parse(id)
+	if !ok || err != nil {
+		return uuid.Nil
+	}
+	return rescue
 }
 
 // rebootPoll is how often Nova is asked whether a reboot is over.

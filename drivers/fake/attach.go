@@ -21,7 +21,7 @@ func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) erro
 	c.due = func(card *Card) (bool, error) {
 		state := card.Deployables[part.key]
 		if !state.Installed {
-			return false, cyborg.Errorf(cyborg.ErrChanged, "%s is not installed", part.name).WithHint("Make the accelerator ready first.")
+			return false, cyborg.Errorf(cyborg.ErrChanged, "%s is not installed", part.name).WithHint("Retire the accelerator and make it ready again, which installs it.")
 		}
 
 		return !state.Handles[request.Handle.Identity].Attached, nil

@@ -166,7 +166,9 @@ func TestStateOfDeletedFileIsNew(t *testing.T) {
 	held, err := driver.Attached(t.Context(), target, handle)
 	require.NoError(t, err)
 	require.False(t, held)
-	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(driver.Attach(t.Context(), attach(target, handle))), "it is not installed")
+	err = driver.Attach(t.Context(), attach(target, handle))
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), "it is not installed")
+	require.Contains(t, cyborg.AsError(err).Hint, "Retire", "in the records it is ready, and making it ready is refused")
 	p.attach(t)
 }
 

@@ -97,13 +97,13 @@ func (l *List) Load(ctx context.Context, records Records) error {
 	}
 
 	if len(beyond(known, kept)) > 0 {
-		err := l.file.Add(known)
-		// Once, another process may have written at the same moment.
-		if err == nil {
-			l.unkept = 0
-		} else if l.unkept++; l.unkept == 2 {
-			l.log.WarnContext(ctx, "what was revoked cannot be kept in a file; a restore of the records would forget it", slog.String("error", err.Error()))
-		}
+		err = l.file.Add(known)
+	}
+	// Once, another process may have written at the same moment.
+	if err == nil {
+		l.unkept = 0
+	} else if l.unkept++; l.unkept == 2 {
+		l.log.WarnContext(ctx, "what was revoked cannot be kept in a file; a restore of the records would forget it", slog.String("error", err.Error()))
 	}
 	return nil
 }

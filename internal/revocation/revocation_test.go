@@ -267,6 +267,29 @@ func TestLockedFile(t *testing.T) {
 	require.Equal(t, records.revoked, kept)
 }
 
+// TestLockedNowAndThen: that the lock is taken at two looks says nothing where the file
+// had all between them, because another process had written it.
+func TestLockedNowAndThen(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := revocation.File(filepath.Join(dir, "revoked"))
+	said := &transcript.Text{}
+	l := revocation.New("cyborg", file, slog.New(slog.NewTextHandler(said, nil)))
+
+	records := &memory{revoked: map[string]int64{}}
+	for _, host := range []string{"h1", "h2", "h3"} {
+		records.revoked[host] = 1
+		unlock, err := pki.TryLock(dir)
+		require.NoError(t, err)
+		require.NoError(t, l.Load(t.Context(), records))
+		unlock()
+
+		require.NoError(t, file.Add(records.revoked))
+		require.NoError(t, l.Load(t.Context(), records))
+	}
+	require.NotContains(t, said.String(), "cannot be kept")
+}
+
 // TestReplacedFile: a file that is removed, put back from an old copy or damaged
 // while a process runs takes nothing back, and has all again when it can be written.
 func TestReplacedFile(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/doctor"
+	"github.com/cyborg-project/cyborg/internal/english"
 	"github.com/cyborg-project/cyborg/internal/openstack"
 	"github.com/cyborg-project/cyborg/internal/openstack/placement"
 	"github.com/cyborg-project/cyborg/internal/pki"
@@ -105,14 +106,15 @@ func examineGrants(f *doctor.Findings, c *config.Config) {
 	}
 }
 
-// warnings says what this server's set-up leaves open, for the doctor of the
-// command line, which does not see the set-up.
+// warnings says what this server's set-up leaves open, and what Reconcile could not
+// settle, for the doctor of the command line, which sees neither.
 func (s *server) warnings(ctx context.Context) []v1.Warning {
 	ctx, cancel := context.WithTimeout(ctx, warningsLimit)
 	defer cancel()
 
 	var f doctor.Findings
 	examineGrants(&f, s.config)
+	examineAttachments(ctx, &f, s.store) // before Temporal, which may take all the time
 	temporalclient.ExamineGuard(ctx, &f, s.Temporal, s.Namespace)
 
 	var warnings []v1.Warning
@@ -120,6 +122,28 @@ func (s *server) warnings(ctx context.Context) []v1.Warning {
 		warnings = append(warnings, v1.Warning{Check: finding.Check, Found: finding.Found, Do: finding.Do})
 	}
 	return warnings
+}
+
+// mostUnsettled is how many attachments examineAttachments looks at.
+const mostUnsettled = 100
+
+// examineAttachments warns of attachments that Reconcile could not settle.
+func examineAttachments(ctx context.Context, f *doctor.Findings, store *db.Store) {
+	const check = "attachments"
+	found, err := store.Unsettled(ctx, mostUnsettled)
+	if err != nil {
+		f.Warn(check, "could not be looked at: "+err.Error(), "Look at the server's log.")
+		return
+	}
+
+	var texts []string
+	for _, u := range found {
+		texts = append(texts, fmt.Sprintf("%s of accelerator %s on host %s (%s)", u.Handle, u.Accelerator, u.Host, u.Error))
+	}
+	if len(texts) > 0 {
+		f.Warn(check, "are not on their hosts as recorded, and could not be settled: "+english.Some(texts),
+			"See \"An attachment is not as recorded\" in docs/operations.md.")
+	}
 }
 
 // examineCloud logs in to Keystone as the server does, looks up the services

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -15,6 +16,36 @@ import (
 	"github.com/cyborg-project/cyborg/internal/openstack/openstacktest"
 	"github.com/cyborg-project/cyborg/internal/postgres/postgrestest"
 )
+
+// TestDoctorTellsWhatIsUnsettled: the doctor names the attachments that Reconcile could
+// not settle, and why.
+func TestDoctorTellsWhatIsUnsettled(t *testing.T) {
+	t.Parallel()
+	url := postgrestest.NewFrom(t, "migrated", migrate)
+	store, err := db.Open(t.Context(), url, db.Options{}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	t.Cleanup(store.Close)
+	look := func() []doctor.Finding {
+		var f doctor.Findings
+		examineAttachments(t.Context(), &f, store)
+		return f.All()
+	}
+	require.Empty(t, look())
+
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close(context.WithoutCancel(t.Context()))) }()
+	_, err = conn.Exec(t.Context(), `
+		INSERT INTO hosts (name, boot_id, agent_version, report_seq, digest) VALUES ('h1', 'b', 'v', 1, '');
+		INSERT INTO pending_settlements (host, backend, handle, deployable, attach, first_assignment, assignment, event, error)
+		VALUES ('h1', 'fake', 'card0.0', 'card0', true, 1, 1, '{}', 'it is not installed'), ('h1', 'fake', 'card1.0', 'card1', true, 1, 1, '{}', '')`)
+	require.NoError(t, err)
+
+	found := look()
+	require.Len(t, found, 1)
+	require.Equal(t, doctor.Warning, found[0].State)
+	require.Equal(t, "are not on their hosts as recorded, and could not be settled: card0.0 of accelerator card0 on host h1 (it is not installed)", found[0].Found)
+}
 
 // TestDoctorChecksTheCloud: doctor logs in, looks for each service in the
 // catalog, and says what to do about what is wrong.

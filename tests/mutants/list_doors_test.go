@@ -321,6 +321,11 @@ func ofEnrollment() []mutant {
 			new: "!l.unrestored && looking.Err() == nil",
 		},
 		{
+			breaks: "a lock that is taken now and then is no news", file: revocations, pkg: "internal/revocation", test: "TestLockedNowAndThen",
+			old: "if err == nil {\n\t\tl.unkept = 0",
+			new: "if len(beyond(known, kept)) == 0 {\n\t} else if err == nil {\n\t\tl.unkept = 0",
+		},
+		{
 			breaks: "one moment in which the file cannot be written is not worth a warning", file: revocations, pkg: "internal/revocation",
 			test: "TestLockedFile",
 			old:  "l.unkept == 2 {",

@@ -65,8 +65,13 @@ func ofReconcile() []mutant {
 		{
 			breaks: "a round repairs what an inspection has found that was cut off", file: reconcile, pkg: "workflows",
 			test: "TestReconcileGoesOnWhereInspectWasCutOff",
-			old:  "reached != nil {",
+			old:  "reached != nil && repairsWhatWasReached(ctx) {",
 			new:  "reached != nil && false {",
+		},
+		{
+			breaks: "a cut-off inspection of release 0.1 replays", file: reconcile, pkg: "workflows", test: "TestInspectionOfV01ThatWasCutOffReplays",
+			old: "reached != nil && repairsWhatWasReached(ctx) {",
+			new: "reached != nil {",
 		},
 		{
 			breaks: "a round that has looked at nothing fails", file: reconcile, pkg: "workflows", test: "TestReconcileGoesOnWhereInspectWasCutOff",
@@ -205,8 +210,18 @@ func ofBounds() []mutant {
 		},
 		{
 			breaks: "the document of a handle is bounded", file: "db/internal/merge/handles.go", pkg: merged, test: "TestWhatAHostTellsIsBounded",
-			old: "key.Identity}, info) {",
-			new: "key.Identity}) {",
+			old: "key.Identity, ok}, w.info) {",
+			new: "key.Identity, ok}) {",
+		},
+		{
+			breaks: "a handle that is too large to move stays", file: "db/internal/merge/handles.go", pkg: merged, test: "TestHandleThatIsTooLargeToMove",
+			old: " && !stays[key]",
+			new: "",
+		},
+		{
+			breaks: "what is too large at first is said to be left out", file: "db/internal/merge/texts.go", pkg: merged, test: "TestTooLargeAtFirst",
+			old: "if p.recorded {",
+			new: "if true {",
 		},
 		{
 			breaks: "why a function is protected is bounded", file: "db/internal/merge/deployables.go", pkg: merged, test: "TestProtectionIsCut",

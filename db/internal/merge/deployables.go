@@ -19,12 +19,12 @@ func (v *Inventory) deployable(backend string, d *Tracked[DeviceRow], r cyborg.D
 		return err
 	}
 
-	this := reported{backend, "deployable", r.Name}
+	p, ok := v.Deployables[r.Name]
+	this := reported{backend, "deployable", r.Name, ok}
 	if v.tooLarge(this, r.BitstreamID, r.ProgramSet) || v.tooLargeDocument(this, specs, attributes) {
 		return nil
 	}
 
-	p, ok := v.Deployables[r.Name]
 	switch {
 	case !cyborg.IsName(r.Name):
 		v.complain(backend, "a deployable without name, or with %.80q for one, of device %s is left out", r.Name, d.row.Identity)
@@ -60,7 +60,11 @@ func (v *Inventory) deployable(backend string, d *Tracked[DeviceRow], r cyborg.D
 
 	v.merged[row.UUID] = true
 	for _, h := range r.Handles {
-		v.wanted = append(v.wanted, wantedHandle{backend: backend, deployable: p, report: h})
+		info, err := DocumentOf(h.Info, "{}")
+		if err != nil {
+			return err
+		}
+		v.wanted = append(v.wanted, wantedHandle{backend: backend, deployable: p, report: h, info: info})
 	}
 
 	return nil

@@ -25,12 +25,12 @@ func (v *Inventory) device(backend, driver string, r cyborg.DeviceReport, sequen
 		return err
 	}
 
-	this := reported{backend, "device", r.Identity}
+	d, ok := v.Devices[r.Identity]
+	this := reported{backend, "device", r.Identity, ok}
 	if v.tooLarge(this, deviceTexts(&r)...) || v.tooLargeDocument(this, board, path) {
 		return nil
 	}
 
-	d, ok := v.Devices[r.Identity]
 	switch {
 	case !ok:
 		if v.full(backend, "device", r.Identity, len(v.Devices)+v.Unloaded.Devices, MostRecorded().Devices) {

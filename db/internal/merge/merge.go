@@ -156,9 +156,7 @@ func (v *Inventory) difference(r agentapi.Report) (merged bool, err error) {
 		}
 	}
 
-	if err := v.finish(); err != nil {
-		return false, err
-	}
+	v.finish()
 
 	// The agent learns of a complaint only from a whole report, in which it sees
 	// the state of its backends.
@@ -225,9 +223,7 @@ func (v *Inventory) report(r agentapi.Report) error {
 		}
 	}
 
-	if err := v.finish(); err != nil {
-		return err
-	}
+	v.finish()
 
 	for name, complaints := range v.Complaints {
 		b := v.Backends[name]
@@ -249,9 +245,7 @@ func (v *Inventory) Observation(o cyborg.Observation) (changed bool, err error) 
 	if err := v.device(o.Backend, b.row.Driver, o.Device, o.Sequence); err != nil {
 		return false, err
 	}
-	if err := v.finish(); err != nil {
-		return false, err
-	}
+	v.finish()
 
 	var diff Changes
 	changed = diff.Collect(v) > 0

@@ -32,7 +32,7 @@ func TestSoMuchIsRecordedOfAHost(t *testing.T) {
 		more.Identity, more.Deployables[0].Name = "card1", "part1"
 		more.Deployables[0].Handles[0].Identity = "another"
 		require.NoError(t, v.device("a", "a", more, 1))
-		require.NoError(t, v.finish())
+		v.finish()
 	}
 
 	show("old")
@@ -57,7 +57,7 @@ func TestSoManyHandlesAreRecordedOfAHost(t *testing.T) {
 	require.NoError(t, v.device("a", "a", cyborg.DeviceReport{Identity: "card", Deployables: []cyborg.DeployableReport{{
 		Name: "part", Handles: []cyborg.HandleReport{{Kind: "PCI", Identity: "one"}, {Kind: "PCI", Identity: "two"}},
 	}}}, 1))
-	require.NoError(t, v.finish())
+	v.finish()
 	require.Len(t, v.Handles, 1)
 	require.Contains(t, v.Complaints["a"].String(), "handle two is left out: 16384 are recorded")
 }

@@ -7,7 +7,8 @@ import (
 )
 
 // What is recorded of a device is in everybody's lists, so that one host must not
-// fill them. A part of which something is larger stays as it was recorded.
+// fill them. A part of which something is larger stays as it was recorded, and is left
+// out where it is not recorded yet.
 const (
 	longestText     = 255     // in characters
 	largestDocument = 8 << 10 // in bytes of JSON
@@ -16,13 +17,22 @@ const (
 // reported is something of a report that has texts and documents of its own.
 type reported struct {
 	backend, what, name string
+	recorded            bool // before
+}
+
+// fate says what becomes of a part that is too large.
+func (p reported) fate() string {
+	if p.recorded {
+		return "stays as it was"
+	}
+	return "is left out"
 }
 
 // tooLarge complains about the first text that is too long.
 func (v *Inventory) tooLarge(p reported, texts ...string) bool {
 	for _, text := range texts {
 		if utf8.RuneCountInString(text) > longestText {
-			v.complain(p.backend, "%s %s stays as it was: %.80q has more than %d characters", p.what, p.name, text, longestText)
+			v.complain(p.backend, "%s %s %s: %.80q has more than %d characters", p.what, p.name, p.fate(), text, longestText)
 			return true
 		}
 	}
@@ -33,7 +43,7 @@ func (v *Inventory) tooLarge(p reported, texts ...string) bool {
 func (v *Inventory) tooLargeDocument(p reported, documents ...Document) bool {
 	for _, document := range documents {
 		if len(document) > largestDocument {
-			v.complain(p.backend, "%s %s stays as it was: %.80q has more than %d bytes", p.what, p.name, document, largestDocument)
+			v.complain(p.backend, "%s %s %s: %.80q has more than %d bytes", p.what, p.name, p.fate(), document, largestDocument)
 			return true
 		}
 	}

@@ -48,7 +48,7 @@ func TestWhatAHostTellsIsBounded(t *testing.T) {
 				}}}
 				change(&d)
 				require.NoError(t, v.device("a", "a", d, 1))
-				require.NoError(t, v.finish())
+				v.finish()
 			}
 
 			show("old", func(*card) {})
@@ -76,4 +76,50 @@ func TestProtectionIsCut(t *testing.T) {
 		Name: "part", Protected: strings.Repeat("x", 5000),
 	}}}, 1))
 	require.Equal(t, 1000, utf8.RuneCountInString(v.Deployables["part"].row.Protected))
+}
+
+// TestTooLargeAtFirst: what is too large when it is first seen is left out, and the
+// error of the backend says that.
+func TestTooLargeAtFirst(t *testing.T) {
+	t.Parallel()
+	large := map[string]string{"k": strings.Repeat("x", 8<<10)}
+	for what, d := range map[string]cyborg.DeviceReport{
+		"device card":     {ControlPath: cyborg.ControlPath{Info: large}},
+		"deployable part": {Deployables: []cyborg.DeployableReport{{Name: "part", BitstreamID: strings.Repeat("x", 256)}}},
+		"handle h": {Deployables: []cyborg.DeployableReport{{
+			Name: "part", Handles: []cyborg.HandleReport{{Kind: "PCI", Identity: "h", Info: large}},
+		}}},
+	} {
+		d.Identity = "card"
+		v := NewInventory("h1", func(_, local string) string { return local }, &Names{Deployables: map[string]string{}, Accelerators: map[string]bool{}})
+		require.NoError(t, v.device("a", "a", d, 1))
+		v.finish()
+		require.Contains(t, v.Complaints["a"].String(), what+" is left out: ")
+		require.Empty(t, v.Handles)
+	}
+}
+
+// TestHandleThatIsTooLargeToMove: a free handle that another deployable shows, with more
+// information than is recorded, stays with its own, and is not missing.
+func TestHandleThatIsTooLargeToMove(t *testing.T) {
+	t.Parallel()
+	v := NewInventory("h1", func(_, local string) string { return local }, &Names{Deployables: map[string]string{}, Accelerators: map[string]bool{}})
+	show := func(first, second []cyborg.HandleReport) {
+		v.merged, v.wanted = map[uuid.UUID]bool{}, nil
+		require.NoError(t, v.device("a", "a", cyborg.DeviceReport{Identity: "card", Deployables: []cyborg.DeployableReport{
+			{Name: "first", Handles: first}, {Name: "second", Handles: second},
+		}}, 1))
+		v.finish()
+	}
+
+	show([]cyborg.HandleReport{{Kind: "PCI", Identity: "h"}}, nil)
+	before := v.Handles[HandleKey{"PCI", "h"}].row
+	require.Equal(t, cyborg.PresencePresent, before.Presence)
+
+	show(nil, []cyborg.HandleReport{{Kind: "PCI", Identity: "h", Info: map[string]string{"k": strings.Repeat("x", 8<<10)}}})
+	require.Equal(t, before, v.Handles[HandleKey{"PCI", "h"}].row)
+	require.Contains(t, v.Complaints["a"].String(), "handle h stays as it was: ")
+
+	show(nil, []cyborg.HandleReport{{Kind: "PCI", Identity: "h"}})
+	require.Equal(t, v.Deployables["second"].row.UUID, v.Handles[HandleKey{"PCI", "h"}].row.DeployableUUID)
 }

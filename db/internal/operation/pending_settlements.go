@@ -79,3 +79,35 @@ func tellSettled(ctx context.Context, tx pgx.Tx, host string, settled []Disagree
 
 	return tx.SendBatch(ctx, batch).Close()
 }
+
+// Unsettled is an attachment that a round of Reconcile could not settle, and why.
+type Unsettled struct {
+	Host        string
+	Handle      string // its identity
+	Accelerator string // its name; that of the driver where the records know none
+	Error       string
+}
+
+// RecordUnsettled records why an attachment that was decided could not be settled. news
+// says that this was not recorded before. What the host's journal shows as decided has
+// no place for it; there the handle or its accelerator is fenced until it is settled.
+func (s *Store) RecordUnsettled(ctx context.Context, d Disagreement, why string) (news bool, err error) {
+	tag, err := s.db.Pool.Exec(ctx, "UPDATE pending_settlements SET error = $4 WHERE host = $1 AND backend = $2 AND handle = $3 AND error <> $4",
+		d.Host, d.Backend, d.Handle.Identity, why)
+	return err == nil && tag.RowsAffected() > 0, s.db.Failure(ctx, err)
+}
+
+// Unsettled lists the attachments that Reconcile could not settle. An operation on the
+// accelerator may have changed the attachment since, and a card that is away has none.
+func (s *Store) Unsettled(ctx context.Context, limit int) ([]Unsettled, error) {
+	rows, err := s.db.Pool.Query(ctx, `
+		SELECT p.host, p.handle, coalesce(d.accelerator, p.deployable), p.error
+		FROM pending_settlements p LEFT JOIN deployables d ON d.uuid = p.accelerator
+		WHERE p.error <> '' AND d.presence IS DISTINCT FROM 'missing' AND NOT `+ingest.LaterOperation+`
+		ORDER BY p.host, p.handle, p.backend LIMIT $1`, records.Limit(limit))
+	if err != nil {
+		return nil, s.db.Failure(ctx, err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Unsettled])
+	return found, s.db.Failure(ctx, err)
+}

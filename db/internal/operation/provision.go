@@ -121,6 +121,9 @@ func (p provision) guard(targets []inventory.Accelerator, operation uuid.UUID) e
 	case t.Lifecycle == cyborg.LifecycleReady && p.request.Name == t.Name:
 		return cyborg.Errorf(cyborg.ErrNameTaken, "accelerator %q is ready already", t.Name).
 			WithOperation(t.MovedBy).WithHint("Choose another name.")
+	case t.Lifecycle == cyborg.LifecycleReady:
+		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is ready already", t.Name).
+			WithOperation(t.MovedBy).WithHint("If it is not installed on its host any more, retire it, and make it ready again.")
 	case !cyborg.Allowed(cyborg.LifecycleTransitions(), t.Lifecycle, cyborg.LifecycleInstalling):
 		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is %s already", t.Name, t.Lifecycle).WithOperation(t.MovedBy)
 	}

@@ -135,7 +135,7 @@ func (s *Store) OwnRescue(ctx context.Context, run Run, instance uuid.UUID) (los
 	at := slices.IndexFunc(known.Rescues, func(r cyborg.Rescue) bool { return r.Instance == instance })
 	if at < 0 {
 		return lost, "", cyborg.Errorf(cyborg.ErrForbidden, "run %s has no running rescue of instance %s (operation %s)", run.ID, instance, run.Operation).
-			WithHint("Where release 0.1 began the rescue, rescue the host again. Otherwise find out who writes to Temporal.")
+			WithHint("Find out who writes to Temporal.")
 	}
 	return known.Rescues[at], host, nil
 }

@@ -3,7 +3,7 @@ package temporalauth
 import (
 	"container/list"
 	"context"
-	"math"
+	"log/slog"
 	"net"
 	"sync"
 	"syscall"
@@ -50,28 +50,38 @@ type connections struct {
 	fresh list.List // of *connection: those without a completed handshake, the oldest first
 }
 
-// bound returns the listener with its connections bounded.
-func bound(listener net.Listener) net.Listener {
-	return &connections{Listener: listener, limit: clampToFiles(mostConnections, shareOfFiles)}
+// bound returns the frontend's listener with its connections bounded.
+func (g *Guard) bound(listener net.Listener) net.Listener {
+	limit := clampToFiles(mostConnections, shareOfFiles, func(clamped int, files uint64) {
+		g.log.Warn("Temporal takes fewer connections than it could, because the process may not open enough files; "+
+			"if each host's agent needs one, raise the limit on open files (LimitNOFILE of systemd, or ulimit -n)",
+			slog.Int("most", mostConnections), slog.Int("connections", clamped),
+			slog.Uint64("open_files", files), slog.Int("open_files_needed", mostConnections*shareOfFiles))
+	})
+	return &connections{Listener: listener, limit: limit}
 }
 
-// boundInside is bound for a service that only Temporal itself calls. Without TLS among
-// them nobody shows there who he is, and the connection that would be closed is that of
-// Temporal, so the listener stays as it is.
+// boundInside is bound for a service that only Temporal itself calls; a few connections
+// are enough there. Without TLS among them nobody shows there who he is, and the
+// connection that would be closed is that of Temporal, so the listener stays as it is.
 func boundInside(listener net.Listener, files encryption.TLSConfigProvider) (net.Listener, error) {
 	if secured, err := files.GetInternodeServerConfig(); err != nil || secured == nil {
 		return listener, err
 	}
-	return &connections{Listener: listener, limit: clampToFiles(mostInside, shareInside)}, nil
+	return &connections{Listener: listener, limit: clampToFiles(mostInside, shareInside, func(int, uint64) {})}, nil
 }
 
-// clampToFiles lowers the limit to a share of the files that this process may open.
-func clampToFiles(limit, share int) int {
+// clampToFiles lowers the limit to a share of the files that this process may open,
+// and then tells it.
+func clampToFiles(limit, share int, tell func(clamped int, files uint64)) int {
 	var files syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil || files.Cur > math.MaxInt32 {
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil || files.Cur/uint64(share) >= uint64(limit) {
 		return limit
 	}
-	return max(1, min(limit, int(files.Cur)/share))
+
+	clamped := max(1, int(files.Cur/uint64(share)))
+	tell(clamped, files.Cur)
+	return clamped
 }
 
 // Accept waits for the next connection.

@@ -1,7 +1,11 @@
 package temporalauth
 
 import (
+	"bytes"
+	"log/slog"
+	"math"
 	"net"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -93,4 +97,26 @@ func TestConnectionsOfOneAreBounded(t *testing.T) {
 		require.NoError(t, c.open(t).identify(as(server, "s")))
 		require.NoError(t, c.open(t).identify(caller{self: true}))
 	}
+}
+
+// TestFewFilesAreTold: where the process may not open enough files for the connections
+// of the frontend, there are fewer, and it is told which limit does that.
+func TestFewFilesAreTold(t *testing.T) {
+	t.Parallel()
+	var told []uint64
+	tell := func(clamped int, files uint64) { told = append(told, uint64(clamped), files) }
+
+	require.Equal(t, 1, clampToFiles(1, shareOfFiles, tell))
+	require.Empty(t, told)
+
+	clamped := clampToFiles(math.MaxInt32, shareOfFiles, tell) // no machine allows six times as many files
+	require.Len(t, told, 2)
+	require.Equal(t, []uint64{uint64(clamped), told[1]}, told)
+	require.Equal(t, told[1]/shareOfFiles, told[0])
+
+	var log bytes.Buffer
+	g := newGuard(t)
+	g.log = slog.New(slog.NewTextHandler(&log, nil))
+	few := g.bound(pipes{}).(*connections).limit < mostConnections
+	require.Equal(t, few, strings.Contains(log.String(), "level=WARN") && strings.Contains(log.String(), "open_files_needed=120000"), &log)
 }

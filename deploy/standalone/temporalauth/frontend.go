@@ -80,7 +80,7 @@ func (g *Guard) frontend(params temporal.ServiceProviderParamsCommon) (temporal.
 		params.GetCommonServiceOptions(primitives.FrontendService),
 		fx.Supply(params.CustomFrontendInterceptors),
 		frontend.Module,
-		fx.Decorate(bound),
+		fx.Decorate(g.bound),
 		fx.Decorate(g.bounded),
 	)
 	return temporal.NewService(app, primitives.FrontendService, params.Logger), app.Err()
