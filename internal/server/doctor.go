@@ -60,6 +60,7 @@ func doctorCommand() *cobra.Command {
 
 			examineGrants(f, c)
 			examineListeners(cmd.Context(), f, c)
+			examineEnrollment(f, c)
 			examineRevocations(f, c)
 			examineCloud(cmd.Context(), f, c)
 

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/doctor"
@@ -208,4 +209,28 @@ func TestDoctorSaysWhatAFailoverLoses(t *testing.T) {
 func migrate(ctx context.Context, url string) error {
 	_, err := db.Migrate(ctx, url)
 	return err
+}
+
+// TestDoctorChecksTheEnrollment: doctor and config check find what the start would
+// refuse.
+func TestDoctorChecksTheEnrollment(t *testing.T) {
+	t.Parallel()
+	c := config.Default()
+	var f doctor.Findings
+	examineEnrollment(&f, c)
+	require.Empty(t, f.All(), "nobody enrolls")
+
+	c.Identity.Authority = filepath.Join(t.TempDir(), "none")
+	c.Server.Roles = []config.Role{config.RoleAPI}
+	examineEnrollment(&f, c)
+	require.Empty(t, f.All(), "a server without agents starts")
+	require.NoError(t, checkEnrollment(nil, c))
+
+	c.Server.Roles = []config.Role{config.RoleConductor}
+	examineEnrollment(&f, c)
+	require.Len(t, f.All(), 1)
+	require.Equal(t, doctor.Failed, f.All()[0].State)
+	require.Contains(t, f.All()[0].Found, "identity.authority")
+	require.NotEmpty(t, f.All()[0].Do)
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(checkEnrollment(nil, c)))
 }

@@ -363,6 +363,11 @@ func ofEnrollment() []mutant {
 func ofWarnings() []mutant {
 	return []mutant{
 		{
+			breaks: "the doctor finds the authority that the start refuses", file: "internal/server/enrollment.go",
+			pkg: "internal/server", test: "TestDoctorChecksTheEnrollment",
+			old: "\treturn CheckEnrollment(c)\n", new: "\treturn nil\n",
+		},
+		{
 			breaks: "a server says at its start that grants are off", file: "internal/server/grants.go",
 			pkg: "internal/server", test: "TestStepsAreSignedWhileGrantsAreOff",
 			old: "config.GrantsOff {\n\t\ts.Log.Warn",
