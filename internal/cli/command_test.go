@@ -321,6 +321,15 @@ func TestHostsAndServices(t *testing.T) {
 
 	golden(t, "hosts.table", all.String())
 	require.Equal(t, "h1 true\n", api.cyborg("host", "list", "-f", "value", "-c", "name", "-c", "silent").out)
+	require.Equal(t, "agent false\n", api.cyborg("service", "list", "-f", "value", "-c", "role", "-c", "alive").out)
+
+	// A column has in every format what its title says, of hosts and of services.
+	for _, noun := range []string{"host", "service"} {
+		require.Equal(t, "State\nsilent\n", api.cyborg(noun, "list", "-f", "csv", "-c", "state").out, noun)
+		require.JSONEq(t, `[{"state":"silent"}]`, api.cyborg(noun, "list", "-f", "json", "-c", "State").out, noun)
+		require.NotContains(t, api.cyborg(noun, "list", "-f", "csv").out, "true", noun)
+		require.NotContains(t, api.cyborg(noun, "list", "-f", "csv").out, "false", noun)
+	}
 }
 
 // TestUsageNamesMissingHosts: a host that did not answer is named on stderr, so
