@@ -44,7 +44,11 @@ func doctorCommand() *cobra.Command {
 		func(cmd *cobra.Command, f *doctor.Findings) {
 			c, err := config.Load(config.LoadOptions{Process: config.ProcessServer, Flags: cmd.Flags()})
 			if err != nil {
-				f.Error("configuration", err, "Correct it; `cyborg config dump` shows what is in force and where it is from.")
+				do := "Correct it; `cyborg config dump` shows what is in force and where it is from."
+				if strings.Contains(err.Error(), "database.url: expected") {
+					do += " This is no check of a standalone with a PostgreSQL of its own: use `cyborg doctor` there."
+				}
+				f.Error("configuration", err, do)
 				return
 			}
 

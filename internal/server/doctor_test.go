@@ -1,16 +1,20 @@
 package server
 
 import (
+	"bytes"
 	"context"
+	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/commandline"
 	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/doctor"
 	"github.com/cyborg-project/cyborg/internal/openstack/openstacktest"
@@ -233,4 +237,30 @@ func TestDoctorChecksTheEnrollment(t *testing.T) {
 	require.Contains(t, f.All()[0].Found, "identity.authority")
 	require.NotEmpty(t, f.All()[0].Do)
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(checkEnrollment(nil, c)))
+}
+
+// TestDoctorSaysHowToMakeTheDatabase: a PostgreSQL that has no such database runs, so
+// starting it is no remedy. A machine that has no database to name is perhaps a
+// standalone's.
+func TestDoctorSaysHowToMakeTheDatabase(t *testing.T) {
+	t.Parallel()
+	there, err := url.Parse(postgrestest.NewFrom(t, "migrated", migrate))
+	require.NoError(t, err)
+	there.Path = "/nowhere"
+	c := config.Default()
+	c.Database.URL = config.DatabaseURL(there.String())
+	var f doctor.Findings
+	examineDatabase(t.Context(), &f, c)
+	require.Len(t, f.All(), 1)
+	require.Contains(t, f.All()[0].Do, "createdb")
+	require.NotContains(t, f.All()[0].Do, "Start it")
+
+	empty := filepath.Join(t.TempDir(), "cyborg.yaml")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	root := &cobra.Command{Use: "cyborg"}
+	root.AddCommand(Commands()...)
+	commandline.Prepare(root)
+	var out, errOut bytes.Buffer
+	require.Equal(t, 1, commandline.Execute(t.Context(), root, []string{"server", "doctor", "--config", empty}, &out, &errOut))
+	require.Contains(t, out.String(), "use `cyborg doctor` there", errOut.String())
 }
