@@ -40,6 +40,8 @@ type Endpoint struct {
 	// Setting is the configuration key of Address, such as api.listen, for
 	// messages.
 	Setting string
+	// Flag is the flag that sets it, if there is one.
+	Flag    string
 	Address string
 
 	TLS *tls.Config // nil serves plain HTTP
@@ -63,10 +65,10 @@ func (e Endpoint) Listen(ctx context.Context) (net.Listener, error) {
 	case err == nil:
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "%s: another process listens on %s already", e.Setting, e.Address).
-			WithHint("Stop it, or set %s to another port.", e.Setting)
+			WithHint("Stop it, or set %s to another port.", e.option())
 	case errors.Is(err, syscall.EACCES):
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s: this user may not listen on %s", e.Setting, e.Address).
-			WithHint("Set %s to a port above 1023.", e.Setting)
+			WithHint("Set %s to a port above 1023.", e.option())
 	default:
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s: cannot listen on %s: %w", e.Setting, e.Address, err)
 	}
@@ -76,6 +78,14 @@ func (e Endpoint) Listen(ctx context.Context) (net.Listener, error) {
 	}
 
 	return listener, nil
+}
+
+// option names what sets the address, as a hint does.
+func (e Endpoint) option() string {
+	if e.Flag == "" {
+		return e.Setting
+	}
+	return e.Setting + " (" + e.Flag + ")"
 }
 
 // withProtocols returns the configuration with HTTP/2 and HTTP/1.1, and without

@@ -40,13 +40,16 @@ func TestListenRefuses(t *testing.T) {
 		"no port":            {api.Endpoint{Address: "127.0.0.1"}, cyborg.ErrInvalid, "127.0.0.1"},
 		"not ours":           {api.Endpoint{Address: "192.0.2.7:6666", TLS: some, Authenticated: true}, cyborg.ErrInvalid, "192.0.2.7"},
 	} {
-		test.endpoint.Setting = "api.listen"
+		test.endpoint.Setting, test.endpoint.Flag = "api.listen", "--listen"
 
 		_, err := test.endpoint.Listen(t.Context())
 		require.Equal(t, test.kind, cyborg.ErrorKindOf(err), "%s: %v", name, err)
 		require.Contains(t, err.Error(), test.says, name)
 		require.Contains(t, err.Error(), "api.listen", name)
 		require.NotContains(t, err.Error(), "\n", name)
+		if name == "busy" {
+			require.Contains(t, cyborg.AsError(err).Hint, "set api.listen (--listen) to another port")
+		}
 	}
 
 	for _, endpoint := range []api.Endpoint{

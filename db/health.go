@@ -2,9 +2,11 @@ package db
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db/internal/records"
@@ -76,7 +78,11 @@ func CheckHealth(ctx context.Context, url string) (Health, error) {
 
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return h, cyborg.Errorf(cyborg.ErrUnavailable, "the database does not answer: %w", err)
+		failed := cyborg.Errorf(cyborg.ErrUnavailable, "the database does not answer: %w", err)
+		if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == noDatabase {
+			failed = failed.WithHint("Make it with `createdb %s`, and then its schema with `cyborg migrate`; or correct database.url.", config.Database)
+		}
+		return h, failed
 	}
 	defer conn.Close(ctx) //nolint:errcheck // it was only read from
 

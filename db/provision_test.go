@@ -74,7 +74,12 @@ func TestProvisionByFit(t *testing.T) {
 	gpu := cyborg.DeviceTypeGPU
 	_, err = r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "x", Host: "h2", Specs: cyborg.SpecsPatch{DeviceType: &gpu}}))
 	requireKind(t, cyborg.ErrNoFit, err, "h2_card0", "device_type is FPGA, not GPU")
-	require.NotEmpty(t, cyborg.AsError(err).Hint)
+	require.Contains(t, cyborg.AsError(err).Hint, "No accelerator has this device type. Those of our drivers are GPU, FPGA,")
+	fpga := cyborg.DeviceTypeFPGA
+	_, err = r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "x", Host: "h3", Specs: cyborg.SpecsPatch{DeviceType: &fpga}}))
+	require.Contains(t, cyborg.AsError(err).Hint, "another host")
+	_, err = r.Admit(t.Context(), toAttach(h1.accelerator(t, "card1").UUID, vm()))
+	require.Contains(t, cyborg.AsError(err).Hint, "cyborg accelerator ready "+h1.accelerator(t, "card1").UUID.String())
 
 	// The specs that an operator set count like those that the host reports.
 	_, err = r.UpdateSpecs(t.Context(), h2.accelerator(t, "card0").UUID, cyborg.SpecsPatch{Type: &crypto}, 0, alice())

@@ -5,7 +5,10 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"sync"
+
+	"github.com/spf13/cobra"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/config"
@@ -95,5 +98,48 @@ func (s *standalone) chooseAuthority(ctx context.Context) error {
 			slog.String("error", err.Error()))
 		c.Identity.Authority = ""
 	}
+	return nil
+}
+
+// warnOfEnrolledHosts logs where hosts enroll by an authority whose certificates the
+// embedded Temporal refuses: they are heard, and take no step. That stops no start,
+// because a host may have another certificate for Temporal. clientCA is the file of
+// the authorities that Temporal takes.
+func warnOfEnrolledHosts(ctx context.Context, c *config.Config, clientCA string, log *slog.Logger) {
+	if c.Identity.Authority == "" || c.AgentEndpoint.Listen == "" {
+		return
+	}
+
+	authority, err := pki.Open(c.Identity.Authority)
+	if err != nil {
+		return // the check of the enrollment says that
+	}
+
+	trusted, err := pki.ReadPool(clientCA)
+	if err == nil {
+		err = authority.TrustedBy(trusted)
+	}
+	if err != nil {
+		log.WarnContext(ctx, "hosts that enroll will be heard, and take no step: the embedded Temporal does not trust identity.authority",
+			slog.String("error", err.Error()),
+			slog.String("hint", "Set all of standalone.temporal_tls: a server's certificate of identity.authority, and as client_ca "+authority.CertificateFile()))
+	}
+}
+
+// checkEnrollment is the check of the enrollment that config check makes, as the start
+// does.
+func checkEnrollment(cmd *cobra.Command, c *config.Config) error {
+	if !c.Given("identity.authority") || !c.Given("agent_endpoint.listen") {
+		return nil
+	}
+	if err := server.CheckEnrollment(c); err != nil {
+		return err
+	}
+
+	clientCA := c.Standalone.TemporalTLS.ClientCA
+	if clientCA == "" {
+		clientCA = filepath.Join(c.Standalone.StateDir, certificatesDir, "ca.crt")
+	}
+	warnOfEnrolledHosts(cmd.Context(), c, clientCA, c.Log.Logger(cmd.ErrOrStderr()))
 	return nil
 }

@@ -39,7 +39,7 @@ func command() *cobra.Command {
 		return run(cmd.Context(), c, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 
-	root.AddCommand(temporalCommand(), configcmd.For(config.ProcessStandalone), commandline.Completion(root),
+	root.AddCommand(temporalCommand(), configcmd.For(config.ProcessStandalone, checkEnrollment), commandline.Completion(root),
 		commandline.Manual(root, 8, nil), commandline.Version())
 
 	return root

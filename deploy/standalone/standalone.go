@@ -106,6 +106,7 @@ func (s *standalone) start(ctx context.Context, stderr io.Writer) ([]server.Part
 	if err != nil {
 		return nil, err
 	}
+	warnOfEnrolledHosts(ctx, s.config, embedded.TLS.CA, s.log)
 	embedded.Refuse = listeners.Revocations().Check
 	if err := engine.Check(embedded); err != nil {
 		return nil, err

@@ -44,7 +44,7 @@ func TestDoctorExaminesEachCertificateOnce(t *testing.T) {
 
 	foreign := examine(issueFor(t, "h2"))
 	require.Contains(t, foreign, "failed   configuration: agent.tls.cert ")
-	require.Contains(t, foreign, "-> Give it a certificate of its own. ")
+	require.Contains(t, foreign, "-> If this is that host, set agent.host to h2 ")
 	require.Contains(t, foreign, "warning  certificate for Temporal: ")
 	require.NotContains(t, foreign, "is good")
 }

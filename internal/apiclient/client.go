@@ -289,7 +289,7 @@ func (c *Client) sendOnce(ctx context.Context, req request, payload []byte) (Ans
 	}
 
 	if resp.StatusCode >= http.StatusMultipleChoices {
-		return Answer{}, newProblem(resp, body)
+		return Answer{}, c.problem(resp, body)
 	}
 
 	return Answer{

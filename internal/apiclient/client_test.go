@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -346,6 +347,32 @@ func TestTLS(t *testing.T) {
 	t.Cleanup(plain.Close)
 	_, err = newClient(t, apiclient.Options{URL: "https://" + plain.Listener.Addr().String()}).Host(t.Context(), "h1")
 	require.ErrorContains(t, err, "speaks http, not https")
+
+	_, err = newClient(t, apiclient.Options{URL: "http://" + server.Listener.Addr().String()}).Host(t.Context(), "h1")
+	require.ErrorContains(t, err, "speaks https, not http")
+	require.Contains(t, cyborg.AsError(err).Hint, "https://")
+	require.NotContains(t, cyborg.AsError(err).Hint, "proxy")
+}
+
+// TestMissingTokenIsNamedAsTheClientTakesIt: the API's hint names the header, which
+// nobody sends who uses the command line. What it says of a token that was sent stays.
+func TestMissingTokenIsNamedAsTheClientTakesIt(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusUnauthorized)
+		_, _ = io.WriteString(w, `{"kind": "unauthenticated", "detail": "no", "hint": "Send the header Authorization."}`)
+	}))
+	t.Cleanup(server.Close)
+
+	_, err := newClient(t, apiclient.Options{URL: server.URL}).Host(t.Context(), "h1")
+	require.Contains(t, cyborg.AsError(err).Hint, "--token-file")
+	for _, err := range newClient(t, apiclient.Options{URL: server.URL}).Events(t.Context(), apiclient.EventFilter{}, "", nil) {
+		require.Contains(t, cyborg.AsError(err).Hint, "--token-file")
+		break
+	}
+	_, err = newClient(t, apiclient.Options{URL: server.URL, Token: "wrong"}).Host(t.Context(), "h1")
+	require.Equal(t, "Send the header Authorization.", cyborg.AsError(err).Hint)
 }
 
 // TestMutualTLS: a server that wants a certificate of the client gets it.
@@ -368,8 +395,13 @@ func TestMutualTLS(t *testing.T) {
 	require.NoError(t, err)
 	options := apiclient.Options{URL: server.URL, CACert: write("ca.pem", "CERTIFICATE", server.Certificate().Raw)}
 
-	_, err = newClient(t, options).Host(t.Context(), "h1")
-	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err), "%v", err)
+	require.Eventually(t, func() bool { // the connection may break before the server's reason is read
+		_, err = newClient(t, options).Host(t.Context(), "h1")
+		require.Error(t, err)
+		return !strings.Contains(err.Error(), "closed the connection")
+	}, 5*time.Minute, time.Millisecond)
+	require.Equal(t, cyborg.ErrUnauthenticated, cyborg.ErrorKindOf(err), "%v", err)
+	require.Contains(t, cyborg.AsError(err).Hint, "--cert and --key")
 
 	options.Cert, options.Key = write("cert.pem", "CERTIFICATE", own.Certificate[0]), write("key.pem", "PRIVATE KEY", key)
 	host, err := newClient(t, options).Host(t.Context(), "h1")

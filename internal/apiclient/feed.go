@@ -180,7 +180,7 @@ func (f *feed) open(parent context.Context) error {
 		if err != nil {
 			return f.client.unreachable(parent, err)
 		}
-		return newProblem(resp, body)
+		return f.client.problem(resp, body)
 	}
 
 	f.conn = newMessageReader(resp.Body, func() { watchdog.Reset(streamSilence) })

@@ -57,11 +57,27 @@ const (
 	longestRetryAfter = 3600 // seconds
 )
 
+// problem converts an error answer to a request of this client. The API tells who has
+// sent no credential which header to send; who uses this client gives it a token.
+func (c *Client) problem(resp *http.Response, body []byte) *Problem {
+	problem := newProblem(resp, body)
+	if problem.Err.Kind == cyborg.ErrUnauthenticated && c.token == "" && strings.Contains(problem.Err.Hint, "the header Authorization") {
+		problem.Err.Hint = "Name the file of a token with --token-file, or set CYBORG_TOKEN; or name a client certificate with --cert and --key."
+	}
+	return problem
+}
+
 // newProblem converts an error answer.
 func newProblem(resp *http.Response, body []byte) *Problem {
 	problem := &Problem{Status: resp.StatusCode, RequestID: cyborg.Sanitize(resp.Header.Get("X-Openstack-Request-Id"), longestText)}
 	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
 		problem.RetryAfter = time.Duration(min(seconds, longestRetryAfter)) * time.Second
+	}
+
+	// net/http's server has no other way to say this.
+	if resp.StatusCode == http.StatusBadRequest && strings.HasPrefix(string(body), "Client sent an HTTP request to an HTTPS server.") {
+		problem.Err = cyborg.Errorf(cyborg.ErrInvalid, "%s speaks https, not http", resp.Request.URL.Host).WithHint("Write https:// in --url or CYBORG_URL.")
+		return problem
 	}
 
 	var parsed problemBody
@@ -141,6 +157,9 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	case isCertificateError(err):
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the certificate of %s is not trusted: %w", at, err).
 			WithHint("Name the file of its authority with --cacert or CYBORG_CACERT.")
+	case isRefusedCertificate(err):
+		return cyborg.Errorf(cyborg.ErrUnauthenticated, "%s refuses the client's certificate, or that there is none: %w", at, err).
+			WithHint("Name a certificate that its authority has signed, and the key, with --cert and --key, or CYBORG_CERT and CYBORG_KEY.")
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return cyborg.Errorf(cyborg.ErrUnavailable, "%s closed the connection before it answered: %w", at, &brokenConnection{err})
 	}
@@ -159,6 +178,13 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	}
 
 	return cyborg.Errorf(cyborg.ErrUnavailable, "cannot talk to %s: %w", at, err).WithHint("Check that it is Cyborg's API, and check --url or CYBORG_URL.")
+}
+
+// isRefusedCertificate reports whether the server wants another certificate of the
+// client than the one that was shown, if any.
+func isRefusedCertificate(err error) bool {
+	alert, ok := errors.AsType[*net.OpError](err)
+	return ok && alert.Op == "remote error" && strings.Contains(alert.Error(), "certificate") // as crypto/tls names an alert of the other end
 }
 
 // isCertificateError reports whether the server's certificate is not trusted.

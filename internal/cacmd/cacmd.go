@@ -188,6 +188,10 @@ func (i issue) leaf(cmd *cobra.Command, role, name string) (pki.Leaf, error) {
 		}
 	}
 
+	if who.Role == identity.Server && len(i.dns)+len(i.ips) == 0 {
+		return pki.Leaf{}, commandline.UsageErrorf(cmd, "a server's certificate needs --dns or --ip, with what is in its URL: without, everybody refuses it (on one machine, --dns localhost)")
+	}
+
 	leaf := pki.Leaf{Identity: who, DNS: i.dns, Valid: i.valid}
 	for _, one := range i.ips {
 		ip := net.ParseIP(one)

@@ -127,6 +127,8 @@ func TestMistakes(t *testing.T) {
 		{"root", "h1"},
 		{"host", "../h1"},
 		{"admin", ".."},
+		{"server", "s1"},
+		{"server", "s1", "--csr", "/nowhere"},
 		{"host", "h1", "--dns", "no name"},
 		{"host", "h1", "--ip", "no address"},
 		{"host", "h1", "--valid", "-1h"},

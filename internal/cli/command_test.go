@@ -320,13 +320,23 @@ func TestHostsAndServices(t *testing.T) {
 	}
 
 	golden(t, "hosts.table", all.String())
+	require.Equal(t, "h1 true\n", api.cyborg("host", "list", "-f", "value", "-c", "name", "-c", "silent").out)
+	require.Equal(t, "agent false\n", api.cyborg("service", "list", "-f", "value", "-c", "role", "-c", "alive").out)
+
+	// A column has in every format what its title says, of hosts and of services.
+	for _, noun := range []string{"host", "service"} {
+		require.Equal(t, "State\nsilent\n", api.cyborg(noun, "list", "-f", "csv", "-c", "state").out, noun)
+		require.JSONEq(t, `[{"state":"silent"}]`, api.cyborg(noun, "list", "-f", "json", "-c", "State").out, noun)
+		require.NotContains(t, api.cyborg(noun, "list", "-f", "csv").out, "true", noun)
+		require.NotContains(t, api.cyborg(noun, "list", "-f", "csv").out, "false", noun)
+	}
 
 	// A host that is revoked is told from one that is silent for another reason.
 	host.Revoked = noon
 	live := cyborg.Host{Name: "h2", LastSeen: noon, Revoked: noon, Backends: []cyborg.Backend{}}
 	api.answers("GET /v1/hosts", http.StatusOK, map[string]any{"host": []cyborg.Host{host, live}})
 	api.answers("GET /v1/hosts/h1", http.StatusOK, host)
-	shown := api.cyborg("host", "list", "--long", "-c", "name", "-c", "silent", "-c", "revoked").out
+	shown := api.cyborg("host", "list", "--long", "-c", "name", "-c", "state", "-c", "revoked").out
 	require.Contains(t, shown, "| h1   | revoked        | 2026-01-31T12:00:00Z |")
 	require.Contains(t, shown, "| h2   | revoked, alive | 2026-01-31T12:00:00Z |")
 	require.Contains(t, api.cyborg("host", "show", "h1").out, "| revoked       | 2026-01-31T12:00:00Z")

@@ -79,7 +79,7 @@ func (s *shell) deviceList(cmd *cobra.Command) {
 
 	flags := cmd.Flags()
 	flags.StringSliceVar(&filter.Hosts, hostKey, nil, "only on this host; repeatable")
-	flags.StringSliceVar(&types, "type", nil, "only of this type, such as GPU or FPGA; repeatable")
+	flags.StringSliceVar(&types, "type", nil, "only of this type: GPU, FPGA, AICHIP, QAT, NIC, SSD, PCI, or one of an own driver; repeatable")
 	flags.StringSliceVar(&vendors, "vendor-id", nil, "only of this vendor, a PCI id such as 10de; repeatable")
 
 	before(cmd, func() error {

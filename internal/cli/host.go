@@ -98,7 +98,7 @@ func hostColumns() []column[cyborg.Host] {
 	type h = cyborg.Host
 	return []column[h]{
 		{title: nameTitle, key: nameKey, id: true, value: func(x h) any { return x.Name }},
-		{title: "State", key: "silent", value: func(x h) any { return x.Silent }, text: hostState},
+		{title: "State", key: "state", value: func(x h) any { return hostState(x) }},
 		{title: "Last Seen", key: "last_seen", value: func(x h) any { return x.LastSeen }},
 		{title: "Revoked", key: revokedKey, value: func(x h) any { return x.Revoked }, long: true},
 		{title: "Devices", key: "devices", value: func(x h) any { return x.Devices }},
@@ -108,6 +108,7 @@ func hostColumns() []column[cyborg.Host] {
 		{title: "Clock Offset", key: "clock_offset", value: func(x h) any { return x.ClockOffset }, text: clockText, long: true},
 		{title: "Boot ID", key: "boot_id", value: func(x h) any { return x.BootID }, long: true},
 		{title: "Agent Address", key: "agent_address", value: func(x h) any { return x.Address }, long: true},
+		{title: "Silent", key: "silent", value: func(x h) any { return x.Silent }, named: true},
 	}
 }
 
@@ -331,10 +332,11 @@ func (s *shell) serviceList(cmd *cobra.Command) {
 			{title: "Role", key: "role", id: true, value: func(x v) any { return x.Role }},
 			{title: hostTitle, key: hostKey, id: true, value: func(x v) any { return x.Host }},
 			{title: "Instance", key: "instance", id: true, value: func(x v) any { return x.Instance }},
-			{title: "State", key: "alive", value: func(x v) any { return x.Alive }, text: serviceState},
+			{title: "State", key: "state", value: func(x v) any { return serviceState(x) }},
 			{title: "Last Seen", key: "last_seen", value: func(x v) any { return x.LastSeen }},
 			{title: "Version", key: "version", value: func(x v) any { return x.Version }},
 			{title: "Started At", key: "started_at", value: func(x v) any { return x.StartedAt }},
+			{title: "Alive", key: "alive", value: func(x v) any { return x.Alive }, named: true},
 		},
 		read: func(ctx context.Context, c call, page apiclient.Page) ([]v, error) {
 			return apiclient.Collect(c.client.Services(ctx, page))

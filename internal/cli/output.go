@@ -77,6 +77,8 @@ type column[T any] struct {
 	text func(T) string
 	// long columns are shown with --long, or when --column names them.
 	long bool
+	// named columns are shown only when --column names them.
+	named bool
 	// id columns together identify a row.
 	id bool
 }
@@ -160,7 +162,7 @@ func chooseColumns[T any](p *printer, columns []column[T], long bool) ([]column[
 	chosen := []column[T]{}
 	if len(p.columns) == 0 {
 		for _, c := range columns {
-			if long || !c.long {
+			if !c.named && (long || !c.long) {
 				chosen = append(chosen, c)
 			}
 		}

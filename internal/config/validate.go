@@ -26,9 +26,15 @@ func (d *decoder) validate(c *Config, process Process) {
 	d.validatePlacement(c)
 
 	// A host must not count as silent because a single heartbeat was lost.
+	// The mistake is where somebody has set something.
 	if !d.failed("agent.heartbeat") && c.Conductor.SilentAfter <= 2*c.Agent.Heartbeat {
-		d.wrongf(c, "conductor.silent_after", durationText(c.Conductor.SilentAfter),
-			"expected more than twice agent.heartbeat, which is %s", durationText(c.Agent.Heartbeat))
+		if c.Given("conductor.silent_after") {
+			d.wrongf(c, "conductor.silent_after", durationText(c.Conductor.SilentAfter),
+				"expected more than twice agent.heartbeat, which is %s", durationText(c.Agent.Heartbeat))
+		} else {
+			d.wrongf(c, "agent.heartbeat", durationText(c.Agent.Heartbeat),
+				"expected less than half of conductor.silent_after, which is %s", durationText(c.Conductor.SilentAfter))
+		}
 	}
 
 	// A heartbeat timeout as long as the step could never be the first to expire.

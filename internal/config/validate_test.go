@@ -125,7 +125,11 @@ func TestRulesAcrossOptions(t *testing.T) {
 		},
 		"heartbeats rarer than silence": {
 			text: "agent: {heartbeat: 20s}",
-			want: []string{`default: conductor.silent_after = "25s": expected more than twice agent.heartbeat, which is 20s`},
+			want: []string{`cyborg.yaml:1: agent.heartbeat = "20s": expected less than half of conductor.silent_after, which is 25s`},
+		},
+		"silence sooner than two heartbeats": {
+			text: "conductor: {silent_after: 20s}",
+			want: []string{`cyborg.yaml:1: conductor.silent_after = "20s": expected more than twice agent.heartbeat, which is 10s`},
 		},
 		"tokens": {
 			text: `api:

@@ -173,8 +173,11 @@ func CheckOwn(certificate string, of *x509.Certificate, own Identity) error {
 	if own.Name == "" {
 		wanted.Name = "NAME"
 	}
-	return cyborg.Errorf(cyborg.ErrInvalid, "%s is the certificate of %s, and this process needs one of %s", certificate, named, wanted).
-		WithHint("Give it a certificate of its own. Upper and lower case differ in a host's name (agent.host), and the trust domain is identity.trust_domain.")
+	wrong := cyborg.Errorf(cyborg.ErrInvalid, "%s is the certificate of %s, and this process needs one of %s", certificate, named, wanted)
+	if named.Role == Host && own.Role == Host && named.TrustDomain == wanted.TrustDomain {
+		return wrong.WithHint("If this is that host, set agent.host to %s (upper and lower case differ). If it is not, give it a certificate of its own.", named.Name)
+	}
+	return wrong.WithHint("Give it a certificate of its own. The trust domain is identity.trust_domain.")
 }
 
 // OfConnection returns whom the verified certificate of the other end names. The

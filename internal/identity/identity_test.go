@@ -111,4 +111,9 @@ func TestCheckOwn(t *testing.T) {
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), uri)
 		require.ErrorContains(t, err, "the certificate f is the certificate of "+uri+", and this process needs one of spiffe://lab/"+string(own.Role)+"/")
 	}
+
+	require.Contains(t, cyborg.AsError(check(h1, "spiffe://lab/host/h2")).Hint, "set agent.host to h2", "an agent that does not know its name")
+	for _, uri := range []string{"spiffe://other/host/h2", "spiffe://lab/server/h2"} {
+		require.NotContains(t, cyborg.AsError(check(h1, uri)).Hint, "set agent.host", uri)
+	}
 }

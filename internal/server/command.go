@@ -80,7 +80,7 @@ func Commands() []*cobra.Command {
 
 	config.AddFlags(migrate.Flags(), config.Flag{Name: "database-url", Key: "database.url"})
 
-	return []*cobra.Command{serve, migrate, adoptCommand(), configcmd.For(config.ProcessServer, checkPolicy, checkIdentity), cacmd.Command()}
+	return []*cobra.Command{serve, migrate, adoptCommand(), configcmd.For(config.ProcessServer, checkPolicy, checkIdentity, checkEnrollment), cacmd.Command()}
 }
 
 // Serve runs a server process over an external PostgreSQL and Temporal until

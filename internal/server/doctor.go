@@ -45,7 +45,11 @@ func doctorCommand() *cobra.Command {
 		func(cmd *cobra.Command, f *doctor.Findings) {
 			c, err := config.Load(config.LoadOptions{Process: config.ProcessServer, Flags: cmd.Flags()})
 			if err != nil {
-				f.Error("configuration", err, "Correct it; `cyborg config dump` shows what is in force and where it is from.")
+				do := "Correct it; `cyborg config dump` shows what is in force and where it is from."
+				if strings.Contains(err.Error(), "database.url: expected") {
+					do += " This is no check of a standalone with a PostgreSQL of its own: use `cyborg doctor` there."
+				}
+				f.Error("configuration", err, do)
 				return
 			}
 
@@ -61,6 +65,7 @@ func doctorCommand() *cobra.Command {
 
 			examineGrants(f, c)
 			examineListeners(cmd.Context(), f, c)
+			examineEnrollment(f, c)
 			examineRevocations(f, c)
 			examineCloud(cmd.Context(), f, c)
 

@@ -1,16 +1,21 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
+	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
+	"github.com/cyborg-project/cyborg/internal/commandline"
 	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/doctor"
 	"github.com/cyborg-project/cyborg/internal/openstack/openstacktest"
@@ -239,4 +244,54 @@ func TestDoctorSaysWhatAFailoverLoses(t *testing.T) {
 func migrate(ctx context.Context, url string) error {
 	_, err := db.Migrate(ctx, url)
 	return err
+}
+
+// TestDoctorChecksTheEnrollment: doctor and config check find what the start would
+// refuse.
+func TestDoctorChecksTheEnrollment(t *testing.T) {
+	t.Parallel()
+	c := config.Default()
+	var f doctor.Findings
+	examineEnrollment(&f, c)
+	require.Empty(t, f.All(), "nobody enrolls")
+
+	c.Identity.Authority = filepath.Join(t.TempDir(), "none")
+	c.Server.Roles = []config.Role{config.RoleAPI}
+	examineEnrollment(&f, c)
+	require.Empty(t, f.All(), "a server without agents starts")
+	require.NoError(t, checkEnrollment(nil, c))
+
+	c.Server.Roles = []config.Role{config.RoleConductor}
+	examineEnrollment(&f, c)
+	require.Len(t, f.All(), 1)
+	require.Equal(t, doctor.Failed, f.All()[0].State)
+	require.Contains(t, f.All()[0].Found, "identity.authority")
+	require.NotEmpty(t, f.All()[0].Do)
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(checkEnrollment(nil, c)))
+}
+
+// TestDoctorSaysHowToMakeTheDatabase: a PostgreSQL that has no such database runs, so
+// starting it is no remedy. A machine that has no database to name is perhaps a
+// standalone's.
+func TestDoctorSaysHowToMakeTheDatabase(t *testing.T) {
+	t.Parallel()
+	there, err := url.Parse(postgrestest.NewFrom(t, "migrated", migrate))
+	require.NoError(t, err)
+	there.Path = "/nowhere"
+	c := config.Default()
+	c.Database.URL = config.DatabaseURL(there.String())
+	var f doctor.Findings
+	examineDatabase(t.Context(), &f, c)
+	require.Len(t, f.All(), 1)
+	require.Contains(t, f.All()[0].Do, "createdb")
+	require.NotContains(t, f.All()[0].Do, "Start it")
+
+	empty := filepath.Join(t.TempDir(), "cyborg.yaml")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	root := &cobra.Command{Use: "cyborg"}
+	root.AddCommand(Commands()...)
+	commandline.Prepare(root)
+	var out, errOut bytes.Buffer
+	require.Equal(t, 1, commandline.Execute(t.Context(), root, []string{"server", "doctor", "--config", empty}, &out, &errOut))
+	require.Contains(t, out.String(), "use `cyborg doctor` there", errOut.String())
 }

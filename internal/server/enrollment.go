@@ -5,10 +5,13 @@ import (
 	"net"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/agents"
 	v1 "github.com/cyborg-project/cyborg/api/v1"
 	"github.com/cyborg-project/cyborg/internal/config"
+	"github.com/cyborg-project/cyborg/internal/doctor"
 	"github.com/cyborg-project/cyborg/internal/pki"
 )
 
@@ -49,6 +52,25 @@ func CheckEnrollment(c *config.Config) error {
 			WithHint("Make one with: cyborg ca issue server NAME --dir %s --dns NAME", c.Identity.Authority)
 	}
 	return nil
+}
+
+// checkEnrollment is the check of the enrollment that the start makes, for config check
+// and the doctor, which open no port.
+func checkEnrollment(_ *cobra.Command, c *config.Config) error {
+	if !c.Server.Has(config.RoleConductor) {
+		return nil
+	}
+	return CheckEnrollment(c)
+}
+
+// examineEnrollment finds what the start would refuse, where hosts are to enroll.
+func examineEnrollment(f *doctor.Findings, c *config.Config) {
+	const check = "enrollment"
+	if err := checkEnrollment(nil, c); err != nil {
+		f.Error(check, err, "Make an authority with cyborg ca init, and name its directory in identity.authority.")
+	} else if c.Identity.Authority != "" && c.Server.Has(config.RoleConductor) {
+		f.OKf(check, "hosts get certificates of the authority in %s", c.Identity.Authority)
+	}
 }
 
 // enrollment returns how agents get certificates at the agent endpoint; nil if they

@@ -40,7 +40,7 @@ func (l *Listeners) Revocations() *revocation.List { return l.revoked }
 // names the option, and no port stays open then.
 func Listen(ctx context.Context, c *config.Config, log *slog.Logger) (*Listeners, error) {
 	l := Listeners{revoked: revocation.New(c.Identity.TrustDomain, revocation.File(c.Identity.Revocations), log)}
-	open := func(setting, address string, given pki.ServerOptions, authenticated bool) (net.Listener, error) {
+	open := func(setting, flag, address string, given pki.ServerOptions, authenticated bool) (net.Listener, error) {
 		var t *tls.Config
 		if given.Files.Cert != "" {
 			var err error
@@ -49,7 +49,7 @@ func Listen(ctx context.Context, c *config.Config, log *slog.Logger) (*Listeners
 				return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s: %w", setting, err)
 			}
 		}
-		return api.Endpoint{Setting: setting, Address: address, TLS: t, Authenticated: authenticated}.Listen(ctx)
+		return api.Endpoint{Setting: setting, Flag: flag, Address: address, TLS: t, Authenticated: authenticated}.Listen(ctx)
 	}
 
 	var err error
@@ -61,7 +61,7 @@ func Listen(ctx context.Context, c *config.Config, log *slog.Logger) (*Listeners
 		if tokens {
 			auth = tls.VerifyClientCertIfGiven // a caller without a certificate may have a token
 		}
-		l.api, err = open("api.listen", c.API.Listen, pki.ServerOptions{Files: c.API.TLS.Files(), ClientAuth: auth, MinVersion: tls.VersionTLS12}, authenticated)
+		l.api, err = open("api.listen", "--listen", c.API.Listen, pki.ServerOptions{Files: c.API.TLS.Files(), ClientAuth: auth, MinVersion: tls.VersionTLS12}, authenticated)
 		if err != nil {
 			return nil, err
 		}
@@ -73,7 +73,7 @@ func Listen(ctx context.Context, c *config.Config, log *slog.Logger) (*Listeners
 		}
 
 		authenticated := c.AgentEndpoint.TLS.ClientCA != ""
-		l.agents, err = open("agent_endpoint.listen", c.AgentEndpoint.Listen,
+		l.agents, err = open("agent_endpoint.listen", "--agent-listen", c.AgentEndpoint.Listen,
 			pki.ServerOptions{
 				Files: c.AgentEndpoint.TLS.Files(), ClientAuth: tls.RequireAndVerifyClientCert, Enrolls: c.Identity.Authority, Refuse: l.revoked.Check,
 			}, authenticated)

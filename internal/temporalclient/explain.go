@@ -194,7 +194,7 @@ func (e *explainer) handshake(ctx context.Context) (wrong string, peer *x509.Cer
 	refused := requested && alert != nil && alert.Op == "remote error" // as crypto/tls names an alert of the other end
 	switch {
 	case refused && !hasCertificate(e.tls):
-		return "asks for a certificate: set temporal.tls.cert, temporal.tls.key and temporal.tls.ca, or enroll the host, and start this process again", peer
+		return "asks for a certificate: set temporal.tls.cert, temporal.tls.key and temporal.tls.ca (an agent can be enrolled instead), and start this process again", peer
 	case refused:
 		return fmt.Sprintf("refuses the certificate of this process (%s): it takes those that its own authority has signed, that are valid now and were not revoked", alert.Err), peer
 	case speaks && !e.secure:
@@ -206,7 +206,8 @@ func (e *explainer) handshake(ctx context.Context) (wrong string, peer *x509.Cer
 // remedy returns what to do about a Temporal that does not answer.
 func remedy(err error, address string) string {
 	if said := err.Error(); strings.Contains(said, "certificate") || strings.Contains(said, "TLS") || strings.Contains(said, refusedThis) {
-		return "Correct temporal.tls: docs/operations.md says how to get a certificate for Temporal. Temporal itself is there."
+		return "Correct temporal.tls: docs/operations.md says how to get a certificate for Temporal. Temporal itself is there. " +
+			"If the host was enrolled, Temporal must trust the servers' identity.authority: for the embedded one, set standalone.temporal_tls."
 	}
 	return fmt.Sprintf("Start it, or set temporal.address or TEMPORAL_ADDRESS: %s does not answer.", address)
 }

@@ -126,6 +126,7 @@ func TestErrorsSayWhatIsWrong(t *testing.T) {
 			return strings.Contains(last.Found, test.says)
 		}, 5*time.Minute, 10*time.Millisecond, name)
 		require.Contains(t, last.Do, test.do, name)
+		require.Contains(t, last.Do, "standalone.temporal_tls", name)
 		require.NotContains(t, last.Do, "Start it", name)
 	}
 }

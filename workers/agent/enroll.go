@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/cyborg-project/cyborg"
@@ -56,6 +57,17 @@ func Enroll(ctx context.Context, asked Enrolling) (*x509.Certificate, error) {
 		return nil, err
 	}
 
+	// To the endpoint, a server that is not believed is one of which no answer came.
+	var disbelieved atomic.Pointer[error]
+	verify := pinned.VerifyConnection
+	pinned.VerifyConnection = func(state tls.ConnectionState) error {
+		err := verify(state)
+		if err != nil {
+			disbelieved.Store(&err)
+		}
+		return err
+	}
+
 	dir, err := statedir.Open(asked.StateDir)
 	if err != nil {
 		return nil, err
@@ -75,6 +87,9 @@ func Enroll(ctx context.Context, asked Enrolling) (*x509.Certificate, error) {
 	defer to.close()
 	err = to.post(ctx, agentapi.EnrollPath, agentapi.EnrollRequest{Host: asked.Host, Token: asked.Token, Request: request}, &reply)
 	if err != nil {
+		if why := disbelieved.Load(); why != nil {
+			return nil, *why
+		}
 		return nil, err
 	}
 

@@ -100,7 +100,7 @@ func (a *Accelerator) Ready() error {
 			WithOperation(a.MovedBy).WithHint("%s", a.remedy())
 	default:
 		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is %s, not ready", a.Name, a.Lifecycle).
-			WithOperation(a.MovedBy).WithHint("Make it ready first.")
+			WithOperation(a.MovedBy).WithHint("Make it ready first, with `cyborg accelerator ready %s`.", a.UUID)
 	}
 }
 

@@ -269,9 +269,13 @@ func (p provision) nothingFits(ctx context.Context, tx pgx.Tx, conditions []stri
 		return records.ErrCollision // the accelerator has just become free, so another try finds it
 	}
 
+	do := "Ask for less, or for another host. What can be had has the status inactive, and is not protected."
+	if kind := p.request.Specs.DeviceType; kind != nil && nearest[0].DeviceType != *kind { // that type would come first
+		do = "No accelerator has this device type. Those of our drivers are GPU, FPGA, AICHIP, QAT, NIC, SSD and PCI."
+	}
 	return cyborg.Errorf(cyborg.ErrNoFit, "nothing fits; %q on host %s came nearest: %s", nearest[best].Name, nearest[best].Host,
 		strings.Join(why, "; ")).
-		WithOperation(by).WithHint("Ask for less, or for another host. What can be had has the status inactive, and is not protected.")
+		WithOperation(by).WithHint("%s", do)
 }
 
 // shortcomings lists the reasons why fit does not take the accelerator, a
