@@ -74,7 +74,7 @@ func TestProvisionByFit(t *testing.T) {
 	gpu := cyborg.DeviceTypeGPU
 	_, err = r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "x", Host: "h2", Specs: cyborg.SpecsPatch{DeviceType: &gpu}}))
 	requireKind(t, cyborg.ErrNoFit, err, "h2_card0", "device_type is FPGA, not GPU")
-	require.Contains(t, cyborg.AsError(err).Hint, "No accelerator has this device type. Those of our drivers are GPU, FPGA,")
+	require.Contains(t, cyborg.AsError(err).Hint, "No accelerator has this device type. There are FPGA.")
 	fpga := cyborg.DeviceTypeFPGA
 	_, err = r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{Name: "x", Host: "h3", Specs: cyborg.SpecsPatch{DeviceType: &fpga}}))
 	require.Contains(t, cyborg.AsError(err).Hint, "another host")

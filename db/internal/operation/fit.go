@@ -271,7 +271,15 @@ func (p provision) nothingFits(ctx context.Context, tx pgx.Tx, conditions []stri
 
 	do := "Ask for less, or for another host. What can be had has the status inactive, and is not protected."
 	if kind := p.request.Specs.DeviceType; kind != nil && nearest[0].DeviceType != *kind { // that type would come first
-		do = "No accelerator has this device type. Those of our drivers are GPU, FPGA, AICHIP, QAT, NIC, SSD and PCI."
+		rows, err := tx.Query(ctx, "SELECT DISTINCT (specs || specs_set) ->> 'device_type' AS type FROM deployables WHERE (specs || specs_set) ? 'device_type' ORDER BY type")
+		if err != nil {
+			return err
+		}
+		types, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			return err
+		}
+		do = fmt.Sprintf("No accelerator has this device type. There are %s.", strings.Join(types, ", "))
 	}
 	return cyborg.Errorf(cyborg.ErrNoFit, "nothing fits; %q on host %s came nearest: %s", nearest[best].Name, nearest[best].Host,
 		strings.Join(why, "; ")).
