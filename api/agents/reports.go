@@ -86,7 +86,7 @@ func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference boo
 
 	// A host whose agent is recorded as one of a server's own process is not revoked.
 	if agentapi.IsInProcess(report.Instance) && !inProcess(r) {
-		return cyborg.Errorf(cyborg.ErrForbidden, "the agent of host %q says that it is in the server's process, and is not", report.Host)
+		return cyborg.Errorf(cyborg.ErrInvalid, "the agent of host %q says that it is in the server's process, and is not", report.Host)
 	}
 
 	// The place is taken only now, when all of the report is there and its host is

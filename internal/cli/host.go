@@ -60,7 +60,8 @@ func (s *shell) hostCommand() *cobra.Command {
 		{
 			use: "revoke HOST", short: "Shut out a host whose certificate may be in wrong hands",
 			long: "Makes all certificates count no more that the host has got until now, also those that you gave it as files, and ends its\n" +
-				"invitation. Within 5 seconds, no server hears its agent any more, and it gets no steps. Enroll the host to let it in again.",
+				"invitation. Within 5 seconds, no server hears its agent any more, and it gets no steps. Enroll the host to let it in again.\n" +
+				"A host that a standalone runs in its own process has no certificate, and cannot be revoked.",
 			examples: []string{"cyborg host revoke compute-7 --reason stolen"},
 			build:    s.hostRevoke,
 		},
