@@ -158,6 +158,33 @@ func TestRestoreAfterABootBeforeProgramBegan(t *testing.T) {
 	require.Empty(t, h.loaded()["r0"], "it loads no other image instead")
 }
 
+// TestRestoreAfterABootOfTheWholeDevice: an image of the whole device comes back where it
+// was the last one in every region. Where another region has got an image of its own
+// since, it would be replaced, so an operator decides.
+func TestRestoreAfterABootOfTheWholeDevice(t *testing.T) {
+	t.Parallel()
+	for _, replaced := range []bool{false, true} {
+		h := newHost(t)
+		whole := h.stage(uuid.New(), region, "all")
+		whole.Image.WholeDevice = true
+		h.must(workflows.ProgramActivity, whole, nil)
+		if replaced {
+			h.load(uuid.New(), other, "right")
+		}
+
+		h.boot = "boot-2"
+		h.start()
+		restore := workflows.RestoreInput{Operation: uuid.New(), Target: withImage(target(), "all")}
+		if replaced {
+			h.refused(cyborg.ErrHardware, workflows.RestoreActivity, restore)
+			require.Equal(t, map[string]string{"r0": "", "r1": ""}, h.loaded())
+			continue
+		}
+		h.must(workflows.RestoreActivity, restore, nil)
+		require.Equal(t, map[string]string{"r0": "all", "r1": "all"}, h.loaded())
+	}
+}
+
 // An image that this agent did not load cannot be restored. The undo succeeds
 // only if the image is still loaded.
 func TestRestoreOfAnUnknownImage(t *testing.T) {

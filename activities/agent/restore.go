@@ -160,7 +160,8 @@ func (a *Activities) loadAgain(ctx context.Context, t *try, found inventory.Foun
 
 // lostSince returns the images that the deployables had by these ids, as this agent
 // had loaded them, and that the hardware does not show any more: a boot empties many
-// cards. What reads back as before is left alone, because somebody may be using it.
+// cards. What reads back as before is left alone, because somebody may be using it. An
+// image of the whole device counts only where it would replace no other one.
 func (a *Activities) lostSince(found inventory.Found, ids map[string]string) []journal.Loaded {
 	var lost []journal.Loaded
 	asked := map[journal.RegionKey]bool{}
@@ -172,12 +173,22 @@ func (a *Activities) lostSince(found inventory.Found, ids map[string]string) []j
 		}
 		asked[key] = true
 
-		if loaded, known := a.Journal.Loaded(key); known && loaded.BitstreamID == ids[one.Name] {
+		loaded, known := a.Journal.Loaded(key)
+		if known && loaded.BitstreamID == ids[one.Name] && (!loaded.WholeDevice || a.fillsAll(found, loaded)) {
 			lost = append(lost, loaded)
 		}
 	}
 
 	return lost
+}
+
+// fillsAll reports whether the image is the one that this agent has loaded last into
+// every region of the device.
+func (a *Activities) fillsAll(found inventory.Found, image journal.Loaded) bool {
+	return !slices.ContainsFunc(found.Device.Deployables, func(one cyborg.DeployableReport) bool {
+		loaded, known := a.Journal.Loaded(regionOf(found.Backend, found.Device, one))
+		return !known || loaded.SHA256 != image.SHA256
+	})
 }
 
 // differences describes the deployables that are gone, or that have another

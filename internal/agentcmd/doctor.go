@@ -324,10 +324,10 @@ func (a serverClient) notReached(ctx context.Context, to *url.URL, err error) er
 		WithHint("`cyborg host show HOST` says whether the host was revoked. If that was a mistake, stop the agent, enroll the host again (cyborg host enroll HOST), and start the agent.")
 }
 
-// alert connects as get does, within the time that is left of that, and returns the alert with which the server ends the
-// connection; nil for none. A server says what it thinks of a certificate only after
-// the handshake, and who has written a request by then may learn only that the
-// connection is closed. By way of a proxy nothing is asked.
+// alert connects as get does, within the time that is left of that, and returns the
+// alert with which the server ends the connection; nil for none. A server says what it
+// thinks of a certificate only after the handshake, and who has written a request by
+// then may learn only that the connection is closed. By way of a proxy nothing is asked.
 func (a serverClient) alert(ctx context.Context, to *url.URL) error {
 	if proxy, err := http.ProxyFromEnvironment(&http.Request{URL: to}); err != nil || proxy != nil || to.Scheme != "https" {
 		return nil

@@ -118,7 +118,7 @@ func (s *shell) acceleratorList(cmd *cobra.Command) {
 	flags.StringSliceVar(&filter.Names, nameKey, nil, "only of this name; repeatable")
 	flags.StringSliceVar(&filter.Hosts, hostKey, nil, "only on this host; repeatable")
 	flags.StringSliceVar(&filter.Drivers, "driver", nil, "only of this driver; repeatable")
-	flags.StringSliceVar(&types, "device-type", nil, "only of this type: GPU, FPGA, AICHIP, QAT, NIC, SSD, PCI, or one of an own driver; repeatable")
+	flags.StringSliceVar(&types, "device-type", nil, "only "+ofThisType+"; repeatable")
 	flags.StringSliceVar(&statuses, "status", nil, "only in this status, such as ready; repeatable")
 
 	list(s, cmd, listing[apiclient.Accelerator]{

@@ -131,7 +131,7 @@ func (s *shell) acceleratorCreate(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&pick, "accelerator", "", "take this accelerator (UUID or current name)")
 	flags.StringVar(&host, hostKey, "", "on this host")
-	flags.StringVar(&kind, "device-type", "", "of this type: GPU, FPGA, AICHIP, QAT, NIC, SSD, PCI, or one of an own driver")
+	flags.StringVar(&kind, "device-type", "", ofThisType)
 	flags.StringVar(&vendor, "vendor-id", "", "of this vendor, a PCI id such as 10de")
 	flags.StringVar(&product, "product-id", "", "of this product, a PCI id such as 20b0")
 	flags.IntVar(&num, "num", 0, "for at least this many consumers")

@@ -9,6 +9,9 @@ import (
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 )
 
+// ofThisType is the help of the flags that ask for a device type.
+const ofThisType = "of this type: GPU, FPGA, AICHIP, QAT, NIC, SSD, PCI, or one of an own driver"
+
 // deviceCommand is the noun `device`.
 func (s *shell) deviceCommand() *cobra.Command {
 	return noun("device", "Physical cards", []verb{
@@ -79,7 +82,7 @@ func (s *shell) deviceList(cmd *cobra.Command) {
 
 	flags := cmd.Flags()
 	flags.StringSliceVar(&filter.Hosts, hostKey, nil, "only on this host; repeatable")
-	flags.StringSliceVar(&types, "type", nil, "only of this type: GPU, FPGA, AICHIP, QAT, NIC, SSD, PCI, or one of an own driver; repeatable")
+	flags.StringSliceVar(&types, "type", nil, "only "+ofThisType+"; repeatable")
 	flags.StringSliceVar(&vendors, "vendor-id", nil, "only of this vendor, a PCI id such as 10de; repeatable")
 
 	before(cmd, func() error {

@@ -145,9 +145,9 @@ func (d *driver) prepare(ctx context.Context, w work) (*job, error) {
 	return j, nil
 }
 
-// releaseWithImage deletes the requests of an accelerator that has an image, or had one. Beside another
-// holder, no rescue could load that image again after a boot: an operator has to detach
-// the other one first, see the runbook of lost images.
+// releaseWithImage deletes the requests of an accelerator that has an image, or had one.
+// Beside another holder, no rescue could load that image again after a boot: an operator
+// has to detach the other one first, see the runbook of lost images.
 func (d *driver) releaseWithImage(ctx context.Context, a apiclient.Accelerator) (apiclient.Accelerator, error) {
 	if a.BitstreamID == "" && a.LostImage == nil {
 		return a, nil

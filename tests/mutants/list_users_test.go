@@ -70,8 +70,13 @@ func ofUsers() []mutant {
 		},
 		{
 			breaks: "an undo loads only what the records name", file: pkg + "/restore.go", pkg: pkg, test: "TestRestoreAfterABootBeforeProgramBegan",
-			old: "known && loaded.BitstreamID == ids[one.Name]",
-			new: "known",
+			old: "known && loaded.BitstreamID == ids[one.Name] &&",
+			new: "known &&",
+		},
+		{
+			breaks: "an undo replaces no image of another region", file: pkg + "/restore.go", pkg: pkg, test: "TestRestoreAfterABootOfTheWholeDevice",
+			old: "return !known || loaded.SHA256 != image.SHA256",
+			new: "return !known && loaded.SHA256 != image.SHA256",
 		},
 		{
 			breaks: "a program looks whether somebody uses the device", file: pkg + "/program.go", pkg: pkg,
