@@ -271,9 +271,16 @@ func (s *Standalone) AgentEndpoint() string { return "http://" + s.agents }
 
 // Until calls check every 50 ms until it returns nil. It fails the test when
 // ctx ends before that, with the last error of check; what names the awaited
-// state in that message, such as "ready".
+// state in that message, such as "ready". A ctx without a deadline ends after
+// settleLimit, so that the test says what is missing, with the output of its
+// processes; otherwise the time limit of go test would end all without a word.
 func Until(t testing.TB, ctx context.Context, what string, check func() error) { //nolint:revive // t first, as everywhere
 	t.Helper()
+	if _, limited := ctx.Deadline(); !limited {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, settleLimit)
+		defer cancel()
+	}
 	ticker := time.NewTicker(50 * time.Millisecond)
 	defer ticker.Stop()
 
