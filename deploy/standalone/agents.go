@@ -1,13 +1,9 @@
 package main
 
 import (
-	"context"
 	"errors"
-	"net"
 	"os"
 	"path/filepath"
-
-	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/deploy/standalone/engine"
@@ -135,9 +131,7 @@ func (s *standalone) machineOf(h hosts.Host) (machine, error) {
 // process: on a port, any user of the machine could speak for its host. Each host
 // allows only the driver that --hosts gives it, so that nobody can have the agent
 // of this machine serve fake cards.
-func (s *standalone) agentParts(temporal *engine.Engine, conductor *bufconn.Listener) ([]server.Part, error) {
-	dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return conductor.DialContext(ctx) }
-
+func (s *standalone) agentParts(temporal *engine.Engine, conductor *pipeListener) ([]server.Part, error) {
 	compiled, err := builtin.Registry()
 	if err == nil {
 		err = fake.Register(compiled)
@@ -165,7 +159,7 @@ func (s *standalone) agentParts(temporal *engine.Engine, conductor *bufconn.List
 
 		a, err := agent.New(m.Config, agent.Deps{
 			Temporal: connected, Drivers: allowed, Log: s.log, Version: cyborg.Version,
-			BootID: m.bootID, Metrics: s.registry, Dial: dial,
+			BootID: m.bootID, Metrics: s.registry, Dial: conductor.DialContext,
 		})
 		if err != nil {
 			return nil, err

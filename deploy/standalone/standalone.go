@@ -11,7 +11,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.temporal.io/sdk/client"
-	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
@@ -27,10 +26,6 @@ import (
 
 // stopLimit is how long each part of the process may take to stop.
 const stopLimit = 30 * time.Second
-
-// connectionBuffer is how many bytes are under way in a connection between an
-// agent and the conductor of this process.
-const connectionBuffer = 256 << 10
 
 // standalone is the state of the process while it starts, runs and stops.
 type standalone struct {
@@ -99,7 +94,7 @@ func (s *standalone) start(ctx context.Context, stderr io.Writer) ([]server.Part
 	}
 	s.later(func(context.Context) error { return listeners.Close() })
 
-	conductor := bufconn.Listen(connectionBuffer)
+	conductor := newPipeListener()
 	listeners.ConnectAgents(conductor)
 
 	embedded, held, err := s.engineConfig()
