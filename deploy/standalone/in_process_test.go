@@ -23,7 +23,11 @@ func TestAgentsInTheProcessAreWaitedFor(t *testing.T) {
 	served := make(chan error, 1)
 	go func() {
 		served <- api.Serve(t.Context(), conductor, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_, _ = io.Copy(io.Discard, r.Body)
+			if _, err := io.Copy(io.Discard, r.Body); err != nil {
+				w.WriteHeader(http.StatusBadRequest)
+				return
+			}
+
 			select {
 			case <-r.Context().Done():
 				w.WriteHeader(http.StatusTeapot)
@@ -31,13 +35,14 @@ func TestAgentsInTheProcessAreWaitedFor(t *testing.T) {
 			}
 		}), api.ServeOptions{Log: slog.New(slog.DiscardHandler)})
 	}()
+	t.Cleanup(func() { require.NoError(t, <-served) }) // the context of the test has ended by then
 
 	for range 8 {
 		t.Run("agent", func(t *testing.T) {
 			t.Parallel()
 			transport := &http.Transport{DialContext: conductor.DialContext}
 			defer transport.CloseIdleConnections()
-			client := &http.Client{Transport: transport}
+			client := &http.Client{Transport: transport, Timeout: time.Minute}
 
 			for n := range 5_000 {
 				response, err := client.Post("http://conductor/", "application/json", strings.NewReader(`{"host":"rack"}`))
