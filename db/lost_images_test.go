@@ -101,6 +101,40 @@ func TestLostImage(t *testing.T) {
 	r.requireAgreed(t)
 }
 
+// TestImageLostUnderForce: the fence that a forced detach has left hides no loss.
+// The image is lost as soon as a report of the new boot shows that, and nobody
+// waits for what the host has still to settle; and what is replaced under such a
+// fence in the same boot was replaced on purpose.
+func TestImageLostUnderForce(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	booted, replaced := h.ready(t, "card0"), h.ready(t, "card1")
+	for card, a := range []*cyborg.Accelerator{booted, replaced} {
+		r.loads(t, h, card, a, aes())
+		r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationSucceeded)
+	}
+
+	h.fall(t)
+	for _, a := range []*cyborg.Accelerator{booted, replaced} {
+		forced := r.do(t, toForce(a.UUID, nil), cyborg.OperationSucceeded)
+		r.requireUnsettled(t, a.UUID, forced.Operation)
+	}
+
+	h.shows(t, 1, "theirs")
+	h.report(t)
+	h.shows(t, 0, "")
+	h.shows(t, 1, "")
+	h.reboot(t, 0)
+
+	unsettled := r.accelerator(t, booted.UUID)
+	require.NotNil(t, unsettled.Fence)
+	require.NotNil(t, unsettled.LostImage)
+	require.Equal(t, "aes", unsettled.LostImage.BitstreamID)
+	require.Nil(t, r.accelerator(t, replaced.UUID).LostImage)
+	r.requireAgreed(t)
+}
+
 // TestImageChangedByHandIsNotLost: an image that is replaced during the boot in
 // which it was loaded was replaced on purpose, and no later boot makes it lost.
 func TestImageChangedByHandIsNotLost(t *testing.T) {

@@ -900,10 +900,10 @@ CREATE OR REPLACE FUNCTION deployables_image()
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    IF NEW.fence_operation IS NOT NULL OR NEW.presence <> 'present' THEN
+    IF NEW.presence <> 'present' OR loads_image(NEW.fence_operation) THEN
         RETURN NEW;
     END IF;
-    IF OLD.fence_operation IS NOT NULL THEN
+    IF loads_image(OLD.fence_operation) THEN
         SELECT boot_id INTO NEW.image_boot FROM hosts WHERE name = NEW.host;
     END IF;
     IF NEW.bitstream_id = NEW.image_bitstream THEN
@@ -1156,6 +1156,14 @@ CREATE OR REPLACE FUNCTION last_assignment()
  SET search_path TO '$user', 'public'
 AS $function$
     SELECT last_value FROM assignment_numbers
+$function$;
+
+CREATE OR REPLACE FUNCTION loads_image(fence_operation uuid)
+ RETURNS boolean
+ LANGUAGE sql
+ STABLE
+AS $function$
+    SELECT fence_operation IS NOT NULL AND NOT EXISTS (SELECT FROM operations WHERE id = fence_operation AND kind = 'detach')
 $function$;
 
 CREATE OR REPLACE FUNCTION may_write()

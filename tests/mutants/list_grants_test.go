@@ -226,6 +226,17 @@ func ofGrants() []mutant {
 			new: "_, outcome.Images = bitstreams, images",
 		},
 		{
+			breaks: "a report tells the boot in which an image was seen under the fence of a forced detach", file: "db/internal/ingest/load.go", pkg: "db",
+			test: "TestImageLostUnderForce",
+			old:  "NOT loads_image(d.fence_operation)",
+			new:  "d.fence_operation IS NULL",
+		},
+		{
+			breaks: "the fence of a forced detach hides no lost image", file: "db/migrations/00024_loss_under_force.sql", pkg: "db", test: "TestImageLostUnderForce",
+			old: " AND NOT EXISTS (SELECT FROM operations WHERE id = fence_operation AND kind = 'detach')",
+			new: "",
+		},
+		{
 			breaks: "an image that nobody has found is not recorded", file: "db/internal/operation/lost_images.go", pkg: records, test: "TestFoundImage",
 			old: " && image.Source != \"\"",
 			new: "",

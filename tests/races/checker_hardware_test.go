@@ -203,6 +203,12 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 			good: begin().done(1, 2, x, aes).did(3, 4, "power off").read(5, 6, loaded).did(5, 5, "power on").did(8, 8, "booted"),
 			bad:  begin().done(1, 2, x, aes).did(3, 4, "power off").did(5, 5, "power on").did(6, 6, "booted").read(7, 8, loaded),
 		},
+		"a loss that a fence hides": {
+			good: begin().done(1, 2, x, aes).done(3, 4, w, toHost).did(5, 6, "power off").did(7, 7, "power on").done(8, 9, y, force).did(10, 10, "booted").
+				read(11, 12, func() accelerator { a := forced; a.lost = true; return a }()),
+			bad: begin().done(1, 2, x, aes).done(3, 4, w, toHost).did(5, 6, "power off").did(7, 7, "power on").done(8, 9, y, force).did(10, 10, "booted").
+				read(11, 12, forced),
+		},
 		"another image is loaded under an instance": {
 			good: begin().done(1, 2, x, aes).done(3, 4, y, toInstance).did(5, 6, "power off").did(7, 7, "power on").did(8, 8, "booted").done(9, 10, z, aes),
 			bad:  begin().done(1, 2, x, aes).done(3, 4, y, toInstance).done(9, 10, z, aes),
@@ -255,6 +261,12 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 		"attached to its host without a backend": {
 			good: begin().done(1, 2, x, uninstall).done(3, 4, y, install).done(5, 6, z, toHost),
 			bad:  begin().done(1, 2, x, uninstall).done(5, 6, z, toHost).done(7, 8, y, install),
+		},
+		"shown before its backend is installed": {
+			good: begin().done(1, 2, x, uninstall).at(3, 4, action{name: "admit", operation: y, request: install}, outcome{}).
+				read(5, 6, func() accelerator { a := ready; a.claim = y; return a }()).
+				at(7, 8, action{name: "end", operation: y, request: install}, outcome{state: cyborg.OperationSucceeded}),
+			bad: begin().done(1, 2, x, uninstall).did(3, 3, "missing").read(5, 6, ready).done(7, 8, y, install),
 		},
 		"an update installs nothing": {
 			good: begin().done(1, 2, x, uninstall).done(3, 4, y, install).done(5, 6, z, toHost),

@@ -541,9 +541,10 @@ func (a accelerator) moves(id uuid.UUID) (out []accelerator) {
 		out = append(out, a.settlements()...)
 	}
 
-	// A report arrives. While a backend changes, it may show the card or not.
+	// A report arrives. While a backend changes, it may show the card or not: the host
+	// has installed the backend, and says so, before the operation ends.
 	changes := a.begun && a.request.kind == cyborg.OperationConfigure
-	if a.missing && !a.pulled && !a.disabled {
+	if a.missing && !a.pulled && (!a.disabled || changes) {
 		b := a
 		b.missing = false
 		out = append(out, b)

@@ -157,13 +157,13 @@ func showsNew(v *merge.Inventory, r *agentapi.Report) bool {
 
 const (
 	// These statements read rows as JSON objects, whose keys are the names of the
-	// columns; a condition follows. A deployable's image_boot is left out while an
-	// operation fences it, because the operation may be loading an image: a report
-	// then must not record in which boot the image was seen.
+	// columns; a condition follows. A deployable's image_boot is left out while the
+	// fence of an operation that may be loading an image is around it: a report then
+	// must not record in which boot the image was seen.
 	deviceRows     = `SELECT to_jsonb(d) FROM devices d WHERE `
 	deployableRows = `
 		SELECT to_jsonb(d) || jsonb_build_object('claimed', c.operation_id IS NOT NULL,
-		    'image_boot', CASE WHEN d.fence_operation IS NULL THEN d.image_boot END)
+		    'image_boot', CASE WHEN NOT loads_image(d.fence_operation) THEN d.image_boot END)
 		FROM deployables d LEFT JOIN claims c ON c.deployable_uuid = d.uuid WHERE `
 	handleRows = `
 		SELECT to_jsonb(h) || jsonb_build_object('holder', coalesce(holder_kind || ' ' || holder_id, unconfirmed_kind || ' ' || unconfirmed_id, ''))
