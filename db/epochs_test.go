@@ -371,7 +371,8 @@ func TestFeedOfADatabaseThatWasRestoredBeforeTheMigration(t *testing.T) {
 		ALTER TABLE deployables DROP COLUMN uninstall_pending_since; DROP TABLE forgotten_installs;
 		DROP TABLE pending_settlements; DROP FUNCTION read_before;
 		DROP TRIGGER run_corrected ON operations; ALTER TABLE operations DROP COLUMN stray_run, DROP COLUMN cancel_repeated_at;
-		DROP FUNCTION run_corrected, may_write, require_writer, writers_begin_epochs; DROP FUNCTION loads_image`)
+		DROP FUNCTION run_corrected, may_write, require_writer, writers_begin_epochs, loads_image;
+		ALTER TABLE arqs DROP COLUMN bound_boot, DROP COLUMN bound_uptime`)
 	_, err := db.Migrate(t.Context(), r.url)
 	require.NoError(t, err)
 

@@ -126,6 +126,37 @@ func TestLossCoversEarlierBindsOnly(t *testing.T) {
 	require.Empty(t, r.arq(t, since[0].UUID).Health)
 }
 
+// TestLossThoughTheClockWasSetBack: what was bound before a boot is lost, also where
+// the database's clock was set back since, so that the bind seems to be later. The
+// last heartbeat of the boot before tells which came first; where none has come
+// since the bind, no time in the future counts as later than the boot.
+func TestLossThoughTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 3)
+	r.profile(t, "one", one())
+	beat := func(uptime time.Duration) {
+		t.Helper()
+		b := h.beat()
+		b.Uptime = uptime
+		_, err := r.RecordHeartbeats(t.Context(), []agentapi.Heartbeat{b})
+		require.NoError(t, err)
+	}
+
+	beat(50 * time.Hour)
+	heard := r.bound(t, h.ready(t, "card0"), uuid.New())[0]
+	beat(51 * time.Hour)
+	future := r.bound(t, h.ready(t, "card1"), uuid.New())[0]
+	since := r.bound(t, h.ready(t, "card2"), uuid.New())[0]
+	r.exec(t, "UPDATE attach_handles SET attached_at = now() + interval '2 minutes' WHERE uuid = (SELECT handle_uuid FROM arqs WHERE uuid = $1)", future.UUID)
+
+	h.reboot(t, time.Hour)
+
+	require.Equal(t, cyborg.HealthLostAtBoot, r.arq(t, heard.UUID).Health)
+	require.Equal(t, cyborg.HealthLostAtBoot, r.arq(t, future.UUID).Health)
+	require.Empty(t, r.arq(t, since.UUID).Health)
+}
+
 // TestAdoptedHostHasNotBooted: the first boot id of a host that was adopted
 // without one is no reboot.
 func TestAdoptedHostHasNotBooted(t *testing.T) {

@@ -33,6 +33,8 @@ CREATE TABLE arqs (
     hard_reboot text,
     created_at timestamp with time zone NOT NULL DEFAULT now(),
     updated_at timestamp with time zone,
+    bound_boot text,
+    bound_uptime interval,
     CONSTRAINT arqs_pkey PRIMARY KEY (uuid),
     CONSTRAINT arqs_handle_uuid_key UNIQUE (handle_uuid),
     CONSTRAINT arqs_id_key UNIQUE (id),

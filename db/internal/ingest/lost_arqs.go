@@ -17,7 +17,12 @@ type boot struct {
 // before these boots of their hosts: the instances may be without their
 // accelerators. Setting seen_at back makes the next comparison ask Nova about
 // them soon. Where the agent does not know the uptime, the boot counts as just
-// happened.
+// happened. The hosts must be recorded as they were before these boots.
+//
+// What was bound before the host was last heard was bound before the boot. Only of
+// what was bound since, the database's clock has to tell: the host may have booted
+// by then, and not have said so. A bind in the future counts as one before the boot,
+// because the clock was set back since.
 func markLostAtBoot(ctx context.Context, tx pgx.Tx, boots []boot) error {
 	if len(boots) == 0 {
 		return nil
@@ -33,9 +38,10 @@ func markLostAtBoot(ctx context.Context, tx pgx.Tx, boots []boot) error {
 
 	_, err := tx.Exec(ctx, `
 		UPDATE arqs a SET lost_boot = b.id, lost_at = clock_timestamp() - b.uptime, hard_reboot = NULL, seen_at = '-infinity'
-		FROM unnest($1::text[], $2::text[], $3::interval[]) AS b (host, id, uptime), attach_handles h
-		WHERE a.host = b.host AND a.state = 'Bound' AND a.instance_uuid IS NOT NULL
-		  AND h.uuid = a.handle_uuid AND h.attached_at < clock_timestamp() - b.uptime`, hosts, ids, uptimes)
+		FROM unnest($1::text[], $2::text[], $3::interval[]) AS b (host, id, uptime) JOIN hosts was ON was.name = b.host, attach_handles h
+		WHERE a.host = b.host AND a.state = 'Bound' AND a.instance_uuid IS NOT NULL AND h.uuid = a.handle_uuid
+		  AND ((a.bound_boot, a.bound_uptime) IS DISTINCT FROM (was.boot_id, was.uptime)
+		       OR h.attached_at NOT BETWEEN clock_timestamp() - b.uptime AND clock_timestamp())`, hosts, ids, uptimes)
 
 	return err
 }

@@ -483,10 +483,10 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 		rows = append(rows, host)
 	}
 
-	queueWrites(tx, rows, &diff)
-	if err := records.Send(ctx, tx); err != nil {
+	if err := markLostAtBoot(ctx, tx, boots); err != nil {
 		return nil, err
 	}
 
-	return written, markLostAtBoot(ctx, tx, boots)
+	queueWrites(tx, rows, &diff)
+	return written, records.Send(ctx, tx)
 }

@@ -65,7 +65,8 @@ func concludeARQs(ctx context.Context, tx pgx.Tx, o *running, to cyborg.ARQState
 
 	if to != "" {
 		batch.Queue(`
-			UPDATE arqs SET state = $2, reason = $3, claimed_by = NULL, seen_at = now(),
+			UPDATE arqs a SET state = $2, reason = $3, claimed_by = NULL, seen_at = now(),
+			    (bound_boot, bound_uptime) = (SELECT boot_id, uptime FROM hosts WHERE name = a.host AND $2 = 'Bound'),
 			    lost_boot = CASE WHEN $4 THEN lost_boot END, lost_at = CASE WHEN $4 THEN lost_at END,
 			    handle_uuid = CASE WHEN $4 THEN handle_uuid END, operation_id = CASE WHEN $5 THEN operation_id END,
 			    host = CASE WHEN $5 THEN host END, provider_uuid = CASE WHEN $5 THEN provider_uuid END,
