@@ -11,7 +11,8 @@ import (
 //
 // Temporal could repeat it, within a ScheduleToCloseTimeout. But the SDK
 // compares that limit with the clock of the worker: one whose clock is ahead of
-// Temporal's by more than the limit could then ask nothing. A run reads only
+// Temporal's by more than the limit could then ask nothing. Our workers do not see
+// it, see package temporalclient; those of release 0.1 do. A run reads only
 // Temporal's clock.
 type repeat struct {
 	within            time.Duration // after this time no new attempt begins

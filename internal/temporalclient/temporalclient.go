@@ -57,7 +57,7 @@ func options(c config.Temporal, log *slog.Logger, identity string, lookup envcon
 	}
 
 	explained := explainerOf(options, profile.TLS)
-	options.ConnectionOptions.DialOptions = append(options.ConnectionOptions.DialOptions, grpc.WithChainUnaryInterceptor(explained.intercept))
+	options.ConnectionOptions.DialOptions = append(options.ConnectionOptions.DialOptions, grpc.WithChainUnaryInterceptor(explained.intercept, leaveLimitToTemporal))
 
 	options.Identity = identity
 	options.WorkerHeartbeatInterval = NoWorkerHeartbeats

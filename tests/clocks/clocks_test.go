@@ -60,9 +60,9 @@ func TestClocksDiffer(t *testing.T) {
 		clocks clocks
 	}{
 		{"Temporal an hour behind", clocks{"temporal": -time.Hour}},
-		{"the agents an hour ahead", agents(time.Hour)},
+		{"the agents five hours ahead", agents(5 * time.Hour)},
 		{"the agents an hour behind", agents(-time.Hour)},
-		{"the servers an hour ahead", servers(time.Hour)},
+		{"the servers five hours ahead", servers(5 * time.Hour)},
 		{"the servers an hour behind", servers(-time.Hour)},
 		{"PostgreSQL an hour ahead", clocks{"postgres": time.Hour}},
 		{"PostgreSQL an hour behind", clocks{"postgres": -time.Hour}},
@@ -125,6 +125,7 @@ type cluster struct {
 	store *db.Store // for what no client of the API can do
 
 	cards  []apiclient.Accelerator // of the worker
+	quiet  apiclient.Accelerator   // one of the quiet host
 	events func() []cyborg.Event   // what a reader of the feed has got so far
 
 	mu       sync.Mutex
@@ -157,6 +158,8 @@ func start(t *testing.T, offsets clocks) *cluster {
 	for _, card := range c.Accelerators(t) {
 		if card.Host == worker {
 			c.cards = append(c.cards, card)
+		} else {
+			c.quiet = card
 		}
 	}
 	require.Len(t, c.cards, 5)

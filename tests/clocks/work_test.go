@@ -70,7 +70,24 @@ func (c *cluster) use(ctx context.Context, a apiclient.Accelerator) error {
 	if err := c.attach(ctx, a, cyborg.OperationSucceeded); err != nil {
 		return err
 	}
+	if err := c.ask(ctx, a); err != nil {
+		return err
+	}
 	return c.detach(ctx, a)
+}
+
+// ask asks a host what it has, and how that is used.
+func (c *cluster) ask(ctx context.Context, a apiclient.Accelerator) error {
+	_, err := patiently(ctx, func() (apiclient.Discovery, error) { return c.API.Discover(ctx, a.Host) })
+	if err != nil {
+		return err
+	}
+
+	usage, err := patiently(ctx, func() (cyborg.HostUsage, error) { return c.API.AcceleratorUsage(ctx, a.UUID) })
+	if err == nil && usage.Error != "" {
+		err = fmt.Errorf("host %s does not tell its usage: %s", a.Host, usage.Error)
+	}
+	return err
 }
 
 // failAndUndo has an attach fail after the card was changed.
@@ -165,7 +182,7 @@ func (c *cluster) setBackAfterDeaths(ctx context.Context, t *testing.T) {
 
 	require.NoError(t, c.ends(ctx, op.ID, cyborg.OperationCancelled))
 	require.NoError(t, c.hurry(ctx, a))
-	c.silent(ctx, t)
+	c.silent(ctx, t, func() error { return nil })
 	require.NoError(t, c.retire(ctx, a))
 }
 
@@ -208,16 +225,33 @@ func (c *cluster) restart(t *testing.T) {
 }
 
 // silence kills the agent of the quiet host, which alone is called silent until
-// the agent is back.
+// the agent is back. Then the agent has to settle what somebody has detached by
+// force.
 func (c *cluster) silence(ctx context.Context, t *testing.T) {
 	t.Helper()
+	require.NoError(t, c.makeReady(ctx, c.quiet))
+	require.NoError(t, c.attach(ctx, c.quiet, cyborg.OperationSucceeded))
+
 	c.Node(quiet).Kill()
-	c.silent(ctx, t)
+	c.silent(ctx, t, func() error {
+		return c.do(ctx, cyborg.OperationSucceeded, func(options ...apiclient.Option) (apiclient.Answer, error) {
+			return c.Directs[0].ForceDetach(ctx, c.quiet.UUID, cyborg.Holder{}, options...)
+		})
+	})
+
+	harness.Until(t, ctx, "settled", func() error {
+		a, _, err := c.API.Accelerator(ctx, c.quiet.UUID)
+		if err == nil && a.Fence != nil {
+			err = fmt.Errorf("accelerator %s is fenced: %s", a.Name, a.Fence.Reason)
+		}
+		return err
+	})
+	require.NoError(t, c.retire(ctx, c.quiet))
 }
 
-// silent waits until the quiet host is called silent, and starts its agent
-// again.
-func (c *cluster) silent(ctx context.Context, t *testing.T) {
+// silent waits until the quiet host is called silent, does something, and starts its
+// agent again.
+func (c *cluster) silent(ctx context.Context, t *testing.T, do func() error) {
 	t.Helper()
 	harness.Until(t, ctx, "silent", func() error {
 		host, err := c.API.Host(ctx, quiet)
@@ -227,6 +261,7 @@ func (c *cluster) silent(ctx context.Context, t *testing.T) {
 		return err
 	})
 
+	require.NoError(t, do())
 	c.Node(quiet).Up()
 	harness.Until(t, ctx, "heard again", func() error { return c.Unready(ctx) })
 }
