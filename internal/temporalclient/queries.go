@@ -2,11 +2,14 @@ package temporalclient
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
+	"go.temporal.io/api/serviceerror"
 	"go.temporal.io/sdk/client"
+	"go.temporal.io/sdk/temporal"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cyborg-project/cyborg"
@@ -107,11 +110,18 @@ func (e *Engine) ask(ctx context.Context, prefix, name string, limit time.Durati
 		return workflows.Unavailable(err)
 	}
 
-	if err := run.Get(ctx, out); err != nil {
-		if ctx.Err() != nil {
-			return cyborg.Errorf(cyborg.ErrTimeout, "no answer within the time of the request: %w", err)
-		}
+	err = run.Get(ctx, out)
+	_, failed := errors.AsType[*temporal.WorkflowExecutionError](err)
+	_, late := errors.AsType[*serviceerror.DeadlineExceeded](err)
+	switch {
+	case err == nil:
+		return nil
+	case failed:
 		return workflows.FromFailure(err)
+	// Temporal may say a moment before ctx ends that the time is over.
+	case ctx.Err() != nil, late, errors.Is(err, context.DeadlineExceeded):
+		return cyborg.Errorf(cyborg.ErrTimeout, "no answer within the time of the request: %w", err)
+	default:
+		return workflows.Unavailable(err)
 	}
-	return nil
 }

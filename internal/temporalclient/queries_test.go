@@ -110,3 +110,30 @@ func TestCensusRunThatFails(t *testing.T) {
 	_, err = engine.Census(t.Context(), hosts[10:20], nil, time.Minute)
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 }
+
+// failing is a run whose answer cannot be had.
+type failing struct {
+	client.WorkflowRun
+
+	with error
+}
+
+func (f failing) Get(context.Context, any) error { return f.with }
+
+// TestAnswersThatCannotBeHad: where a run has no answer yet, or Temporal has none,
+// nothing went wrong inside; also where Temporal says so before the time of the
+// request is over.
+func TestAnswersThatCannotBeHad(t *testing.T) {
+	t.Parallel()
+	for with, kind := range map[error]cyborg.ErrorKind{
+		context.DeadlineExceeded: cyborg.ErrTimeout,
+		serviceerror.NewDeadlineExceeded("context deadline exceeded"): cyborg.ErrTimeout,
+		serviceerror.NewUnavailable("connection refused"):             cyborg.ErrUnavailable,
+	} {
+		temporal := &mocks.Client{}
+		temporal.On("ExecuteWorkflow", mock.Anything, mock.Anything, workflows.DiscoverWorkflow, mock.Anything).Return(failing{with: with}, nil)
+
+		_, err := temporalclient.NewEngine(temporal, nil, workflows.Limits{}).Discover(t.Context(), "h1", time.Minute)
+		require.Equal(t, kind, cyborg.ErrorKindOf(err), "%v", with)
+	}
+}
