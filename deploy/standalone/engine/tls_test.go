@@ -124,9 +124,9 @@ func TestEngineBeyondLoopback(t *testing.T) {
 
 // TestNoPortWithoutCertificate: whatever port of this process a user of the
 // machine finds, none answers a call without a certificate, nor with one for the
-// frontend that is shown elsewhere.
-func TestNoPortWithoutCertificate(t *testing.T) {
-	t.Parallel()
+// frontend that is shown elsewhere. It runs alone: other tests have services without
+// certificates in this process.
+func TestNoPortWithoutCertificate(t *testing.T) { //nolint:paralleltest // see above
 	g := startGuarded(t)
 	cert, key, err := g.authority.IssuePair(pki.Leaf{Identity: identity.Identity{TrustDomain: "lab", Role: identity.Admin, Name: "ann"}})
 	require.NoError(t, err)
