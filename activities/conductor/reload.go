@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -76,9 +77,9 @@ func (a *Activities) reload(ctx context.Context, id uuid.UUID, lost *cyborg.Acce
 // the host booted, before the instance is rebooted or started. The result says
 // what to wait for, or why it failed; both are empty when all images are there.
 //
-// The id of each program is derived from the rescue and the accelerator. So
-// each image is loaded once per rescue, however often this is called and
-// whichever process dies meanwhile.
+// The id of each program is derived from the rescue, the accelerator and the try.
+// So no try is made twice, however often this is called and whichever process dies
+// meanwhile.
 func (a *Activities) reloadFor(ctx context.Context, in workflows.LookAtInstanceInput) (workflows.LookAtInstanceResult, error) {
 	var out workflows.LookAtInstanceResult
 
@@ -88,7 +89,7 @@ func (a *Activities) reloadFor(ctx context.Context, in workflows.LookAtInstanceI
 	}
 
 	for i := range lost {
-		op, err := a.reload(ctx, uuid.NewSHA1(in.Operation, lost[i].UUID[:]), &lost[i], in.Limits)
+		op, err := a.repeatReload(ctx, in, &lost[i])
 		switch {
 		case cyborg.ErrorKindOf(err) == cyborg.ErrClaimed:
 			return workflows.LookAtInstanceResult{Wait: err.Error()}, nil
@@ -114,6 +115,27 @@ func (a *Activities) reloadFor(ctx context.Context, in workflows.LookAtInstanceI
 	}
 
 	return out, nil
+}
+
+// reloadTries is how often a rescue has an image loaded again.
+const reloadTries = 5
+
+// repeatReload returns the last program of a lost image. Another one follows a
+// program that has failed because something did not answer: nobody asks again later,
+// because each boot has one rescue.
+func (a *Activities) repeatReload(ctx context.Context, in workflows.LookAtInstanceInput, lost *cyborg.Accelerator) (op cyborg.Operation, err error) {
+	for try := range reloadTries {
+		name := lost.UUID[:]
+		if try > 0 { // the first one has its name from release 0.1
+			name = append(slices.Clone(name), byte(try))
+		}
+
+		op, err = a.reload(ctx, uuid.NewSHA1(in.Operation, name), lost, in.Limits)
+		if err != nil || op.State != cyborg.OperationFailed || !op.Error.Kind.Retryable() && op.Error.Kind != cyborg.ErrHostSilent {
+			break
+		}
+	}
+	return op, err
 }
 
 // reloadFailed is the result of a rescue that cannot go on, because an image

@@ -64,7 +64,7 @@ func (c *compute) rescues() uuid.UUID {
 
 // An instance whose accelerator has lost its image is not rebooted before the
 // image is loaded again. A rescue tries that once, however often it asks, and
-// fails with the reason if that fails.
+// fails with the reason if the host refuses.
 func TestReloadBeforeReboot(t *testing.T) {
 	t.Parallel()
 	c := newCompute(t, 1, conductor.Policy{})
@@ -119,6 +119,43 @@ func TestReloadBeforeReboot(t *testing.T) {
 	require.Equal(t, cyborg.RescueOff, look().Outcome)
 	c.tidy()
 	require.Empty(t, c.drift())
+}
+
+// A rescue has an image loaded again once more where something did not answer: the
+// database, the host, or another service. Nobody would ask later. In the end it fails
+// with the reason.
+func TestReloadIsRepeated(t *testing.T) {
+	t.Parallel()
+	c := newCompute(t, 1, conductor.Policy{})
+	who := c.bind()
+	c.reboot()
+	c.loseImages()
+	rescue := c.rescues()
+	c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
+
+	look := func() workflows.LookAtInstanceResult {
+		t.Helper()
+		value, err := c.env.ExecuteActivity(workflows.LookAtInstanceActivity, workflows.LookAtInstanceInput{
+			Host: "h1", Operation: rescue, Rescue: cyborg.Rescue{Instance: who, BootID: c.boot, BootedAt: time.Now().Add(-time.Minute)},
+		})
+		require.NoError(t, err)
+		var result workflows.LookAtInstanceResult
+		require.NoError(t, value.Get(&result))
+		return result
+	}
+
+	for tried, kind := range []cyborg.ErrorKind{cyborg.ErrTimeout, cyborg.ErrHostSilent, cyborg.ErrUnavailable, cyborg.ErrBusy, cyborg.ErrTimeout} {
+		for range 2 {
+			require.Contains(t, look().Wait, "loads image aes into accelerator")
+			require.Len(t, c.reloads(), tried+1)
+		}
+		c.ends(c.reloads()[0], cyborg.Errorf(kind, "nothing answered"))
+	}
+
+	failed := look()
+	require.Equal(t, cyborg.RescueFailed, failed.Outcome)
+	require.Contains(t, failed.Detail, "nothing answered")
+	require.Len(t, c.reloads(), 5)
 }
 
 // Where the policy wants it, a lost image of an accelerator that nobody holds

@@ -255,6 +255,17 @@ func ofGrants() []mutant {
 			new:  "WHERE name = a.host AND $2 = 'Unbound'",
 		},
 		{
+			breaks: "a lost image is loaded again once more where a host did not answer", file: "activities/conductor/reload.go", pkg: conductor,
+			test: "TestReloadIsRepeated",
+			old:  "!op.Error.Kind.Retryable() && op.Error.Kind != cyborg.ErrHostSilent",
+			new:  "!op.Error.Kind.Retryable()",
+		},
+		{
+			breaks: "a lost image is loaded again a few times only", file: "activities/conductor/reload.go", pkg: conductor, test: "TestReloadIsRepeated",
+			old: "const reloadTries = 5",
+			new: "const reloadTries = 6",
+		},
+		{
 			breaks: "no worker sees the limit of all attempts", file: "internal/temporalclient/limits.go", pkg: "internal/temporalclient",
 			test: "TestLimitOfAllAttemptsIsTemporals",
 			old:  "		given.ScheduleToCloseTimeout = nil",
