@@ -62,6 +62,19 @@ func (c *compute) rescues() uuid.UUID {
 	return admitted.Operation.ID
 }
 
+// look has a rescue look at one of its instances.
+func (c *compute) look(rescue, instance uuid.UUID) workflows.LookAtInstanceResult {
+	c.t.Helper()
+	value, err := c.env.ExecuteActivity(workflows.LookAtInstanceActivity, workflows.LookAtInstanceInput{
+		Host: "h1", Operation: rescue, Rescue: cyborg.Rescue{Instance: instance, BootID: c.boot, BootedAt: time.Now().Add(-time.Minute)},
+	})
+	require.NoError(c.t, err)
+
+	var result workflows.LookAtInstanceResult
+	require.NoError(c.t, value.Get(&result))
+	return result
+}
+
 // An instance whose accelerator has lost its image is not rebooted before the
 // image is loaded again. A rescue tries that once, however often it asks, and
 // fails with the reason if the host refuses.
@@ -73,16 +86,7 @@ func TestReloadBeforeReboot(t *testing.T) {
 	c.loseImages()
 	rescue := c.rescues()
 
-	look := func() workflows.LookAtInstanceResult {
-		t.Helper()
-		value, err := c.env.ExecuteActivity(workflows.LookAtInstanceActivity, workflows.LookAtInstanceInput{
-			Host: "h1", Operation: rescue, Rescue: cyborg.Rescue{Instance: who, BootID: c.boot, BootedAt: time.Now().Add(-time.Minute)},
-		})
-		require.NoError(t, err)
-		var result workflows.LookAtInstanceResult
-		require.NoError(t, value.Get(&result))
-		return result
-	}
+	look := func() workflows.LookAtInstanceResult { return c.look(rescue, who) }
 
 	c.model.Set(novatest.Instance{ID: who, Status: "REBOOT", Task: "rebooting", Host: "h1"})
 	require.Contains(t, look().Wait, "Nova works on it")
@@ -133,16 +137,7 @@ func TestReloadIsRepeated(t *testing.T) {
 	rescue := c.rescues()
 	c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
 
-	look := func() workflows.LookAtInstanceResult {
-		t.Helper()
-		value, err := c.env.ExecuteActivity(workflows.LookAtInstanceActivity, workflows.LookAtInstanceInput{
-			Host: "h1", Operation: rescue, Rescue: cyborg.Rescue{Instance: who, BootID: c.boot, BootedAt: time.Now().Add(-time.Minute)},
-		})
-		require.NoError(t, err)
-		var result workflows.LookAtInstanceResult
-		require.NoError(t, value.Get(&result))
-		return result
-	}
+	look := func() workflows.LookAtInstanceResult { return c.look(rescue, who) }
 
 	for tried, kind := range []cyborg.ErrorKind{cyborg.ErrTimeout, cyborg.ErrHostSilent, cyborg.ErrUnavailable, cyborg.ErrBusy, cyborg.ErrTimeout} {
 		for range 2 {

@@ -1,0 +1,57 @@
+package mutants_test
+
+// ofClocksAndStalls are about clocks that are wrong, and about who does not answer
+// for a while.
+func ofClocksAndStalls() []mutant {
+	const temporal = "internal/temporalclient"
+
+	return []mutant{
+		{
+			breaks: "what the host has said since a bind tells that a boot has lost it", file: "db/internal/ingest/lost_arqs.go", pkg: "db",
+			test: "TestLossThoughTheClockWasSetBack",
+			old:  "IS DISTINCT FROM (was.boot_id, was.uptime)",
+			new:  "IS DISTINCT FROM (a.bound_boot, a.bound_uptime)",
+		},
+		{
+			breaks: "a bind in the future was before the boot", file: "db/internal/ingest/lost_arqs.go", pkg: "db",
+			test: "TestLossThoughTheClockWasSetBack",
+			old:  "h.attached_at NOT BETWEEN clock_timestamp() - b.uptime AND clock_timestamp()",
+			new:  "h.attached_at < clock_timestamp() - b.uptime",
+		},
+		{
+			breaks: "a bind says in which boot of its host it was", file: "db/internal/operation/arqs.go", pkg: "db",
+			test: "TestLossCoversEarlierBindsOnly",
+			old:  "WHERE name = a.host AND $2 = 'Bound'",
+			new:  "WHERE name = a.host AND $2 = 'Unbound'",
+		},
+		{
+			breaks: "a lost image is loaded again once more where a host did not answer", file: "activities/conductor/reload.go", pkg: "activities/conductor",
+			test: "TestReloadIsRepeated",
+			old:  "!op.Error.Kind.Retryable() && op.Error.Kind != cyborg.ErrHostSilent",
+			new:  "!op.Error.Kind.Retryable()",
+		},
+		{
+			breaks: "a lost image is loaded again a few times only", file: "activities/conductor/reload.go", pkg: "activities/conductor", test: "TestReloadIsRepeated",
+			old: "const reloadTries = 5",
+			new: "const reloadTries = 6",
+		},
+		{
+			breaks: "no worker sees the limit of all attempts", file: temporal + "/limits.go", pkg: temporal,
+			test: "TestLimitOfAllAttemptsIsTemporals",
+			old:  "		given.ScheduleToCloseTimeout = nil",
+			new:  "		given.HeartbeatTimeout = nil",
+		},
+		{
+			breaks: "no worker sees the limit of all attempts of a task that comes with an answer", file: temporal + "/limits.go",
+			pkg: temporal, test: "TestLimitOfAllAttemptsIsTemporals",
+			old: "			task.ScheduleToCloseTimeout = nil",
+			new: "			task.HeartbeatTimeout = nil",
+		},
+		{
+			breaks: "a host that is asked in vain is no internal error, nor is Temporal away", file: temporal + "/queries.go", pkg: temporal,
+			test: "TestAnswersThatCannotBeHad",
+			old:  "late, errors.Is(err, context.DeadlineExceeded):",
+			new:  "late && failed, errors.Is(err, context.DeadlineExceeded) && failed:",
+		},
+	}
+}
