@@ -350,3 +350,40 @@ func TestInstanceDriftOnOneAccelerator(t *testing.T) {
 		fmt.Sprintf("%s %q %q", first, inError, ""),
 	}, changes)
 }
+
+// TestSinceBoot: how long ago a boot was is the host's uptime, whatever the
+// database's clock says, and the time of its silence comes on top. Only of a boot
+// whose uptime nobody knows, the database's clock has to tell.
+func TestSinceBoot(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		uptime time.Duration
+		change string // of the host
+		other  bool   // the question is about another boot
+		want   time.Duration
+	}{
+		"heard":                    {uptime: 2 * time.Hour, want: 2 * time.Hour},
+		"silent":                   {uptime: 2 * time.Hour, change: "last_seen = clock_timestamp() - interval '1 hour'", want: 3 * time.Hour},
+		"heard before a step back": {uptime: 2 * time.Hour, change: "last_seen = clock_timestamp() + interval '1 hour'", want: 2 * time.Hour},
+		"unknown":                  {want: 24 * time.Hour},
+		"of another boot":          {uptime: 2 * time.Hour, other: true, want: 24 * time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRecords(t)
+			h := r.addHost(t, "h1", 1)
+			h.reboot(t, test.uptime)
+			if test.change != "" {
+				r.exec(t, "UPDATE hosts SET "+test.change)
+			}
+
+			lost := cyborg.Rescue{Instance: uuid.New(), BootID: h.boot, BootedAt: time.Now().Add(-24 * time.Hour)}
+			if test.other {
+				lost.BootID = "another"
+			}
+			ago, err := r.SinceBoot(t.Context(), "h1", lost)
+			require.NoError(t, err)
+			require.InDelta(t, test.want, ago, float64(time.Minute))
+		})
+	}
+}

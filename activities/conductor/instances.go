@@ -232,7 +232,7 @@ func (a *Activities) decideRescue(
 		return ended(cyborg.RescueElsewhere, "it is shelved, and on no host")
 	}
 
-	recreated, err := a.recreatedSince(ctx, lost)
+	recreated, err := a.recreatedSince(ctx, host, lost)
 	switch {
 	case err != nil:
 		return workflows.LookAtInstanceResult{}, err
@@ -250,8 +250,16 @@ func (a *Activities) decideRescue(
 // recreatedSince says whether Nova has created the instance's guest again since
 // that boot: by a request of somebody else, or by a hard reboot of ours that is
 // noted in the records and has succeeded.
-func (a *Activities) recreatedSince(ctx context.Context, lost cyborg.Rescue) (bool, error) {
-	recreated, err := a.cloud.Nova.RecreatedSince(ctx, lost.Instance, lost.BootedAt)
+//
+// How long ago the boot was is asked before Nova, so that what was just before the
+// boot never counts as after it.
+func (a *Activities) recreatedSince(ctx context.Context, host string, lost cyborg.Rescue) (bool, error) {
+	ago, err := a.store.SinceBoot(ctx, host, lost)
+	if err != nil {
+		return false, err
+	}
+
+	recreated, err := a.cloud.Nova.RecreatedWithin(ctx, lost.Instance, ago)
 	if recreated || err != nil {
 		return recreated, err
 	}

@@ -41,8 +41,10 @@ type compute struct {
 	env   *testsuite.TestActivityEnvironment
 	all   map[string]any // the activities by name
 	boot  string
-	seq   int64
-	cards int
+	// uptime is what the host says that it has been up; 0 where it does not know.
+	uptime time.Duration
+	seq    int64
+	cards  int
 }
 
 // newCompute returns a host with this many accelerators, all of them in
@@ -121,7 +123,7 @@ func (c *compute) report() {
 
 	content := agentapi.Content{Backends: []agentapi.BackendReport{b}}
 	replies, err := c.MergeReports(c.t.Context(), []agentapi.Report{{
-		Host: "h1", BootID: c.boot, AgentVersion: "1", Sequence: c.seq, Digest: content.Digest(), Content: content,
+		Host: "h1", BootID: c.boot, Uptime: c.uptime, AgentVersion: "1", Sequence: c.seq, Digest: content.Digest(), Content: content,
 	}})
 	require.NoError(c.t, err)
 	require.True(c.t, replies[0].Accepted)
@@ -397,6 +399,40 @@ func TestRescueIsAdmittedOnce(t *testing.T) {
 	}
 }
 
+// TestLossThoughClocksDiffer: neither the database's clock, which was set back since
+// the bind, nor Nova's, which is ahead, lets the creation of a guest before the boot
+// pass for one after it. The host's uptime says how long ago the boot was.
+func TestLossThoughClocksDiffer(t *testing.T) {
+	t.Parallel()
+	for name, ahead := range map[string]time.Duration{"set back": 0, "Nova is ahead": time.Hour, "Nova is behind": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCompute(t, 1, conductor.Policy{})
+			c.model.SetClock(ahead)
+			novas := func(ago time.Duration) time.Time { return time.Now().Add(ahead - ago) }
+
+			who := c.bind()
+			c.model.Act(who, "create", "x", novas(5*time.Minute))
+			c.uptime = 50 * time.Hour
+			c.report()
+			c.uptime = 2 * time.Minute
+			c.reboot()
+			// This is what a clock that was set back by ten minutes has recorded.
+			c.exec("UPDATE arqs SET lost_at = lost_at - interval '10 minutes' WHERE instance_uuid = $1", who)
+
+			c.tidy()
+			require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1}, c.drift())
+			rescue := c.rescues()
+			require.Empty(t, c.looks(rescue, who), "it must be rebooted")
+
+			c.model.Act(who, "start", "x", novas(time.Minute))
+			require.Equal(t, cyborg.RescueRecreated, c.looks(rescue, who).Outcome)
+			c.tidy()
+			require.Empty(t, c.drift())
+		})
+	}
+}
+
 // rebootHard has somebody else reboot an instance hard with this result, while
 // its nova-compute asks for the instance's accelerators.
 func (c *compute) rebootHard(who uuid.UUID, result string) {
@@ -463,7 +499,7 @@ func TestLookAtInstance(t *testing.T) {
 		require.Equal(t, test.waits, found.Wait, name)
 	}
 
-	c.model.Act(who, "rebuild", "x", time.Now())
+	c.model.Act(who, "rebuild", "x", time.Now().Add(time.Minute))
 	c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
 	require.Equal(t, cyborg.RescueRecreated, c.looks(rescue, who).Outcome)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.temporal.io/sdk/client"
+	"google.golang.org/grpc"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/db"
@@ -254,9 +255,11 @@ func (s *standalone) connect(temporal *engine.Engine, role identity.Role, name s
 
 	connected, err := client.NewLazyClient(client.Options{
 		HostPort: temporal.FrontendAddress(), Namespace: temporal.Namespace(),
-		Identity:          fmt.Sprintf("%s@%s/%s", name, s.machine, cyborg.Version),
-		Logger:            temporalclient.NewLogger(s.log),
-		ConnectionOptions: client.ConnectionOptions{TLS: tls, GrpcCompression: temporalclient.NoCompression()},
+		Identity: fmt.Sprintf("%s@%s/%s", name, s.machine, cyborg.Version),
+		Logger:   temporalclient.NewLogger(s.log),
+		ConnectionOptions: client.ConnectionOptions{
+			TLS: tls, GrpcCompression: temporalclient.NoCompression(), DialOptions: []grpc.DialOption{temporalclient.LeaveLimitToTemporal()},
+		},
 
 		WorkerHeartbeatInterval: temporalclient.NoWorkerHeartbeats,
 	})

@@ -7,6 +7,12 @@ import (
 	"google.golang.org/grpc"
 )
 
+// LeaveLimitToTemporal is the option of a connection whose workers do not see the
+// limit for all attempts at an activity. Every connection of ours has it.
+func LeaveLimitToTemporal() grpc.DialOption {
+	return grpc.WithChainUnaryInterceptor(leaveLimitToTemporal)
+}
+
 // leaveLimitToTemporal takes the limit for all attempts out of the activities that
 // Temporal gives to a worker. The SDK compares that limit with the worker's clock,
 // and one that is ahead of Temporal's would never begin. Temporal sets it wherever a

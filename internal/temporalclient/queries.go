@@ -113,6 +113,7 @@ func (e *Engine) ask(ctx context.Context, prefix, name string, limit time.Durati
 	err = run.Get(ctx, out)
 	_, failed := errors.AsType[*temporal.WorkflowExecutionError](err)
 	_, late := errors.AsType[*serviceerror.DeadlineExceeded](err)
+	_, away := errors.AsType[serviceerror.ServiceError](err)
 	switch {
 	case err == nil:
 		return nil
@@ -121,7 +122,9 @@ func (e *Engine) ask(ctx context.Context, prefix, name string, limit time.Durati
 	// Temporal may say a moment before ctx ends that the time is over.
 	case ctx.Err() != nil, late, errors.Is(err, context.DeadlineExceeded):
 		return cyborg.Errorf(cyborg.ErrTimeout, "no answer within the time of the request: %w", err)
-	default:
+	case away:
 		return workflows.Unavailable(err)
+	default: // it has answered, and this process cannot read the answer
+		return workflows.FromFailure(err)
 	}
 }

@@ -2,6 +2,7 @@ package temporalclient_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -122,13 +123,14 @@ func (f failing) Get(context.Context, any) error { return f.with }
 
 // TestAnswersThatCannotBeHad: where a run has no answer yet, or Temporal has none,
 // nothing went wrong inside; also where Temporal says so before the time of the
-// request is over.
+// request is over. An answer that cannot be read is a defect.
 func TestAnswersThatCannotBeHad(t *testing.T) {
 	t.Parallel()
 	for with, kind := range map[error]cyborg.ErrorKind{
 		context.DeadlineExceeded: cyborg.ErrTimeout,
 		serviceerror.NewDeadlineExceeded("context deadline exceeded"): cyborg.ErrTimeout,
 		serviceerror.NewUnavailable("connection refused"):             cyborg.ErrUnavailable,
+		errors.New("unable to decode the argument"):                   cyborg.ErrInternal,
 	} {
 		temporal := &mocks.Client{}
 		temporal.On("ExecuteWorkflow", mock.Anything, mock.Anything, workflows.DiscoverWorkflow, mock.Anything).Return(failing{with: with}, nil)

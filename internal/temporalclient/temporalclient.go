@@ -57,7 +57,8 @@ func options(c config.Temporal, log *slog.Logger, identity string, lookup envcon
 	}
 
 	explained := explainerOf(options, profile.TLS)
-	options.ConnectionOptions.DialOptions = append(options.ConnectionOptions.DialOptions, grpc.WithChainUnaryInterceptor(explained.intercept, leaveLimitToTemporal))
+	options.ConnectionOptions.DialOptions = append(options.ConnectionOptions.DialOptions,
+		grpc.WithChainUnaryInterceptor(explained.intercept), LeaveLimitToTemporal())
 
 	options.Identity = identity
 	options.WorkerHeartbeatInterval = NoWorkerHeartbeats

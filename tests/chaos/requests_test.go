@@ -159,6 +159,7 @@ func (d *driver) offered(ctx context.Context, a apiclient.Accelerator) error {
 // and an allocation in Placement.
 func (d *driver) allocate(b *binding, n int) {
 	d.cloud.nova.Set(novatest.Instance{ID: b.instance, Project: project, Status: novatest.Active, Host: b.at.Host})
+	d.cloud.nova.Act(b.instance, "create", "nova", time.Now())
 	d.cloud.placement.Allocate(b.instance.String(), b.at.ProviderName, "FPGA", n)
 	d.ledger.add(b)
 }

@@ -25,6 +25,23 @@ func ofClocksAndStalls() []mutant {
 			new:  "WHERE name = a.host AND $2 = 'Unbound'",
 		},
 		{
+			breaks: "the host's uptime tells how long ago its boot was", file: "db/internal/openstack/lost_arqs.go", pkg: "activities/conductor",
+			test: "TestLossThoughClocksDiffer",
+			old:  "FROM hosts WHERE name = $1 AND boot_id = $2)",
+			new:  "FROM hosts WHERE name = $1 AND boot_id <> $2)",
+		},
+		{
+			breaks: "a host that is silent has been up since it was heard", file: "db/internal/openstack/lost_arqs.go", pkg: "db", test: "TestSinceBoot",
+			old: "greatest('0', clock_timestamp() - last_seen)",
+			new: "interval '0'",
+		},
+		{
+			breaks: "Nova's times are compared with Nova's clock", file: "internal/openstack/nova/reboot.go", pkg: "internal/openstack/nova",
+			test: "TestRecreatedWithin",
+			old:  "return sent.Add(time.Second)",
+			new:  "return time.Now().Add(0 * time.Since(sent))",
+		},
+		{
 			breaks: "a lost image is loaded again once more where a host did not answer", file: "activities/conductor/reload.go", pkg: "activities/conductor",
 			test: "TestReloadIsRepeated",
 			old:  "!op.Error.Kind.Retryable() && op.Error.Kind != cyborg.ErrHostSilent",
@@ -52,6 +69,12 @@ func ofClocksAndStalls() []mutant {
 			test: "TestAnswersThatCannotBeHad",
 			old:  "late, errors.Is(err, context.DeadlineExceeded):",
 			new:  "late && failed, errors.Is(err, context.DeadlineExceeded) && failed:",
+		},
+		{
+			breaks: "an answer that cannot be read does not look as if Temporal were away", file: temporal + "/queries.go", pkg: temporal,
+			test: "TestAnswersThatCannotBeHad",
+			old:  "	case away:",
+			new:  "	case away || !failed:",
 		},
 	}
 }

@@ -22,7 +22,8 @@ type boot struct {
 // What was bound before the host was last heard was bound before the boot. Only of
 // what was bound since, the database's clock has to tell: the host may have booted
 // by then, and not have said so. A bind in the future counts as one before the boot,
-// because the clock was set back since.
+// because the clock was set back since; so does one by a release that did not record
+// the boot.
 func markLostAtBoot(ctx context.Context, tx pgx.Tx, boots []boot) error {
 	if len(boots) == 0 {
 		return nil

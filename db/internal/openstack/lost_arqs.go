@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/records"
 )
 
 // ClearLost records that these instances have their accelerators, unless their
@@ -48,4 +49,19 @@ func (s *Store) HardReboot(ctx context.Context, lost cyborg.Rescue) (string, err
 	err := s.db.Pool.QueryRow(ctx, "SELECT coalesce(max(hard_reboot), '') FROM arqs WHERE instance_uuid = $1 AND lost_boot = $2",
 		lost.Instance, lost.BootID).Scan(&request)
 	return request, s.db.Failure(ctx, err)
+}
+
+// SinceBoot returns how long ago the host booted at which the instance's requests
+// were lost. The host's own uptime says it; a host that is silent has had it since it
+// was last heard. Where the agent does not know its uptime, or the host has booted
+// again since, the database's clock has to tell.
+func (s *Store) SinceBoot(ctx context.Context, host string, lost cyborg.Rescue) (time.Duration, error) {
+	var ago time.Duration
+	err := s.db.Pool.QueryRow(ctx, `
+		SELECT greatest('0', coalesce(
+		    (SELECT uptime + CASE WHEN `+records.Within("last_seen", "$4::interval")+` THEN '0' ELSE greatest('0', clock_timestamp() - last_seen) END
+		     FROM hosts WHERE name = $1 AND boot_id = $2),
+		    clock_timestamp() - $3::timestamptz))`,
+		host, lost.BootID, lost.BootedAt, s.db.Options.SilentAfter).Scan(&ago)
+	return ago, s.db.Failure(ctx, err)
 }

@@ -151,29 +151,54 @@ func TestReboot(t *testing.T) {
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }
 
-// TestInstanceRecreatedSince: an action that makes the guest anew counts if
-// nova-compute has begun it since. A reboot does not count, because it may have
-// been a soft one.
-func TestInstanceRecreatedSince(t *testing.T) {
+// TestRecreatedWithin: a guest was created again since its host booted where
+// nova-compute has begun it since, by Nova's own clock, whatever ours says. A reboot
+// does not count, because it may have been a soft one.
+func TestRecreatedWithin(t *testing.T) {
+	t.Parallel()
+	for name, ahead := range map[string]time.Duration{"": 0, "Nova is ahead": 3 * time.Hour, "Nova is behind": -3 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n, m, who := model(t)
+			m.SetClock(ahead)
+			boot := time.Now().Add(ahead - time.Hour)
+			recreated := func() bool {
+				done, err := n.RecreatedWithin(t.Context(), who, time.Hour)
+				require.NoError(t, err)
+				return done
+			}
+
+			require.False(t, recreated())
+
+			m.Act(who, "create", "somebody", boot.Add(-time.Hour))
+			m.Act(who, "start", "somebody", boot.Add(-time.Minute))
+			m.Act(who, "rebuild", "somebody", boot)
+			m.Act(who, "reboot", "somebody", boot.Add(time.Minute))
+			m.Act(who, "stop", "somebody", boot.Add(time.Minute))
+			require.False(t, recreated())
+
+			m.Act(who, "start", "somebody", boot.Add(time.Minute))
+			require.True(t, recreated())
+		})
+	}
+}
+
+// TestRecreatedWithinWithoutDate: where something before Nova takes the time out of
+// its answers, ours has to do.
+func TestRecreatedWithinWithoutDate(t *testing.T) {
 	t.Parallel()
 	n, m, who := model(t)
-	boot := time.Now().Add(-time.Hour)
-	recreated := func() bool {
-		done, err := n.RecreatedSince(t.Context(), who, boot)
+	m.Disturb(func(w http.ResponseWriter, _ *http.Request) bool {
+		w.Header()["Date"] = nil
+		return false
+	})
+
+	m.Act(who, "start", "somebody", time.Now().Add(-2*time.Hour))
+	for ago, want := range map[time.Duration]bool{time.Hour: false, 3 * time.Hour: true} {
+		recreated, err := n.RecreatedWithin(t.Context(), who, ago)
 		require.NoError(t, err)
-		return done
+		require.Equal(t, want, recreated, ago)
 	}
-
-	require.False(t, recreated())
-
-	m.Act(who, "create", "somebody", boot.Add(-time.Hour))
-	m.Act(who, "start", "somebody", boot.Add(-time.Minute))
-	m.Act(who, "reboot", "somebody", boot.Add(time.Minute))
-	m.Act(who, "stop", "somebody", boot.Add(time.Minute))
-	require.False(t, recreated())
-
-	m.Act(who, "start", "somebody", boot.Add(time.Minute))
-	require.True(t, recreated())
 }
 
 // TestActionsNotFound: where Nova does not find the actions of an instance, the
@@ -186,13 +211,13 @@ func TestActionsNotFound(t *testing.T) {
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 
 	m.HideActions()
-	_, err = n.RecreatedSince(t.Context(), who, time.Now())
+	_, err = n.RecreatedWithin(t.Context(), who, 0)
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	_, err = n.OwnReboots(t.Context(), who)
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 
 	m.Delete(who)
-	_, err = n.RecreatedSince(t.Context(), who, time.Now())
+	_, err = n.RecreatedWithin(t.Context(), who, 0)
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }
 

@@ -54,13 +54,15 @@ const (
 	succeeded = "Success"
 )
 
-// RecreatedSince reports whether the instance's guest has been created again
-// since that moment, by Nova's clock. Errors are those of Instance.
-func (n *Nova) RecreatedSince(ctx context.Context, instance uuid.UUID, since time.Time) (bool, error) {
-	actions, err := n.actions(ctx, instance)
+// RecreatedWithin reports whether the instance's guest has been created again
+// no longer ago than that. Only Nova's own times are compared, so no clock of ours
+// matters. Errors are those of Instance.
+func (n *Nova) RecreatedWithin(ctx context.Context, instance uuid.UUID, ago time.Duration) (bool, error) {
+	actions, now, err := n.actions(ctx, instance)
 	if err != nil {
 		return false, err
 	}
+	since := now.Add(-ago)
 
 	for _, a := range actions {
 		if !slices.Contains(recreatingActions(), a.Action) {
@@ -99,7 +101,7 @@ func (n *Nova) HardReboot(ctx context.Context, instance uuid.UUID) (string, erro
 		return "", err
 	}
 
-	actions, err := n.actions(ctx, instance)
+	actions, _, err := n.actions(ctx, instance)
 	for _, a := range actions {
 		if a.Action == reboot {
 			return a.Request, err
@@ -117,7 +119,7 @@ func (n *Nova) OwnReboots(ctx context.Context, instance uuid.UUID) ([]string, er
 		return nil, err
 	}
 
-	actions, err := n.actions(ctx, instance)
+	actions, _, err := n.actions(ctx, instance)
 	if err != nil {
 		return nil, err
 	}
@@ -181,13 +183,25 @@ func (n *Nova) Rebooted(ctx context.Context, instance uuid.UUID, request string)
 }
 
 // actions returns the instance's action log without events, the newest action
-// first.
-func (n *Nova) actions(ctx context.Context, instance uuid.UUID) ([]action, error) {
-	var list struct {
+// first, and the time of Nova's clock.
+func (n *Nova) actions(ctx context.Context, instance uuid.UUID) (list []action, now time.Time, err error) {
+	var found struct {
 		Actions []action `json:"instanceActions"`
 	}
-	err := n.read(ctx, instance, &list, "servers", instance.String(), "os-instance-actions")
-	return list.Actions, err
+	header, err := n.read(ctx, instance, &found, "servers", instance.String(), "os-instance-actions")
+	return found.Actions, clockOf(header), err
+}
+
+// clockOf returns the time of the clock of whoever sent an answer (RFC 9110,
+// Date). The header has whole seconds, so it is taken as late as it can be: what
+// happened just before some event must not count as after it. Without the header,
+// it is the time of our own clock.
+func clockOf(header http.Header) time.Time {
+	sent, err := http.ParseTime(header.Get("Date"))
+	if err != nil {
+		return time.Now()
+	}
+	return sent.Add(time.Second)
 }
 
 // action returns one action of the instance's log with its events.
@@ -195,28 +209,29 @@ func (n *Nova) action(ctx context.Context, instance uuid.UUID, request string) (
 	var one struct {
 		Action action `json:"instanceAction"`
 	}
-	err := n.read(ctx, instance, &one, "servers", instance.String(), "os-instance-actions", request)
+	_, err := n.read(ctx, instance, &one, "servers", instance.String(), "os-instance-actions", request)
 	return one.Action, err
 }
 
-// read reads something that belongs to an instance. Errors are those of
-// Instance, so a 404 is ErrNotFound only if the instance itself does not exist.
-func (n *Nova) read(ctx context.Context, instance uuid.UUID, into any, path ...string) error {
+// read reads something that belongs to an instance, and returns the header of the
+// answer. Errors are those of Instance, so a 404 is ErrNotFound only if the
+// instance itself does not exist.
+func (n *Nova) read(ctx context.Context, instance uuid.UUID, into any, path ...string) (http.Header, error) {
 	client, err := n.client(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 
-	_, err = client.Get(ctx, client.ServiceURL(path...), into, nil) //nolint:bodyclose // gophercloud closes what it decodes
+	response, err := client.Get(ctx, client.ServiceURL(path...), into, nil) //nolint:bodyclose // gophercloud closes what it decodes
 	if gophercloud.ResponseCodeIs(err, http.StatusNotFound) {
 		// Perhaps only the action is unknown, or hidden from our user.
 		if _, gone := n.Instance(ctx, instance); gone != nil {
-			return gone
+			return nil, gone
 		}
 	}
 
 	if err != nil {
-		return unavailable(err)
+		return nil, unavailable(err)
 	}
-	return nil
+	return response.Header, nil
 }

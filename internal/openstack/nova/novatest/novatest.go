@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -23,8 +24,9 @@ type Nova struct {
 	instances map[uuid.UUID]*Instance
 	events    []Event
 	actions   []*action
-	held      bool   // reboots do not end
-	outcome   string // result of reboots
+	ahead     time.Duration // of this machine's clock
+	held      bool          // reboots do not end
+	outcome   string        // result of reboots
 	disturb   func(w http.ResponseWriter, r *http.Request) bool
 }
 
@@ -108,10 +110,22 @@ func (n *Nova) Disturb(with func(w http.ResponseWriter, r *http.Request) bool) {
 	n.disturb = with
 }
 
+// SetClock sets Nova's clock ahead of this machine's.
+func (n *Nova) SetClock(ahead time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+
+	n.ahead = ahead
+}
+
+// now is the time of Nova's clock. The caller holds the lock.
+func (n *Nova) now() time.Time { return time.Now().Add(n.ahead) }
+
 // ServeHTTP answers as Nova does.
 func (n *Nova) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n.mu.Lock()
 	disturb := n.disturb
+	w.Header().Set("Date", n.now().UTC().Format(http.TimeFormat))
 	n.mu.Unlock()
 
 	if disturb != nil && disturb(w, r) {

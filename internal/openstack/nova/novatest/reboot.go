@@ -89,7 +89,7 @@ func (n *Nova) Reboots(id uuid.UUID) int {
 // finish ends a reboot. A failed one leaves the instance in ERROR. The caller
 // holds the lock.
 func (n *Nova) finish(a *action) {
-	a.ended, a.result = time.Now(), n.outcome
+	a.ended, a.result = n.now(), n.outcome
 	if i := n.instances[a.instance]; i != nil {
 		i.Task, i.Status = "", Active
 		if a.result != succeeded {
@@ -111,7 +111,7 @@ func (n *Nova) RebootHard(id uuid.UUID, user string) (request string) {
 // caller holds the lock.
 func (n *Nova) begin(i *Instance, user string) (request string) {
 	a := &action{
-		instance: i.ID, name: "reboot", event: "compute_reboot_instance", request: "req-" + uuid.NewString(), user: user, started: time.Now(),
+		instance: i.ID, name: "reboot", event: "compute_reboot_instance", request: "req-" + uuid.NewString(), user: user, started: n.now(),
 	}
 
 	n.actions = append(n.actions, a)
