@@ -351,39 +351,54 @@ func TestInstanceDriftOnOneAccelerator(t *testing.T) {
 	}, changes)
 }
 
-// TestSinceBoot: how long ago a boot was is the host's uptime, whatever the
-// database's clock says, and the time of its silence comes on top. Only of a boot
-// whose uptime nobody knows, the database's clock has to tell.
+// TestSinceBoot: a boot is at least as long ago as the host says that it is up, and at
+// most as much longer as it was not heard. Where it does not say, the database's clock
+// has to tell.
 func TestSinceBoot(t *testing.T) {
 	t.Parallel()
+	const up = 2 * time.Hour
 	for name, test := range map[string]struct {
-		uptime time.Duration
-		change string // of the host
-		other  bool   // the question is about another boot
-		want   time.Duration
+		uptime        time.Duration
+		seen          string // when the host was heard, if not just now
+		least, atMost time.Duration
 	}{
-		"heard":                    {uptime: 2 * time.Hour, want: 2 * time.Hour},
-		"silent":                   {uptime: 2 * time.Hour, change: "last_seen = clock_timestamp() - interval '1 hour'", want: 3 * time.Hour},
-		"heard before a step back": {uptime: 2 * time.Hour, change: "last_seen = clock_timestamp() + interval '1 hour'", want: 2 * time.Hour},
-		"unknown":                  {want: 24 * time.Hour},
-		"of another boot":          {uptime: 2 * time.Hour, other: true, want: 24 * time.Hour},
+		"heard":                    {uptime: up, least: up, atMost: up},
+		"silent":                   {uptime: up, seen: "clock_timestamp() - interval '1 hour'", least: up, atMost: up + time.Hour},
+		"heard before a step back": {uptime: up, seen: "clock_timestamp() + interval '1 hour'", least: up, atMost: up},
+		"unknown":                  {least: 24 * time.Hour, atMost: 24 * time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRecords(t)
 			h := r.addHost(t, "h1", 1)
 			h.reboot(t, test.uptime)
-			if test.change != "" {
-				r.exec(t, "UPDATE hosts SET "+test.change)
+			if test.seen != "" {
+				r.exec(t, "UPDATE hosts SET last_seen = "+test.seen)
 			}
 
-			lost := cyborg.Rescue{Instance: uuid.New(), BootID: h.boot, BootedAt: time.Now().Add(-24 * time.Hour)}
-			if test.other {
-				lost.BootID = "another"
-			}
-			ago, err := r.SinceBoot(t.Context(), "h1", lost)
+			atLeast, atMost, err := r.SinceBoot(t.Context(), "h1", cyborg.Rescue{Instance: uuid.New(), BootID: h.boot, BootedAt: time.Now().Add(-24 * time.Hour)})
 			require.NoError(t, err)
-			require.InDelta(t, test.want, ago, float64(time.Minute))
+			require.InDelta(t, test.least, atLeast, float64(time.Minute))
+			require.InDelta(t, test.atMost, atMost, float64(time.Minute))
+			require.GreaterOrEqual(t, atMost, atLeast)
 		})
 	}
+}
+
+// TestUptimeIsOfThePresentBoot: a server of an earlier release records a boot and not
+// how long the host is up. What the host has said in the boot before does not count.
+func TestUptimeIsOfThePresentBoot(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	h.reboot(t, 2*time.Hour)
+	known := func() bool { return scalar[bool](t, r, "SELECT uptime IS NOT NULL FROM hosts") }
+
+	r.exec(t, "UPDATE hosts SET boot_id = boot_id")
+	require.True(t, known())
+	r.exec(t, "UPDATE hosts SET boot_id = 'another'")
+	require.False(t, known())
+
+	h.reboot(t, time.Minute)
+	require.True(t, known())
 }

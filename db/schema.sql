@@ -412,6 +412,7 @@ CREATE TABLE hosts (
 ) WITH (fillfactor=60);
 CREATE INDEX hosts_whitelist_differs ON hosts USING btree (name) WHERE (whitelist ->> 'sha256'::text) <> COALESCE(whitelist_written, ''::text);
 CREATE INDEX hosts_with_attachments ON hosts USING btree (name) WHERE attachments <> '[]'::jsonb;
+CREATE TRIGGER forget_uptime BEFORE UPDATE OF boot_id ON hosts FOR EACH ROW WHEN (new.boot_id <> old.boot_id AND NOT new.uptime IS DISTINCT FROM old.uptime) EXECUTE FUNCTION forget_uptime();
 CREATE TRIGGER hosts_changed AFTER INSERT OR DELETE OR UPDATE OF boot_id ON hosts FOR EACH ROW EXECUTE FUNCTION hosts_changed();
 CREATE TRIGGER placement_inserted AFTER INSERT ON hosts REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_hosts_inserted();
 
@@ -1073,6 +1074,16 @@ BEGIN
     END IF;
     RETURN in_force;
 END $function$;
+
+CREATE OR REPLACE FUNCTION forget_uptime()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    NEW.uptime := NULL;
+    RETURN NEW;
+END
+$function$;
 
 CREATE OR REPLACE FUNCTION holder_text(kind text, id text, attached_at timestamp with time zone)
  RETURNS text

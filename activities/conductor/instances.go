@@ -232,7 +232,7 @@ func (a *Activities) decideRescue(
 		return ended(cyborg.RescueElsewhere, "it is shelved, and on no host")
 	}
 
-	recreated, err := a.recreatedSince(ctx, host, lost)
+	recreated, unclear, err := a.recreatedSince(ctx, host, lost)
 	switch {
 	case err != nil:
 		return workflows.LookAtInstanceResult{}, err
@@ -242,6 +242,10 @@ func (a *Activities) decideRescue(
 		return ended(cyborg.RescueSkipped, "it is %s", current.Status)
 	case current.HostStatus == "DOWN" || current.HostStatus == "UNKNOWN":
 		return workflows.LookAtInstanceResult{Wait: "the nova-compute of host " + host + " is " + current.HostStatus}, nil
+	case unclear:
+		return workflows.LookAtInstanceResult{
+			Wait: "the agent of host " + host + " has to say how long the host is up, before anybody can tell whether Nova created the guest before the boot",
+		}, nil
 	}
 
 	return workflows.LookAtInstanceResult{}, nil
@@ -249,26 +253,37 @@ func (a *Activities) decideRescue(
 
 // recreatedSince says whether Nova has created the instance's guest again since
 // that boot: by a request of somebody else, or by a hard reboot of ours that is
-// noted in the records and has succeeded.
-//
-// How long ago the boot was is asked before Nova, so that what was just before the
-// boot never counts as after it.
-func (a *Activities) recreatedSince(ctx context.Context, host string, lost cyborg.Rescue) (bool, error) {
-	ago, err := a.store.SinceBoot(ctx, host, lost)
+// noted in the records and has succeeded. It is unclear where the host was not heard
+// for so long that the guest may have been created before the boot or after it.
+func (a *Activities) recreatedSince(ctx context.Context, host string, lost cyborg.Rescue) (recreated, unclear bool, err error) {
+	began := time.Now()
+	atLeast, atMost, err := a.store.SinceBoot(ctx, host, lost)
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 
-	recreated, err := a.cloud.Nova.RecreatedWithin(ctx, lost.Instance, ago)
-	if recreated || err != nil {
-		return recreated, err
+	// Nova answers later than the records, and in whole seconds. So what it says is
+	// too long rather than too short, by at most the slack.
+	ago, ever, err := a.cloud.Nova.Created(ctx, lost.Instance)
+	if err != nil {
+		return false, false, err
+	}
+	slack := time.Since(began) + time.Second
+
+	if ever && ago < atLeast {
+		return true, false, nil
 	}
 
 	request, err := a.store.HardReboot(ctx, lost)
-	if request == "" || err != nil {
-		return false, err
+	if err != nil {
+		return false, false, err
+	}
+	if request != "" {
+		over, failure, err := a.cloud.Nova.Rebooted(ctx, lost.Instance, request)
+		if err != nil || over && failure == "" {
+			return err == nil, false, err
+		}
 	}
 
-	over, failure, err := a.cloud.Nova.Rebooted(ctx, lost.Instance, request)
-	return over && failure == "", err
+	return false, ever && atMost > atLeast && ago < atMost+slack, nil
 }

@@ -433,6 +433,46 @@ func TestLossThoughClocksDiffer(t *testing.T) {
 	}
 }
 
+// TestLossWhileTheHostIsNotHeard: a guest that was created since the host was last
+// heard may have been created before the boot, where the database's clock was set
+// forward meanwhile. A rescue waits then until the host says for how long it is up.
+func TestLossWhileTheHostIsNotHeard(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		uptime time.Duration // when the host is heard again
+		lost   bool
+	}{
+		"created before the boot": {3 * time.Minute, true},
+		"created since the boot":  {10 * time.Minute, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newCompute(t, 1, conductor.Policy{})
+			who := c.bind()
+			c.model.Act(who, "create", "x", time.Now().Add(-5*time.Minute))
+			c.uptime = 50 * time.Hour
+			c.report()
+			c.uptime = 2 * time.Minute
+			c.reboot()
+			rescue := c.rescues()
+			require.Empty(t, c.looks(rescue, who), "it must be rebooted")
+
+			c.exec("UPDATE hosts SET last_seen = clock_timestamp() - interval '10 minutes'")
+			found := c.looks(rescue, who)
+			require.Empty(t, found.Outcome)
+			require.Contains(t, found.Wait, "how long the host is up")
+			c.tidy()
+			require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1}, c.drift())
+
+			c.uptime = test.uptime
+			c.report()
+			found = c.looks(rescue, who)
+			require.Empty(t, found.Wait)
+			require.Equal(t, test.lost, found.Outcome == "")
+		})
+	}
+}
+
 // rebootHard has somebody else reboot an instance hard with this result, while
 // its nova-compute asks for the instance's accelerators.
 func (c *compute) rebootHard(who uuid.UUID, result string) {

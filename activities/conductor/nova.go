@@ -23,9 +23,8 @@ type Nova interface {
 	// Instance returns an error of kind ErrNotFound only where Nova says that it
 	// has no such instance.
 	Instance(ctx context.Context, instance uuid.UUID) (nova.Instance, error)
-	// RecreatedWithin says whether the guest was created again no longer ago than
-	// that.
-	RecreatedWithin(ctx context.Context, instance uuid.UUID, ago time.Duration) (bool, error)
+	// Created says how long ago the guest was last created.
+	Created(ctx context.Context, instance uuid.UUID) (ago time.Duration, ever bool, err error)
 	// OwnReboots returns the ids of our requests to reboot the instance.
 	OwnReboots(ctx context.Context, instance uuid.UUID) ([]string, error)
 	RebootHard(ctx context.Context, instance uuid.UUID) error
@@ -46,7 +45,7 @@ type Requests interface {
 	RecordSeenInstances(ctx context.Context, seen []db.SeenInstance, backdate time.Duration) error
 	EndInstanceDrift(ctx context.Context) error
 	HardReboot(ctx context.Context, lost cyborg.Rescue) (string, error)
-	SinceBoot(ctx context.Context, host string, lost cyborg.Rescue) (time.Duration, error)
+	SinceBoot(ctx context.Context, host string, lost cyborg.Rescue) (atLeast, atMost time.Duration, err error)
 	CompareWhitelists(ctx context.Context) error
 	UnrescuedHosts(ctx context.Context, limit int) ([]string, error)
 }

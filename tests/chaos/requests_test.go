@@ -156,10 +156,10 @@ func (d *driver) offered(ctx context.Context, a apiclient.Accelerator) error {
 }
 
 // allocate does what Nova does before it creates requests: it has an instance,
-// and an allocation in Placement.
+// which it began to create some seconds ago, and an allocation in Placement.
 func (d *driver) allocate(b *binding, n int) {
 	d.cloud.nova.Set(novatest.Instance{ID: b.instance, Project: project, Status: novatest.Active, Host: b.at.Host})
-	d.cloud.nova.Act(b.instance, "create", "nova", time.Now())
+	d.cloud.nova.Act(b.instance, "create", "nova", time.Now().Add(-10*time.Second))
 	d.cloud.placement.Allocate(b.instance.String(), b.at.ProviderName, "FPGA", n)
 	d.ledger.add(b)
 }

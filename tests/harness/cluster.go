@@ -489,6 +489,19 @@ func (c *Cluster) Answers(ctx context.Context, name string) error {
 // bootFile is the file with the boot id of the machine below root.
 func bootFile(root string) string { return filepath.Join(root, "proc/sys/kernel/random/boot_id") }
 
+// AwaitDatabase waits until PostgreSQL takes work. It uses no link. The error is that
+// of ctx.
+func (c *Cluster) AwaitDatabase(ctx context.Context) error {
+	for {
+		if _, err := c.now(ctx); err == nil {
+			return nil
+		}
+		if err := clock.Sleep(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
 // now returns the time of the database.
 func (c *Cluster) now(ctx context.Context) (now time.Time, err error) {
 	conn, err := pgx.Connect(ctx, c.records)

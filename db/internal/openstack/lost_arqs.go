@@ -8,7 +8,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cyborg-project/cyborg"
-	"github.com/cyborg-project/cyborg/db/internal/records"
 )
 
 // ClearLost records that these instances have their accelerators, unless their
@@ -52,16 +51,15 @@ func (s *Store) HardReboot(ctx context.Context, lost cyborg.Rescue) (string, err
 }
 
 // SinceBoot returns how long ago the host booted at which the instance's requests
-// were lost. The host's own uptime says it; a host that is silent has had it since it
-// was last heard. Where the agent does not know its uptime, or the host has booted
-// again since, the database's clock has to tell.
-func (s *Store) SinceBoot(ctx context.Context, host string, lost cyborg.Rescue) (time.Duration, error) {
-	var ago time.Duration
+// were lost: at least as long as the host has been up by its own word, and at most as
+// much longer as nothing was heard of it, by the database's clock. Where the agent
+// does not say how long its host is up, that clock alone has to tell.
+func (s *Store) SinceBoot(ctx context.Context, host string, lost cyborg.Rescue) (atLeast, atMost time.Duration, _ error) {
 	err := s.db.Pool.QueryRow(ctx, `
-		SELECT greatest('0', coalesce(
-		    (SELECT uptime + CASE WHEN `+records.Within("last_seen", "$4::interval")+` THEN '0' ELSE greatest('0', clock_timestamp() - last_seen) END
-		     FROM hosts WHERE name = $1 AND boot_id = $2),
-		    clock_timestamp() - $3::timestamptz))`,
-		host, lost.BootID, lost.BootedAt, s.db.Options.SilentAfter).Scan(&ago)
-	return ago, s.db.Failure(ctx, err)
+		SELECT greatest(at_least, '0'), greatest(at_most, at_least, '0') FROM (VALUES (1)) AS always
+		LEFT JOIN hosts h ON h.name = $1 AND h.uptime IS NOT NULL,
+		LATERAL (SELECT coalesce(h.uptime, clock_timestamp() - $2::timestamptz) AS at_least,
+		         coalesce(h.uptime + (clock_timestamp() - h.last_seen), clock_timestamp() - $2::timestamptz) AS at_most) AS known`,
+		host, lost.BootedAt).Scan(&atLeast, &atMost)
+	return atLeast, atMost, s.db.Failure(ctx, err)
 }

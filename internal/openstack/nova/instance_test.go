@@ -151,41 +151,47 @@ func TestReboot(t *testing.T) {
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }
 
-// TestRecreatedWithin: a guest was created again since its host booted where
-// nova-compute has begun it since, by Nova's own clock, whatever ours says. A reboot
-// does not count, because it may have been a soft one.
-func TestRecreatedWithin(t *testing.T) {
+// TestCreated: how long ago a guest was created or created again is told by Nova's
+// own clock, whatever ours says. A reboot does not count, because it may have been a
+// soft one.
+func TestCreated(t *testing.T) {
 	t.Parallel()
 	for name, ahead := range map[string]time.Duration{"": 0, "Nova is ahead": 3 * time.Hour, "Nova is behind": -3 * time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n, m, who := model(t)
 			m.SetClock(ahead)
-			boot := time.Now().Add(ahead - time.Hour)
-			recreated := func() bool {
-				done, err := n.RecreatedWithin(t.Context(), who, time.Hour)
+			was := func(ago time.Duration) time.Time { return time.Now().Add(ahead - ago) }
+
+			_, ever, err := n.Created(t.Context(), who)
+			require.NoError(t, err)
+			require.False(t, ever)
+
+			for _, test := range []struct {
+				action    string
+				ago, want time.Duration
+			}{
+				{"create", 2 * time.Hour, 2 * time.Hour},
+				{"start", 20 * time.Minute, 20 * time.Minute},
+				{"reboot", 10 * time.Minute, 20 * time.Minute},
+				{"stop", 9 * time.Minute, 20 * time.Minute},
+				{"rebuild", time.Hour, 20 * time.Minute},
+				{"unshelve", 5 * time.Minute, 5 * time.Minute},
+			} {
+				m.Act(who, test.action, "somebody", was(test.ago))
+				ago, ever, err := n.Created(t.Context(), who)
 				require.NoError(t, err)
-				return done
+				require.True(t, ever)
+				require.GreaterOrEqual(t, ago, test.want)
+				require.InDelta(t, test.want, ago, float64(time.Minute))
 			}
-
-			require.False(t, recreated())
-
-			m.Act(who, "create", "somebody", boot.Add(-time.Hour))
-			m.Act(who, "start", "somebody", boot.Add(-time.Minute))
-			m.Act(who, "rebuild", "somebody", boot)
-			m.Act(who, "reboot", "somebody", boot.Add(time.Minute))
-			m.Act(who, "stop", "somebody", boot.Add(time.Minute))
-			require.False(t, recreated())
-
-			m.Act(who, "start", "somebody", boot.Add(time.Minute))
-			require.True(t, recreated())
 		})
 	}
 }
 
-// TestRecreatedWithinWithoutDate: where something before Nova takes the time out of
-// its answers, ours has to do.
-func TestRecreatedWithinWithoutDate(t *testing.T) {
+// TestCreatedWithoutDate: where Nova's answers do not say what time it is, our own
+// clock has to do.
+func TestCreatedWithoutDate(t *testing.T) {
 	t.Parallel()
 	n, m, who := model(t)
 	m.Disturb(func(w http.ResponseWriter, _ *http.Request) bool {
@@ -194,11 +200,10 @@ func TestRecreatedWithinWithoutDate(t *testing.T) {
 	})
 
 	m.Act(who, "start", "somebody", time.Now().Add(-2*time.Hour))
-	for ago, want := range map[time.Duration]bool{time.Hour: false, 3 * time.Hour: true} {
-		recreated, err := n.RecreatedWithin(t.Context(), who, ago)
-		require.NoError(t, err)
-		require.Equal(t, want, recreated, ago)
-	}
+	ago, ever, err := n.Created(t.Context(), who)
+	require.NoError(t, err)
+	require.True(t, ever)
+	require.InDelta(t, 2*time.Hour, ago, float64(time.Minute))
 }
 
 // TestActionsNotFound: where Nova does not find the actions of an instance, the
@@ -211,13 +216,13 @@ func TestActionsNotFound(t *testing.T) {
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 
 	m.HideActions()
-	_, err = n.RecreatedWithin(t.Context(), who, 0)
+	_, _, err = n.Created(t.Context(), who)
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 	_, err = n.OwnReboots(t.Context(), who)
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
 
 	m.Delete(who)
-	_, err = n.RecreatedWithin(t.Context(), who, 0)
+	_, _, err = n.Created(t.Context(), who)
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
 }
 

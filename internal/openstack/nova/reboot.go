@@ -54,15 +54,15 @@ const (
 	succeeded = "Success"
 )
 
-// RecreatedWithin reports whether the instance's guest has been created again
-// no longer ago than that. Only Nova's own times are compared, so no clock of ours
-// matters. Errors are those of Instance.
-func (n *Nova) RecreatedWithin(ctx context.Context, instance uuid.UUID, ago time.Duration) (bool, error) {
+// Created returns how long ago the instance's guest was last created, or created
+// again, by Nova's clock; ever is false where the log has no such action that has
+// succeeded. The answer is up to a second too long, and never too short. Errors are
+// those of Instance.
+func (n *Nova) Created(ctx context.Context, instance uuid.UUID) (ago time.Duration, ever bool, _ error) {
 	actions, now, err := n.actions(ctx, instance)
 	if err != nil {
-		return false, err
+		return 0, false, err
 	}
-	since := now.Add(-ago)
 
 	for _, a := range actions {
 		if !slices.Contains(recreatingActions(), a.Action) {
@@ -71,18 +71,18 @@ func (n *Nova) RecreatedWithin(ctx context.Context, instance uuid.UUID, ago time
 
 		a, err = n.action(ctx, instance, a.Request)
 		if err != nil {
-			return false, err
+			return 0, false, err
 		}
 
 		// The action may still be in progress, or have failed; only a success counts.
 		for _, e := range a.Events {
-			if e.Start.After(since) && e.Result == succeeded {
-				return true, nil
+			if since := now.Sub(e.Start.Time); e.Result == succeeded && (!ever || since < ago) {
+				ago, ever = since, true
 			}
 		}
 	}
 
-	return false, nil
+	return ago, ever, nil
 }
 
 // hardRebootTasks lists the task states of a hard reboot
@@ -192,10 +192,9 @@ func (n *Nova) actions(ctx context.Context, instance uuid.UUID) (list []action, 
 	return found.Actions, clockOf(header), err
 }
 
-// clockOf returns the time of the clock of whoever sent an answer (RFC 9110,
-// Date). The header has whole seconds, so it is taken as late as it can be: what
-// happened just before some event must not count as after it. Without the header,
-// it is the time of our own clock.
+// clockOf returns the time of the clock of whoever has answered for Nova (RFC 9110,
+// Date). The header has whole seconds, so this is the latest that it can mean.
+// Without the header, it is the time of our own clock.
 func clockOf(header http.Header) time.Time {
 	sent, err := http.ParseTime(header.Get("Date"))
 	if err != nil {
