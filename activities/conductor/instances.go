@@ -254,7 +254,7 @@ func (a *Activities) decideRescue(
 // recreatedSince says whether Nova has created the instance's guest again since
 // that boot: by a request of somebody else, or by a hard reboot of ours that is
 // noted in the records and has succeeded. It is unclear where the host was not heard
-// for so long that the guest may have been created before the boot or after it.
+// since the guest may have been created: that may be before the boot or after it.
 func (a *Activities) recreatedSince(ctx context.Context, host string, lost cyborg.Rescue) (recreated, unclear bool, err error) {
 	began := time.Now()
 	atLeast, atMost, err := a.store.SinceBoot(ctx, host, lost)
@@ -262,8 +262,8 @@ func (a *Activities) recreatedSince(ctx context.Context, host string, lost cybor
 		return false, false, err
 	}
 
-	// Nova answers later than the records, and in whole seconds. So what it says is
-	// too long rather than too short, by at most the slack.
+	// Nova answers later than the records, and in whole seconds. So what it says may be
+	// too long, by at most the slack.
 	ago, ever, err := a.cloud.Nova.Created(ctx, lost.Instance)
 	if err != nil {
 		return false, false, err

@@ -52,14 +52,15 @@ func (s *Store) HardReboot(ctx context.Context, lost cyborg.Rescue) (string, err
 
 // SinceBoot returns how long ago the host booted at which the instance's requests
 // were lost: at least as long as the host has been up by its own word, and at most as
-// much longer as nothing was heard of it, by the database's clock. Where the agent
-// does not say how long its host is up, that clock alone has to tell.
+// much longer as nothing was heard of it, by the database's clock. Where that was set
+// back since, nobody can say how long that is, so it is no limit. Where the agent does
+// not say how long its host is up, the database's clock alone has to tell.
 func (s *Store) SinceBoot(ctx context.Context, host string, lost cyborg.Rescue) (atLeast, atMost time.Duration, _ error) {
 	err := s.db.Pool.QueryRow(ctx, `
 		SELECT greatest(at_least, '0'), greatest(at_most, at_least, '0') FROM (VALUES (1)) AS always
 		LEFT JOIN hosts h ON h.name = $1 AND h.uptime IS NOT NULL,
 		LATERAL (SELECT coalesce(h.uptime, clock_timestamp() - $2::timestamptz) AS at_least,
-		         coalesce(h.uptime + (clock_timestamp() - h.last_seen), clock_timestamp() - $2::timestamptz) AS at_most) AS known`,
+		         coalesce(h.uptime + CASE WHEN h.last_seen > clock_timestamp() THEN '100 years' ELSE clock_timestamp() - h.last_seen END, clock_timestamp() - $2::timestamptz) AS at_most) AS known`,
 		host, lost.BootedAt).Scan(&atLeast, &atMost)
 	return atLeast, atMost, s.db.Failure(ctx, err)
 }

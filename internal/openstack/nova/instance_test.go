@@ -172,10 +172,10 @@ func TestCreated(t *testing.T) {
 				ago, want time.Duration
 			}{
 				{"create", 2 * time.Hour, 2 * time.Hour},
+				{"rebuild", time.Hour, time.Hour},
 				{"start", 20 * time.Minute, 20 * time.Minute},
 				{"reboot", 10 * time.Minute, 20 * time.Minute},
 				{"stop", 9 * time.Minute, 20 * time.Minute},
-				{"rebuild", time.Hour, 20 * time.Minute},
 				{"unshelve", 5 * time.Minute, 5 * time.Minute},
 			} {
 				m.Act(who, test.action, "somebody", was(test.ago))

@@ -56,8 +56,9 @@ const (
 
 // Created returns how long ago the instance's guest was last created, or created
 // again, by Nova's clock; ever is false where the log has no such action that has
-// succeeded. The answer is up to a second too long, and never too short. Errors are
-// those of Instance.
+// succeeded. As far as Nova's clocks agree, the answer is up to a second too long,
+// and not too short: nova-conductor notes when an action began, and the API, or a
+// proxy before it, says what time it is. Errors are those of Instance.
 func (n *Nova) Created(ctx context.Context, instance uuid.UUID) (ago time.Duration, ever bool, _ error) {
 	actions, now, err := n.actions(ctx, instance)
 	if err != nil {
@@ -79,6 +80,9 @@ func (n *Nova) Created(ctx context.Context, instance uuid.UUID) (ago time.Durati
 			if since := now.Sub(e.Start.Time); e.Result == succeeded && (!ever || since < ago) {
 				ago, ever = since, true
 			}
+		}
+		if ever { // the other actions are older
+			break
 		}
 	}
 
