@@ -37,6 +37,7 @@ const (
 	ErrBusy            ErrorKind = "busy"            // the device is busy for a moment
 	ErrHostSilent      ErrorKind = "host_silent"     // the agent of the host does not answer
 	ErrOtherAgent      ErrorKind = "other_agent"     // the step is for another agent of the host than the one that has it
+	ErrNotStaged       ErrorKind = "not_staged"      // the host does not have, or no longer has, the image that was staged for the operation
 	ErrNotGranted      ErrorKind = "not_granted"     // the host may not take the step now: its grant is not valid, or its journal is an old copy
 	ErrLate            ErrorKind = "late"            // the host has seen a later assignment number than the step's
 	ErrUnavailable     ErrorKind = "unavailable"     // a service that is needed does not answer
@@ -74,6 +75,7 @@ var errorKindTable = map[ErrorKind]errorKindRow{
 	ErrBusy:            {http.StatusConflict, true, slog.LevelInfo},
 	ErrHostSilent:      {http.StatusServiceUnavailable, false, slog.LevelWarn},
 	ErrOtherAgent:      {http.StatusServiceUnavailable, true, slog.LevelWarn},
+	ErrNotStaged:       {http.StatusServiceUnavailable, false, slog.LevelWarn},
 	ErrNotGranted:      {http.StatusServiceUnavailable, true, slog.LevelWarn},
 	ErrLate:            {http.StatusConflict, true, slog.LevelWarn},
 	ErrUnavailable:     {http.StatusServiceUnavailable, true, slog.LevelWarn},
@@ -115,7 +117,7 @@ func (k ErrorKind) Retryable() bool { return k.row().retry }
 func (k ErrorKind) Refusal() bool {
 	switch k {
 	case ErrInUse, ErrProtected, ErrUnsupported, ErrNotFound, ErrInvalid, ErrChanged, ErrImageRejected, ErrTooLarge, ErrOtherAgent, ErrSuperseded,
-		ErrLate, ErrNotGranted:
+		ErrLate, ErrNotGranted, ErrNotStaged:
 		return true
 	default:
 		return false

@@ -98,9 +98,31 @@ func (l *load) find(ctx workflow.Context) error {
 	return l.findImage(ctx, l.findInput(l.in.Operation), "find image"+l.suffix, &l.found)
 }
 
-// run stages the image and loads it. Staging touches no hardware, so it has no
-// undo.
+// run stages the image and loads it. Where the host does not have the staged image
+// any more, because it has lost its journal or has another agent meanwhile, the image
+// is found and staged again. That is for a load of which no attempt may have begun:
+// any other is undone.
 func (l *load) run(ctx workflow.Context) error {
+	for try := int32(1); ; try++ {
+		undos := len(l.undos)
+		err := l.stageAndProgram(ctx)
+		if err == nil {
+			l.observe(&ChangeResult{Observation: l.result.Observation})
+			return nil
+		}
+
+		mayHaveBegun := len(l.undos) > undos
+		if mayHaveBegun || try >= l.in.Limits.Attempts || FromFailure(err).Kind != cyborg.ErrNotStaged || ctx.Err() != nil {
+			return err
+		}
+		if err := l.find(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// stageAndProgram is one try of run. Staging touches no hardware, so it has no undo.
+func (l *load) stageAndProgram(ctx workflow.Context) error {
 	err := l.step(ctx, "stage"+l.suffix, call{
 		activity: StageActivity, summary: "fetch and check " + cyborg.ShowSource(l.image.Source),
 		input:  &StageInput{Operation: l.journalID, Target: l.into, Image: l.found.Image, Fetch: l.found.Fetch},
@@ -114,17 +136,11 @@ func (l *load) run(ctx workflow.Context) error {
 		return err
 	}
 
-	err = l.step(ctx, "program"+l.suffix, call{
+	return l.step(ctx, "program"+l.suffix, call{
 		activity: ProgramActivity, summary: "load " + cyborg.ShowSource(l.found.Image.Source),
 		input:  &ProgramInput{Operation: l.journalID, Target: l.into, Image: l.found.Image, SHA256: l.staged.SHA256},
 		result: &l.result, limit: l.in.Limits.Program,
 	}, l.undo())
-	if err != nil {
-		return err
-	}
-
-	l.observe(&ChangeResult{Observation: l.result.Observation})
-	return nil
 }
 
 // reloadable returns the image in a form that loads exactly the same one later:

@@ -2,6 +2,7 @@ package workflows_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/google/uuid"
@@ -103,4 +104,80 @@ func TestImageFromGlanceFails(t *testing.T) {
 			w.requireUntouched(t, w.String())
 		})
 	}
+}
+
+// TestStagedAgain: where the host does not have the staged image any more, because
+// it has lost its journal or has another agent, the image is staged again, and an
+// image from Glance is found again first. That is done a few times.
+func TestStagedAgain(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		world  *world
+		lost   int
+		ends   cyborg.OperationState
+		middle []string
+	}{
+		"once": {
+			newWorld(cyborg.OperationProgram), 1, cyborg.OperationSucceeded,
+			[]string{"Stage", "Record", "NotStaged", "Stage", "Record", "Program"},
+		},
+		"once, from Glance": {
+			fromGlance(), 1, cyborg.OperationSucceeded,
+			[]string{"Find", "Stage", "Record", "NotStaged", "Find", "Stage", "Record", "Program"},
+		},
+		"by a bind": {
+			newWorld(cyborg.OperationBind), 2, cyborg.OperationSucceeded,
+			[]string{"Stage", "Record", "NotStaged", "Stage", "Record", "NotStaged", "Stage", "Record", "Program"},
+		},
+		"always": {
+			newWorld(cyborg.OperationProgram), 100, cyborg.OperationFailed,
+			[]string{"Stage", "Record", "NotStaged", "Stage", "Record", "NotStaged", "Stage", "Record", "NotStaged"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := c.world
+			w.unstaged = c.lost
+			result, err := w.run(t, false)
+			require.NoError(t, err)
+			require.Equal(t, c.ends, result.State)
+			require.Equal(t, slices.Concat([]string{"Begin"}, c.middle, []string{"End"}), w.calls)
+			if c.ends != cyborg.OperationSucceeded {
+				require.Equal(t, cyborg.ErrNotStaged, result.Error.Kind)
+				w.requireUntouched(t, w.String())
+			}
+		})
+	}
+}
+
+// TestSecondImageOfABindIsStagedAgain: what the loads before have done, and would be
+// undone, does not keep a load from being repeated.
+func TestSecondImageOfABindIsStagedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(cyborg.OperationBind)
+	second := cyborg.Target{Accelerator: uuid.New(), Backend: "fake", Device: "d", Deployable: "second", BitstreamID: "before"}
+	w.work.Targets = append(w.work.Targets, second)
+	w.work.Loads = append(w.work.Loads, cyborg.ImageLoad{Accelerator: second.Accelerator, Image: cyborg.Image{Source: "new.img"}})
+	w.lostFrom, w.unstaged = second.Deployable, 1
+
+	result, err := w.run(t, false)
+	require.NoError(t, err)
+	require.Equal(t, cyborg.OperationSucceeded, result.State)
+	require.Equal(t, []string{"Begin", "Stage", "Record", "Program", "Stage", "Record", "NotStaged", "Stage", "Record", "Program", "End"}, w.calls)
+}
+
+// TestNotStagedAgainAfterAnAttempt: an attempt that may have begun is undone, and
+// nothing is loaded over what it has left.
+func TestNotStagedAgainAfterAnAttempt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(cyborg.OperationProgram)
+	w.failAt, w.failAfter, w.failure = 3, true, cyborg.Errorf(cyborg.ErrUnavailable, "the agent was killed")
+	w.refuse = cyborg.Errorf(cyborg.ErrNotStaged, "the agent has lost its journal")
+
+	result, err := w.run(t, false)
+	require.NoError(t, err)
+	require.Equal(t, cyborg.OperationFailed, result.State)
+	require.Equal(t, cyborg.ErrNotStaged, result.Error.Kind)
+	require.Equal(t, []string{"Begin", "Stage", "Record", "Program", "Program", "Restore", "End"}, w.calls)
+	w.requireUntouched(t, w.String())
 }

@@ -61,6 +61,9 @@ type world struct {
 	cancelAt  int
 	cancel    func()
 	busy      int // how often the agent is found without a slot
+	unstaged  int // how often the host does not have the staged image any more
+	// lostFrom is the deployable for which it does not; empty for all.
+	lostFrom string
 	// supersededAt is the index of the call from which on another run has the
 	// operation.
 	supersededAt int
@@ -252,6 +255,9 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 	})
 	on(workflows.ProgramActivity, func(ctx context.Context, in workflows.ProgramInput) (workflows.ProgramResult, error) {
 		note(func() { w.programmed = in })
+		if err := w.notStaged(ctx, in.Target.Deployable); err != nil {
+			return workflows.ProgramResult{}, err
+		}
 		return workflows.ProgramResult{BitstreamID: "new", Observation: cyborg.Observation{Sequence: 1}},
 			w.call(ctx, "Program", false, func() { w.image = "new" })
 	})
@@ -331,6 +337,25 @@ func (w *world) late(step workflows.Addressee) error {
 		return nil
 	}
 	return workflows.ToFailure(cyborg.Errorf(cyborg.ErrLate, "this host has seen %d", w.hostSaw))
+}
+
+// notStaged is what a host answers that does not have the staged image any more;
+// nil from one that has it.
+func (w *world) notStaged(ctx context.Context, deployable string) error {
+	w.mu.Lock()
+	lost := w.unstaged > 0 && (w.lostFrom == "" || w.lostFrom == deployable)
+	if lost {
+		w.unstaged--
+	}
+	w.mu.Unlock()
+	if !lost {
+		return nil
+	}
+
+	if err := w.call(ctx, "NotStaged", false, func() {}); err != nil {
+		return err
+	}
+	return workflows.ToFailure(cyborg.Errorf(cyborg.ErrNotStaged, "the agent has lost its journal"))
 }
 
 // limits are those of every run here.

@@ -137,7 +137,7 @@ func TestJournalLostDuringAProgram(t *testing.T) {
 
 			h.lose()
 			h.stage(uuid.New(), region, "new") // by another operation, so that the image is there
-			err := h.refused(cyborg.ErrHardware, workflows.ProgramActivity, in)
+			err := h.refused(cyborg.ErrNotStaged, workflows.ProgramActivity, in)
 			require.Contains(t, err.Message, "lost its journal")
 			require.Equal(t, before, h.loaded()["r0"], "it is not touched")
 
@@ -151,6 +151,34 @@ func TestJournalLostDuringAProgram(t *testing.T) {
 			h.refused(cyborg.ErrCancelled, workflows.ProgramActivity, in)
 			last := uuid.New()
 			h.must(workflows.ProgramActivity, h.stage(last, region, "new"), nil)
+			require.Equal(t, "new", h.loaded()["r0"])
+		})
+	}
+}
+
+// A host that does not have the staged image any more says so and touches nothing.
+// The image can be staged again for the same operation, and loaded then.
+func TestProgramWithoutTheStagedImage(t *testing.T) {
+	t.Parallel()
+	for name, loses := range map[string]func(h *host){
+		"the journal is lost": (*host).lose,
+		"the image is lost":   func(h *host) { require.NoError(h.t, os.RemoveAll(filepath.Join(h.dir, "cache"))); h.start() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t)
+			h.load(uuid.New(), region, "old")
+			op := uuid.New()
+			in := h.stage(op, region, "new")
+
+			loses(h)
+			err := h.refused(cyborg.ErrNotStaged, workflows.ProgramActivity, in)
+			require.True(t, err.Kind.Refusal(), "there is nothing to undo")
+			require.Equal(t, "old", h.loaded()["r0"])
+			require.Zero(t, h.fate.count("program"))
+
+			require.Equal(t, in, h.stage(op, region, "new"))
+			h.must(workflows.ProgramActivity, in, nil)
 			require.Equal(t, "new", h.loaded()["r0"])
 		})
 	}

@@ -173,13 +173,15 @@ func recordProgram(
 // stagedImage returns the image that was staged for the operation. The checksum in
 // the input is what this agent has answered, and Temporal has carried it: another
 // image that is on this host must not be loaded in its place.
+//
+// The error is of kind ErrNotStaged where the host does not have the image any more.
+// The workflow may then have it staged again, if no earlier try has begun: such a try
+// may have loaded the image, and nobody would know any more what was there before it.
 func (a *Activities) stagedImage(ctx context.Context, in workflows.ProgramInput) (images.Image, error) {
 	staged, ok := a.Journal.Staged(in.Operation)
 	if !ok {
-		// The stage step wrote the image into the journal, so the journal has been lost
-		// since. An earlier try may already have loaded the image, and nobody knows any
-		// more what was there before it.
-		return images.Image{}, cyborg.Errorf(cyborg.ErrHardware, "the agent has lost its journal since the image for %s was staged", in.Target.Deployable).
+		return images.Image{}, cyborg.Errorf(cyborg.ErrNotStaged, "the agent has lost its journal since the image for %s was staged, or is another agent",
+			in.Target.Deployable).
 			WithHint("Make sure that the agent's state directory is on a disk that survives a reboot, and that nobody empties it. Then program again.")
 	}
 
@@ -187,7 +189,13 @@ func (a *Activities) stagedImage(ctx context.Context, in workflows.ProgramInput)
 		return images.Image{}, cyborg.Errorf(cyborg.ErrImageRejected, "the image to load has the checksum %.80q, and the one that was staged for operation %s has %s",
 			in.SHA256, in.Operation, staged.SHA256)
 	}
-	return a.Images.Get(ctx, staged.SHA256)
+
+	image, err := a.Images.Get(ctx, staged.SHA256)
+	if cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {
+		return image, cyborg.Errorf(cyborg.ErrNotStaged, "%w, although it was staged for %s", err, in.Target.Deployable).
+			WithHint("Make sure that nobody removes the files in the agent's state directory. Then program again.")
+	}
+	return image, err
 }
 
 // planProgram finds what to program, and refuses what must not be programmed. It

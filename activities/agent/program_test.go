@@ -335,7 +335,7 @@ func TestProgramRefusesADamagedImage(t *testing.T) {
 	in := h.stage(op, region, "new")
 
 	require.NoError(t, os.WriteFile(filepath.Join(h.dir, "cache", in.SHA256), fpgaImage("evil"), 0o600))
-	err := h.refused(cyborg.ErrNotFound, workflows.ProgramActivity, in)
+	err := h.refused(cyborg.ErrNotStaged, workflows.ProgramActivity, in)
 	require.Contains(t, err.Message, "was damaged")
 	require.Zero(t, h.fate.count("program"))
 

@@ -2,6 +2,7 @@ package conductor
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -89,7 +90,7 @@ func (a *Activities) reloadFor(ctx context.Context, in workflows.LookAtInstanceI
 	}
 
 	for i := range lost {
-		op, err := a.repeatReload(ctx, in, &lost[i])
+		op, before, err := a.repeatReload(ctx, in, &lost[i])
 		switch {
 		case cyborg.ErrorKindOf(err) == cyborg.ErrClaimed:
 			return workflows.LookAtInstanceResult{Wait: err.Error()}, nil
@@ -107,8 +108,7 @@ func (a *Activities) reloadFor(ctx context.Context, in workflows.LookAtInstanceI
 		case err != nil:
 			return reloadFailed(&lost[i], cyborg.AsError(err).Message), nil
 		case !op.State.Ended():
-			return workflows.LookAtInstanceResult{Wait: fmt.Sprintf("operation %s loads image %s into accelerator %q again",
-				op.ID, lost[i].LostImage.BitstreamID, lost[i].Name)}, nil
+			return workflows.LookAtInstanceResult{Wait: reloading(op, &lost[i], before)}, nil
 		case op.State != cyborg.OperationSucceeded:
 			return reloadFailed(&lost[i], op.Error.Message), nil
 		}
@@ -117,25 +117,42 @@ func (a *Activities) reloadFor(ctx context.Context, in workflows.LookAtInstanceI
 	return out, nil
 }
 
-// reloadTries is how often a rescue has an image loaded again.
-const reloadTries = 5
-
-// repeatReload returns the last program of a lost image. Another one follows a
-// program that has failed because something did not answer: nobody asks again later,
-// because each boot has one rescue.
-func (a *Activities) repeatReload(ctx context.Context, in workflows.LookAtInstanceInput, lost *cyborg.Accelerator) (op cyborg.Operation, err error) {
-	for try := range reloadTries {
+// repeatReload returns the last program of a lost image, and the error of the one
+// before it, if there was one. Another one follows a program that has failed because
+// something did not answer, or because the host does not have the staged image any
+// more: nobody asks again later, because each boot has one rescue. The rescue's own
+// deadline ends that.
+func (a *Activities) repeatReload(
+	ctx context.Context, in workflows.LookAtInstanceInput, lost *cyborg.Accelerator,
+) (op cyborg.Operation, before *cyborg.Error, err error) {
+	for try := uint64(0); ; try++ {
 		name := lost.UUID[:]
 		if try > 0 { // the first one has its name from release 0.1
-			name = append(slices.Clone(name), byte(try))
+			name = binary.AppendUvarint(slices.Clone(name), try)
 		}
 
 		op, err = a.reload(ctx, uuid.NewSHA1(in.Operation, name), lost, in.Limits)
-		if err != nil || op.State != cyborg.OperationFailed || !op.Error.Kind.Retryable() && op.Error.Kind != cyborg.ErrHostSilent {
-			break
+		if err != nil || op.State != cyborg.OperationFailed || !worthAnotherReload(op.Error.Kind) {
+			return op, before, err
 		}
+		before = op.Error
 	}
-	return op, err
+}
+
+// worthAnotherReload says that a program that failed with this kind of error may
+// succeed later although nobody has changed anything.
+func worthAnotherReload(kind cyborg.ErrorKind) bool {
+	return kind.Retryable() || kind == cyborg.ErrHostSilent || kind == cyborg.ErrNotStaged
+}
+
+// reloading says what the rescue waits for. It goes on to say why the try before
+// failed, because that is what an operator needs to know if the rescue waits in vain.
+func reloading(op cyborg.Operation, lost *cyborg.Accelerator, before *cyborg.Error) string {
+	text := fmt.Sprintf("operation %s loads image %s into accelerator %q again", op.ID, lost.LostImage.BitstreamID, lost.Name)
+	if before != nil {
+		text += "; the try before failed: " + before.Message
+	}
+	return text
 }
 
 // reloadFailed is the result of a rescue that cannot go on, because an image

@@ -1,6 +1,7 @@
 package conductor_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -125,9 +126,9 @@ func TestReloadBeforeReboot(t *testing.T) {
 	require.Empty(t, c.drift())
 }
 
-// A rescue has an image loaded again once more where something did not answer: the
-// database, the host, or another service. Nobody would ask later. In the end it fails
-// with the reason.
+// A rescue has an image loaded again for as long as something does not answer, or the
+// host does not have what was staged: nobody would ask later. It says what happened to
+// the last try, and fails with the reason where a host refuses.
 func TestReloadIsRepeated(t *testing.T) {
 	t.Parallel()
 	c := newCompute(t, 1, conductor.Policy{})
@@ -139,18 +140,25 @@ func TestReloadIsRepeated(t *testing.T) {
 
 	look := func() workflows.LookAtInstanceResult { return c.look(rescue, who) }
 
-	for tried, kind := range []cyborg.ErrorKind{cyborg.ErrTimeout, cyborg.ErrHostSilent, cyborg.ErrUnavailable, cyborg.ErrBusy, cyborg.ErrTimeout} {
+	kinds := []cyborg.ErrorKind{cyborg.ErrTimeout, cyborg.ErrHostSilent, cyborg.ErrUnavailable, cyborg.ErrBusy, cyborg.ErrNotStaged, cyborg.ErrLate}
+	for tried, kind := range kinds {
 		for range 2 {
-			require.Contains(t, look().Wait, "loads image aes into accelerator")
+			wait := look().Wait
+			require.Contains(t, wait, "loads image aes into accelerator")
+			if tried > 0 {
+				require.Contains(t, wait, fmt.Sprintf("the try before failed: %s", kinds[tried-1]))
+			}
 			require.Len(t, c.reloads(), tried+1)
 		}
-		c.ends(c.reloads()[0], cyborg.Errorf(kind, "nothing answered"))
+		c.ends(c.reloads()[0], cyborg.Errorf(kind, "%s", kind))
 	}
 
+	require.NotEmpty(t, look().Wait)
+	c.ends(c.reloads()[0], cyborg.Errorf(cyborg.ErrImageRejected, "that is no image"))
 	failed := look()
 	require.Equal(t, cyborg.RescueFailed, failed.Outcome)
-	require.Contains(t, failed.Detail, "nothing answered")
-	require.Len(t, c.reloads(), 5)
+	require.Contains(t, failed.Detail, "that is no image")
+	require.Len(t, c.reloads(), len(kinds)+1)
 }
 
 // Where the policy wants it, a lost image of an accelerator that nobody holds

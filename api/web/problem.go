@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,65 +34,41 @@ type Problem struct {
 	Hint string `json:"hint,omitempty"`
 }
 
-// title returns the title of a kind: a few words that are the same for each
+// titleTable holds the titles of the kinds: a few words that are the same for each
 // problem of the kind, as the RFC demands.
-func title(kind cyborg.ErrorKind) string {
-	switch kind {
-	case cyborg.ErrInvalid:
-		return "The request is not valid"
-	case cyborg.ErrUnauthenticated:
-		return "Who are you?"
-	case cyborg.ErrForbidden:
-		return "You may not do this"
-	case cyborg.ErrNotFound:
-		return "There is no such thing"
-	case cyborg.ErrGone:
-		return "It is not there any more"
-	case cyborg.ErrChanged:
-		return "It is not in the state that you expected"
-	case cyborg.ErrNameTaken:
-		return "The name is taken"
-	case cyborg.ErrNoFit:
-		return "No accelerator fits"
-	case cyborg.ErrClaimed:
-		return "Another operation works on it"
-	case cyborg.ErrInUse:
-		return "It is in use"
-	case cyborg.ErrNotGranted:
-		return "The step has no valid grant"
-	case cyborg.ErrTooLarge:
-		return "It is too large"
-	case cyborg.ErrUnsupported:
-		return "Its driver cannot do this"
-	case cyborg.ErrImageRejected:
-		return "The image does not fit"
-	case cyborg.ErrProtected:
-		return "The host lives on it"
-	case cyborg.ErrOverloaded:
-		return "Too much work in flight"
-	case cyborg.ErrCancelled:
-		return "It was cancelled"
-	case cyborg.ErrSuperseded:
-		return "Another run works on it"
-	case cyborg.ErrBusy:
-		return "The device is busy"
-	case cyborg.ErrHostSilent:
-		return "The host's agent does not answer"
-	case cyborg.ErrOtherAgent:
-		return "The host has another agent"
-	case cyborg.ErrLate:
-		return "Something later was decided"
-	case cyborg.ErrUnavailable:
-		return "A service we need does not answer"
-	case cyborg.ErrTimeout:
-		return "It took too long"
-	case cyborg.ErrHardware:
-		return "The hardware failed"
-	case cyborg.ErrInternal:
-		return "A defect of ours"
-	}
+var titleTable = map[cyborg.ErrorKind]string{
+	cyborg.ErrInvalid:         "The request is not valid",
+	cyborg.ErrUnauthenticated: "Who are you?",
+	cyborg.ErrForbidden:       "You may not do this",
+	cyborg.ErrNotFound:        "There is no such thing",
+	cyborg.ErrGone:            "It is not there any more",
+	cyborg.ErrChanged:         "It is not in the state that you expected",
+	cyborg.ErrNameTaken:       "The name is taken",
+	cyborg.ErrNoFit:           "No accelerator fits",
+	cyborg.ErrClaimed:         "Another operation works on it",
+	cyborg.ErrInUse:           "It is in use",
+	cyborg.ErrNotGranted:      "The step has no valid grant",
+	cyborg.ErrNotStaged:       "The host does not have the staged image",
+	cyborg.ErrTooLarge:        "It is too large",
+	cyborg.ErrUnsupported:     "Its driver cannot do this",
+	cyborg.ErrImageRejected:   "The image does not fit",
+	cyborg.ErrProtected:       "The host lives on it",
+	cyborg.ErrOverloaded:      "Too much work in flight",
+	cyborg.ErrCancelled:       "It was cancelled",
+	cyborg.ErrSuperseded:      "Another run works on it",
+	cyborg.ErrBusy:            "The device is busy",
+	cyborg.ErrHostSilent:      "The host's agent does not answer",
+	cyborg.ErrOtherAgent:      "The host has another agent",
+	cyborg.ErrLate:            "Something later was decided",
+	cyborg.ErrUnavailable:     "A service we need does not answer",
+	cyborg.ErrTimeout:         "It took too long",
+	cyborg.ErrHardware:        "The hardware failed",
+	cyborg.ErrInternal:        "A defect of ours",
+}
 
-	return "A defect of ours"
+// title returns the title of a kind, which may be one of a newer release.
+func title(kind cyborg.ErrorKind) string {
+	return cmp.Or(titleTable[kind], titleTable[cyborg.ErrInternal])
 }
 
 // retryAfter returns how many seconds a caller should wait before a new
@@ -102,7 +79,7 @@ func retryAfter(kind cyborg.ErrorKind) int {
 		return 1
 	case cyborg.ErrUnavailable, cyborg.ErrTimeout:
 		return 5
-	case cyborg.ErrHostSilent, cyborg.ErrOtherAgent, cyborg.ErrNotGranted:
+	case cyborg.ErrHostSilent, cyborg.ErrOtherAgent, cyborg.ErrNotGranted, cyborg.ErrNotStaged:
 		return 10
 	default:
 		return 0

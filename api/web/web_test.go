@@ -116,7 +116,7 @@ func TestWriteError(t *testing.T) {
 			require.Equal(t, "Do this.", problem.Hint)
 		}
 
-		require.Equal(t, kind.Retryable() || kind == cyborg.ErrHostSilent, response.Header.Get("Retry-After") != "", "%s", kind)
+		require.Equal(t, kind.Retryable() || kind.HTTPStatus() == http.StatusServiceUnavailable, response.Header.Get("Retry-After") != "", "%s", kind)
 
 		var line map[string]any
 		require.NoError(t, json.Unmarshal(log.Bytes(), &line))

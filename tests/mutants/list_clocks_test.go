@@ -57,13 +57,53 @@ func ofClocksAndStalls() []mutant {
 		{
 			breaks: "a lost image is loaded again once more where a host did not answer", file: "activities/conductor/reload.go", pkg: "activities/conductor",
 			test: "TestReloadIsRepeated",
-			old:  "!op.Error.Kind.Retryable() && op.Error.Kind != cyborg.ErrHostSilent",
-			new:  "!op.Error.Kind.Retryable()",
+			old:  " || kind == cyborg.ErrHostSilent ||",
+			new:  " ||",
 		},
 		{
-			breaks: "a lost image is loaded again a few times only", file: "activities/conductor/reload.go", pkg: "activities/conductor", test: "TestReloadIsRepeated",
-			old: "const reloadTries = 5",
-			new: "const reloadTries = 6",
+			breaks: "a lost image is loaded again once more where a host had lost what was staged", file: "activities/conductor/reload.go",
+			pkg: "activities/conductor", test: "TestReloadIsRepeated",
+			old: " || kind == cyborg.ErrNotStaged",
+			new: "",
+		},
+		{
+			breaks: "a rescue that waits for another try says why the one before failed", file: "activities/conductor/reload.go",
+			pkg: "activities/conductor", test: "TestReloadIsRepeated",
+			old: "		before = op.Error",
+			new: "		_ = op.Error",
+		},
+		{
+			breaks: "a host without the staged image has it staged again", file: "workflows/load.go", pkg: "workflows", test: "TestStagedAgain",
+			old: "FromFailure(err).Kind != cyborg.ErrNotStaged ||",
+			new: "FromFailure(err).Kind != \"\" ||",
+		},
+		{
+			breaks: "an image is staged again a few times only", file: "workflows/load.go", pkg: "workflows", test: "TestStagedAgain",
+			old: "try >= l.in.Limits.Attempts ||",
+			new: "try > l.in.Limits.Attempts ||",
+		},
+		{
+			breaks: "an image that is staged again is found again", file: "workflows/load.go", pkg: "workflows", test: "TestStagedAgain",
+			old: "		if err := l.find(ctx); err != nil {\n			return err\n		}\n	}\n}",
+			new: "	}\n}",
+		},
+		{
+			breaks: "a load that may have begun is undone, and not staged again", file: "workflows/load.go", pkg: "workflows",
+			test: "TestNotStagedAgainAfterAnAttempt",
+			old:  "if mayHaveBegun ||",
+			new:  "if mayHaveBegun && false ||",
+		},
+		{
+			breaks: "what an earlier load has done keeps none from being repeated", file: "workflows/load.go", pkg: "workflows",
+			test: "TestSecondImageOfABindIsStagedAgain",
+			old:  "mayHaveBegun := len(l.undos) > undos",
+			new:  "mayHaveBegun := len(l.undos) > 0*undos",
+		},
+		{
+			breaks: "a host that has lost the staged file says so", file: "activities/agent/program.go", pkg: "activities/agent",
+			test: "TestProgramWithoutTheStagedImage",
+			old:  "if cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {\n		return image, cyborg.Errorf(cyborg.ErrNotStaged,",
+			new:  "if cyborg.ErrorKindOf(err) == cyborg.ErrNotFound {\n		return image, cyborg.Errorf(cyborg.ErrNotFound,",
 		},
 		{
 			breaks: "no worker sees the limit of all attempts", file: temporal + "/limits.go", pkg: temporal,

@@ -177,8 +177,8 @@ func ofGrants() []mutant {
 		},
 		{
 			breaks: "what is loaded is looked up by what was staged", file: "activities/agent/program.go", pkg: agent, test: "TestProgramRefusesADamagedImage",
-			old: "return a.Images.Get(ctx, staged.SHA256)",
-			new: "return images.Image{SHA256: staged.SHA256}, nil",
+			old: "image, err := a.Images.Get(ctx, staged.SHA256)",
+			new: "image, err := images.Image{SHA256: staged.SHA256}, error(nil)",
 		},
 		{
 			breaks: "a server of 0.1 finds its images", file: "activities/conductor/image.go", pkg: conductor, test: "TestFoundImageIsSigned",

@@ -59,8 +59,9 @@ func (s *Store) SinceBoot(ctx context.Context, host string, lost cyborg.Rescue) 
 	err := s.db.Pool.QueryRow(ctx, `
 		SELECT greatest(at_least, '0'), greatest(at_most, at_least, '0') FROM (VALUES (1)) AS always
 		LEFT JOIN hosts h ON h.name = $1 AND h.uptime IS NOT NULL,
-		LATERAL (SELECT coalesce(h.uptime, clock_timestamp() - $2::timestamptz) AS at_least,
-		         coalesce(h.uptime + CASE WHEN h.last_seen > clock_timestamp() THEN '100 years' ELSE clock_timestamp() - h.last_seen END, clock_timestamp() - $2::timestamptz) AS at_most) AS known`,
+		LATERAL (SELECT clock_timestamp() AS now, clock_timestamp() - $2::timestamptz AS since) AS clock,
+		LATERAL (SELECT coalesce(h.uptime, since) AS at_least,
+		         coalesce(h.uptime + CASE WHEN h.last_seen > now THEN '100 years' ELSE now - h.last_seen END, since) AS at_most) AS known`,
 		host, lost.BootedAt).Scan(&atLeast, &atMost)
 	return atLeast, atMost, s.db.Failure(ctx, err)
 }
