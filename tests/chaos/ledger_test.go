@@ -94,6 +94,14 @@ func (l *ledger) all() []*binding {
 	return slices.Clone(l.bindings)
 }
 
+// forgetAnswer notes that the answer to the last change of a binding says nothing of
+// what the records have.
+func (l *ledger) forgetAnswer(b *binding) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b.answered = false
+}
+
 // add adds a binding.
 func (l *ledger) add(b *binding) {
 	l.mu.Lock()

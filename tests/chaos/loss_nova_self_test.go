@@ -45,6 +45,39 @@ func TestMissedChanges(t *testing.T) {
 	}
 }
 
+// TestChangesMadeAfterAll checks by which state of requests the refusal of a change of
+// theirs is known to be lost.
+func TestChangesMadeAfterAll(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		wish   wish
+		status int
+		state  cyborg.ARQState
+		made   bool
+	}{
+		{wishUnbound, http.StatusConflict, cyborg.ARQUnbound, true},
+		{wishUnbound, http.StatusConflict, "", true},
+		{wishUnbound, http.StatusConflict, cyborg.ARQBound, false},
+		{wishUnbound, http.StatusAccepted, cyborg.ARQUnbound, false},
+		{wishBound, http.StatusConflict, cyborg.ARQBound, true},
+		{wishBound, http.StatusConflict, cyborg.ARQInitial, false},
+		{wishBound, http.StatusAccepted, cyborg.ARQBound, false},
+		{wishGone, http.StatusNotFound, "", false},
+	} {
+		b := binding{wish: test.wish, status: test.status, answered: true}
+		require.Equal(t, test.made, b.madeAfterAll(test.state), "%+v", test)
+		if !test.made {
+			continue
+		}
+
+		require.NotContains(t, b.allowed(), test.state, "without a loss: %+v", test)
+		l := ledger{}
+		l.forgetAnswer(&b)
+		require.False(t, b.madeAfterAll(test.state), "nobody was told: %+v", test)
+		require.Contains(t, b.allowed(), test.state, "%+v", test)
+	}
+}
+
 // TestOnlyChangesOfALossAreLost checks that a change of requests is excused only
 // where it was answered while commits could be lost.
 func TestOnlyChangesOfALossAreLost(t *testing.T) {

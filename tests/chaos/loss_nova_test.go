@@ -45,6 +45,11 @@ func (d *driver) settle(ctx context.Context, j *job, losses []loss) error {
 	if err != nil {
 		return err
 	}
+	if b.madeAfterAll(state) && b.lostChange(losses) {
+		d.ledger.count("refused " + string(b.wish) + " lost")
+		d.ledger.forgetAnswer(b)
+		return nil
+	}
 	if !b.missed(state) {
 		return nil
 	}
@@ -98,6 +103,21 @@ func (b *binding) missed(state cyborg.ARQState) bool {
 		return state != ""
 	case wishUnbound:
 		return taken && state == cyborg.ARQBound
+	}
+	return false
+}
+
+// madeAfterAll reports whether requests in this state have had their last change,
+// although a client was told that it was refused, or cancelled. The end of its
+// operation may be lost, and the cancel with it: Reconcile then starts the operation
+// again, and nobody has told it that it is not wanted.
+func (b *binding) madeAfterAll(state cyborg.ARQState) bool {
+	refused := b.answered && !b.raced && b.status >= http.StatusBadRequest
+	switch b.wish {
+	case wishBound:
+		return refused && state == cyborg.ARQBound
+	case wishUnbound:
+		return refused && (state == cyborg.ARQUnbound || state == "")
 	}
 	return false
 }
