@@ -433,6 +433,7 @@ func TestEventStreamsAreShared(t *testing.T) {
 		for range 4 {
 			require.Equal(t, http.StatusOK, h.as(token).stream("/v1/events").response.StatusCode)
 		}
+		require.Equal(t, http.StatusTooManyRequests, h.as(token).stream("/v1/events").response.StatusCode, "a stream that is not refused has no end")
 		require.Contains(t, h.as(token).do("GET", "/v1/events", nil).problem(cyborg.ErrOverloaded).Detail, name)
 	}
 	require.Equal(t, http.StatusOK, h.as(memberToken).stream("/v1/events").response.StatusCode)

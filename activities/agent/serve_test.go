@@ -177,6 +177,7 @@ func TestStopEndsReadOnlySteps(t *testing.T) {
 	close(stop)
 
 	_, err := env.ExecuteActivity(workflows.DiscoverActivity, workflows.DiscoverInput{Host: hostName})
+	require.Error(t, err)
 	failure := workflows.FromFailure(err)
 	require.Equal(t, cyborg.ErrUnavailable, failure.Kind, "%v", failure)
 	require.Contains(t, failure.Message, "the agent stops")
