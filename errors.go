@@ -37,7 +37,7 @@ const (
 	ErrBusy            ErrorKind = "busy"            // the device is busy for a moment
 	ErrHostSilent      ErrorKind = "host_silent"     // the agent of the host does not answer
 	ErrOtherAgent      ErrorKind = "other_agent"     // the step is for another agent of the host than the one that has it
-	ErrNotStaged       ErrorKind = "not_staged"      // the host does not have, or no longer has, the image that was staged for the operation
+	ErrNotStaged       ErrorKind = "not_staged"      // the host does not have the image that was staged for the operation
 	ErrNotGranted      ErrorKind = "not_granted"     // the host may not take the step now: its grant is not valid, or its journal is an old copy
 	ErrLate            ErrorKind = "late"            // the host has seen a later assignment number than the step's
 	ErrUnavailable     ErrorKind = "unavailable"     // a service that is needed does not answer

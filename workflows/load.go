@@ -115,6 +115,7 @@ func (l *load) run(ctx workflow.Context) error {
 		if mayHaveBegun || try >= l.in.Limits.Attempts || FromFailure(err).Kind != cyborg.ErrNotStaged || ctx.Err() != nil {
 			return err
 		}
+
 		if err := l.find(ctx); err != nil {
 			return err
 		}

@@ -135,6 +135,7 @@ func (a *Activities) repeatReload(
 		if err != nil || op.State != cyborg.OperationFailed || !worthAnotherReload(op.Error.Kind) {
 			return op, before, err
 		}
+
 		before = op.Error
 	}
 }
