@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -20,6 +21,7 @@ import (
 // connections open, cannot lock others out.
 type connections struct {
 	limit int
+	rest  time.Duration // see ServeOptions.Rest
 
 	gauge  prometheus.Gauge
 	closed prometheus.Counter
@@ -39,7 +41,7 @@ type connections struct {
 func newConnections(options ServeOptions) (*connections, error) {
 	labels := prometheus.Labels{"listener": options.Name}
 	c := &connections{
-		limit: clampToFileLimit(options), idle: list.New(), position: map[net.Conn]*list.Element{},
+		limit: clampToFileLimit(options), rest: cmp.Or(options.Rest, defaultRest), idle: list.New(), position: map[net.Conn]*list.Element{},
 		gauge: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "cyborg_http_connections", Help: "Connections that are open.", ConstLabels: labels,
 		}),

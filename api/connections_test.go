@@ -37,7 +37,12 @@ func dial(t *testing.T, address, begin string) net.Conn {
 // requireClosed waits until the server has closed the connection.
 func requireClosed(t *testing.T, conn net.Conn) {
 	t.Helper()
-	require.NoError(t, conn.SetReadDeadline(time.Now().Add(waitLimit)))
+	requireClosedWithin(t, conn, waitLimit)
+}
+
+func requireClosedWithin(t *testing.T, conn net.Conn, limit time.Duration) {
+	t.Helper()
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(limit)))
 	_, err := io.Copy(io.Discard, conn)
 	timeout, ok := err.(net.Error) //nolint:errorlint // a deadline's error is not wrapped
 	require.False(t, ok && timeout.Timeout(), "it is still open")
@@ -85,6 +90,117 @@ func TestIdleConnectionsDoNotBlockOthers(t *testing.T) {
 	require.NoError(t, err, "a request in progress is not given up")
 	require.NoError(t, answer.Body.Close())
 	require.Equal(t, http.StatusOK, answer.StatusCode)
+	require.NoError(t, stop())
+}
+
+// Clients that send the beginning of a body to a route that does not read it keep
+// nobody out, however many they are: their connections count as idle once they are
+// answered, and are closed soon.
+func TestUnreadBodiesDoNotBlockOthers(t *testing.T) {
+	t.Parallel()
+	const limit, hour = 20, time.Hour
+	for name, answer := range map[string]http.HandlerFunc{
+		"refused": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
+		"empty":   func(http.ResponseWriter, *http.Request) {},
+		"begun": func(w http.ResponseWriter, r *http.Request) {
+			_, err := io.ReadFull(r.Body, make([]byte, 1))
+			_, written := io.WriteString(w, fmt.Sprint(err))
+			_ = written // the client may be gone
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			entered, mux := make(chan struct{}, limit), http.NewServeMux()
+			mux.HandleFunc("GET /healthz", func(http.ResponseWriter, *http.Request) {})
+			mux.HandleFunc("POST /", func(w http.ResponseWriter, r *http.Request) {
+				entered <- struct{}{}
+				answer(w, r)
+			})
+			address, stop := served(t, mux, api.Endpoint{}, api.ServeOptions{Connections: limit, Head: hour, Read: hour, Write: hour, Rest: hour})
+			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
+			var slow []net.Conn
+			for range limit {
+				slow = append(slow, dial(t, address, "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{"))
+				<-entered
+			}
+			for range 5 {
+				require.Eventually(t, func() bool { // the last one may not have answered yet
+					answer, err := client.Get("http://" + address + "/healthz")
+					return err == nil && answer.Body.Close() == nil && answer.StatusCode == http.StatusOK
+				}, time.Minute, poll)
+			}
+			for _, conn := range slow {
+				require.NoError(t, conn.Close())
+			}
+			require.NoError(t, stop())
+		})
+	}
+}
+
+// TestUnreadBodiesAreNotWaitedFor: a connection whose body nobody reads is closed soon,
+// although nobody else wants its place.
+func TestUnreadBodiesAreNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	refuse := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
+	address, stop := served(t, refuse, api.Endpoint{}, api.ServeOptions{Head: time.Hour, Read: time.Hour, Write: time.Hour})
+	requireClosedWithin(t, dial(t, address, "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{"), time.Minute)
+	require.NoError(t, stop())
+}
+
+// TestClosedBodyIsNoRequest: the rest of a body that a handler closes is never taken for
+// a request.
+func TestClosedBodyIsNoRequest(t *testing.T) {
+	t.Parallel()
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /", func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, fmt.Sprint(r.Body.Close())) })
+	mux.HandleFunc("GET /hidden", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "it was served") })
+	address, stop := served(t, mux, api.Endpoint{}, api.ServeOptions{})
+
+	hidden := strings.Repeat("GET /hidden HTTP/1.1\r\nHost: localhost\r\n\r\n", 20_000) // more than net/http reads to the end
+	conn := dial(t, address, fmt.Sprintf("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n", len(hidden)))
+	go func() { _, _ = io.WriteString(conn, hidden) }() // the server closes the connection meanwhile
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(waitLimit)))
+	said, _ := io.ReadAll(conn) // a reset is as good
+	require.NotContains(t, string(said), "it was served")
+	require.NoError(t, stop())
+}
+
+// TestRefusedBodyIsNotAskedFor: a client that waits for a "100 Continue" before it sends
+// its body gets the refusal at once.
+func TestRefusedBodyIsNotAskedFor(t *testing.T) {
+	t.Parallel()
+	refuse := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
+	address, stop := served(t, refuse, api.Endpoint{}, api.ServeOptions{Head: time.Hour, Read: time.Hour, Write: time.Hour, Rest: time.Hour})
+	conn := dial(t, address, "POST / HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 1000\r\n\r\n")
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	require.Equal(t, http.StatusUnauthorized, answer.StatusCode)
+	require.NoError(t, stop())
+}
+
+// A body that has come is no reason to close the connection, although the route does
+// not read it.
+func TestUnreadBodyKeepsTheConnection(t *testing.T) {
+	t.Parallel()
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /refused", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) })
+	address, stop := served(t, mux, api.Endpoint{}, api.ServeOptions{})
+
+	request := "POST /refused HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc"
+	conn := dial(t, address, request)
+	from := bufio.NewReader(conn)
+	for range 3 {
+		answer, err := http.ReadResponse(from, nil)
+		require.NoError(t, err)
+		require.NoError(t, answer.Body.Close())
+		require.Equal(t, http.StatusUnauthorized, answer.StatusCode)
+		_, err = io.WriteString(conn, request)
+		require.NoError(t, err)
+	}
+	require.NoError(t, conn.Close())
 	require.NoError(t, stop())
 }
 

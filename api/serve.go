@@ -25,6 +25,7 @@ const (
 	defaultHead  = 10 * time.Second
 	defaultRead  = 60 * time.Second
 	defaultWrite = 90 * time.Second
+	defaultRest  = time.Second
 	defaultGrace = 10 * time.Second
 
 	idleLimit   = 2 * time.Minute
@@ -124,6 +125,11 @@ type ServeOptions struct {
 	// and the whole request; default 10 s and 60 s.
 	Head, Read time.Duration
 
+	// Rest is how long a client may take to send the rest of a body that nobody reads,
+	// after the answer has begun; default 1 s. One that has sent all of it keeps its
+	// connection for the next request.
+	Rest time.Duration
+
 	// Grace is how long requests in flight may still take when the server stops;
 	// default 10 s.
 	Grace time.Duration
@@ -171,9 +177,14 @@ func Serve(ctx context.Context, listener net.Listener, handler http.Handler, opt
 	}
 
 	server := &http.Server{
-		Handler:           closeAfterChunks(handler),
-		ConnState:         tracked.track,
-		ConnContext:       options.Connected,
+		Handler:   tracked.dropUnread(closeAfterChunks(handler)),
+		ConnState: tracked.track,
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			if options.Connected != nil {
+				ctx = options.Connected(ctx, conn)
+			}
+			return withConn(ctx, conn)
+		},
 		HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 		ReadHeaderTimeout: cmp.Or(options.Head, defaultHead),
 		ReadTimeout:       cmp.Or(options.Read, defaultRead),
