@@ -1,6 +1,8 @@
 package api_test
 
 import (
+	"bufio"
+	"context"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -37,6 +39,12 @@ const publicKeystone = "https://keystone.example.org:5000"
 // static ones.
 func setupCloud(t *testing.T) *cloud {
 	t.Helper()
+	return setupCloudWith(t, time.Minute, v1.Config{SyncWait: waitLimit})
+}
+
+// setupCloudWith is setupCloud for which answers of Keystone count for so long.
+func setupCloudWith(t *testing.T, revocation time.Duration, served v1.Config) *cloud {
+	t.Helper()
 	c := &cloud{harness: setup(t), keystone: openstacktest.NewKeystone(t), log: &record{}}
 	log := slog.New(slog.NewTextHandler(c.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 
@@ -45,12 +53,12 @@ func setupCloud(t *testing.T) *cloud {
 	t.Cleanup(session.Close)
 
 	registry := prometheus.NewRegistry()
-	validator, err := keystone.New(session, keystone.Options{Revocation: time.Minute, Tokens: 1000, Registry: registry, Log: log})
+	validator, err := keystone.New(session, keystone.Options{Revocation: revocation, Tokens: 1000, Registry: registry, Log: log})
 	require.NoError(t, err)
 	rules, err := policy.New(policy.Config{EnforceNewDefaults: true, Log: log})
 	require.NoError(t, err)
 
-	config := api.Config{V1: v1.Config{SyncWait: waitLimit}}
+	config := api.Config{V1: served}
 	withTokens(&config)
 	config.Auth.Keystone = auth.Keystone{
 		Validator: validator, URI: publicKeystone, ServiceRoles: []string{"service"},
@@ -283,4 +291,45 @@ func TestRoutesUseTheirPolicyRules(t *testing.T) {
 		require.Equal(t, "cyborg:"+things[segments[0]]+":"+verb, route.Rule, "%s %s", route.Method, route.Pattern)
 		require.True(t, rules.Knows(route.Rule), route.Rule)
 	}
+}
+
+// An event stream ends when its token was revoked, also while there are events all
+// the time. It goes on while Keystone is away, like the requests of known tokens.
+func TestEventStreamOfARevokedToken(t *testing.T) {
+	t.Parallel()
+	c := setupCloudWith(t, 10*time.Millisecond, v1.Config{SyncWait: waitLimit, Heartbeat: 20 * time.Millisecond})
+	token := c.user("auditor")
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.server.URL+"/v1/events", http.NoBody)
+	require.NoError(t, err)
+	request.Header.Set("X-Auth-Token", token)
+	answer, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	defer answer.Body.Close()
+	require.Equal(t, http.StatusOK, answer.StatusCode)
+
+	lines := bufio.NewScanner(answer.Body)
+	beats := func(count int) {
+		t.Helper()
+		for count > 0 {
+			require.True(t, lines.Scan(), "the stream has ended")
+			if strings.HasPrefix(lines.Text(), ": still here") {
+				count--
+			}
+		}
+	}
+
+	beats(3)
+	c.keystone.Away()
+	beats(3)
+	c.keystone.Disturb(nil)
+	beats(3)
+
+	c.keystone.Revoke(token)
+	for lines.Scan() { // until the server ends it
+	}
+	require.NoError(t, lines.Err())
+	require.Contains(t, c.log.String(), "its caller may not read it any more")
 }

@@ -115,7 +115,8 @@ func (s *server) authorized(of route) http.Handler {
 			}
 
 			web.SetIdentity(r.Context(), caller.Identity())
-			ctx := auth.WithCaller(r.Context(), caller)
+			asked := r
+			ctx := auth.WithProof(auth.WithCaller(r.Context(), caller), func() (auth.Caller, error) { return s.auth.Authenticate(asked) })
 			r = r.WithContext(ctx)
 
 			if err := auth.Require(ctx, of.role, of.method+" "+of.paths[0]); err != nil {

@@ -385,6 +385,34 @@ func WithCaller(ctx context.Context, caller Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, caller)
 }
 
+type proofKey struct{}
+
+// WithProof returns a context whose request StillProven can ask about again.
+func WithProof(ctx context.Context, authenticate func() (Caller, error)) context.Context {
+	return context.WithValue(ctx, proofKey{}, authenticate)
+}
+
+// StillProven returns an error, of kind ErrUnauthenticated or ErrForbidden, where the
+// request that ctx belongs to would be refused by now, or come from a caller with
+// another role: its token was revoked, or has expired. It is for requests that go on
+// for longer than that may take. While nobody can say that, it returns nil; the next
+// call asks again.
+func StillProven(ctx context.Context) error {
+	authenticate, _ := ctx.Value(proofKey{}).(func() (Caller, error))
+	if authenticate == nil {
+		return nil
+	}
+
+	now, err := authenticate()
+	if kind := cyborg.ErrorKindOf(err); kind == cyborg.ErrUnauthenticated || kind == cyborg.ErrForbidden {
+		return err
+	}
+	if before := CallerOf(ctx); err == nil && now.Role != before.Role {
+		return cyborg.Errorf(cyborg.ErrForbidden, "%s had the role %q, and has %q now", now.Name, before.Role, now.Role)
+	}
+	return nil
+}
+
 // CallerOf returns the caller of the request that ctx belongs to. Outside of a
 // request it is the zero Caller, who may do nothing.
 func CallerOf(ctx context.Context) Caller {

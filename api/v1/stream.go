@@ -44,6 +44,7 @@ type stream struct {
 	control *http.ResponseController
 	began   bool      // the head of the answer has been sent
 	wrote   time.Time // when something was written last
+	proven  time.Time // when the caller was authenticated last
 }
 
 // serve sends events until the caller leaves, the operation ends, or the server
@@ -65,7 +66,7 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) error {
 	s.api.open.Inc()
 	defer s.api.open.Dec()
 
-	s.out, s.control = w, http.NewResponseController(w)
+	s.out, s.control, s.proven = w, http.NewResponseController(w), time.Now()
 	ctx, cancel := context.WithCancel(limiter.NeverRefuse(limiter.WithClass(r.Context(), limiter.Stream)))
 	defer cancel()
 	// Subscribe before the first read, so that no event falls between the two.
@@ -91,6 +92,10 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) error {
 		if err := s.begin(); err != nil {
 			return nil // the caller is gone
 		}
+		if err := s.prove(ctx); err != nil {
+			s.api.log.InfoContext(ctx, "event stream ends, because its caller may not read it any more", slog.String("error", err.Error()))
+			return nil // the caller is told why when it reconnects
+		}
 
 		var proceed bool
 		proceed, check = s.waitForMore(ctx, changes)
@@ -98,6 +103,17 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) error {
 			return nil
 		}
 	}
+}
+
+// prove authenticates the caller again, with each heartbeat, however much is sent in
+// between: a stream has no end, and a token may be revoked.
+func (s *stream) prove(ctx context.Context) error {
+	if time.Since(s.proven) < s.api.config.Heartbeat {
+		return nil
+	}
+
+	s.proven = time.Now()
+	return auth.StillProven(ctx)
 }
 
 // heartbeat keeps the connection alive, and tells the caller where the stream
