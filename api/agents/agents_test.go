@@ -551,6 +551,11 @@ func TestNobodyElseIsInTheServersProcess(t *testing.T) {
 	response, body := outside.post(agents.ReportsPath, told)
 	require.Contains(t, outside.refused(cyborg.ErrInvalid, response, body).Detail, "says that it is in the server's process")
 
+	beat := heartbeatOf("h1")
+	beat.Instance = told.Instance
+	response, body = outside.post(agents.HeartbeatsPath, beat)
+	require.Contains(t, outside.refused(cyborg.ErrInvalid, response, body).Detail, "says that it is in the server's process")
+
 	inside := setup(t, agents.Config{}).own()
 	response, body = inside.post(agents.ReportsPath, told)
 	accepted[agentapi.ReportReply](inside, response, body)

@@ -51,11 +51,8 @@ func (e *endpoint) closeDoors(next http.Handler) http.Handler {
 
 		verified := r.TLS != nil && len(r.TLS.VerifiedChains) > 0
 		if !e.config.Certificates || inProcess(r) || verified {
-			// The listener has asked the same in the handshake, which may be long ago.
-			if verified && e.config.Refuse != nil {
-				if err := e.config.Refuse(r.TLS.VerifiedChains[0][0]); err != nil {
-					return err
-				}
+			if err := e.refuseRevoked(r); err != nil { // the handshake may be long ago
+				return err
 			}
 
 			next.ServeHTTP(w, r)
@@ -71,6 +68,16 @@ func (e *endpoint) closeDoors(next http.Handler) http.Handler {
 		}
 		return noCertificate()
 	})
+}
+
+// refuseRevoked returns an error where the certificate of a request was revoked. A
+// handler that has waited, for a body or for its turn, asks again before it records
+// anything.
+func (e *endpoint) refuseRevoked(r *http.Request) error {
+	if e.config.Refuse == nil || inProcess(r) || r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		return nil
+	}
+	return e.config.Refuse(r.TLS.VerifiedChains[0][0])
 }
 
 // noCertificate is the error for a request without a client certificate.

@@ -543,6 +543,50 @@ func TestRevokedIsOut(t *testing.T) {
 	d.refused(cyborg.ErrForbidden, response, body)
 }
 
+// revoking is a body whose host is revoked when the server begins to read it.
+type revoking struct {
+	io.Reader
+
+	revoke func()
+}
+
+func (b *revoking) Read(p []byte) (int, error) {
+	b.revoke()
+	return b.Reader.Read(p)
+}
+
+// TestRevokedInTheMiddle: what an agent had begun to say when it was revoked is not
+// recorded.
+func TestRevokedInTheMiddle(t *testing.T) {
+	t.Parallel()
+	for path, said := range map[string]any{agents.ReportsPath: report("h1", 1), agents.HeartbeatsPath: heartbeatOf("h1")} {
+		d := openDoors(t)
+		agent, _ := d.holding(d.certificate(d.authority, pki.Leaf{Identity: who(identity.Host, "h1")}))
+		transport, ok := agent.client.Transport.(*http.Transport)
+		require.True(t, ok)
+		transport.ExpectContinueTimeout = time.Minute
+
+		text, err := json.Marshal(said)
+		require.NoError(t, err)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.server.URL+path, &revoking{
+			bytes.NewReader(text), func() { d.revoked.Store(cyborg.Errorf(cyborg.ErrForbidden, "it was revoked")) },
+		})
+		require.NoError(t, err)
+		request.ContentLength = int64(len(text))
+		request.Header.Set("Content-Type", "application/json")
+		request.Header.Set("Expect", "100-continue")
+
+		response, err := agent.client.Do(request)
+		require.NoError(t, err)
+		body, err := io.ReadAll(response.Body)
+		require.NoError(t, err)
+		require.NoError(t, response.Body.Close())
+		d.refused(cyborg.ErrForbidden, response, body)
+		_, err = d.store.Host(t.Context(), "h1")
+		require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err), "nothing was recorded")
+	}
+}
+
 // TestOneLookIsEnoughForARevokedHost: a server's next look at the records shuts a
 // revoked host out, also where its connection is open. The server looks every
 // second; nothing else has to happen.

@@ -43,6 +43,14 @@ func (e *endpoint) heartbeat(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
+	if err := checkInProcess(r, heartbeat.Host, heartbeat.Instance); err != nil {
+		return err
+	}
+
+	if err := e.refuseRevoked(r); err != nil {
+		return err
+	}
+
 	heartbeat.Address = address(r)
 	reply, err := e.deps.Ingester.Heartbeat(r.Context(), heartbeat)
 	if err != nil {

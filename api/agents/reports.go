@@ -84,9 +84,8 @@ func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference boo
 		return err
 	}
 
-	// A host whose agent is recorded as one of a server's own process is not revoked.
-	if agentapi.IsInProcess(report.Instance) && !inProcess(r) {
-		return cyborg.Errorf(cyborg.ErrInvalid, "the agent of host %q says that it is in the server's process, and is not", report.Host)
+	if err := checkInProcess(r, report.Host, report.Instance); err != nil {
+		return err
 	}
 
 	// The place is taken only now, when all of the report is there and its host is
@@ -96,6 +95,10 @@ func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference boo
 		return err
 	}
 	defer release()
+
+	if err := e.refuseRevoked(r); err != nil {
+		return err
+	}
 
 	report.Address = address(r)
 	reply, err := e.deps.Ingester.Report(r.Context(), report)
@@ -107,6 +110,16 @@ func (e *endpoint) report(w http.ResponseWriter, r *http.Request, difference boo
 	}
 
 	return web.WriteJSON(w, http.StatusOK, reply)
+}
+
+// checkInProcess refuses what comes over the network under the name of an agent in a
+// server's own process. A host whose agent is recorded as such a one is not revoked
+// before it is silent.
+func checkInProcess(r *http.Request, host, instance string) error {
+	if agentapi.IsInProcess(instance) && !inProcess(r) {
+		return cyborg.Errorf(cyborg.ErrInvalid, "the agent of host %q says that it is in the server's process, and is not", host)
+	}
+	return nil
 }
 
 // readReport reads a report. A report that is longer than smallReport needs a

@@ -140,6 +140,10 @@ func below(source, allowed *url.URL) bool {
 		return false // a server could resolve ".." or "//" differently than this check does
 	}
 
+	if strings.ContainsAny(source.Path, `;\`) {
+		return false // some servers take "\" for "/", and cut off what follows a ";"
+	}
+
 	root := strings.TrimSuffix(allowed.Path, "/")
 	return source.Path == root || strings.HasPrefix(source.Path, root+"/")
 }

@@ -122,6 +122,8 @@ func TestOpenFails(t *testing.T) {
 		"beyond the end":          {base + "/images/ranged", 100_001, cyborg.ErrInvalid},
 		"outside the allowed":     {base + "/private", 0, cyborg.ErrForbidden},
 		"like the allowed":        {base + "/imagesque", 0, cyborg.ErrForbidden},
+		"up for some servers":     {base + "/images/..;/private", 0, cyborg.ErrForbidden},
+		"up by backslashes":       {base + "/images/..%5Cprivate", 0, cyborg.ErrForbidden},
 		"up from the allowed":     {base + "/images/../private", 0, cyborg.ErrForbidden},
 		"up, escaped":             {base + "/images/%2e%2e/private", 0, cyborg.ErrForbidden},
 		"another port":            {"http://127.0.0.1:1/images/ranged", 0, cyborg.ErrForbidden},

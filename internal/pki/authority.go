@@ -387,7 +387,11 @@ func usages(role identity.Role) []x509.ExtKeyUsage {
 // minRSA is how many bits an RSA key must have (NIST SP 800-131A).
 const minRSA = 2048
 
-// checkPublicKey refuses keys that are too weak.
+// maxRSA is how many it may have. A signature by one of 45,000 bits takes 100 ms to
+// check, and anybody may ask for a certificate.
+const maxRSA = 8192
+
+// checkPublicKey refuses keys that are too weak, or take too long to check.
 func checkPublicKey(public crypto.PublicKey) error {
 	switch key := public.(type) {
 	case *ecdsa.PublicKey:
@@ -397,11 +401,11 @@ func checkPublicKey(public crypto.PublicKey) error {
 	case ed25519.PublicKey:
 		return nil
 	case *rsa.PublicKey:
-		if key.N.BitLen() >= minRSA {
+		if bits := key.N.BitLen(); bits >= minRSA && bits <= maxRSA {
 			return nil
 		}
 	}
-	return cyborg.Errorf(cyborg.ErrInvalid, "the key of the certificate must be ECDSA P-256, P-384 or P-521, Ed25519, or RSA with %d bits or more", minRSA)
+	return cyborg.Errorf(cyborg.ErrInvalid, "the key of the certificate must be ECDSA P-256, P-384 or P-521, Ed25519, or RSA with %d to %d bits", minRSA, maxRSA)
 }
 
 // RenewAt returns when the holder of a certificate of ours should replace it: at

@@ -83,10 +83,16 @@ func NewRequest() (request, key []byte, err error) {
 }
 
 // keyOfRequest returns the key of a certificate request in DER, whose signature
-// proves that whoever asks has the private key. The error is of kind ErrInvalid.
+// proves that whoever asks has the private key. The error is of kind ErrInvalid, also
+// for a key that no certificate may have.
 func keyOfRequest(der []byte) (crypto.PublicKey, error) {
 	request, err := x509.ParseCertificateRequest(der)
 	if err == nil {
+		// First the key: a signature by one of many thousand bits takes long to check,
+		// and anybody can ask.
+		if err := checkPublicKey(request.PublicKey); err != nil {
+			return nil, err
+		}
 		err = request.CheckSignature()
 	}
 	if err != nil {
@@ -98,11 +104,8 @@ func keyOfRequest(der []byte) (crypto.PublicKey, error) {
 // CheckRequest returns the error that IssueRequest would return because of the
 // request itself.
 func CheckRequest(der []byte) error {
-	public, err := keyOfRequest(der)
-	if err != nil {
-		return err
-	}
-	return checkPublicKey(public)
+	_, err := keyOfRequest(der)
+	return err
 }
 
 // Signed returns an error of kind ErrInvalid unless this authority has signed the

@@ -9,9 +9,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/asn1"
 	"errors"
 	"io"
 	"log/slog"
+	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -581,4 +583,37 @@ func TestTemporary(t *testing.T) {
 		})
 		require.NoError(t, err, "%d", year)
 	}
+}
+
+// TestRequestOfAHugeKey: the size of a key is looked at before its signature, which
+// takes long to check. Nobody needs the other half of the key to ask.
+func TestRequestOfAHugeKey(t *testing.T) {
+	t.Parallel()
+	der, _, err := pki.NewRequest()
+	require.NoError(t, err)
+	require.NoError(t, pki.CheckRequest(der))
+
+	var request struct {
+		Asked struct {
+			Version    int
+			Subject    asn1.RawValue
+			Key        asn1.RawValue
+			Attributes asn1.RawValue
+		}
+		Algorithm asn1.RawValue
+		Signature asn1.BitString
+	}
+	_, err = asn1.Unmarshal(der, &request)
+	require.NoError(t, err)
+
+	bits := new(big.Int).Lsh(big.NewInt(1), 16384)
+	key, err := x509.MarshalPKIXPublicKey(&rsa.PublicKey{N: bits.Sub(bits, big.NewInt(1)), E: 65537})
+	require.NoError(t, err)
+	request.Asked.Key = asn1.RawValue{FullBytes: key}
+	der, err = asn1.Marshal(request)
+	require.NoError(t, err)
+
+	err = pki.CheckRequest(der)
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
+	require.ErrorContains(t, err, "RSA with 2048 to 8192 bits")
 }
