@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
@@ -273,55 +274,58 @@ func TestBindsOfOneHostRunConcurrently(t *testing.T) {
 	bound := r.request(t, "one")[0]
 	r.do(t, toBind("h1", vm(), busy.ProviderUUID, bound), cyborg.OperationSucceeded)
 
-	tx, err := r.sql.Begin(t.Context()) // a slow bind on card0
-	require.NoError(t, err)
-	defer func() { _ = tx.Rollback(t.Context()) }()
-	_, err = tx.Exec(t.Context(), `
-		SELECT pg_advisory_xact_lock_shared(hashtextextended('h1', 0)), pg_advisory_xact_lock(hashtextextended('provider/' || $1, 0))`,
-		busy.ProviderUUID.String())
-	require.NoError(t, err)
+	slowly := func() pgx.Tx { // a slow bind on card0
+		tx, err := r.sql.Begin(t.Context())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) })
+		_, err = tx.Exec(t.Context(), `
+			SELECT pg_advisory_xact_lock_shared(hashtextextended('h1', 0)), pg_advisory_xact_lock(hashtextextended('provider/' || $1, 0))`,
+			busy.ProviderUUID.String())
+		require.NoError(t, err)
+		return tx
+	}
 
+	tx := slowly()
 	arq, who := r.request(t, "one")[0], uuid.New()
 	op := r.admit(t, toBind("h1", instance(who.String()), other.ProviderUUID, arq))
-	_, err = r.BeginAndEnd(t.Context(), runOf(op.ID))
+	_, err := r.BeginAndEnd(t.Context(), runOf(op.ID))
 	require.NoError(t, err)
 	_, err = r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, AllowBound: true}, alice())
 	require.NoError(t, err)
-
-	service := cyborg.Holder{Kind: cyborg.HolderService, ID: "infrastructure"}
-	waiting := []db.Admission{
-		toBind("h1", vm(), busy.ProviderUUID, r.request(t, "one")[0]),
-		toBind("h1", service, other.ProviderUUID, r.request(t, "one")[0]),
-		toBind("h1", vm(), other.ProviderUUID, r.request(t, "image")[0]),
-		toAttach(other.UUID, onHost("h1")),
-	}
-
-	ended := make(chan error, len(waiting)+1)
-	for _, a := range waiting {
-		go func() {
-			_, err := r.Admit(t.Context(), a)
-			ended <- err
-		}()
-	}
-
-	go func() {
-		_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{bound.UUID}, AllowBound: true}, alice())
-		ended <- err
-	}()
-
-	require.Eventually(t, func() bool {
-		return len(ended) > 0 || scalar[int](t, r, `
-			SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
-			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == len(waiting)+1
-	}, 5*time.Minute, 10*time.Millisecond)
-	require.Empty(t, ended, "one did not wait")
-
 	require.NoError(t, tx.Rollback(t.Context()))
-	for range len(waiting) + 1 {
+
+	admit := func(a db.Admission) func() error {
+		return func() error {
+			_, err := r.Admit(t.Context(), a)
+			return err
+		}
+	}
+	service := cyborg.Holder{Kind: cyborg.HolderService, ID: "infrastructure"}
+	// Each alone: behind one that waits for the whole host, the others would wait, too.
+	for name, change := range map[string]func() error{
+		"bind":   admit(toBind("h1", vm(), busy.ProviderUUID, r.request(t, "one")[0])),
+		"host":   admit(toBind("h1", service, other.ProviderUUID, r.request(t, "one")[0])),
+		"image":  admit(toBind("h1", vm(), other.ProviderUUID, r.request(t, "image")[0])),
+		"attach": admit(toAttach(other.UUID, onHost("h1"))),
+		"delete": func() error {
+			_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{bound.UUID}, AllowBound: true}, alice())
+			return err
+		},
+	} {
+		tx, ended := slowly(), make(chan error, 1)
+		go func() { ended <- change() }()
+		require.Eventually(t, func() bool {
+			return len(ended) > 0 || scalar[int](t, r, `
+				SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+				AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == 1
+		}, 5*time.Minute, 10*time.Millisecond)
+		require.Empty(t, ended, "%s did not wait", name)
+
+		require.NoError(t, tx.Rollback(t.Context()))
 		switch err := <-ended; cyborg.ErrorKindOf(err) {
-		case "", cyborg.ErrNotFound, cyborg.ErrClaimed, cyborg.ErrInUse, cyborg.ErrChanged: // one was faster than another
+		case "", cyborg.ErrNotFound, cyborg.ErrClaimed, cyborg.ErrInUse, cyborg.ErrChanged: // one came before another
 		default:
-			require.NoError(t, err)
+			require.NoError(t, err, name)
 		}
 	}
 }

@@ -80,6 +80,29 @@ func TestLostAttachmentInAnOldReport(t *testing.T) {
 	require.False(t, h.asked(t))
 }
 
+// TestLostAttachmentInALateReport: a report that was made before an operation saw the
+// device comes after that. What it has may have gone meanwhile, so the host is asked
+// for one that is newer, although it may have nothing new to tell.
+func TestLostAttachmentInALateReport(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	card := h.ready(t, "card0")
+	h.report(t)
+	h.journal("card0", cyborg.AttachmentDone)
+	late := h.next()
+	h.observed(t, toProgram(card.UUID), "card0")
+
+	replies, err := r.MergeReports(t.Context(), []agentapi.Report{late})
+	require.NoError(t, err)
+	h.reply = replies[0]
+	require.Nil(t, r.accelerator(t, card.UUID).Fence)
+	require.True(t, h.asked(t))
+	h.report(t)
+	r.requireUnsettled(t, card.UUID, uuid.Nil)
+	require.False(t, h.asked(t))
+}
+
 // TestLostAttachmentAfterARestoredDetach: the host has done the detach of the
 // backup, and then another attach. The result of the detach is known after its
 // takeover, and is not newer than the report.

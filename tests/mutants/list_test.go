@@ -518,7 +518,7 @@ func ofRecords() []mutant {
 			new:  "heard_epoch = hosts.heard_epoch,",
 		},
 		{
-			breaks: "after a restore a host is not silent because of what was restored", file: "db/migrations/00016_heard_epochs.sql", pkg: pkg,
+			breaks: "after a restore a host is not silent because of what was restored", file: "db/migrations/00022_cheaper_epochs.sql", pkg: pkg,
 			test: "TestASilentHostIsNotWaitedFor",
 			old:  "clock_timestamp() - greatest(last_seen, began_at) END",
 			new:  "clock_timestamp() - last_seen END",
@@ -555,7 +555,7 @@ func ofRecords() []mutant {
 		},
 		{
 			breaks: "where an entry may be old, the host is asked", file: "db/internal/inventory/unconfirmed.go", pkg: pkg,
-			test: "TestLostAttachmentInAnOldReport",
+			test: "TestLostAttachmentInALateReport",
 			old:  "name IN (SELECT host FROM attached WHERE old)",
 			new:  "name IN (SELECT host FROM attached WHERE NOT old)",
 		},
