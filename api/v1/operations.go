@@ -146,8 +146,8 @@ func (a *API) cancel(w http.ResponseWriter, r *http.Request) error {
 	return writeAccepted(w, op)
 }
 
-// retry admits a new operation with the input of one that failed or was
-// cancelled.
+// retry admits a new operation with the input of one that failed, was cancelled or
+// needs an operator.
 func (a *API) retry(w http.ResponseWriter, r *http.Request) error {
 	op, err := a.operationToChange(w, r, "retry")
 	if err != nil {
@@ -155,7 +155,7 @@ func (a *API) retry(w http.ResponseWriter, r *http.Request) error {
 	}
 
 	if !op.State.Ended() || op.State == cyborg.OperationSucceeded {
-		return cyborg.Errorf(cyborg.ErrChanged, "operation %s has the state %s; only one that failed or was cancelled can be retried", op.ID, op.State).
+		return cyborg.Errorf(cyborg.ErrChanged, "operation %s has the state %s; only one that failed, was cancelled or needs an operator can be retried", op.ID, op.State).
 			WithOperation(op.ID)
 	}
 

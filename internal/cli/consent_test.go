@@ -24,7 +24,7 @@ func destructive() map[string]string {
 		"accelerator program fast other.gbs":                     "ccelerator fast on h1 loses its image afu-1",
 		"deployable program fast other.gbs":                      "ccelerator fast on h1 loses its image afu-1",
 		"detach-instance " + instance:                            "nstance " + instance + " loses 0000:3b:00.1 of fast, which it has since 2026-01-31T12:00:00Z",
-		"operation cancel " + operation.String():                 "he attach for alice, running since 2026-01-31T12:00:00Z on h1, is stopped, and what it did is undone",
+		"operation cancel " + operation.String():                 "he attach for alice, running since 2026-01-31T12:00:00Z on h1, would be stopped, and what it did undone",
 		"host forget h1":                                         "ost h1 goes with its 1 device and the names of their accelerators",
 		"host rescue h1":                                         "nstance " + instance + " is rebooted hard, if it runs",
 		"driver uninstall h1 fake":                               "ost h1 loses 1 accelerator: fast",

@@ -38,7 +38,7 @@ func (s *shell) conclude(ctx context.Context, err error) int {
 	timedOut := !interrupted && errors.Is(err, context.DeadlineExceeded)
 
 	if wait, ok := errors.AsType[*detached](err); ok {
-		what := "Detached"
+		what := "Stopped waiting"
 		if !interrupted {
 			timedOut = true
 			what = fmt.Sprintf("Not ended within %s", s.timeout)

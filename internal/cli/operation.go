@@ -44,7 +44,7 @@ func (s *shell) operationCommand() *cobra.Command {
 			build:    s.operationCancel,
 		},
 		{
-			use: "retry OPERATION", short: "Repeat an operation that failed or was cancelled, as a new one",
+			use: "retry OPERATION", short: "Repeat an operation that failed, was cancelled or needs an operator",
 			build: s.operationRetry,
 		},
 		{complete: s.operationHistory()},
@@ -219,7 +219,7 @@ func cancellationLosses(operation apiclient.Operation) []string {
 	if operation.State.Ended() {
 		return nil // nothing is lost, and the API rejects the request with the reason
 	}
-	return []string{fmt.Sprintf("the %s for %s, %s since %s on %s, is stopped, and what it did is undone", operation.Kind,
+	return []string{fmt.Sprintf("the %s for %s, %s since %s on %s, would be stopped, and what it did undone", operation.Kind,
 		operation.Actor.Name, operation.State, timeText(operation.CreatedAt), operation.Host)}
 }
 

@@ -123,7 +123,7 @@ func TestTerminalCtrlCDetachesFromProgress(t *testing.T) {
 	term.types("\x03")
 	code, said := term.ends()
 	require.Equal(t, 130, code)
-	require.True(t, strings.HasSuffix(said, "Detached: operation "+operation.String()+" goes on.\r\n"+
+	require.True(t, strings.HasSuffix(said, "Stopped waiting: operation "+operation.String()+" goes on.\r\n"+
 		"Return to it with: cyborg operation watch "+operation.String()+"\r\n"), said)
 }
 

@@ -152,7 +152,7 @@ func TestCtrlCDetachesAndNeverCancels(t *testing.T) {
 	got := run(ctx, cli.Streams{Env: environment("CYBORG_URL", api.server.URL)}, "accelerator", "attach", "fast")
 	require.Equal(t, 130, got.code)
 	require.Empty(t, got.out)
-	require.Equal(t, "Detached: operation "+operation.String()+" goes on.\nReturn to it with: cyborg operation watch "+operation.String()+"\n", got.err)
+	require.Equal(t, "Stopped waiting: operation "+operation.String()+" goes on.\nReturn to it with: cyborg operation watch "+operation.String()+"\n", got.err)
 	require.Len(t, api.changes(), 1, "the attach, and no cancel")
 }
 
