@@ -26,8 +26,12 @@ func settleAddresses(cfg Config) (addresses, error) {
 		return a, err
 	}
 
-	if a.ui, err = settle(cfg.UIListen, cfg.UIListenFlag, "Temporal's Web UI"); err != nil {
-		return a, err
+	// A free port that was tried is free again, and may be found once more.
+	const most = 10
+	for tries := 0; tries == 0 || a.ui.port == a.frontend.port && isAnyPort(cfg.UIListen) && tries < most; tries++ {
+		if a.ui, err = settle(cfg.UIListen, cfg.UIListenFlag, "Temporal's Web UI"); err != nil {
+			return a, err
+		}
 	}
 	if !a.ui.ip.IsLoopback() {
 		return a, cyborg.Errorf(cyborg.ErrInvalid,
@@ -41,6 +45,12 @@ func settleAddresses(cfg Config) (addresses, error) {
 	}
 
 	return a, nil
+}
+
+// isAnyPort says that an address leaves the port open.
+func isAnyPort(listen string) bool {
+	_, port, err := net.SplitHostPort(listen)
+	return err == nil && port == "0"
 }
 
 // settle parses an address, makes sure that nobody listens there, and replaces
