@@ -193,6 +193,8 @@ type LastSeenResult struct {
 	At time.Time `json:"at"`
 	// Busy says that the agent lives and has no slot left for another step.
 	Busy bool `json:"busy,omitempty"`
+	// Revoked says that the certificates of the host were revoked.
+	Revoked bool `json:"revoked,omitempty"`
 }
 
 // Addressee is a part of the input of every step: the agent that the step is

@@ -309,9 +309,9 @@ func (o *operation) options(c call) workflow.ActivityOptions {
 }
 
 // explain replaces the error of a step that no agent took with one that says
-// why: the agent has no slot left; or it was heard while the step waited, and
-// so is busy or does not reach Temporal; or its host has been silent since a
-// given time. Other errors stay as they are.
+// why: the certificates of its host were revoked; or the agent has no slot left; or
+// it was heard while the step waited, and so is busy or does not reach Temporal; or
+// its host has been silent since a given time. Other errors stay as they are.
 func (o *operation) explain(ctx workflow.Context, c call, err error) error {
 	timeout, ok := errors.AsType[*temporal.TimeoutError](err)
 	if !ok || !isStartTimeout(timeout) {
@@ -328,6 +328,11 @@ func (o *operation) explain(ctx workflow.Context, c call, err error) error {
 	since := o.work.HostSilentSince
 	if !o.lastSeen.At.IsZero() {
 		since = o.lastSeen.At
+	}
+
+	if o.lastSeen.Revoked {
+		return cyborg.Errorf(cyborg.ErrHostSilent, "the certificates of host %s were revoked; its agent did not take %q within %s", o.work.Host, c.summary, wait).
+			WithHint("Enroll it again, with cyborg host enroll %s, then retry the operation.", o.work.Host)
 	}
 
 	if o.lastSeen.Busy {

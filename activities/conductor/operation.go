@@ -139,5 +139,5 @@ func (a *Activities) ended(ctx context.Context, outcome cyborg.Outcome) {
 // heard, and whether it has a slot left.
 func (a *Activities) LastSeen(ctx context.Context, in workflows.LastSeenInput) (workflows.LastSeenResult, error) {
 	heard, err := a.store.LastSeen(ctx, in.Host)
-	return workflows.LastSeenResult{At: heard.At, Busy: heard.Busy}, workflows.ToFailure(err)
+	return workflows.LastSeenResult{At: heard.At, Busy: heard.Busy, Revoked: heard.Revoked}, workflows.ToFailure(err)
 }

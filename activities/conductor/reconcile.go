@@ -309,7 +309,7 @@ func (a *Activities) AdmitNew(ctx context.Context, limits workflows.Limits) (int
 
 		switch cyborg.ErrorKindOf(err) {
 		case "":
-		case cyborg.ErrClaimed, cyborg.ErrChanged, cyborg.ErrNotFound, cyborg.ErrProtected:
+		case cyborg.ErrClaimed, cyborg.ErrChanged, cyborg.ErrNotFound, cyborg.ErrProtected, cyborg.ErrHostSilent:
 			continue // another process was faster, or it may not be touched
 		default:
 			errs = append(errs, err)

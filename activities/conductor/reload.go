@@ -35,7 +35,7 @@ func (a *Activities) reloadLost(ctx context.Context, limits workflows.Limits) (i
 		switch cyborg.ErrorKindOf(err) {
 		case "":
 			admitted++
-		case cyborg.ErrClaimed, cyborg.ErrChanged, cyborg.ErrNotFound, cyborg.ErrInUse:
+		case cyborg.ErrClaimed, cyborg.ErrChanged, cyborg.ErrNotFound, cyborg.ErrInUse, cyborg.ErrHostSilent:
 			continue // another process or user was faster
 		default:
 			errs = append(errs, err)
@@ -92,7 +92,7 @@ func (a *Activities) reloadFor(ctx context.Context, in workflows.LookAtInstanceI
 	for i := range lost {
 		op, before, err := a.repeatReload(ctx, in, &lost[i])
 		switch {
-		case cyborg.ErrorKindOf(err) == cyborg.ErrClaimed:
+		case cyborg.ErrorKindOf(err) == cyborg.ErrClaimed, cyborg.ErrorKindOf(err) == cyborg.ErrHostSilent: // a revoked host may be enrolled anew
 			return workflows.LookAtInstanceResult{Wait: err.Error()}, nil
 		case cyborg.ErrorKindOf(err) == cyborg.ErrChanged:
 			current, failed := a.store.Accelerator(ctx, lost[i].UUID)

@@ -31,7 +31,7 @@ func (a *Activities) retirePending(ctx context.Context, limits workflows.Limits)
 
 		switch cyborg.ErrorKindOf(err) {
 		case "":
-		case cyborg.ErrClaimed, cyborg.ErrChanged, cyborg.ErrNotFound, cyborg.ErrInUse, cyborg.ErrProtected:
+		case cyborg.ErrClaimed, cyborg.ErrChanged, cyborg.ErrNotFound, cyborg.ErrInUse, cyborg.ErrProtected, cyborg.ErrHostSilent:
 			continue // another process or user was faster, or it may not be touched
 		default:
 			errs = append(errs, err)

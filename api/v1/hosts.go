@@ -144,6 +144,10 @@ func ask[T any](
 
 // silentError is the error for a host whose agent has not been heard from.
 func silentError(host cyborg.Host) error {
+	if !host.Revoked.IsZero() {
+		return cyborg.Errorf(cyborg.ErrHostSilent, "the agent of host %s is %s: its certificates were revoked", host.Name, cyborg.SilentSince(host.LastSeen)).
+			WithHint("Enroll it again, with cyborg host enroll %s.", host.Name)
+	}
 	return cyborg.Errorf(cyborg.ErrHostSilent, "the agent of host %s is %s", host.Name, cyborg.SilentSince(host.LastSeen)).
 		WithHint("Look at cyborg-agent on %s.", host.Name)
 }

@@ -103,7 +103,7 @@ func (s *standalone) start(ctx context.Context, stderr io.Writer) ([]server.Part
 		return nil, err
 	}
 	warnOfEnrolledHosts(ctx, s.config, embedded.TLS.CA, s.log)
-	embedded.Refuse = listeners.Revocations().Check
+	embedded.Revocations = listeners.Revocations()
 	if err := engine.Check(embedded); err != nil {
 		return nil, err
 	}

@@ -66,7 +66,7 @@ func runTemporal(ctx context.Context, c *config.Config, out, stderr io.Writer) e
 		return err
 	}
 	defer revoked.stop()
-	embedded.Refuse = revoked.list.Check
+	embedded.Revocations = revoked.list
 
 	engine.LogRefusedConnections(log)
 	engine.RedirectLibraries(log)

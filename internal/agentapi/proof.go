@@ -14,7 +14,7 @@ const ProofHeader = "Cyborg-Agent-Proof"
 // the agent is in the server's own process, or nothing, in release 0.1.
 const (
 	provenLength    = 32
-	inProcessLength = 20
+	InProcessLength = 20 // see IsInProcess; SQL needs it, too
 	firstLength     = 16
 )
 
@@ -23,11 +23,11 @@ func ProvenInstance(proof string) string { return instance(proof, provenLength) 
 
 // InProcessInstance returns the instance of an agent in the server's own process
 // that is identified by this text.
-func InProcessInstance(text string) string { return instance(text, inProcessLength) }
+func InProcessInstance(text string) string { return instance(text, InProcessLength) }
 
 // IsInProcess says that the agent with this instance is in the process of a server,
 // where no certificate says for which host it speaks.
-func IsInProcess(instance string) bool { return len(instance) == inProcessLength }
+func IsInProcess(instance string) bool { return len(instance) == InProcessLength }
 
 // FirstInstance returns the instance that an agent of release 0.1 has which is
 // identified by this text.

@@ -48,6 +48,7 @@ type List struct {
 	revoked     atomic.Pointer[map[string]int64] // nil before the first look
 
 	loading    sync.Mutex // guards the fields below
+	grown      func()     // see OnRevocation; nil for none
 	unrestored bool       // the last try has failed
 	unkept     int        // how many tries in a row have failed
 }
@@ -56,6 +57,14 @@ type List struct {
 // is empty.
 func New(trustDomain string, file File, log *slog.Logger) *List {
 	return &List{trustDomain: trustDomain, file: file, log: log}
+}
+
+// OnRevocation has Load call a function after each look that has found something new.
+// A listener then closes the connections that Check refuses.
+func (l *List) OnRevocation(grown func()) {
+	l.loading.Lock()
+	defer l.loading.Unlock()
+	l.grown = grown
 }
 
 // Load looks at the records. An error means that they, or the file before the first
@@ -84,6 +93,9 @@ func (l *List) Load(ctx context.Context, records Records) error {
 		known = union(known, *before)
 	}
 	l.revoked.Store(&known)
+	if l.grown != nil && before != nil && len(beyond(known, *before)) > 0 {
+		l.grown()
+	}
 
 	if lost := beyond(known, recorded); len(lost) > 0 {
 		err := records.RestoreRevocations(looking, lost)

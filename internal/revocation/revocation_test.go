@@ -84,6 +84,20 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestOnRevocation: whoever closes what is refused by now hears of each new revocation,
+// once, and can ask about it then.
+func TestOnRevocation(t *testing.T) {
+	t.Parallel()
+	l, told := revocation.New("cyborg", "", slog.New(slog.DiscardHandler)), []bool{}
+	h1 := certificate(t, "cyborg", identity.Host, "h1", 2)
+	l.OnRevocation(func() { told = append(told, l.Check(h1) != nil) })
+
+	for _, revoked := range []map[string]int64{{}, {}, {"h1": 1}, {"h1": 1}, {"h1": 2}, {"h1": 2}, {"h1": 2, "h2": 0}, {"h1": 2, "h2": 0}} {
+		require.NoError(t, l.Load(t.Context(), recordsFunc(func(context.Context) (map[string]int64, error) { return revoked, nil })))
+	}
+	require.Equal(t, []bool{false, true, true}, told)
+}
+
 // TestFollow: what is revoked is known within seconds, and stays so while the
 // records are away.
 func TestFollow(t *testing.T) {

@@ -79,8 +79,92 @@ func ofDoors() []mutant {
 		{
 			breaks: "no agent outside is recorded as one in the server's process", file: "api/agents/reports.go", pkg: "api/agents",
 			test: "TestNobodyElseIsInTheServersProcess",
-			old:  "agentapi.IsInProcess(report.Instance) && !inProcess(r)",
-			new:  "agentapi.IsInProcess(report.Instance) && inProcess(r) && !inProcess(r)",
+			old:  "agentapi.IsInProcess(instance) && !inProcess(r)",
+			new:  "agentapi.IsInProcess(instance) && inProcess(r) && !inProcess(r)",
+		},
+		{
+			breaks: "nobody outside sends heartbeats of an agent in the server's process", file: "api/agents/heartbeats.go", pkg: "api/agents",
+			test: "TestNobodyElseIsInTheServersProcess",
+			old:  "if err := checkInProcess(r, heartbeat.Host, heartbeat.Instance); err != nil {",
+			new:  "if err := error(nil); err != nil {",
+		},
+		{
+			breaks: "a report of which the host was revoked meanwhile is not recorded", file: "api/agents/reports.go", pkg: "api/agents",
+			test: "TestRevokedInTheMiddle",
+			old:  "if err := e.refuseRevoked(r); err != nil {",
+			new:  "if err := error(nil); err != nil {",
+		},
+		{
+			breaks: "a heartbeat of which the host was revoked meanwhile is not recorded", file: "api/agents/heartbeats.go", pkg: "api/agents",
+			test: "TestRevokedInTheMiddle",
+			old:  "if err := e.refuseRevoked(r); err != nil {",
+			new:  "if err := error(nil); err != nil {",
+		},
+		{
+			breaks: "the size of a key is looked at before its signature", file: "internal/pki/authority.go", pkg: "internal/pki", test: "TestRequestOfAHugeKey",
+			old: "bits >= minRSA && bits <= maxRSA",
+			new: "bits >= minRSA && bits > 0*maxRSA",
+		},
+		{
+			breaks: "a stream of a token that was revoked ends", file: "api/v1/stream.go", pkg: "api", test: "TestEventStreamOfARevokedToken",
+			old: "	return auth.StillProven(ctx)",
+			new: "	_ = auth.StillProven(ctx)\n	return nil",
+		},
+		{
+			breaks: "a host is told apart from one that was revoked", file: "db/internal/inventory/revoked_hosts.go", pkg: "db", test: "TestNothingIsAskedOfARevokedHost",
+			old: "i.revoked_through = i.enrollment)",
+			new: "i.revoked_through >= 0)",
+		},
+		{
+			breaks: "no revocation is about an agent in a server's process", file: "db/internal/inventory/revoked_hosts.go", pkg: "db",
+			test: "TestNothingIsAskedOfARevokedHost",
+			old:  `".instance) <> "`,
+			new:  `".instance) > 0 * "`,
+		},
+		{
+			breaks: "a revoked host does not end the search for another", file: "db/internal/operation/fit.go", pkg: "db", test: "TestNothingIsAskedOfARevokedHost",
+			old: "case cyborg.ErrorKindOf(err) == cyborg.ErrHostSilent:",
+			new: "case err != nil && false:",
+		},
+		{
+			breaks: "Reconcile asks nothing of a revoked host", file: "db/internal/inventory/accelerators.go", pkg: "db", test: "TestNothingIsAskedOfARevokedHost",
+			old: `AND NOT ` + "`+RevokedSQL(\"h\")+`" + ` AND NOT EXISTS`,
+			new: `AND ` + "`+RevokedSQL(\"h\")+`" + ` IS NOT NULL AND NOT EXISTS`,
+		},
+		{
+			breaks: "for Placement a revoked host is silent", file: "db/internal/openstack/placement_due.go", pkg: "db", test: "TestARevokedHostIsSilentForPlacement",
+			old: `OR ` + "`+inventory.RevokedSQL(\"h\")+`)",
+			new: `OR false AND ` + "`+inventory.RevokedSQL(\"h\")+`)",
+		},
+		{
+			breaks: "a body that a handler closes is none of a request that follows", file: "api/unread.go", pkg: "api", test: "TestClosedBodyIsNoRequest",
+			old: "watched := r.WithContext(r.Context())",
+			new: "watched := r",
+		},
+		{
+			breaks: "a detach by force needs no silence of a revoked host", file: "db/internal/operation/detach.go", pkg: "db", test: "TestNothingIsAskedOfARevokedHost",
+			old: "if revoked := a.Enrolled(); revoked != nil {",
+			new: "if revoked := a.Enrolled(); revoked != nil && false {",
+		},
+		{
+			breaks: "a revoked host is asked for no detach", file: "db/internal/operation/detach.go", pkg: "db", test: "TestNothingIsAskedOfARevokedHost",
+			old: "	return t.Enrolled()",
+			new: "	return nil",
+		},
+		{
+			breaks: "a revocation is told once", file: "internal/revocation/revocation.go", pkg: "internal/revocation", test: "TestOnRevocation",
+			old: "if l.grown != nil && before != nil && len(beyond(known, *before)) > 0 {",
+			new: "if l.grown != nil && before != nil && len(known) > 0 {",
+		},
+		{
+			breaks: "a connection with an unread body counts as idle", file: "api/unread.go", pkg: "api", test: "TestUnreadBodiesDoNotBlockOthers",
+			old: "			c.markIdle(conn)",
+			new: "			_ = conn",
+		},
+		{
+			breaks: "a connection with an unread body is closed soon", file: "api/unread.go", pkg: "api", test: "TestUnreadBodiesAreNotWaitedFor",
+			old: "time.Now().Add(c.rest)",
+			new: "time.Now().Add(c.rest + time.Hour)",
 		},
 		{
 			breaks: "an agent speaks only for the host of its certificate", file: "api/agents/identity.go", pkg: "api/agents", test: "TestCertificates",
@@ -363,8 +447,8 @@ func ofEnrollment() []mutant {
 		},
 		{
 			breaks: "what was revoked gets no answer on a connection that is open", file: enroll, pkg: pkg, test: "TestRevokedIsOut",
-			old: "if verified && e.config.Refuse != nil {",
-			new: "if !verified && e.config.Refuse != nil {",
+			old: "if err := e.refuseRevoked(r); err != nil { // the handshake may be long ago",
+			new: "if err := error(nil); err != nil {",
 		},
 		{
 			breaks: "what was revoked gets no connection", file: "internal/pki/connection.go", pkg: pkg, test: "TestRevokedIsOut",
@@ -398,6 +482,18 @@ func ofEnrollment() []mutant {
 			pkg: standalone + "temporalauth", test: "TestRevokedIsRefused",
 			old: "err = g.refuse(certificate)",
 			new: "err = g.refuse(nil)",
+		},
+		{
+			breaks: "a connection of a revoked host is closed", file: standalone + "temporalauth/connections.go",
+			pkg: standalone + "temporalauth", test: "TestRefusedConnectionsAreClosed",
+			old: "if refuse(certificate) != nil {",
+			new: "if refuse(certificate) != nil && false {",
+		},
+		{
+			breaks: "Temporal learns that a host was revoked", file: standalone + "engine/server.go", pkg: standalone + "engine",
+			test: "TestRevokedHostIsHandedNothing",
+			old:  "cfg.Revocations.OnRevocation(guard.CloseRefused)",
+			new:  "_ = guard.CloseRefused",
 		},
 		{
 			breaks: "a poll that began before a revocation gets no step", file: standalone + "temporalauth/seal.go",

@@ -109,8 +109,8 @@ func ofShares() []mutant {
 		},
 		{
 			breaks: "a revoked host is out on the connection that it has", file: agents + "enroll.go", pkg: "api/agents", test: "TestOneLookIsEnoughForARevokedHost",
-			old: "if verified && e.config.Refuse != nil {",
-			new: "if verified && e.config.Refuse == nil {",
+			old: "if e.config.Refuse == nil || inProcess(r) ||",
+			new: "if e.config.Refuse != nil || inProcess(r) ||",
 		},
 		{
 			breaks: "so many elements of a body are decoded, and no more", file: agents + "outline.go", pkg: "api/agents", test: "TestManyEmptyElementsAreNotDecoded",

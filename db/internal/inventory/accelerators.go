@@ -74,6 +74,9 @@ type Accelerator struct {
 	// unheard is for how long its host has been waited for in the present epoch; nil
 	// where the host was heard in it. Only QueueLockAccelerators reads it; see Heard.
 	unheard *time.Duration
+	// revoked says that the certificates of its host were revoked. Only
+	// QueueLockAccelerators reads it; see Enrolled.
+	revoked bool
 }
 
 // acceleratorRows scans the rows of one read of selectAccelerators. Its fields
@@ -352,14 +355,14 @@ func (s *Store) AcceleratorNames(ctx context.Context, hosts []string) ([]Acceler
 }
 
 // Unprovisioned lists the accelerators that were found and never taken into
-// service, on hosts that are not silent, the oldest first. Where
+// service, on hosts that are neither silent nor revoked, the oldest first. Where
 // inventory.admission is auto, a Provision is admitted for each.
 func (s *Store) Unprovisioned(ctx context.Context, limit int) ([]uuid.UUID, error) {
 	rows, err := s.db.Pool.Query(ctx, `
 		SELECT d.uuid FROM deployables d JOIN hosts h ON h.name = d.host
 		WHERE d.untouched AND d.lifecycle = 'inactive' AND d.presence = 'present' AND NOT `+Maintained+`
 		  AND d.fence_reason IS NULL AND d.protected = '' AND `+records.Within("h.last_seen", "$2::interval")+`
-		  AND NOT EXISTS (SELECT FROM claims WHERE deployable_uuid = d.uuid)
+		  AND NOT `+RevokedSQL("h")+` AND NOT EXISTS (SELECT FROM claims WHERE deployable_uuid = d.uuid)
 		ORDER BY d.id LIMIT $1`, records.Limit(limit), s.db.Options.SilentAfter)
 	if err != nil {
 		return nil, s.db.Failure(ctx, err)

@@ -220,6 +220,15 @@ func (a *Accelerator) Heard(silentAfter time.Duration) error {
 		WithHint("It goes on with the next heartbeat or report of that host's agent. An agent that stays away counts as silent after conductor.silent_after.")
 }
 
+// Enrolled refuses an accelerator whose host nobody can ask for anything, because
+// its certificates were revoked.
+func (a *Accelerator) Enrolled() error {
+	if !a.revoked {
+		return nil
+	}
+	return revokedHost(a.Host)
+}
+
 // NotWhitelisted refuses an accelerator that Nova gives out.
 func (a *Accelerator) NotWhitelisted() error {
 	if a.Nova == nil {

@@ -49,17 +49,16 @@ func QueueLockAccelerators(batch *pgx.Batch, found *[]Accelerator, condition str
 	// Rows are locked in the order of their UUIDs, as everywhere, so that two
 	// transactions cannot wait for each other. The read comes after the lock, in a
 	// statement of its own: it then sees what was committed while this one waited.
-	unheard := map[uuid.UUID]time.Duration{}
-	batch.Queue("SELECT d.uuid, unheard_for(s.heard_epoch, s.last_seen) FROM deployables d JOIN devices v ON v.uuid = d.device_uuid "+
+	unheard, revoked := map[uuid.UUID]*time.Duration{}, map[uuid.UUID]bool{}
+	batch.Queue("SELECT d.uuid, unheard_for(s.heard_epoch, s.last_seen), "+RevokedSQL("s")+" FROM deployables d JOIN devices v ON v.uuid = d.device_uuid "+
 		"JOIN hosts s ON s.name = d.host WHERE "+condition+" ORDER BY d.uuid FOR UPDATE OF d", values...).Query(func(rows pgx.Rows) error {
 		var (
 			id    uuid.UUID
 			since *time.Duration
+			shut  bool
 		)
-		_, err := pgx.ForEachRow(rows, []any{&id, &since}, func() error {
-			if since != nil {
-				unheard[id] = *since
-			}
+		_, err := pgx.ForEachRow(rows, []any{&id, &since, &shut}, func() error {
+			unheard[id], revoked[id] = since, shut
 			return nil
 		})
 		return err
@@ -68,9 +67,8 @@ func QueueLockAccelerators(batch *pgx.Batch, found *[]Accelerator, condition str
 	batch.Queue(selectAccelerators+" WHERE "+condition+" ORDER BY d.id", values...).Query(func(rows pgx.Rows) (err error) {
 		*found, err = pgx.CollectRows(rows, new(acceleratorRows).scan)
 		for i := range *found {
-			if since, ok := unheard[(*found)[i].UUID]; ok {
-				(*found)[i].unheard = &since
-			}
+			a := &(*found)[i]
+			a.unheard, a.revoked = unheard[a.UUID], revoked[a.UUID]
 		}
 		return err
 	})

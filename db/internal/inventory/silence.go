@@ -30,7 +30,8 @@ type LastSeen struct {
 	At time.Time // time of its last message; zero where there was none
 	// Busy is set where the agent is not silent and had no free slot for another
 	// step when it was last heard.
-	Busy bool
+	Busy    bool
+	Revoked bool // its host's certificates were revoked
 }
 
 // LastSeen returns when a host's agent was last heard. The error is of kind
@@ -38,8 +39,8 @@ type LastSeen struct {
 func (s *Store) LastSeen(ctx context.Context, host string) (LastSeen, error) {
 	var h LastSeen
 	err := s.db.Pool.QueryRow(ctx, `
-		SELECT nullif(last_seen, 'epoch'), busy AND `+records.Within("last_seen", "$2::interval")+` FROM hosts WHERE name = $1`,
-		host, s.db.Options.SilentAfter).Scan((*zeronull.Timestamptz)(&h.At), &h.Busy)
+		SELECT nullif(last_seen, 'epoch'), busy AND `+records.Within("last_seen", "$2::interval")+", "+RevokedSQL("h")+` FROM hosts h WHERE name = $1`,
+		host, s.db.Options.SilentAfter).Scan((*zeronull.Timestamptz)(&h.At), &h.Busy, &h.Revoked)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return h, records.NoHost(host)
 	}

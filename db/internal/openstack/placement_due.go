@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/cyborg-project/cyborg/db/internal/inventory"
 	"github.com/cyborg-project/cyborg/db/internal/records"
 )
 
@@ -62,7 +63,8 @@ func (s *Store) SetPlacementFollowing(ctx context.Context, on bool, every time.D
 }
 
 // RecordSilentHosts records which hosts have fallen silent, and which are heard
-// again, and returns how many those were. It skips hosts that another
+// again, and returns how many those were. A host whose certificates were revoked counts
+// as silent: an instance that Nova placed there would not get its accelerator. It skips hosts that another
 // transaction is changing; the next call finds them.
 func (s *Store) RecordSilentHosts(ctx context.Context, silentFor time.Duration) (int, error) {
 	tag, err := s.db.Pool.Exec(ctx, `
@@ -70,11 +72,11 @@ func (s *Store) RecordSilentHosts(ctx context.Context, silentFor time.Duration) 
 		SET silent = NOT p.silent, wanted = p.wanted + 1, compare = false, try_at = NULL, since = coalesce(p.since, clock_timestamp())
 		FROM (SELECT s.host FROM placement_sync s
 		      WHERE s.host = ANY(ARRAY(
-		          SELECT h.name FROM hosts h WHERE NOT `+records.Within("h.last_seen", "$1::interval")+`
+		          SELECT h.name FROM hosts h WHERE (NOT `+records.Within("h.last_seen", "$1::interval")+` OR `+inventory.RevokedSQL("h")+`)
 		              AND NOT EXISTS (SELECT FROM placement_sync WHERE host = h.name AND silent) LIMIT 1000)
 		          || ARRAY(
 		          SELECT q.host FROM placement_sync q JOIN hosts h ON h.name = q.host
-		          WHERE q.silent AND `+records.Within("h.last_seen", "$1::interval")+` LIMIT 1000))
+		          WHERE q.silent AND `+records.Within("h.last_seen", "$1::interval")+` AND NOT `+inventory.RevokedSQL("h")+` LIMIT 1000))
 		      ORDER BY s.host FOR UPDATE OF s SKIP LOCKED) AS changed
 		WHERE p.host = changed.host`, silentFor)
 

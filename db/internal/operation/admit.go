@@ -139,8 +139,8 @@ func (c *choice) subjects() []cyborg.Subject {
 // the operation's workflow afterwards.
 //
 // A refusal has one of the kinds ErrInvalid, ErrNotFound, ErrClaimed (the error
-// names the operation in the way), ErrInUse, ErrChanged, ErrNameTaken, ErrNoFit
-// and ErrProtected. A bind that is refused because of the accelerators that it
+// names the operation in the way), ErrInUse, ErrChanged, ErrNameTaken, ErrNoFit,
+// ErrProtected and ErrHostSilent (the certificates of the host were revoked). A bind that is refused because of the accelerators that it
 // asks for is recorded as a failed operation; only then both the operation and
 // the error are returned.
 //

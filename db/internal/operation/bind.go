@@ -242,6 +242,9 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 		i := slices.IndexFunc(out.uses, func(a inventory.Accelerator) bool { return a.ProviderUUID == want.Provider })
 		a := &out.uses[i]
 
+		if err := a.Enrolled(); err != nil {
+			return out.failedWith(err), nil
+		}
 		if err := inventory.FirstError(a.Unclaimed(uuid.Nil), a.Heard(b.silentAfter)); err != nil {
 			return b.waitOrFail(out, err)
 		}
@@ -426,7 +429,7 @@ func (b bind) claimDisturbed(ctx context.Context, tx pgx.Tx, out choice, wanted 
 func (bind) guard(targets []inventory.Accelerator, operation uuid.UUID) error {
 	for i := range targets {
 		t := &targets[i]
-		if err := inventory.FirstError(t.Unclaimed(operation), t.Present(), t.Unprotected(), t.UnheldExcept(operation), t.Confirmed()); err != nil {
+		if err := inventory.FirstError(t.Unclaimed(operation), t.Present(), t.Enrolled(), t.Unprotected(), t.UnheldExcept(operation), t.Confirmed()); err != nil {
 			return err
 		}
 	}

@@ -67,6 +67,9 @@ func (c configure) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	if err := c.checkIdle(ctx, tx); err != nil {
 		return choice{}, err
 	}
+	if err := inventory.CheckEnrolled(ctx, tx, host); err != nil {
+		return choice{}, err
+	}
 	if err := c.checkAction(driver, state, r.Options == nil || same != nil && *same); err != nil {
 		return choice{}, c.withCause(ctx, tx, err)
 	}

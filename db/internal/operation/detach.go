@@ -114,6 +114,10 @@ func (d detach) forceReason(ctx context.Context, tx pgx.Tx, a *inventory.Acceler
 		return "it is in error: " + a.Reason, nil
 	}
 
+	if revoked := a.Enrolled(); revoked != nil {
+		return revoked.Error(), nil //nolint:nilerr // it is the reason, and no failure
+	}
+
 	var (
 		seen    time.Time
 		silent  bool
@@ -143,9 +147,14 @@ func (d detach) forceReason(ctx context.Context, tx pgx.Tx, a *inventory.Acceler
 // admit changes nothing: the holder has the handles until the end.
 func (detach) admit(context.Context, pgx.Tx, choice) error { return nil }
 
-// guard refuses only an accelerator that another operation works on.
-func (detach) guard(targets []inventory.Accelerator, operation uuid.UUID) error {
-	return targets[0].Unclaimed(operation)
+// guard refuses an accelerator that another operation works on, and one that its host
+// cannot take back.
+func (d detach) guard(targets []inventory.Accelerator, operation uuid.UUID) error {
+	t := &targets[0]
+	if err := t.Unclaimed(operation); err != nil || d.request.Force || len(d.held(t)) == 0 {
+		return err
+	}
+	return t.Enrolled()
 }
 
 // begin checks once more that force is needed.

@@ -35,6 +35,7 @@ func (p provision) fit(ctx context.Context, tx pgx.Tx) (inventory.Accelerator, e
 		return inventory.Accelerator{}, err
 	}
 
+	var revoked error
 	for offset := 0; ; offset += candidatesPerPage {
 		hosts, more, err := p.hosts(ctx, tx, conditions, values, offset)
 		if err != nil {
@@ -45,12 +46,18 @@ func (p provision) fit(ctx context.Context, tx pgx.Tx) (inventory.Accelerator, e
 		for _, wait := range []bool{false, true} {
 			for _, host := range hosts {
 				found, err := p.take(ctx, tx, host, wait, conditions, values)
-				if err != nil || found.UUID != uuid.Nil {
+				switch {
+				case cyborg.ErrorKindOf(err) == cyborg.ErrHostSilent: // another host may have one
+					revoked = err
+				case err != nil || found.UUID != uuid.Nil:
 					return found, err
 				}
 			}
 		}
 
+		if !more && revoked != nil {
+			return inventory.Accelerator{}, revoked
+		}
 		if !more {
 			return inventory.Accelerator{}, p.nothingFits(ctx, tx, conditions, values)
 		}

@@ -62,7 +62,7 @@ func (o *running) disturbs(one uuid.UUID, other *inventory.Accelerator, wholeDev
 
 // LostImages lists accelerators that have lost their image since their host
 // booted and that can have it again: they are in service and not in
-// maintenance, their host is not silent, nobody holds a handle that loading the
+// maintenance, their host is neither silent nor revoked, nobody holds a handle that loading the
 // image would change, and no Program of them was admitted since. Images of
 // whole devices come first, because they may bring back the others.
 func (s *Store) LostImages(ctx context.Context, limit int) ([]cyborg.Accelerator, error) {
@@ -73,7 +73,7 @@ func (s *Store) LostImages(ctx context.Context, limit int) ([]cyborg.Accelerator
 			SELECT FROM deployables changed JOIN attach_handles held ON held.deployable_uuid = changed.uuid
 			WHERE changed.device_uuid = d.device_uuid AND held.holder_kind IS NOT NULL
 			  AND (changed.program_set = d.program_set OR (d.image -> 'whole_device')::boolean))
-		  AND d.host IN (SELECT name FROM hosts WHERE `+records.Within("last_seen", "$2::interval")+`)
+		  AND d.host IN (SELECT name FROM hosts h WHERE `+records.Within("last_seen", "$2::interval")+` AND NOT `+inventory.RevokedSQL("h")+`)
 		  AND NOT EXISTS (
 			SELECT FROM operation_subjects s JOIN operations tried ON tried.id = s.operation_id
 			WHERE s.kind = 'accelerator' AND s.subject_id = d.uuid::text AND tried.kind = 'program'

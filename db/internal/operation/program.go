@@ -58,7 +58,7 @@ func (p program) guard(targets []inventory.Accelerator, operation uuid.UUID) err
 	}
 
 	t := &targets[0]
-	if err := t.Present(); err != nil {
+	if err := inventory.FirstError(t.Present(), t.Enrolled()); err != nil {
 		return err
 	}
 

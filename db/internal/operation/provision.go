@@ -113,7 +113,7 @@ func queueNameFree(tx pgx.Tx, name string) {
 // guard refuses an accelerator that is in service or must not be taken into it.
 func (p provision) guard(targets []inventory.Accelerator, operation uuid.UUID) error {
 	t := &targets[0]
-	if err := inventory.FirstError(t.Unclaimed(operation), t.Present()); err != nil {
+	if err := inventory.FirstError(t.Unclaimed(operation), t.Present(), t.Enrolled()); err != nil {
 		return err
 	}
 

@@ -34,7 +34,7 @@ func (retire) admit(context.Context, pgx.Tx, choice) error { return nil }
 // guard refuses an accelerator that is out of service already, or still in use.
 func (retire) guard(targets []inventory.Accelerator, operation uuid.UUID) error {
 	t := &targets[0]
-	if err := t.Unclaimed(operation); err != nil {
+	if err := inventory.FirstError(t.Unclaimed(operation), t.Enrolled()); err != nil {
 		return err
 	}
 

@@ -27,7 +27,7 @@ func queueUninstalled(tx pgx.Tx, o *running, outcome *cyborg.Outcome) {
 
 // PendingUninstalls lists accelerators that left service without having been
 // uninstalled, and that their host shows now: nobody holds them, they are not in
-// maintenance, no operation works on them, and their host is not silent. Where a
+// maintenance, no operation works on them, and their host is neither silent nor revoked. Where a
 // Retire has not uninstalled one, such as because somebody uses it on the host, it
 // is listed again after a while: a quarter of the time that it has been pending, but
 // between a minute and an hour.
@@ -35,7 +35,7 @@ func (s *Store) PendingUninstalls(ctx context.Context, limit int) ([]uuid.UUID, 
 	rows, err := s.db.Pool.Query(ctx, `
 		SELECT d.uuid FROM deployables d JOIN hosts h ON h.name = d.host
 		WHERE d.uninstall_pending_since IS NOT NULL AND d.lifecycle = 'inactive' AND d.presence = 'present' AND d.protected = ''
-		  AND NOT `+inventory.Maintained+` AND `+records.Within("h.last_seen", "$2::interval")+`
+		  AND NOT `+inventory.Maintained+` AND `+records.Within("h.last_seen", "$2::interval")+` AND NOT `+inventory.RevokedSQL("h")+`
 		  AND NOT EXISTS (SELECT FROM claims WHERE deployable_uuid = d.uuid)
 		  AND NOT EXISTS (SELECT FROM attach_handles a WHERE a.deployable_uuid = d.uuid AND (a.holder_kind IS NOT NULL OR a.unconfirmed_kind IS NOT NULL))
 		  AND NOT EXISTS (

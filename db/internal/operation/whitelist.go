@@ -46,6 +46,10 @@ func (w whitelist) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 		return choice{}, err
 	}
 
+	if err := inventory.CheckEnrolled(ctx, tx, w.request.Host); err != nil {
+		return choice{}, err
+	}
+
 	targets, err := inventory.LockAccelerators(ctx, tx, "d.host = $1 AND (d.nova_spec IS NOT NULL OR d.uuid = ANY($2))", w.request.Host, w.ids())
 	if err != nil {
 		return choice{}, err

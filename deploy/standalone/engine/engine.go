@@ -75,9 +75,9 @@ type Config struct {
 	TLS pki.Files
 	// TrustDomain is that of the identities in those certificates.
 	TrustDomain string
-	// Refuse is asked about the certificate of each client outside this process, in the
-	// handshake and at each call; nil refuses none. It must answer at once.
-	Refuse func(*x509.Certificate) error
+	// Revocations are asked about the certificate of each client outside this process;
+	// nil refuses none.
+	Revocations Revocations
 	// UIGuard decides which requests reach the Web UI; nil lets all of them through.
 	UIGuard func(http.Handler) http.Handler
 	// ServeUI serves the Web UI on the listener until the context ends, and then
@@ -87,6 +87,15 @@ type Config struct {
 	// UIWrites lets the Web UI change something: signal, cancel, reset and terminate
 	// runs. Otherwise it only reads.
 	UIWrites bool
+}
+
+// Revocations say whose certificate counts no more.
+type Revocations interface {
+	// Check is asked in the handshake and at each call. It must answer at once.
+	Check(certificate *x509.Certificate) error
+	// OnRevocation is called once, with what closes the connections that Check has come
+	// to refuse.
+	OnRevocation(grown func())
 }
 
 // withDefaults returns the configuration with the zero values replaced.

@@ -59,10 +59,16 @@ type guarded struct {
 // startGuarded starts an engine with certificates on loopback.
 func startGuarded(t testing.TB) *guarded {
 	t.Helper()
+	return startGuardedBy(t, nil)
+}
+
+// startGuardedBy is startGuarded with certificates that may be revoked.
+func startGuardedBy(t testing.TB, revocations engine.Revocations) *guarded {
+	t.Helper()
 	_, server := database(t)
 	authority := newAuthority(t)
 	cfg := config(t, server)
-	cfg.TrustDomain, cfg.TLS = "lab", files(t, authority, t.TempDir())
+	cfg.TrustDomain, cfg.TLS, cfg.Revocations = "lab", files(t, authority, t.TempDir()), revocations
 	return &guarded{start(t, cfg, t.Output()), authority, cfg}
 }
 

@@ -51,9 +51,11 @@ func load(cfg Config, log *slog.Logger) (*identity, error) {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "TLS for Temporal needs all of a certificate, a key and a client CA")
 	}
 
-	outside, err := pki.Server(pki.ServerOptions{
-		Files: files, ClientAuth: tls.RequireAndVerifyClientCert, Refuse: cfg.Refuse, MinVersion: tls.VersionTLS12, Log: log,
-	})
+	options := pki.ServerOptions{Files: files, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12, Log: log}
+	if cfg.Revocations != nil {
+		options.Refuse = cfg.Revocations.Check
+	}
+	outside, err := pki.Server(options)
 	if err != nil {
 		return nil, err
 	}
@@ -173,7 +175,7 @@ func (id *identity) client(who trust.Identity) (*tls.Config, error) {
 
 // refuse returns what is asked about the certificate of a client. Those in this
 // process have theirs from here, and no revocation is about them.
-func (id *identity) refuse(outside func(*x509.Certificate) error) func(*x509.Certificate) error {
+func (id *identity) refuse(outside Revocations) func(*x509.Certificate) error {
 	if outside == nil {
 		return nil
 	}
@@ -181,7 +183,7 @@ func (id *identity) refuse(outside func(*x509.Certificate) error) func(*x509.Cer
 		if bytes.Equal(certificate.AuthorityKeyId, id.inside.Certificate().SubjectKeyId) {
 			return nil
 		}
-		return outside(certificate)
+		return outside.Check(certificate)
 	}
 }
 

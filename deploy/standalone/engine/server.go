@@ -34,10 +34,13 @@ func newServer(cfg Config, addrs addresses, id *identity, on timeline, tuned *tu
 	}
 
 	guard, err := temporalauth.New(temporalauth.Config{
-		TrustDomain: cfg.TrustDomain, Namespace: cfg.Namespace, SealKey: id.sealKey, Self: id.checksum, Refuse: id.refuse(cfg.Refuse), Log: log.out,
+		TrustDomain: cfg.TrustDomain, Namespace: cfg.Namespace, SealKey: id.sealKey, Self: id.checksum, Refuse: id.refuse(cfg.Revocations), Log: log.out,
 	})
 	if err != nil {
 		return nil, err
+	}
+	if cfg.Revocations != nil {
+		cfg.Revocations.OnRevocation(guard.CloseRefused)
 	}
 	return guard.NewServer(append(optionsWithoutAuth(cfg, addrs, on, tuned, log), temporal.WithTLSConfigFactory(id))...)
 }

@@ -3,7 +3,9 @@ package temporalauth
 import (
 	"container/list"
 	"context"
+	"crypto/x509"
 	"log/slog"
+	"maps"
 	"net"
 	"sync"
 	"syscall"
@@ -48,6 +50,8 @@ type connections struct {
 	mu    sync.Mutex // guards what follows
 	count int
 	fresh list.List // of *connection: those without a completed handshake, the oldest first
+	// shown are the certificates of the others, without those of servers.
+	shown map[*connection]*x509.Certificate
 }
 
 // bound returns the frontend's listener with its connections bounded.
@@ -58,7 +62,11 @@ func (g *Guard) bound(listener net.Listener) net.Listener {
 			slog.Int("most", mostConnections), slog.Int("connections", clamped),
 			slog.Uint64("open_files", files), slog.Int("open_files_needed", mostConnections*shareOfFiles))
 	})
-	return &connections{Listener: listener, limit: limit}
+	bounded := &connections{Listener: listener, limit: limit}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.listeners = append(g.listeners, bounded)
+	return bounded
 }
 
 // boundInside is bound for a service that only Temporal itself calls; a few connections
@@ -109,6 +117,19 @@ func (c *connections) add(one *connection) (oldest *connection) {
 	}
 	oldest, _ = c.fresh.Front().Value.(*connection) // there is at least the new one
 	return oldest
+}
+
+// closeRefused closes the connections whose certificate is refused.
+func (c *connections) closeRefused(refuse func(*x509.Certificate) error) {
+	c.mu.Lock()
+	shown := maps.Clone(c.shown)
+	c.mu.Unlock()
+
+	for one, certificate := range shown {
+		if refuse(certificate) != nil {
+			_ = one.Close() // the client learns it
+		}
+	}
 }
 
 // connection is one connection of the listener.
@@ -182,6 +203,10 @@ func (c *connection) identify(who caller) error {
 		}
 		counted := who.countedAs()
 		c.who = &counted
+		if c.all.shown == nil {
+			c.all.shown = map[*connection]*x509.Certificate{}
+		}
+		c.all.shown[c] = who.certificate
 	}
 	c.known()
 	return nil
@@ -204,6 +229,7 @@ func (c *connection) Close() error {
 		c.known()
 		if c.who != nil {
 			c.all.of.end(*c.who)
+			delete(c.all.shown, c)
 		}
 		if c.over != nil {
 			c.over()
@@ -232,7 +258,10 @@ func (h handshakes) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 	if !secure || !ours {
 		err = cyborg.Errorf(cyborg.ErrInternal, "Temporal's frontend has a connection of type %T with %T", raw, info)
 	} else {
-		err = one.identify(h.guard.callerOf(&authorization.AuthInfo{TLSConnection: &state}))
+		who := h.guard.callerOf(&authorization.AuthInfo{TLSConnection: &state})
+		if err = one.identify(who); err == nil && who.err == nil {
+			err = h.guard.refuse(who.certificate) // CloseRefused may have come just before
+		}
 	}
 	if err != nil {
 		_ = secured.Close() // nothing was sent yet

@@ -2,6 +2,8 @@ package temporalauth
 
 import (
 	"bytes"
+	"crypto/x509"
+	"errors"
 	"log/slog"
 	"math"
 	"net"
@@ -97,6 +99,53 @@ func TestConnectionsOfOneAreBounded(t *testing.T) {
 		require.NoError(t, c.open(t).identify(as(server, "s")))
 		require.NoError(t, c.open(t).identify(caller{self: true}))
 	}
+}
+
+// TestRefusedConnectionsAreClosed: what is open under a certificate that is refused by
+// now keeps nothing from the same host's agent with its next one, and nobody else
+// loses a connection.
+func TestRefusedConnectionsAreClosed(t *testing.T) {
+	t.Parallel()
+	config, revoked := settings(), map[*x509.Certificate]bool{}
+	config.Refuse = func(certificate *x509.Certificate) error {
+		if revoked[certificate] {
+			return cyborg.Errorf(cyborg.ErrForbidden, "it is revoked")
+		}
+		return nil
+	}
+	g, err := New(config)
+	require.NoError(t, err)
+	c := g.bound(pipes{}).(*connections)
+
+	with := func(role identity.Role, name string) (caller, *connection) {
+		who, one := as(role, name), c.open(t)
+		who.certificate = &x509.Certificate{}
+		require.NoError(t, one.identify(who))
+		return who, one
+	}
+	gone, first := with(host, "h1")
+	for range mostOfOne - 1 {
+		require.NoError(t, c.open(t).identify(gone))
+	}
+	_, other := with(host, "h2")
+	_, s := with(server, "s1")
+	nobody := c.open(t)
+	require.NoError(t, nobody.identify(caller{err: errors.New("no certificate")}))
+	waiting := c.open(t)
+	ctx := first.begin(t.Context())
+
+	g.CloseRefused()
+	require.True(t, first.isOpen())
+
+	revoked[gone.certificate] = true
+	g.CloseRefused()
+	require.False(t, first.isOpen())
+	require.Error(t, ctx.Err(), "its calls end")
+	for _, one := range []*connection{other, s, nobody, waiting} {
+		require.True(t, one.isOpen())
+	}
+	with(host, "h1")
+	require.Len(t, c.shown, 3, "what has ended costs no memory")
 }
 
 // TestFewFilesAreTold: where the process may not open enough files for the connections

@@ -29,6 +29,7 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -73,8 +74,9 @@ type Guard struct {
 	calls   counts // of all but servers
 	paces   paces  // of the heartbeats of hosts
 
-	mu     sync.Mutex
-	logged map[refusal]time.Time // when each refusal was logged last
+	mu        sync.Mutex
+	listeners []*connections        // of the frontend
+	logged    map[refusal]time.Time // when each refusal was logged last
 }
 
 // refusal is what is logged once a minute.
@@ -163,6 +165,20 @@ func (g *Guard) callerOf(info *authorization.AuthInfo) caller {
 		err = g.refuse(certificate)
 	}
 	return caller{Identity: who, err: err, certificate: certificate}
+}
+
+// CloseRefused closes the connections of clients whose certificate Config.Refuse has
+// come to refuse, and so ends their polls: no step is handed to a host that could not
+// answer it, and none of what the host may have open is kept from its agent once it is
+// enrolled anew.
+func (g *Guard) CloseRefused() {
+	g.mu.Lock()
+	listeners := slices.Clone(g.listeners)
+	g.mu.Unlock()
+
+	for _, l := range listeners {
+		l.closeRefused(g.refuse)
+	}
 }
 
 // refuse returns why a certificate counts no more; nil where it counts.
