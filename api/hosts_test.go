@@ -93,6 +93,10 @@ func TestDiscover(t *testing.T) {
 	require.Equal(t, map[string]int{"fake": 2}, found.Devices)
 	h.do("POST", "/v1/hosts/h9/discover", nil).problem(cyborg.ErrNotFound)
 
+	h.host("h2", 1)
+	h.do("POST", "/v1/hosts/h2/revoke", map[string]any{"reason": "stolen"}).expect(http.StatusNoContent)
+	h.do("POST", "/v1/hosts/h2/discover", nil).problem(cyborg.ErrHostSilent)
+
 	h.engine.set(func(e *engine) { e.away = true })
 	require.Eventually(t, func() bool { // that Temporal answered is remembered for a moment
 		return h.do("POST", "/v1/hosts/h1/discover", nil).status == http.StatusServiceUnavailable

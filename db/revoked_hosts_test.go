@@ -19,21 +19,27 @@ import (
 func TestNothingIsAskedOfARevokedHost(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
-	h := r.addHost(t, "h1", 5)
+	h := r.addPCIHost(t, "h1", 5)
 	free, held, bound := h.ready(t, "card0"), h.ready(t, "card1"), h.ready(t, "card2")
 	h.report(t)
 	r.profile(t, "one", one())
 	r.do(t, toAttach(held.UUID, onHost("h1")), cyborg.OperationSucceeded)
 	arqs := r.request(t, "one")
 	r.do(t, toBind("h1", instance(uuid.NewString()), bound.ProviderUUID, arqs...), cyborg.OperationSucceeded)
-	begun := r.admit(t, toAttach(free.UUID, instance("vm1")))
+	begun := []uuid.UUID{
+		r.admit(t, toAttach(free.UUID, instance("vm1"))).ID,
+		r.admit(t, toWhitelist("h1", h.accelerator(t, "card4"))).ID,
+		r.admit(t, toConfigure(cyborg.ConfigureRequest{Host: "h1", Backend: "other", Action: cyborg.ConfigureInstall, Driver: "fake"})).ID,
+	}
 
 	require.NoError(t, r.RevokeHost(t.Context(), "h1", "stolen", alice()))
 	const revoked = "host h1 cannot be asked for anything: its certificates were revoked"
-	_, err := r.Begin(t.Context(), runOf(begun.ID))
-	requireKind(t, cyborg.ErrHostSilent, err, revoked)
-	require.Contains(t, cyborg.AsError(err).Hint, "cyborg host enroll h1")
-	require.NoError(t, r.End(t.Context(), runOf(begun.ID), cyborg.Outcome{Operation: begun.ID, State: cyborg.OperationFailed, Error: cyborg.AsError(err)}))
+	for _, id := range begun {
+		_, err := r.Begin(t.Context(), runOf(id))
+		requireKind(t, cyborg.ErrHostSilent, err, revoked)
+		require.Contains(t, cyborg.AsError(err).Hint, "cyborg host enroll h1")
+		require.NoError(t, r.End(t.Context(), runOf(id), cyborg.Outcome{Operation: id, State: cyborg.OperationFailed, Error: cyborg.AsError(err)}))
+	}
 
 	spare := h.accelerator(t, "card3")
 	refused := func() map[string]db.Admission {

@@ -121,7 +121,7 @@ func (a *API) discover(w http.ResponseWriter, r *http.Request) error {
 func ask[T any](
 	ctx context.Context, a *API, host cyborg.Host, prefer preference, question func(ctx context.Context, host string, wait time.Duration) (T, error),
 ) (answer T, err error) {
-	if host.Silent {
+	if host.Silent || !host.Revoked.IsZero() {
 		return answer, silentError(host)
 	}
 
@@ -142,10 +142,11 @@ func ask[T any](
 	return question(ctx, host.Name, wait)
 }
 
-// silentError is the error for a host whose agent has not been heard from.
+// silentError is the error for a host whose agent has not been heard from, or is heard
+// by nobody.
 func silentError(host cyborg.Host) error {
 	if !host.Revoked.IsZero() {
-		return cyborg.Errorf(cyborg.ErrHostSilent, "the agent of host %s is %s: its certificates were revoked", host.Name, cyborg.SilentSince(host.LastSeen)).
+		return cyborg.Errorf(cyborg.ErrHostSilent, "host %s cannot be asked for anything: its certificates were revoked", host.Name).
 			WithHint("Enroll it again, with cyborg host enroll %s.", host.Name)
 	}
 	return cyborg.Errorf(cyborg.ErrHostSilent, "the agent of host %s is %s", host.Name, cyborg.SilentSince(host.LastSeen)).

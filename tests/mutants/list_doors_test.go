@@ -122,6 +122,17 @@ func ofDoors() []mutant {
 			new:  `".instance) > 0 * "`,
 		},
 		{
+			breaks: "a look at a revoked host is refused, too", file: "api/v1/hosts.go", pkg: "api", test: "TestDiscover",
+			old: "if host.Silent || !host.Revoked.IsZero() {",
+			new: "if host.Silent {",
+		},
+		{
+			breaks: "no change of a backend begins on a revoked host", file: "db/internal/operation/configure.go", pkg: "db",
+			test: "TestNothingIsAskedOfARevokedHost",
+			old:  "	return inventory.CheckEnrolled(ctx, tx, o.host)",
+			new:  "	_ = inventory.CheckEnrolled(ctx, tx, o.host)\n	return nil",
+		},
+		{
 			breaks: "a revoked host does not end the search for another", file: "db/internal/operation/fit.go", pkg: "db", test: "TestNothingIsAskedOfARevokedHost",
 			old: "case cyborg.ErrorKindOf(err) == cyborg.ErrHostSilent:",
 			new: "case err != nil && false:",

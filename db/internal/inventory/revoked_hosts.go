@@ -19,7 +19,8 @@ import (
 
 // RevokedSQL is an SQL condition about a host, of the table hosts under an alias: its
 // certificates were revoked, and it was not enrolled again. An agent in a server's own
-// process shows none.
+// process shows none; where the last one of the host was such, the host counts as
+// silent soon, and does not count as revoked.
 func RevokedSQL(alias string) string {
 	return "(EXISTS (SELECT FROM host_identities i WHERE i.host = " + alias + ".name AND i.revoked_through = i.enrollment) AND length(" + alias +
 		".instance) <> " + strconv.Itoa(agentapi.InProcessLength) + ")"

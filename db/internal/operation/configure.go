@@ -183,7 +183,10 @@ func (c configure) guard(targets []inventory.Accelerator, operation uuid.UUID) e
 }
 
 // begin changes nothing: what the backend becomes is known at the end.
-func (configure) begin(context.Context, pgx.Tx, *running) error { return nil }
+// begin changes nothing. It asks once more whether the host can be asked.
+func (configure) begin(ctx context.Context, tx pgx.Tx, o *running) error {
+	return inventory.CheckEnrolled(ctx, tx, o.host)
+}
 
 // describe adds the request itself.
 func (c configure) describe(_ *running, work *cyborg.Work) { work.Configure = &c.request }

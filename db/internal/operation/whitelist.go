@@ -180,6 +180,9 @@ func whitelistable(a *inventory.Accelerator, spec cyborg.NovaSpec) error {
 }
 
 func (w whitelist) begin(ctx context.Context, tx pgx.Tx, o *running) error {
+	if err := inventory.CheckEnrolled(ctx, tx, o.host); err != nil {
+		return err
+	}
 	if err := o.heard(w.silentAfter); err != nil {
 		return err
 	}

@@ -259,7 +259,7 @@ func (h handshakes) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInf
 		err = cyborg.Errorf(cyborg.ErrInternal, "Temporal's frontend has a connection of type %T with %T", raw, info)
 	} else {
 		who := h.guard.callerOf(&authorization.AuthInfo{TLSConnection: &state})
-		if err = one.identify(who); err == nil && who.err == nil {
+		if err = one.identify(who); err == nil {
 			err = h.guard.refuse(who.certificate) // CloseRefused may have come just before
 		}
 	}
