@@ -62,10 +62,10 @@ func (s *Store) SetPlacementFollowing(ctx context.Context, on bool, every time.D
 	})
 }
 
-// RecordSilentHosts records which hosts have fallen silent, and which are heard
-// again, and returns how many those were. A host whose certificates were revoked counts
-// as silent: an instance that Nova placed there would not get its accelerator. It skips hosts that another
-// transaction is changing; the next call finds them.
+// RecordSilentHosts records which hosts have fallen silent, and which are heard again,
+// and returns how many those were. A host whose certificates were revoked counts as
+// silent: an instance that Nova placed there would not get its accelerator. It skips
+// hosts that another transaction is changing; the next call finds them.
 func (s *Store) RecordSilentHosts(ctx context.Context, silentFor time.Duration) (int, error) {
 	tag, err := s.db.Pool.Exec(ctx, `
 		UPDATE placement_sync p

@@ -138,11 +138,11 @@ func (c *choice) subjects() []cyborg.Subject {
 // Admit records an operation with its claims, all or none. The caller starts
 // the operation's workflow afterwards.
 //
-// A refusal has one of the kinds ErrInvalid, ErrNotFound, ErrClaimed (the error
-// names the operation in the way), ErrInUse, ErrChanged, ErrNameTaken, ErrNoFit,
-// ErrProtected and ErrHostSilent (the certificates of the host were revoked). A bind that is refused because of the accelerators that it
-// asks for is recorded as a failed operation; only then both the operation and
-// the error are returned.
+// A refusal has one of the kinds ErrInvalid, ErrNotFound, ErrClaimed (the error names
+// the operation in the way), ErrInUse, ErrChanged, ErrNameTaken, ErrNoFit, ErrProtected
+// and ErrHostSilent (the certificates of the host were revoked). A bind that is refused
+// because of the accelerators that it asks for is recorded as a failed operation; only
+// then both the operation and the error are returned.
 //
 // Admit is idempotent: the same id, or the same idempotency key from the same
 // actor and project, returns the operation that was admitted first.

@@ -55,10 +55,10 @@ func (p provision) fit(ctx context.Context, tx pgx.Tx) (inventory.Accelerator, e
 			}
 		}
 
-		if !more && revoked != nil {
+		switch {
+		case !more && revoked != nil:
 			return inventory.Accelerator{}, revoked
-		}
-		if !more {
+		case !more:
 			return inventory.Accelerator{}, p.nothingFits(ctx, tx, conditions, values)
 		}
 	}

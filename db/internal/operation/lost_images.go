@@ -60,11 +60,11 @@ func (o *running) disturbs(one uuid.UUID, other *inventory.Accelerator, wholeDev
 	return false
 }
 
-// LostImages lists accelerators that have lost their image since their host
-// booted and that can have it again: they are in service and not in
-// maintenance, their host is neither silent nor revoked, nobody holds a handle that loading the
-// image would change, and no Program of them was admitted since. Images of
-// whole devices come first, because they may bring back the others.
+// LostImages lists accelerators that have lost their image since their host booted and
+// that can have it again: they are in service and not in maintenance, their host is
+// neither silent nor revoked, nobody holds a handle that loading the image would
+// change, and no Program of them was admitted since. Images of whole devices come
+// first, because they may bring back the others.
 func (s *Store) LostImages(ctx context.Context, limit int) ([]cyborg.Accelerator, error) {
 	return s.lostImages(ctx, `
 		WHERE d.image_lost_at IS NOT NULL AND d.lifecycle = 'ready' AND d.presence = 'present' AND d.fence_reason IS NULL AND NOT `+inventory.Maintained+`

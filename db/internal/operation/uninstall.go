@@ -27,10 +27,10 @@ func queueUninstalled(tx pgx.Tx, o *running, outcome *cyborg.Outcome) {
 
 // PendingUninstalls lists accelerators that left service without having been
 // uninstalled, and that their host shows now: nobody holds them, they are not in
-// maintenance, no operation works on them, and their host is neither silent nor revoked. Where a
-// Retire has not uninstalled one, such as because somebody uses it on the host, it
-// is listed again after a while: a quarter of the time that it has been pending, but
-// between a minute and an hour.
+// maintenance, no operation works on them, and their host is neither silent nor
+// revoked. Where a Retire has not uninstalled one, such as because somebody uses it on
+// the host, it is listed again after a while: a quarter of the time that it has been
+// pending, but between a minute and an hour.
 func (s *Store) PendingUninstalls(ctx context.Context, limit int) ([]uuid.UUID, error) {
 	rows, err := s.db.Pool.Query(ctx, `
 		SELECT d.uuid FROM deployables d JOIN hosts h ON h.name = d.host
