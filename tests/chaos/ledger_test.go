@@ -47,16 +47,18 @@ type binding struct {
 }
 
 // allowed returns the states that the requests may have at rest; "" stands for
-// deleted requests.
+// deleted requests. The answer 504 says that an operation goes on, which may be that
+// of an earlier try without an answer, so a bind or an unbind may still be done.
 func (b *binding) allowed() []cyborg.ARQState {
 	taken := b.answered && b.status < http.StatusBadRequest
+	unknown := !b.answered || b.status == http.StatusGatewayTimeout
 	var states []cyborg.ARQState
 	switch b.wish {
 	case wishMade:
 		states = []cyborg.ARQState{cyborg.ARQInitial, ""} // unbound requests are deleted after a while
 	case wishBound:
 		states = []cyborg.ARQState{cyborg.ARQBindFailed}
-		if taken || !b.answered {
+		if taken || unknown {
 			states = append(states, cyborg.ARQBound)
 		}
 		if !taken { // the bind may not have been recorded
@@ -64,7 +66,7 @@ func (b *binding) allowed() []cyborg.ARQState {
 		}
 	case wishUnbound:
 		states = []cyborg.ARQState{cyborg.ARQBound, cyborg.ARQUnbindFailed}
-		if taken || !b.answered {
+		if taken || unknown {
 			states = append(states, cyborg.ARQUnbound, "")
 		}
 	case wishGone:
