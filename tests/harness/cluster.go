@@ -170,16 +170,36 @@ func (c *Cluster) close(t testing.TB) {
 	}
 
 	if t.Failed() {
-		kept, err := os.MkdirTemp("", "cyborg-logs-") //nolint:usetesting // it is to outlive the test
-		if err == nil {
-			err = os.CopyFS(kept, os.DirFS(c.logs()))
-		}
-		t.Logf("what the processes said is in %s (%v)", kept, err)
+		c.explain(t)
 	}
 
 	for _, disk := range c.Disks {
 		disk.unmount(t)
 	}
+}
+
+// explain keeps the logs of the processes, and tells which of them have ended
+// without having been asked to. The machine of a failed run may be gone before
+// anybody looks at its files, so the test's log has the last words of these.
+func (c *Cluster) explain(t testing.TB) {
+	t.Helper()
+	for _, node := range c.Nodes {
+		for _, exit := range node.Exits() {
+			if !exit.Asked {
+				t.Logf("%s ended at %s by itself (%s), and was started again", node.Name, exit.At.Format(time.TimeOnly), exit.How)
+			}
+		}
+		if len(node.Crashes()) > 0 {
+			const most = 8000
+			t.Logf("%s said last:\n%s", node.Name, node.Said(most))
+		}
+	}
+
+	kept, err := os.MkdirTemp("", "cyborg-logs-") //nolint:usetesting // it is to outlive the test
+	if err == nil {
+		err = os.CopyFS(kept, os.DirFS(c.logs()))
+	}
+	t.Logf("what the processes said is in %s (%v)", kept, err)
 }
 
 // node returns a node of this cluster, which is held down and not supervised yet.

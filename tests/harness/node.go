@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -366,6 +367,13 @@ func (n *Node) Exits() []Exit {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return append([]Exit(nil), n.exits...)
+}
+
+// Crashes returns the ends of the process that nobody had asked for and that no
+// signal has caused, oldest first. A signal comes from outside, for example from a
+// kernel that has no memory left, and is no defect of the process.
+func (n *Node) Crashes() []Exit {
+	return slices.DeleteFunc(n.Exits(), func(e Exit) bool { return e.Asked || e.Code < 0 })
 }
 
 // SetClock makes the clock of the process wrong by this much, from now on:
