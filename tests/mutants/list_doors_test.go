@@ -501,6 +501,12 @@ func ofEnrollment() []mutant {
 			new: "if refuse(certificate) != nil && false {",
 		},
 		{
+			breaks: "clients that ask for the namespace before it is made do not end the first start", file: standalone + "engine/namespace.go",
+			pkg: standalone + "engine", test: "TestClientsBeforeTheNamespace",
+			old: "(err); !unknown {",
+			new: "(err); !unknown || unknown {",
+		},
+		{
 			breaks: "Temporal learns that a host was revoked", file: standalone + "engine/server.go", pkg: standalone + "engine",
 			test: "TestRevokedHostIsHandedNothing",
 			old:  "cfg.Revocations.OnRevocation(guard.CloseRefused)",

@@ -75,15 +75,21 @@ func startGuardedBy(t testing.TB, revocations engine.Revocations) *guarded {
 // as connects a client with this identity.
 func (g *guarded) as(t testing.TB, role identity.Role, name string) client.Client {
 	t.Helper()
-	cert, key, err := g.authority.IssuePair(pki.Leaf{Identity: identity.Identity{TrustDomain: "lab", Role: role, Name: name}})
+	return clientAs(t, g.authority, g.FrontendAddress(), identity.Identity{TrustDomain: "lab", Role: role, Name: name})
+}
+
+// clientAs returns a client with this identity of the engine at an address.
+func clientAs(t testing.TB, authority *pki.Authority, address string, who identity.Identity) client.Client {
+	t.Helper()
+	cert, key, err := authority.IssuePair(pki.Leaf{Identity: who})
 	require.NoError(t, err)
 	pair, err := tls.X509KeyPair(cert, key)
 	require.NoError(t, err)
 
 	c, err := client.NewLazyClient(client.Options{
-		HostPort: g.FrontendAddress(), Namespace: g.Namespace(), Logger: sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
+		HostPort: address, Namespace: engine.DefaultNamespace, Logger: sdklog.NewStructuredLogger(slog.New(slog.DiscardHandler)),
 		ConnectionOptions: client.ConnectionOptions{
-			TLS: &tls.Config{RootCAs: pool(g.authority), ServerName: "temporal.test", Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13},
+			TLS: &tls.Config{RootCAs: pool(authority), ServerName: "temporal.test", Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS13},
 		},
 	})
 	require.NoError(t, err)

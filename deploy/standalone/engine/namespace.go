@@ -24,8 +24,12 @@ import (
 	"github.com/cyborg-project/cyborg/internal/clock"
 )
 
-// openLimit is how long the namespace may take to become usable.
-const openLimit = time.Minute
+const (
+	// openLimit is how long the namespace may take to become usable.
+	openLimit = time.Minute
+	// askAgain is the pause between two looks at whether it is.
+	askAgain = 20 * time.Millisecond
+)
 
 // openNamespace makes the namespace with its retention and search attributes,
 // and returns when workflows with any of the search attributes can start in it.
@@ -104,14 +108,14 @@ func (n *namespace) ensureAttributes(ctx context.Context, cfg Config) error {
 		return nil
 	}
 
-	has, err := n.operator.ListSearchAttributes(ctx, &operatorservice.ListSearchAttributesRequest{Namespace: n.name})
+	has, err := n.attributes(ctx)
 	if err != nil {
 		return err
 	}
 
 	missing := map[string]enumspb.IndexedValueType{}
 	for name, want := range cfg.SearchAttributes {
-		is, ok := has.GetCustomAttributes()[name]
+		is, ok := has[name]
 		switch {
 		case !ok:
 			missing[name] = want
@@ -126,6 +130,22 @@ func (n *namespace) ensureAttributes(ctx context.Context, cfg Config) error {
 
 	_, err = n.operator.AddSearchAttributes(ctx, &operatorservice.AddSearchAttributesRequest{Namespace: n.name, SearchAttributes: missing})
 	return err
+}
+
+// attributes returns the types of the search attributes that the namespace has.
+// Where a client has asked for the namespace just before it was made, Temporal says
+// for another second that it does not exist (1.32, readthroughCacheTTL in
+// common/namespace/nsregistry), so this waits until Temporal knows it.
+func (n *namespace) attributes(ctx context.Context) (map[string]enumspb.IndexedValueType, error) {
+	for {
+		has, err := n.operator.ListSearchAttributes(ctx, &operatorservice.ListSearchAttributesRequest{Namespace: n.name})
+		if _, unknown := errors.AsType[*serviceerror.NamespaceNotFound](err); !unknown {
+			return has.GetCustomAttributes(), err
+		}
+		if wait := clock.Sleep(ctx, askAgain); wait != nil {
+			return nil, fmt.Errorf("%w: %w", wait, err)
+		}
+	}
 }
 
 // awaitUsable waits until each of Temporal's shards answers for the namespace,
@@ -192,7 +212,7 @@ func (n *namespace) retry(ctx context.Context, try func() error) error {
 		if err == nil {
 			return nil
 		}
-		if wait := clock.Sleep(ctx, 20*time.Millisecond); wait != nil {
+		if wait := clock.Sleep(ctx, askAgain); wait != nil {
 			return fmt.Errorf("%w: %w", wait, err)
 		}
 	}
