@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -178,18 +179,17 @@ func (c *Cluster) close(t testing.TB) {
 	}
 }
 
-// explain keeps the logs of the processes, and tells which of them have ended
-// without having been asked to. The machine of a failed run may be gone before
-// anybody looks at its files, so the test's log has the last words of these.
+// explain tells which processes have ended without having been asked to, with
+// their last words, and keeps the logs of all. Whoever reads the test's log may not
+// have the machine with the files any more.
 func (c *Cluster) explain(t testing.TB) {
 	t.Helper()
-	for _, node := range c.Nodes {
-		for _, exit := range node.Exits() {
-			if !exit.Asked {
-				t.Logf("%s ended at %s by itself (%s), and was started again", node.Name, exit.At.Format(time.TimeOnly), exit.How)
-			}
+	for _, node := range slices.Concat(c.Nodes, slices.Collect(maps.Values(c.seconds))) {
+		unasked := slices.DeleteFunc(node.Exits(), func(e Exit) bool { return e.Asked })
+		for _, exit := range unasked {
+			t.Logf("%s ended unasked at %s: %s", node.Name, exit.At.Format(time.TimeOnly), exit.How)
 		}
-		if len(node.Crashes()) > 0 {
+		if len(unasked) > 0 {
 			const most = 8000
 			t.Logf("%s said last:\n%s", node.Name, node.Said(most))
 		}
@@ -199,7 +199,11 @@ func (c *Cluster) explain(t testing.TB) {
 	if err == nil {
 		err = os.CopyFS(kept, os.DirFS(c.logs()))
 	}
-	t.Logf("what the processes said is in %s (%v)", kept, err)
+	if err != nil {
+		t.Logf("the logs of the processes are lost: %v", err)
+		return
+	}
+	t.Logf("the logs of the processes are in %s", kept)
 }
 
 // node returns a node of this cluster, which is held down and not supervised yet.

@@ -76,7 +76,7 @@ type Exit struct {
 	At    time.Time
 	How   string // for people, such as "signal: killed"
 	Code  int    // exit code; -1 where a signal ended it
-	Asked bool   // it was to end, by Kill, Stop, PowerCut or the end of the test
+	Asked bool   // it was to end, by Kill, Stop, PowerCut, Stacks or the end of the test
 }
 
 // instance is one run of a node.
@@ -87,6 +87,8 @@ type instance struct {
 	end func() error
 	// exit returns how the process ended. It may be called once done is closed.
 	exit func() (code int, how string)
+
+	asked bool // Stacks is ending it; guarded by the node's mu
 }
 
 // newNode returns a node that is held down and not supervised yet. Its log lies
@@ -164,7 +166,7 @@ func (n *Node) noteExit(exit Exit) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 
-	exit.Asked = n.down || n.dark || n.closing
+	exit.Asked = n.down || n.dark || n.closing || n.now != nil && n.now.asked
 	n.exits = append(n.exits, exit)
 	n.now, n.starting = nil, false
 	n.notify()
@@ -338,6 +340,10 @@ func (n *Node) Stacks() (goroutines int, err error) {
 	if err != nil {
 		return 0, err
 	}
+
+	n.mu.Lock()
+	run.asked = true
+	n.mu.Unlock()
 
 	if err := syscall.Kill(run.pid, syscall.SIGQUIT); err != nil {
 		return 0, err

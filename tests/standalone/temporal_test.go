@@ -59,7 +59,7 @@ func TestRevokedHostOfATemporalApart(t *testing.T) {
 	}
 	out()
 	harness.Until(t, t.Context(), "nobody else is out", func() error { return in("h2") })
-	require.Empty(t, temporal.Crashes(), "Temporal goes on")
+	require.Empty(t, temporal.Crashes(), "Temporal has ended by itself")
 
 	_, err := temporal.Stop()
 	require.NoError(t, err)
@@ -73,5 +73,5 @@ func TestRevokedHostOfATemporalApart(t *testing.T) {
 		}
 		return nil
 	})
-	require.Empty(t, temporal.Crashes(), "Temporal goes on")
+	require.Empty(t, temporal.Crashes(), "Temporal has ended by itself")
 }
