@@ -88,7 +88,7 @@ type instance struct {
 	// exit returns how the process ended. It may be called once done is closed.
 	exit func() (code int, how string)
 
-	asked bool // Stacks is ending it; guarded by the node's mu
+	asked bool // its end is asked for; guarded by the node's mu
 }
 
 // newNode returns a node that is held down and not supervised yet. Its log lies
@@ -172,6 +172,16 @@ func (n *Node) noteExit(exit Exit) {
 	n.notify()
 }
 
+// ask returns the current run, nil where there is none, and remembers that its end is
+// asked for: when noteExit comes to it, Up may have been called again. The caller
+// holds mu.
+func (n *Node) ask() *instance {
+	if n.now != nil {
+		n.now.asked = true
+	}
+	return n.now
+}
+
 // Up lets the node run. It undoes Kill, PowerCut and Stop, and returns at once.
 func (n *Node) Up() {
 	n.mu.Lock()
@@ -185,7 +195,7 @@ func (n *Node) Up() {
 func (n *Node) Kill() bool {
 	n.mu.Lock()
 	n.down = true
-	run := n.now
+	run := n.ask()
 	n.notify()
 	n.mu.Unlock()
 
@@ -270,7 +280,7 @@ func (n *Node) awaitGone() {
 func (n *Node) Stop() (int, error) {
 	n.mu.Lock()
 	n.down = true
-	run := n.now
+	run := n.ask()
 	n.notify()
 	n.mu.Unlock()
 
@@ -328,7 +338,7 @@ func (n *Node) Thaw() {
 // process is started again.
 func (n *Node) Stacks() (goroutines int, err error) {
 	n.mu.Lock()
-	run := n.now
+	run := n.ask()
 	n.mu.Unlock()
 
 	if run == nil {
@@ -340,10 +350,6 @@ func (n *Node) Stacks() (goroutines int, err error) {
 	if err != nil {
 		return 0, err
 	}
-
-	n.mu.Lock()
-	run.asked = true
-	n.mu.Unlock()
 
 	if err := syscall.Kill(run.pid, syscall.SIGQUIT); err != nil {
 		return 0, err
