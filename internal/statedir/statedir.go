@@ -16,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/atomicfile"
@@ -34,6 +35,10 @@ const (
 
 	// markerPrefix begins the marker's content, before the version.
 	markerPrefix = "cyborg-state "
+
+	// nameLimit is how long a process that has the lock is waited for to write its
+	// id, which it does at once unless it was stopped in between.
+	nameLimit = time.Second
 )
 
 // Dir is an open state directory. It stays locked until Close, or until the
@@ -219,20 +224,31 @@ func refuseForeign(path string) error {
 
 // acquire locks the directory. The kernel releases the lock when the last
 // process that has the file open ends, so no stale lock remains after a crash.
+//
+// Where another process has the lock, acquire tries again until the file names a
+// process that lives. Without that, the refusal would name nobody, or the
+// process that used the directory before, while the other one has just taken the
+// lock and not yet written its id.
 func acquire(path string) (*os.File, error) {
 	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, unusable(path, err)
 	}
 
-	err = flock(lock)
-	if errors.Is(err, syscall.EWOULDBLOCK) {
-		user := "another process"
-		if content, err := os.ReadFile(lock.Name()); err == nil {
-			if pid, err := strconv.Atoi(strings.TrimSpace(string(content))); err == nil {
-				user = fmt.Sprintf("process %d", pid)
-			}
+	user, begun := "", time.Now()
+	for err = flock(lock); errors.Is(err, syscall.EWOULDBLOCK); err = flock(lock) {
+		if pid := livingProcess(lock); pid != 0 {
+			user = fmt.Sprintf("process %d", pid)
+			break
 		}
+		if time.Since(begun) > nameLimit {
+			user = "another process"
+			break
+		}
+		time.Sleep(nameLimit / 100)
+	}
+
+	if user != "" {
 		err := cyborg.Errorf(cyborg.ErrClaimed, "the state directory %s is used by %s: stop that one first, or name another with --state-dir",
 			path, user)
 		return nil, errors.Join(err, lock.Close())
@@ -250,6 +266,26 @@ func acquire(path string) (*os.File, error) {
 	}
 
 	return lock, nil
+}
+
+// livingProcess returns the id of the process that the lock file names, or 0
+// where it names none, or one that has ended.
+func livingProcess(lock *os.File) int {
+	content, err := os.ReadFile(lock.Name())
+	if err != nil {
+		return 0
+	}
+
+	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	if err != nil || pid < 1 {
+		return 0
+	}
+
+	// Signal 0 reaches nobody, and is refused with EPERM for another user's process.
+	if err := syscall.Kill(pid, 0); err != nil && !errors.Is(err, syscall.EPERM) {
+		return 0
+	}
+	return pid
 }
 
 // flock takes the lock without waiting, and repeats the call when a signal

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/needtest"
@@ -185,6 +186,44 @@ func TestOpenNamesTheProcessThatUsesIt(t *testing.T) {
 	dir, err := statedir.Open(path)
 	require.NoError(t, err, "a killed process leaves no lock behind")
 	require.NoError(t, dir.Close())
+}
+
+// TestOpenWaitsForTheNameOfTheProcess: a process that has just taken the lock has
+// not written its id yet, and the file is empty or names the process before it,
+// which has ended.
+func TestOpenWaitsForTheNameOfTheProcess(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "state")
+	former, _ := holder(t, path, nil)
+	require.NoError(t, former.Process.Kill())
+	_ = former.Wait() // killed: not an exit status of zero
+
+	lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_RDWR, 0)
+	require.NoError(t, err)
+	defer lock.Close()
+	require.NoError(t, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
+
+	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+	require.NoError(t, err)
+	reads := os.NewFile(uintptr(watch), "inotify")
+	defer reads.Close()
+	_, err = unix.InotifyAddWatch(watch, lock.Name(), unix.IN_ACCESS)
+	require.NoError(t, err)
+
+	refused := make(chan error, 1)
+	go func() {
+		_, err := statedir.Open(path)
+		refused <- err
+	}()
+
+	_, err = reads.Read(make([]byte, 512)) // until Open has read the id of the former one
+	require.NoError(t, err)
+	_, err = lock.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n          "), 0)
+	require.NoError(t, err)
+
+	err = <-refused
+	require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err))
+	require.ErrorContains(t, err, "is used by process "+strconv.Itoa(os.Getpid())+":")
 }
 
 func TestOpenInOneProcessTwice(t *testing.T) {
