@@ -245,7 +245,7 @@ func acquire(path string) (*os.File, error) {
 			user = "another process"
 			break
 		}
-		time.Sleep(nameLimit / 100)
+		time.Sleep(nameLimit / 100) //nolint:forbidigo // nothing tells that the id was written
 	}
 
 	if user != "" {
