@@ -36,8 +36,8 @@ const (
 	// markerPrefix begins the marker's content, before the version.
 	markerPrefix = "cyborg-state "
 
-	// nameLimit is how long a process that has the lock is waited for to write its
-	// id, which it does at once unless it was stopped in between.
+	// nameLimit is how long a refused start waits for the process that has the lock
+	// to write its id. That process does so at once, unless it was stopped in between.
 	nameLimit = time.Second
 )
 
@@ -245,7 +245,7 @@ func acquire(path string) (*os.File, error) {
 			user = "another process"
 			break
 		}
-		time.Sleep(nameLimit / 100) //nolint:forbidigo // nothing tells that the id was written
+		time.Sleep(nameLimit / 100) //nolint:forbidigo // nothing tells that the lock became free
 	}
 
 	if user != "" {

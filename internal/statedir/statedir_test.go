@@ -189,41 +189,87 @@ func TestOpenNamesTheProcessThatUsesIt(t *testing.T) {
 }
 
 // TestOpenWaitsForTheNameOfTheProcess: a process that has just taken the lock has
-// not written its id yet, and the file is empty or names the process before it,
-// which has ended.
+// not written its id yet, and the file names the process before it, which has
+// ended.
 func TestOpenWaitsForTheNameOfTheProcess(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "state")
-	former, _ := holder(t, path, nil)
-	require.NoError(t, former.Process.Kill())
-	_ = former.Wait() // killed: not an exit status of zero
+	for _, test := range []struct {
+		name string
+		then func(t *testing.T, lock *os.File) // what that process does next
+		want string                            // in the refusal; empty where there is none
+	}{
+		{
+			name: "it writes its id",
+			then: func(t *testing.T, lock *os.File) {
+				t.Helper()
+				_, err := lock.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n          "), 0)
+				require.NoError(t, err)
+			},
+			want: "is used by process " + strconv.Itoa(os.Getpid()) + ":",
+		},
+		{
+			name: "it never does",
+			then: func(*testing.T, *os.File) {},
+			want: "is used by another process:",
+		},
+		{
+			name: "it ends",
+			then: func(t *testing.T, lock *os.File) { t.Helper(); require.NoError(t, lock.Close()) },
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "state")
+			former, _ := holder(t, path, nil)
+			require.NoError(t, former.Process.Kill())
+			_ = former.Wait() // killed: not an exit status of zero
 
-	lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_RDWR, 0)
-	require.NoError(t, err)
-	defer lock.Close()
-	require.NoError(t, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
+			lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_RDWR, 0)
+			require.NoError(t, err)
+			defer lock.Close()
+			require.NoError(t, syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
+			waitRead := watchReads(t, lock.Name())
 
+			var dir *statedir.Dir
+			opened := make(chan error, 1)
+			go func() {
+				var err error
+				dir, err = statedir.Open(path)
+				opened <- err
+			}()
+
+			waitRead() // Open has read the id of the former process
+			test.then(t, lock)
+
+			err = <-opened
+			if test.want == "" {
+				require.NoError(t, err)
+				require.NoError(t, dir.Close())
+				return
+			}
+			require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err))
+			require.ErrorContains(t, err, test.want)
+		})
+	}
+}
+
+// watchReads watches a file from now on. The function that it returns waits until
+// somebody has read from the file.
+func watchReads(t *testing.T, path string) (wait func()) {
+	t.Helper()
 	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC)
 	require.NoError(t, err)
 	reads := os.NewFile(uintptr(watch), "inotify")
-	defer reads.Close()
-	_, err = unix.InotifyAddWatch(watch, lock.Name(), unix.IN_ACCESS)
+	t.Cleanup(func() { require.NoError(t, reads.Close()) })
+
+	_, err = unix.InotifyAddWatch(watch, path, unix.IN_ACCESS)
 	require.NoError(t, err)
 
-	refused := make(chan error, 1)
-	go func() {
-		_, err := statedir.Open(path)
-		refused <- err
-	}()
-
-	_, err = reads.Read(make([]byte, 512)) // until Open has read the id of the former one
-	require.NoError(t, err)
-	_, err = lock.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n          "), 0)
-	require.NoError(t, err)
-
-	err = <-refused
-	require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err))
-	require.ErrorContains(t, err, "is used by process "+strconv.Itoa(os.Getpid())+":")
+	return func() {
+		t.Helper()
+		_, err := reads.Read(make([]byte, 512))
+		require.NoError(t, err)
+	}
 }
 
 func TestOpenInOneProcessTwice(t *testing.T) {
