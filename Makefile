@@ -66,12 +66,17 @@ test: postgres build $(if $(RACE),gcc) ## Run every test that needs only this ma
 	[ "$${CYBORG_TEST_CLOCKS:-}" = required ] || echo "Skipped: what needs clocks that differ; $$(grep -o 'the clocks of processes.*' <<<"$$refused")"
 	[ "$${CYBORG_TEST_ROOT:-}" = required ] || echo "Skipped: what needs disks that lose their power; $$(grep -o 'disks cannot be made.*' <<<"$$diskless")"
 	[ -n "$${OPENSTACK_RIG:-}" ] || echo "Skipped: what needs a real OpenStack; make test-openstack runs it."
+	[ -n "$${CYBORG_HARDWARE_RIG:-}" ] || echo "Skipped: what needs a real kernel; make test-hardware runs it."
 	[ "$${CYBORG_TEST_NEEDS:-}" = required ] || echo "Skipped: what needs root, or other things that are not here; .ci/run demands them where root may mount disks."
 	exit $$status
 
 .PHONY: test-openstack
 test-openstack: postgres openstack build ## Run the tests against a real Keystone, Placement, Glance and Nova
 	@OPENSTACK_RIG="$${OPENSTACK_RIG:-new}" go test -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) ./tests/openstack/...
+
+.PHONY: test-hardware
+test-hardware: postgres hardware build ## Run drivers and an agent on a real kernel, in a machine that QEMU emulates
+	@CYBORG_HARDWARE_RIG="$${CYBORG_HARDWARE_RIG:-new}" go test -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) ./tests/hardware/...
 
 .PHONY: bench-openstack
 bench-openstack: postgres openstack build ## Run the benchmark of Nova's requests, with a real Keystone and Placement
@@ -181,6 +186,10 @@ gcc: ## Install a C compiler for the race detector where it is missing (root), o
 .PHONY: openstack
 openstack: ## Install OpenStack's packages where they are missing (root on Debian 12), or say so
 	@tests/openstack/rig/rig install
+
+.PHONY: hardware
+hardware: ## Install QEMU where it is missing (root on Debian 12), and make the kernel of test-hardware, or say so
+	@tests/hardware/rig/rig install
 
 # install,PACKAGES,WHAT installs Debian packages as root, or asks for WHAT and fails.
 define install

@@ -2,8 +2,10 @@ package generic_test
 
 import (
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/generic"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/simulator"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
+	"github.com/cyborg-project/cyborg/tests/hardware/fakebus"
 )
 
 // disk is the disk with the root file system of every test host.
@@ -90,36 +93,7 @@ func choose(address string) func(*testing.T, []cyborg.DeviceReport) (drivers.Tar
 	}
 }
 
-// TestConformance runs the suite on functions that differ in what they had
-// before: a driver with a node behind a bridge, no driver at all, a driver with
-// a network interface, and a virtual function.
-func TestConformance(t *testing.T) {
-	t.Parallel()
-	port := sysfstest.Bridge(t, "0000:00:01.0")
-	for name, subject := range map[string]struct {
-		address   string
-		functions []simulator.Function
-		vfs       string
-	}{
-		"gpu":                 {gpu, []simulator.Function{port, sysfstest.Under(port, sysfstest.GPU(t, gpu))}, ""},
-		"fpga without driver": {fpga, []simulator.Function{sysfstest.FPGA(t, fpga)}, ""},
-		"nic":                 {nic, []simulator.Function{sysfstest.NIC(t, nic, "ens1")}, ""},
-		"virtual function":    {"0000:b1:01.1", []simulator.Function{sysfstest.QAT(t, qat)}, "2"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			conformance.Run(t, conformance.Subject{
-				Services: []string{"discover", "install", "attach", "in_use"},
-				New: func(t *testing.T) *conformance.Rig {
-					t.Helper()
-					return rig(t, newHost(t, subject.functions...), subject.address, subject.vfs)
-				},
-			})
-		})
-	}
-}
-
-// The functions that tests work on.
+// The functions that tests of the simulated kernel work on.
 const (
 	gpu  = "0000:3b:00.0"
 	fpga = "0000:5e:00.0"
@@ -127,22 +101,91 @@ const (
 	qat  = "0000:b1:00.0"
 )
 
-// rig has the suite work on the function at an address. Unless vfs is empty, it
-// first creates that many virtual functions of the QAT card.
-func rig(t *testing.T, host *sysfstest.Host, address, vfs string) *conformance.Rig {
+// subject is a function that the suite works on.
+type subject struct {
+	// On the simulated kernel, it is the function at an address of a host with these
+	// functions.
+	address   string
+	functions []simulator.Function
+	// On a real one, it is a function of a card that fakebus makes. There are none
+	// with a network interface.
+	card     fakebus.Spec
+	function string
+	// vfs is how many virtual functions the card gets first.
+	vfs int
+}
+
+// subjects returns functions that differ in what they had before: a driver with
+// a node behind a bridge, no driver at all, a driver with a network interface,
+// and a virtual function.
+func subjects(t *testing.T) map[string]subject {
 	t.Helper()
-	if vfs != "" {
-		host.SetVFs(qat, vfs)
+	port := sysfstest.Bridge(t, "0000:00:01.0")
+	return map[string]subject{
+		"gpu": {
+			address: gpu, functions: []simulator.Function{port, sysfstest.Under(port, sysfstest.GPU(t, gpu))},
+			card: fakebus.GPU(), function: "00.0",
+		},
+		"fpga without driver": {
+			address: fpga, functions: []simulator.Function{sysfstest.FPGA(t, fpga)},
+			card: fakebus.FPGA(), function: "00.0",
+		},
+		"nic": {
+			address: nic, functions: []simulator.Function{sysfstest.NIC(t, nic, "ens1")},
+		},
+		"virtual function": {
+			address: "0000:b1:01.1", functions: []simulator.Function{sysfstest.QAT(t, qat)},
+			card: fakebus.QAT(), function: "01.1", vfs: 2,
+		},
+	}
+}
+
+// TestConformance runs the suite on the simulated kernel.
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	runSuite(t, subjects(t), simulatedRig)
+}
+
+// TestConformanceOnKernel runs the suite on the kernel of this machine, which
+// is one of tests/hardware.
+func TestConformanceOnKernel(t *testing.T) {
+	t.Parallel()
+	fakebus.Need(t)
+	all := subjects(t)
+	maps.DeleteFunc(all, func(_ string, s subject) bool { return s.card.ID == "" })
+	runSuite(t, all, kernelRig)
+}
+
+// runSuite runs the suite on each subject, on rigs that newRig makes.
+func runSuite(t *testing.T, subjects map[string]subject, newRig func(*testing.T, subject) *conformance.Rig) {
+	t.Helper()
+	for name, subject := range subjects {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conformance.Run(t, conformance.Subject{
+				Services: []string{"discover", "install", "attach", "in_use"},
+				New:      func(t *testing.T) *conformance.Rig { t.Helper(); return newRig(t, subject) },
+			})
+		})
+	}
+}
+
+// simulatedRig has the suite work on a simulated kernel.
+func simulatedRig(t *testing.T, s subject) *conformance.Rig {
+	t.Helper()
+	host := newHost(t, s.functions...)
+	if s.vfs > 0 {
+		host.SetVFs(qat, strconv.Itoa(s.vfs))
 	}
 
 	return &conformance.Rig{
 		Driver:   simulated(t, host),
 		Restart:  func(t *testing.T) drivers.Driver { t.Helper(); return simulated(t, host) },
-		Choose:   choose(address),
+		Choose:   choose(s.address),
 		Snapshot: func(t *testing.T) string { t.Helper(); return snapshot(t, host.Root()) },
 		Use: func(t *testing.T, _ drivers.Target, _ cyborg.HandleReport) func() {
 			t.Helper()
-			host.Open(4711, "qemu-kvm", vfioNode(t, host, address))
+			host.Open(4711, "qemu-kvm", vfioNode(t, host, s.address))
 			return func() { host.End(4711) }
 		},
 		Vanish: func(t *testing.T, device cyborg.DeviceReport) func() {
@@ -151,7 +194,46 @@ func rig(t *testing.T, host *sysfstest.Host, address, vfs string) *conformance.R
 			return func() {
 				host.Plug(device.Identity)
 				if device.Identity == qat {
-					host.SetVFs(qat, vfs)
+					host.SetVFs(qat, strconv.Itoa(s.vfs))
+				}
+			}
+		},
+	}
+}
+
+// kernelRig has the suite work on the kernel of this machine, and on a card that
+// is plugged in for it.
+func kernelRig(t *testing.T, s subject) *conformance.Rig {
+	t.Helper()
+	card := fakebus.Plug(t, s.card)
+	if s.vfs > 0 {
+		card.SetVFs(s.vfs)
+	}
+
+	driver := func(t *testing.T) drivers.Driver {
+		t.Helper()
+		driver, err := generic.New(
+			drivers.Environment{Host: "node1", Backend: "pci", Root: "/", Log: logger(t)},
+			map[string]any{"device_spec": []any{map[string]any{"address": card.Everything()}}, "deadline": "1m"})
+		require.NoError(t, err)
+		return driver
+	}
+
+	return &conformance.Rig{
+		Driver:   driver(t),
+		Restart:  driver,
+		Choose:   choose(card.At(s.function)),
+		Snapshot: func(*testing.T) string { return card.Snapshot() },
+		Use: func(t *testing.T, _ drivers.Target, _ cyborg.HandleReport) func() {
+			t.Helper()
+			return fakebus.Hold(t, card.At(s.function), fakebus.Device)
+		},
+		Vanish: func(*testing.T, cyborg.DeviceReport) func() {
+			card.Remove()
+			return func() {
+				card.PlugAgain()
+				if s.vfs > 0 {
+					card.SetVFs(s.vfs)
 				}
 			}
 		},

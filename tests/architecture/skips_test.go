@@ -21,6 +21,8 @@ var skipsTable = map[string]string{
 	"tests/clock/clock.go":                                "it fails them where CYBORG_TEST_CLOCKS demands it",
 	"tests/harness/disk.go":                               "it fails them where CYBORG_TEST_ROOT demands it",
 	"tests/openstack/rig/rig.go":                          "make test-openstack runs them",
+	"tests/hardware/rig/rig.go":                           "make test-hardware runs them",
+	"tests/hardware/fakebus/fakebus.go":                   "make test-hardware runs them",
 	"tests/mutants/mutants_test.go":                       "make mutants runs it",
 	"internal/postgres/place_test.go":                     "another test runs it as another user",
 	"internal/postgres/postgrestest/postgrestest_test.go": "it is a process of another test",

@@ -54,6 +54,7 @@ var notRunHere = map[string]string{
 	"cyborg adopt":                "an OpenStack Cyborg of the reader's own; internal/adopt does it",
 	"export RIG_STATE":            "OpenStack; make test-openstack runs it",
 	"tests/openstack/rig/rig":     "OpenStack; make test-openstack runs it",
+	"tests/hardware/rig/rig":      "QEMU; make test-hardware runs it",
 	"eval \"$(tests/openstack":    "OpenStack; make test-openstack runs it",
 	"OPENSTACK_RIG=":              "OpenStack; make test-openstack runs it",
 	"cyborg-standalone --hosts":   "it serves until it is stopped; tests/journey runs one on each kind of host",

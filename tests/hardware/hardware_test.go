@@ -1,0 +1,107 @@
+// Package hardware_test runs drivers and an agent on a real kernel, in a machine
+// that QEMU emulates. docs/development.md says how to run it.
+package hardware_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/internal/identity"
+	"github.com/cyborg-project/cyborg/tests/hardware/inside"
+	"github.com/cyborg-project/cyborg/tests/hardware/rig"
+	"github.com/cyborg-project/cyborg/tests/harness"
+)
+
+// TestHardware boots a machine twice. In the first boot the suite of drivers
+// runs on its kernel, while an agent works for the servers outside, and is
+// killed; in the second, the agent continues after the boot.
+func TestHardware(t *testing.T) {
+	t.Parallel()
+	rig.Need(t)
+	// An agent that strace watches is slow.
+	s := harness.Start(t, harness.Options{Hosts: []string{"fake:1xgpu"}, Env: []string{"CYBORG_OPERATIONS_AGENT_WAIT=5m"}})
+
+	dir := t.TempDir()
+	m := rig.New(t, rig.Contents{
+		Programs: []string{"/usr/bin/strace"},
+		Binaries: []string{
+			harness.Binary(t, "cyborg-agent"),
+			compile(t, dir, "vfiohold", "build", "./vfiohold"),
+			compile(t, dir, "generic.test", "test", "-c", "../../drivers/generic"),
+			compile(t, dir, "inside.test", "test", "-c", "./inside"),
+		},
+	})
+	share(t, s, m.Out)
+
+	first := m.Boot(t,
+		rig.Command{Name: "selftest", Line: "/rig/selftest", Limit: 3 * time.Minute},
+		rig.Command{Name: "conformance", Line: "cd /tmp && exec generic.test -test.v -test.run '^TestConformanceOnKernel$'", Limit: 15 * time.Minute, Beside: true},
+		rig.Command{Name: "agent", Line: "cd /tmp && exec inside.test -test.v -test.run '^Test(Attach|KillBeforeEachWrite|BeforeReboot)$'", Limit: 15 * time.Minute},
+		rig.Command{Name: "dmesg", Line: "dmesg", Limit: time.Minute},
+	)
+	requirePass(t, first, "selftest", 0)
+	requirePass(t, first, "conformance", 1)
+	requirePass(t, first, "agent", 3)
+	requireQuiet(t, first["dmesg"])
+
+	second := m.Boot(t,
+		rig.Command{Name: "reboot", Line: "cd /tmp && exec inside.test -test.v -test.run '^TestAfterReboot$'", Limit: 8 * time.Minute},
+		rig.Command{Name: "dmesg", Line: "dmesg", Limit: time.Minute},
+	)
+	requirePass(t, second, "reboot", 1)
+	requireQuiet(t, second["dmesg"])
+}
+
+// compile has go make a static binary of that name, and returns its path.
+func compile(t *testing.T, dir, name, verb string, args ...string) string {
+	t.Helper()
+	file := filepath.Join(dir, name)
+	command := exec.CommandContext(t.Context(), "go", append([]string{verb, "-o", file}, args...)...)
+	command.Env = append(os.Environ(), "CGO_ENABLED=0")
+	output, err := command.CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	return file
+}
+
+// share writes into the directory that both machines see what an agent inside
+// needs of the servers.
+func share(t *testing.T, s *harness.Standalone, dir string) {
+	t.Helper()
+	servers := inside.Servers{
+		API: strings.TrimPrefix(s.URL, "http://"), Agents: strings.TrimPrefix(s.AgentEndpoint(), "http://"), Temporal: s.Temporal,
+	}
+	require.NoError(t, servers.Write(dir))
+
+	files := s.Certificates(t).Of(t, identity.Host, inside.Host)
+	for name, file := range map[string]string{inside.Certificate: files.Cert, inside.Key: files.Key, inside.Authorities: files.CA} {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), text, 0o600))
+	}
+}
+
+// requirePass requires that the command has ended well, and that so many tests
+// have passed in it, and none was skipped.
+func requirePass(t *testing.T, results map[string]rig.Result, name string, tests int) {
+	t.Helper()
+	result := results[name]
+	require.Equal(t, 0, result.Status, "%s:\n%s", name, result.Output)
+	require.NotContains(t, result.Output, "--- SKIP", name)
+	require.Equal(t, tests, strings.Count(result.Output, "\n--- PASS"), "%s:\n%s", name, result.Output)
+}
+
+// complaintPattern matches what a kernel says that is not well.
+var complaintPattern = regexp.MustCompile(`BUG:|Oops|WARNING: CPU|general protection|blocked for more than`)
+
+// requireQuiet requires that the kernel did not complain.
+func requireQuiet(t *testing.T, dmesg rig.Result) {
+	t.Helper()
+	require.NotRegexp(t, complaintPattern, dmesg.Output)
+}

@@ -1,0 +1,234 @@
+package inside
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
+)
+
+// limit ends what hangs. The emulated processor is slow, and measures nothing.
+const limit = 4 * time.Minute
+
+// The slots of the agent's cards. The other slots have cards of other tests.
+const (
+	gpuSlot    = "49"
+	qatSlot    = "4a"
+	killedSlot = "4b"
+	rebootSlot = "4c"
+)
+
+// agent is the agent of this machine, on the disk that outlives a boot.
+type agent struct {
+	api     *apiclient.Client
+	servers Servers
+
+	process *exec.Cmd
+	begun   time.Time
+	ended   chan struct{} // closed once the process has ended
+	said    bytes.Buffer  // may be read once it has
+}
+
+// start starts an agent with the cards in its slots, and returns once the
+// servers have heard of it. The test's cleanup ends it.
+func start(t *testing.T) *agent {
+	t.Helper()
+	servers, err := read()
+	require.NoError(t, err)
+
+	api, err := apiclient.New(apiclient.Options{URL: "http://" + servers.API})
+	require.NoError(t, err)
+	t.Cleanup(api.Close)
+
+	a := &agent{api: api, servers: servers}
+	a.launch(t)
+	t.Cleanup(func() {
+		a.kill(t)
+		if t.Failed() {
+			t.Logf("the agent said:\n%s", &a.said)
+		}
+	})
+	a.waitHeard(t)
+	return a
+}
+
+// launch starts the process.
+func (a *agent) launch(t *testing.T) {
+	t.Helper()
+	var patterns []string
+	for _, slot := range []string{gpuSlot, qatSlot, killedSlot, rebootSlot} {
+		patterns = append(patterns, fmt.Sprintf("{address: '0000:%s:*.*'}", slot))
+	}
+
+	a.process = exec.Command("cyborg-agent", "--host", Host, "--state-dir", "/disk/agent", "--image-dir", "/disk/images",
+		"--endpoints", "http://"+a.servers.Agents, "--temporal-address", a.servers.Temporal,
+		"--backends", fmt.Sprintf("[{driver: generic, options: {device_spec: [%s], deadline: 1m}}]", strings.Join(patterns, ", ")))
+	a.process.Env = append(os.Environ(),
+		"CYBORG_TEMPORAL_TLS_CERT="+shared+"/"+Certificate, "CYBORG_TEMPORAL_TLS_KEY="+shared+"/"+Key, "CYBORG_TEMPORAL_TLS_CA="+shared+"/"+Authorities)
+	a.process.Stdout, a.process.Stderr = &a.said, &a.said
+
+	a.begun, a.ended = time.Now(), make(chan struct{})
+	require.NoError(t, a.process.Start())
+	process, ended := a.process, a.ended
+	go func() {
+		_ = process.Wait() // it is killed
+		close(ended)
+	}()
+}
+
+// kill kills the agent, and returns once it has ended.
+func (a *agent) kill(t *testing.T) {
+	t.Helper()
+	_ = a.process.Process.Kill() // it may have ended
+	a.waitEnd(t)
+}
+
+// waitEnd returns once the agent has ended.
+func (a *agent) waitEnd(t *testing.T) {
+	t.Helper()
+	select {
+	case <-a.ended:
+	case <-time.After(limit):
+		require.FailNow(t, "the agent does not end")
+	}
+}
+
+// killAt has the kernel kill the agent before it writes to the file, and returns
+// once the kernel will. Nothing of that write happens: strace sends the signal
+// where the system call begins.
+func (a *agent) killAt(t *testing.T, file string) {
+	t.Helper()
+	trace := exec.Command("strace", "-f", "-o", "/dev/null", "-P", file, "-e", "trace=write",
+		"-e", "inject=write:signal=SIGKILL:when=1", "-p", strconv.Itoa(a.process.Process.Pid))
+	said, err := trace.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, trace.Start())
+
+	lines, attached := bufio.NewScanner(said), make(chan struct{})
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		once := sync.OnceFunc(func() { close(attached) })
+		for lines.Scan() {
+			// It says the number of threads only once it has all of them.
+			if strings.Contains(lines.Text(), "attached") {
+				once()
+			}
+		}
+	})
+	t.Cleanup(func() {
+		_ = trace.Process.Kill() // where the agent has ended, it has, too
+		reader.Wait()
+		_ = trace.Wait()
+	})
+
+	select {
+	case <-attached:
+	case <-time.After(limit):
+		require.FailNow(t, "strace does not attach to the agent")
+	}
+}
+
+// waitHeard returns once the servers have heard of this process of the agent.
+func (a *agent) waitHeard(t *testing.T) {
+	t.Helper()
+	a.until(t, "heard", func(ctx context.Context) error {
+		select {
+		case <-a.ended:
+			require.FailNow(t, "the agent has ended", "%s", &a.said)
+		default:
+		}
+
+		services, err := apiclient.Collect(a.api.Services(ctx, apiclient.Page{}))
+		if err != nil {
+			return err
+		}
+		for _, service := range services {
+			if service.Role == "agent" && service.Host == Host && service.Alive && !service.StartedAt.Before(a.begun) {
+				return nil
+			}
+		}
+		return fmt.Errorf("no agent is listed that started after %s: %v", a.begun, services)
+	})
+}
+
+// until calls check until it returns nil.
+func (a *agent) until(t *testing.T, what string, check func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	ticker := time.NewTicker(200 * time.Millisecond)
+	defer ticker.Stop()
+
+	var last error
+	for {
+		err := check(ctx)
+		if err == nil {
+			return
+		}
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
+
+		select {
+		case <-ctx.Done():
+			require.FailNow(t, "not "+what+" in time", "%v", last)
+		case <-ticker.C:
+		}
+	}
+}
+
+// accelerator waits for the accelerator at an address, and returns it.
+func (a *agent) accelerator(t *testing.T, address string) apiclient.Accelerator {
+	t.Helper()
+	var found apiclient.Accelerator
+	a.until(t, "discovered", func(ctx context.Context) error {
+		all, err := apiclient.Collect(a.api.Accelerators(ctx, apiclient.AcceleratorFilter{Hosts: []string{Host}}, apiclient.Page{}))
+		if err != nil {
+			return err
+		}
+		for _, found = range all {
+			if strings.HasSuffix(found.ProviderName, address) {
+				return nil
+			}
+		}
+		return fmt.Errorf("%s is not among %v", address, all)
+	})
+	return found
+}
+
+// ready takes the accelerator at an address into service.
+func (a *agent) ready(t *testing.T, address string) uuid.UUID {
+	t.Helper()
+	id := a.accelerator(t, address).UUID
+	_, err := a.api.MakeReady(t.Context(), id)
+	require.NoError(t, err)
+	return id
+}
+
+// holder returns the holder of everything that is attached here.
+func holder() cyborg.Holder { return cyborg.Holder{Kind: cyborg.HolderHost, ID: Host} }
+
+// attach attaches the accelerator to this host.
+func (a *agent) attach(ctx context.Context, id uuid.UUID) error {
+	_, err := a.api.Attach(ctx, id, holder())
+	return err
+}
+
+// detach takes the accelerator back from this host.
+func (a *agent) detach(ctx context.Context, id uuid.UUID) error {
+	_, err := a.api.Detach(ctx, id, holder())
+	return err
+}

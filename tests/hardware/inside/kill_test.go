@@ -1,0 +1,72 @@
+package inside
+
+import (
+	"context"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/tests/hardware/fakebus"
+)
+
+// TestKillBeforeEachWrite kills the agent before each write to the kernel of an
+// attach and of a detach. The next agent finishes what was begun.
+func TestKillBeforeEachWrite(t *testing.T) { //nolint:paralleltest // a host has one agent
+	fakebus.Need(t)
+	a := start(t)
+	card := fakebus.PlugInto(t, killedSlot, fakebus.GPU())
+	address := card.At("00.0")
+	id := a.ready(t, address)
+	const drivers = "/sys/bus/pci/drivers/"
+	override := "/sys/bus/pci/devices/" + address + "/driver_override"
+
+	attach := func(ctx context.Context, id uuid.UUID) (string, error) { return "vfio-pci", a.attach(ctx, id) }
+	detach := func(ctx context.Context, id uuid.UUID) (string, error) { return "nvidia", a.detach(ctx, id) }
+	type work func(context.Context, uuid.UUID) (driver string, err error)
+
+	for _, step := range []struct {
+		file string
+		kill work
+		undo work // before the next one; nil where that is the next one
+	}{
+		{override, attach, detach},
+		{drivers + "nvidia/unbind", attach, detach},
+		{drivers + "vfio-pci/bind", attach, nil},
+		{override, detach, attach},
+		{drivers + "vfio-pci/unbind", detach, attach},
+		{drivers + "nvidia/bind", detach, nil},
+	} {
+		a.killAt(t, step.file)
+		done := make(chan error, 1)
+		driver := ""
+		go func() {
+			var err error
+			driver, err = step.kill(t.Context(), id)
+			done <- err
+		}()
+
+		select {
+		case <-a.ended:
+		case err := <-done:
+			require.FailNow(t, "the agent was not killed", "before a write to %s: %v", step.file, err)
+		}
+
+		a.launch(t)
+		a.waitHeard(t)
+		require.NoError(t, <-done, step.file)
+		require.Equal(t, driver, fakebus.DriverOf(t, address), step.file)
+
+		if step.undo != nil {
+			driver, err := step.undo(t.Context(), id)
+			require.NoError(t, err, step.file)
+			require.Equal(t, driver, fakebus.DriverOf(t, address), step.file)
+		}
+	}
+
+	end, _, err := a.api.Accelerator(t.Context(), id)
+	require.NoError(t, err)
+	require.Equal(t, cyborg.StatusReady, end.Status)
+	require.Empty(t, end.Holders)
+}

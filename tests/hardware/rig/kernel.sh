@@ -1,0 +1,86 @@
+# shellcheck shell=bash
+# kernel.sh installs what a machine of the rig is made of: packages, and in the cache a kernel of Debian with its modules and
+# those of ./kmod. The script "rig" sources it.
+
+packages=(qemu-system-x86 busybox-static kmod cpio gcc make binutils xz-utils e2fsprogs strace)
+
+lacking() {
+  local p
+  for p in "${packages[@]}"; do
+    [[ $(dpkg-query -W -f '${db:Status-Abbrev}' "$p" 2>/dev/null) == ii* ]] || echo "$p"
+  done
+}
+
+# content identifies what the kernel and its modules are made from, so that those of another version are not taken for these.
+content() { cat "$here"/kernel.sh "$here"/kmod/* | sha256sum | cut -c1-12; }
+
+missing() {
+  local what
+  what=$(lacking)
+  [[ -e $cache/$(content)/kernel ]] || what+="${what:+$'\n'}a kernel in $cache"
+  [[ -z $what ]] || { echo "$what"; return 1; }
+}
+
+install() {
+  local need
+  mkdir -p "$cache"
+  # Another install would build in the same place.
+  exec 9>"$cache/lock"
+  flock 9
+  missing >/dev/null && return
+
+  [[ $(id -u) == 0 ]] || die "packages are missing: install them as root: $(missing | tr '\n' ' ')"
+  apt-get -o DPkg::Lock::Timeout=900 update -qq
+  readarray -t need < <(lacking)
+  if ((${#need[@]})); then
+    DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=900 install -y -qq --no-install-recommends "${need[@]}" >&2
+  fi
+
+  # The packages of the kernel are unpacked and not installed: this machine keeps its own. What is there is used until the new
+  # one is complete.
+  local new=$cache/new
+  rm -rf "$new"
+  mkdir -p "$new"
+  unpack "$new"
+  build_modules "$new"
+  find "$cache" -mindepth 1 -maxdepth 1 ! -name new ! -name lock -exec rm -rf {} +
+  mv "$new" "$cache/$(content)"
+}
+
+unpack() { # DIR
+  local package version series
+  package=$(apt-cache depends linux-image-amd64 | awk '/Depends:/ {print $2; exit}')
+  version=${package#linux-image-} series=$(cut -d. -f1,2 <<<"$version")
+  mkdir -p "$1"/{packages,root,source}
+  (
+    cd "$1/packages"
+    apt-get -o APT::Sandbox::User=root download -q "$package" "linux-headers-$version" \
+      "linux-headers-${version%-amd64}-common" "linux-kbuild-$series" "linux-source-$series" >&2
+  )
+  local p
+  for p in "$1"/packages/linux-{image,headers,kbuild}-*.deb; do dpkg-deb -x "$p" "$1/root"; done
+  dpkg-deb --fsys-tarfile "$1"/packages/linux-source-*.deb |
+    tar -xO --wildcards './usr/src/linux-source-*.tar.xz' |
+    tar -xJ -C "$1/source" --strip-components=1 \
+      "linux-source-$series/drivers/fpga" "linux-source-$series/samples/vfio-mdev"
+  rm -rf "$1/packages"
+  echo "$version" >"$1/kernel"
+}
+
+# build_modules builds the modules of ./kmod, and those that Debian's kernel leaves out.
+build_modules() { # DIR
+  local version build=$1/modules headers m
+  version=$(cat "$1/kernel") headers=$1/root/usr/src/linux-headers-$version
+  mkdir -p "$build"
+  cp "$here"/kmod/* "$1"/source/drivers/fpga/{fpga-*.c,dfl*.[ch]} "$1/source/samples/vfio-mdev/mtty.c" "$build/"
+  # The port of fakebus is a thread, and on a busy machine it answers a reset later than the millisecond of real hardware.
+  sed -i 's/^#define RST_POLL_TIMEOUT.*/#define RST_POLL_TIMEOUT 1000000/' "$build/dfl-afu-main.c"
+  sed -i "s,/usr/src/,$1/root/usr/src/," "$headers/Makefile"
+
+  make -s -j"$(nproc)" -C "$headers" M="$build" modules >"$1/build.log" 2>&1 ||
+    { tail -30 "$1/build.log" >&2; die "the modules did not build"; }
+  mkdir -p "$1/root/lib/modules/$version/extra"
+  for m in "$build"/*.ko; do strip -g -o "$1/root/lib/modules/$version/extra/${m##*/}" "$m"; done
+  depmod -b "$1/root" "$version"
+  rm -rf "$build" "$1/source" "$1/root/usr/src"
+}
