@@ -84,9 +84,12 @@ type Rig struct {
 	// ReturnTimeout until quick is called.
 	Slow func(t *testing.T) (quick func())
 
-	// Vanish takes a card off the bus, as a surprise removal does, until restore is
-	// called. Nothing is attached to a card that was put back.
+	// Vanish takes a card off the bus until restore is called. Nothing is attached
+	// to a card that was put back.
 	Vanish func(t *testing.T, device cyborg.DeviceReport) (restore func())
+	// GroupsChange says that a card that was put back may be in another IOMMU group:
+	// a kernel numbers groups as they come.
+	GroupsChange bool
 }
 
 // check is one test of the suite. It is left out where needs is false for the

@@ -6,6 +6,7 @@ package fakebus
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -14,8 +15,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 // These are files of the kernel.
@@ -79,16 +82,6 @@ type Card struct {
 	in   bool // it is plugged in
 }
 
-// slotTable has the buses that no test uses at the moment. There are more than
-// tests that keep a slot while they wait for another.
-var slotTable = func() chan string {
-	slots := make(chan string, 8)
-	for bus := 0x41; bus <= 0x48; bus++ {
-		slots <- strconv.FormatInt(int64(bus), 16)
-	}
-	return slots
-}()
-
 // Need skips the test unless it runs in a machine with the module.
 func Need(t testing.TB) {
 	t.Helper()
@@ -97,13 +90,46 @@ func Need(t testing.TB) {
 	}
 }
 
-// Plug plugs a card into a slot that nobody uses, one of 41 to 48. The test's
-// cleanup takes it out. Of two processes, only one may call it.
+// Plug plugs a card into a slot that nobody uses, one of 41 to 48. A test may
+// hold several slots, as long as there are enough for all that run at once. The
+// test's cleanup takes the card out.
 func Plug(t testing.TB, spec Spec) *Card {
 	t.Helper()
-	bus := <-slotTable
-	t.Cleanup(func() { slotTable <- bus })
-	return PlugInto(t, bus, spec)
+	return PlugInto(t, slot(t), spec)
+}
+
+// slot returns the bus of a slot that nobody else gets before the test's cleanup.
+// The lock of a file stands for it, so that tests of several processes can share
+// the slots.
+func slot(t testing.TB) string {
+	t.Helper()
+	const first, last = 0x41, 0x48
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+
+	for {
+		for number := first; number <= last; number++ {
+			bus := strconv.FormatInt(int64(number), 16)
+			file, err := os.OpenFile("/run/fakebus-"+bus, os.O_RDWR|os.O_CREATE, 0o600)
+			require.NoError(t, err)
+
+			err = unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+			if err == nil {
+				t.Cleanup(func() { _ = file.Close() }) // which gives the lock back
+				return bus
+			}
+			require.NoError(t, file.Close())
+			require.ErrorIs(t, err, unix.EWOULDBLOCK)
+		}
+
+		select {
+		case <-ctx.Done():
+			require.FailNow(t, "no slot becomes free")
+		case <-ticker.C:
+		}
+	}
 }
 
 // PlugInto plugs a card into the slot of a bus, which nobody else uses: 49 to 4c
@@ -156,9 +182,7 @@ func (c *Card) Snapshot() string {
 	var all strings.Builder
 	for _, dir := range functions {
 		address := filepath.Base(dir)
-		override, err := os.ReadFile(filepath.Join(dir, "driver_override"))
-		require.NoError(c.t, err)
-		fmt.Fprintf(&all, "%s has driver %q and override %q\n", address, DriverOf(c.t, address), strings.TrimSpace(string(override)))
+		fmt.Fprintf(&all, "%s has driver %q and override %q\n", address, DriverOf(c.t, address), OverrideOf(c.t, address))
 	}
 	return all.String()
 }
@@ -178,6 +202,15 @@ func DriverOf(t testing.TB, address string) string {
 	}
 	require.NoError(t, err)
 	return filepath.Base(link)
+}
+
+// OverrideOf returns the driver that alone may bind a function, or "" where that
+// is not set.
+func OverrideOf(t testing.TB, address string) string {
+	t.Helper()
+	text, err := os.ReadFile(devices + address + "/driver_override")
+	require.NoError(t, err)
+	return strings.TrimPrefix(strings.TrimSpace(string(text)), "(null)")
 }
 
 // Holding is what a user keeps open of a function that vfio-pci has.

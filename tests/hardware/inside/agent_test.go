@@ -106,32 +106,36 @@ func (a *agent) waitEnd(t *testing.T) {
 	}
 }
 
-// killAt has the kernel kill the agent before it writes to the file, and returns
-// once the kernel will. Nothing of that write happens: strace sends the signal
-// where the system call begins.
+// killAt has strace kill the agent before it writes to the file, and returns once
+// strace watches all its threads. Nothing of that write happens: strace sends the
+// signal where the system call begins.
 func (a *agent) killAt(t *testing.T, file string) {
 	t.Helper()
 	trace := exec.Command("strace", "-f", "-o", "/dev/null", "-P", file, "-e", "trace=write",
 		"-e", "inject=write:signal=SIGKILL:when=1", "-p", strconv.Itoa(a.process.Process.Pid))
-	said, err := trace.StderrPipe()
+	output, err := trace.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, trace.Start())
 
-	lines, attached := bufio.NewScanner(said), make(chan struct{})
+	attached, said := make(chan struct{}), strings.Builder{}
 	var reader sync.WaitGroup
 	reader.Go(func() {
 		once := sync.OnceFunc(func() { close(attached) })
-		for lines.Scan() {
-			// It says the number of threads only once it has all of them.
+		for lines := bufio.NewScanner(output); lines.Scan(); {
+			fmt.Fprintln(&said, lines.Text())
+			// It says so only once it has all threads.
 			if strings.Contains(lines.Text(), "attached") {
 				once()
 			}
 		}
 	})
 	t.Cleanup(func() {
-		_ = trace.Process.Kill() // where the agent has ended, it has, too
+		_ = trace.Process.Kill() // it has ended where the agent has
 		reader.Wait()
 		_ = trace.Wait()
+		if t.Failed() {
+			t.Logf("strace said:\n%s", &said)
+		}
 	})
 
 	select {

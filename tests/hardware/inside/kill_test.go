@@ -2,6 +2,7 @@ package inside
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -27,16 +28,17 @@ func TestKillBeforeEachWrite(t *testing.T) { //nolint:paralleltest // a host has
 	type work func(context.Context, uuid.UUID) (driver string, err error)
 
 	for _, step := range []struct {
-		file string
-		kill work
-		undo work // before the next one; nil where that is the next one
+		file             string
+		driver, override string // before the write
+		kill             work
+		undo             work // before the next one; nil where that is the next one
 	}{
-		{override, attach, detach},
-		{drivers + "nvidia/unbind", attach, detach},
-		{drivers + "vfio-pci/bind", attach, nil},
-		{override, detach, attach},
-		{drivers + "vfio-pci/unbind", detach, attach},
-		{drivers + "nvidia/bind", detach, nil},
+		{override, "nvidia", "", attach, detach},
+		{drivers + "nvidia/unbind", "nvidia", "vfio-pci", attach, detach},
+		{drivers + "vfio-pci/bind", "", "vfio-pci", attach, nil},
+		{override, "vfio-pci", "vfio-pci", detach, attach},
+		{drivers + "vfio-pci/unbind", "vfio-pci", "", detach, attach},
+		{drivers + "nvidia/bind", "", "", detach, nil},
 	} {
 		a.killAt(t, step.file)
 		done := make(chan error, 1)
@@ -52,11 +54,15 @@ func TestKillBeforeEachWrite(t *testing.T) { //nolint:paralleltest // a host has
 		case err := <-done:
 			require.FailNow(t, "the agent was not killed", "before a write to %s: %v", step.file, err)
 		}
+		require.Equal(t, "signal: killed", a.process.ProcessState.String(), step.file)
+		require.Equal(t, step.driver, fakebus.DriverOf(t, address), step.file)
+		require.Equal(t, step.override, fakebus.OverrideOf(t, address), step.file)
 
 		a.launch(t)
 		a.waitHeard(t)
 		require.NoError(t, <-done, step.file)
 		require.Equal(t, driver, fakebus.DriverOf(t, address), step.file)
+		require.Equal(t, strings.TrimPrefix(driver, "nvidia"), fakebus.OverrideOf(t, address), step.file)
 
 		if step.undo != nil {
 			driver, err := step.undo(t.Context(), id)

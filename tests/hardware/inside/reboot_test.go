@@ -11,8 +11,9 @@ import (
 	"github.com/cyborg-project/cyborg/tests/hardware/fakebus"
 )
 
-// TestBeforeReboot attaches a card. The machine ends with it attached, and
-// TestAfterReboot runs in the next boot.
+// TestBeforeReboot attaches a card, and kills the agent: the records and the
+// agent's journal have it attached where TestAfterReboot continues, in the next
+// boot.
 func TestBeforeReboot(t *testing.T) { //nolint:paralleltest // a host has one agent
 	fakebus.Need(t)
 	a := start(t)

@@ -1,62 +1,58 @@
 # shellcheck shell=bash
 # kernel.sh installs what a machine of the rig is made of: packages, and in the cache a kernel of Debian with its modules and
 # those of ./kmod. The script "rig" sources it.
+. "$here/../../debian.sh"
 
 packages=(qemu-system-x86 busybox-static kmod cpio gcc make binutils xz-utils e2fsprogs strace)
 
-lacking() {
-  local p
-  for p in "${packages[@]}"; do
-    [[ $(dpkg-query -W -f '${db:Status-Abbrev}' "$p" 2>/dev/null) == ii* ]] || echo "$p"
-  done
-}
-
-# content identifies what the kernel and its modules are made from, so that those of another version are not taken for these.
+# content identifies what the kernel and its modules are made from: if one of these files changes, there is no kernel of that
+# name yet, and install makes one.
 content() { cat "$here"/kernel.sh "$here"/kmod/* | sha256sum | cut -c1-12; }
 
 missing() {
   local what
-  what=$(lacking)
+  what=$(lacking "${packages[@]}")
   [[ -e $cache/$(content)/kernel ]] || what+="${what:+$'\n'}a kernel in $cache"
   [[ -z $what ]] || { echo "$what"; return 1; }
 }
 
 install() {
-  local need
+  # Who may not write into the cache needs not, where everything is there.
+  missing >/dev/null && return
   mkdir -p "$cache"
   # Another install would build in the same place.
-  exec 9>"$cache/lock"
+  exec 9>>"$cache/lock"
   flock 9
-  missing >/dev/null && return
 
-  [[ $(id -u) == 0 ]] || die "packages are missing: install them as root: $(missing | tr '\n' ' ')"
-  apt-get -o DPkg::Lock::Timeout=900 update -qq
-  readarray -t need < <(lacking)
-  if ((${#need[@]})); then
-    DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=900 install -y -qq --no-install-recommends "${need[@]}" >&2
-  fi
+  local need new=$cache/unfinished old
+  readarray -t need < <(lacking "${packages[@]}")
+  if ((${#need[@]})); then install_packages "${need[@]}" 9>&-; fi
+  missing >/dev/null && return
 
   # The packages of the kernel are unpacked and not installed: this machine keeps its own. What is there is used until the new
   # one is complete.
-  local new=$cache/new
   rm -rf "$new"
   mkdir -p "$new"
   unpack "$new"
   build_modules "$new"
-  find "$cache" -mindepth 1 -maxdepth 1 ! -name new ! -name lock -exec rm -rf {} +
+  for old in "$cache"/*/kernel; do [[ $old == "$new/kernel" || ! -e $old ]] || rm -rf "${old%/kernel}"; done
   mv "$new" "$cache/$(content)"
 }
 
 unpack() { # DIR
   local package version series
-  package=$(apt-cache depends linux-image-amd64 | awk '/Depends:/ {print $2; exit}')
+  package=$(apt-cache depends linux-image-amd64 2>/dev/null | awk '/Depends:/ {print $2; exit}' || true)
+  if [[ -z $package ]]; then
+    apt-get -qq update >&2 || die "apt-get update failed: the kernel comes from Debian 12"
+    package=$(apt-cache depends linux-image-amd64 | awk '/Depends:/ {print $2; exit}')
+  fi
   version=${package#linux-image-} series=$(cut -d. -f1,2 <<<"$version")
   mkdir -p "$1"/{packages,root,source}
   (
     cd "$1/packages"
-    apt-get -o APT::Sandbox::User=root download -q "$package" "linux-headers-$version" \
+    apt-get -o Acquire::Retries=3 -o APT::Sandbox::User=root download -q "$package" "linux-headers-$version" \
       "linux-headers-${version%-amd64}-common" "linux-kbuild-$series" "linux-source-$series" >&2
-  )
+  ) || die "the kernel $version was not downloaded"
   local p
   for p in "$1"/packages/linux-{image,headers,kbuild}-*.deb; do dpkg-deb -x "$p" "$1/root"; done
   dpkg-deb --fsys-tarfile "$1"/packages/linux-source-*.deb |

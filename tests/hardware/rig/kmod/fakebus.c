@@ -62,7 +62,8 @@ static DEFINE_MUTEX(lock);
 static DEFINE_SPINLOCK(cfglock);
 static struct resource win = { .name = "fakebus", .flags = IORESOURCE_MEM };
 
-struct fdrv { struct list_head list; char name[32]; struct pci_driver drv; };
+#define MAXIDS 8
+struct fdrv { struct list_head list; char name[32]; struct pci_driver drv; int n; u16 ids[MAXIDS][2]; };
 static LIST_HEAD(drivers);
 
 static u16 r16(u8 *c, int o) { return c[o] | c[o + 1] << 8; }
@@ -210,7 +211,7 @@ static const struct pci_device_id none[] = { { 0 } };
 static int bind_driver(const char *name, u16 v, u16 d)
 {
 	struct fdrv *f;
-	int rc;
+	int rc, i;
 
 	list_for_each_entry(f, &drivers, list)
 		if (!strcmp(f->name, name))
@@ -231,8 +232,19 @@ static int bind_driver(const char *name, u16 v, u16 d)
 	}
 	list_add(&f->list, &drivers);
 have:
+	/* A new id binds every function that has it and no driver, also one that
+	 * somebody has just unbound. A known one has bound the new card already. */
+	for (i = 0; i < f->n; i++)
+		if (f->ids[i][0] == v && f->ids[i][1] == d)
+			return 0;
+	if (f->n == MAXIDS)
+		return -ENOSPC;
 	rc = pci_add_dynid(&f->drv, v, d, PCI_ANY_ID, PCI_ANY_ID, 0, 0, 0);
-	return rc == -EEXIST ? 0 : rc;
+	if (!rc) {
+		f->ids[f->n][0] = v;
+		f->ids[f->n++][1] = d;
+	}
+	return rc;
 }
 
 static void drop(struct fbus *b)
