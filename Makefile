@@ -66,7 +66,7 @@ test: postgres build $(if $(RACE),gcc) ## Run every test that needs only this ma
 	[ "$${CYBORG_TEST_CLOCKS:-}" = required ] || echo "Skipped: what needs clocks that differ; $$(grep -o 'the clocks of processes.*' <<<"$$refused")"
 	[ "$${CYBORG_TEST_ROOT:-}" = required ] || echo "Skipped: what needs disks that lose their power; $$(grep -o 'disks cannot be made.*' <<<"$$diskless")"
 	[ -n "$${OPENSTACK_RIG:-}" ] || echo "Skipped: what needs a real OpenStack; make test-openstack runs it."
-	[ -n "$${CYBORG_HARDWARE_RIG:-}" ] || echo "Skipped: what needs a real kernel; make test-hardware runs it."
+	[ -n "$${CYBORG_TEST_HARDWARE:-}" ] || echo "Skipped: what needs a real kernel; make test-hardware runs it."
 	[ "$${CYBORG_TEST_NEEDS:-}" = required ] || echo "Skipped: what needs root, or other things that are not here; .ci/run demands them where root may mount disks."
 	exit $$status
 
@@ -76,7 +76,7 @@ test-openstack: postgres openstack build ## Run the tests against a real Keyston
 
 .PHONY: test-hardware
 test-hardware: postgres hardware build ## Run drivers and an agent on a real kernel, in a machine that QEMU emulates
-	@CYBORG_HARDWARE_RIG="$${CYBORG_HARDWARE_RIG:-new}" go test -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) ./tests/hardware/...
+	@CYBORG_TEST_HARDWARE=required go test -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) ./tests/hardware/...
 
 .PHONY: bench-openstack
 bench-openstack: postgres openstack build ## Run the benchmark of Nova's requests, with a real Keystone and Placement
@@ -102,11 +102,9 @@ man: build ## Write the manual pages into bin/man
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint $(TOOLS)/workflowcheck ## Check style, import arrows and the determinism of workflows
-	@go vet ./...
-	$(TOOLS)/golangci-lint run
+	@$(TOOLS)/golangci-lint run
 	$(TOOLS)/workflowcheck -config deploy/tools/workflowcheck.yaml ./workflows/...
 	cd $(STANDALONE)
-	go vet ./...
 	../../$(TOOLS)/golangci-lint run --config ../../.golangci.yaml
 
 $(TOOLS)/golangci-lint: PACKAGE := github.com/golangci/golangci-lint/v2/cmd/golangci-lint
@@ -120,9 +118,12 @@ generate: ## Write the generated files anew: documentation, examples, golden fil
 	@go test $(generated) -update
 
 .PHONY: verify
-verify: ## Check that the generated files and the module files are current
+verify: tidy ## Check that the generated files and the module files are current
 	@go test -count=1 $(generated)
-	for module in . $(STANDALONE) deploy/tools; do
+
+.PHONY: tidy
+tidy: ## Check that the module files are current
+	@for module in . $(STANDALONE) deploy/tools; do
 		go -C "$$module" mod tidy -diff || { echo "$$module/go.mod is not tidy: run go mod tidy there" >&2; exit 1; }
 	done
 
