@@ -69,14 +69,17 @@ func isFPGA(f sysfs.Function) bool {
 	return false
 }
 
-// resourceClass returns the Placement resource class of a device type: a
-// standard class where there is one, otherwise a custom class. The custom
-// classes are those of OpenStack Cyborg, which has none for AI chips.
-func resourceClass(t cyborg.DeviceType) string {
-	switch t {
-	case cyborg.DeviceTypeGPU:
+// resourceClass returns the Placement resource class of a function: a standard
+// class where there is one, otherwise a custom class. The custom classes are
+// those of OpenStack Cyborg, which has none for AI chips. A PGPU is a whole GPU,
+// so a virtual function of one is a VGPU.
+func resourceClass(f sysfs.Function) string {
+	switch t := deviceType(f); {
+	case t == cyborg.DeviceTypeGPU && f.PF != nil:
+		return "VGPU"
+	case t == cyborg.DeviceTypeGPU:
 		return "PGPU"
-	case cyborg.DeviceTypeFPGA:
+	case t == cyborg.DeviceTypeFPGA:
 		return "FPGA"
 	default:
 		return "CUSTOM_" + string(t)
@@ -104,7 +107,7 @@ func attributes(f sysfs.Function, network string) []cyborg.Attribute {
 		traits = append(traits, networkTraits(network)...)
 	}
 
-	list := []cyborg.Attribute{{Key: "rc", Value: resourceClass(deviceType(f))}}
+	list := []cyborg.Attribute{{Key: "rc", Value: resourceClass(f)}}
 	for i, trait := range traits {
 		list = append(list, cyborg.Attribute{Key: fmt.Sprintf("trait%d", i), Value: trait})
 	}

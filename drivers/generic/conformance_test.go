@@ -153,6 +153,7 @@ func TestConformanceOnKernel(t *testing.T) {
 	fakebus.Need(t)
 	all := subjects(t)
 	maps.DeleteFunc(all, func(_ string, s subject) bool { return s.card.ID == "" })
+	require.Len(t, all, 3)
 	runSuite(t, all, kernelRig)
 }
 
@@ -201,6 +202,16 @@ func simulatedRig(t *testing.T, s subject) *conformance.Rig {
 	}
 }
 
+// live returns a driver of a card on the kernel of this machine.
+func live(t *testing.T, card *fakebus.Card) drivers.Driver {
+	t.Helper()
+	driver, err := generic.New(
+		drivers.Environment{Host: "node1", Backend: "pci", Root: "/", Log: logger(t)},
+		map[string]any{"device_spec": []any{map[string]any{"address": card.Everything()}}, "deadline": "1m"})
+	require.NoError(t, err)
+	return driver
+}
+
 // kernelRig has the suite work on the kernel of this machine, and on a card that
 // is plugged in for it.
 func kernelRig(t *testing.T, s subject) *conformance.Rig {
@@ -210,15 +221,7 @@ func kernelRig(t *testing.T, s subject) *conformance.Rig {
 		card.SetVFs(s.vfs)
 	}
 
-	driver := func(t *testing.T) drivers.Driver {
-		t.Helper()
-		driver, err := generic.New(
-			drivers.Environment{Host: "node1", Backend: "pci", Root: "/", Log: logger(t)},
-			map[string]any{"device_spec": []any{map[string]any{"address": card.Everything()}}, "deadline": "1m"})
-		require.NoError(t, err)
-		return driver
-	}
-
+	driver := func(t *testing.T) drivers.Driver { t.Helper(); return live(t, card) }
 	return &conformance.Rig{
 		Driver:   driver(t),
 		Restart:  driver,
@@ -228,6 +231,7 @@ func kernelRig(t *testing.T, s subject) *conformance.Rig {
 			t.Helper()
 			return fakebus.Hold(t, card.At(s.function), fakebus.Device)
 		},
+		GroupsChange: true,
 		Vanish: func(*testing.T, cyborg.DeviceReport) func() {
 			card.Remove()
 			return func() {

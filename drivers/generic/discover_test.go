@@ -11,6 +11,7 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/generic"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/simulator"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
+	"github.com/cyborg-project/cyborg/tests/hardware/fakebus"
 )
 
 // discover returns what a backend with this spec reports of the host. The names
@@ -147,6 +148,47 @@ func TestDiscoverOffersPhysicalOrVirtualFunctions(t *testing.T) {
 
 	host.SetVFs(qat, "0")
 	require.Equal(t, map[string]parts{qat: {qat: "CUSTOM_PF"}}, outline(discover(t, host, `{"vendor_id": "8086"}`)))
+}
+
+// A virtual function of a GPU is not a whole GPU, for which others would take it.
+func TestDiscoverPartsOfGPU(t *testing.T) {
+	t.Parallel()
+	card := sysfstest.QAT(t, gpu)
+	card.Class = 0x030200
+	host := sysfstest.New(t, card)
+	require.Equal(t, map[string]string{gpu: "PGPU"}, classes(discover(t, host, "*")))
+
+	host.SetVFs(gpu, "2")
+	require.Equal(t, map[string]string{"0000:3b:01.0": "VGPU", "0000:3b:01.1": "VGPU"}, classes(discover(t, host, "*")))
+}
+
+// TestDiscoverPartsOfGPUOnKernel does that on the kernel of a machine of
+// tests/hardware.
+func TestDiscoverPartsOfGPUOnKernel(t *testing.T) {
+	t.Parallel()
+	fakebus.Need(t)
+	card := fakebus.Plug(t, fakebus.GPU())
+	driver := live(t, card)
+	discover := func() map[string]string {
+		devices, err := driver.Discover(t.Context())
+		require.NoError(t, err)
+		return classes(devices)
+	}
+	require.Equal(t, map[string]string{card.At("00.0"): "PGPU"}, discover())
+
+	card.SetVFs(2)
+	require.Equal(t, map[string]string{card.At("00.1"): "VGPU", card.At("00.2"): "VGPU"}, discover())
+}
+
+// classes returns the resource class of each deployable.
+func classes(devices []cyborg.DeviceReport) map[string]string {
+	all := map[string]string{}
+	for _, device := range devices {
+		for _, deployable := range device.Deployables {
+			all[deployable.Name] = deployable.Attributes[0].Value
+		}
+	}
+	return all
 }
 
 // What the host needs is reported with the reason, so that nobody gives it out.

@@ -96,10 +96,18 @@ func (d *disks) find(number, node string) string {
 	return ""
 }
 
-// functions returns the PCI functions on which a disk stands. For a volume
-// (LVM, software RAID, multipath, bcache) these are the functions of all its
-// parts. Known is false where some of them cannot be found.
+// functions returns the PCI functions on which a disk stands, with those above
+// them on the bus. For a volume (LVM, software RAID, multipath, bcache) these are
+// the functions of all its parts. Known is false where some of them cannot be
+// found.
 func (d *disks) functions(dir string) (functions []cyborg.PCIAddress, known bool) {
+	chains, known := d.chains(dir)
+	return slices.Concat(chains...), known
+}
+
+// chains returns, for each part of a disk, the functions through which the bus
+// leads to it; the last one is its controller. Known is as with functions.
+func (d *disks) chains(dir string) (chains [][]cyborg.PCIAddress, known bool) {
 	seen := map[string]bool{} // directories that were visited, as parts can be shared
 	known = true
 
@@ -111,7 +119,7 @@ func (d *disks) functions(dir string) (functions []cyborg.PCIAddress, known bool
 
 		seen[dir] = true
 		if chain := functionsOn(dir); len(chain) > 0 {
-			functions = append(functions, chain...)
+			chains = append(chains, chain)
 			return
 		}
 
@@ -126,7 +134,34 @@ func (d *disks) functions(dir string) (functions []cyborg.PCIAddress, known bool
 	}
 
 	descend(dir)
-	return functions, known
+	return chains, known
+}
+
+// on lists the disks, partitions and volumes that have a part on the
+// controller, sorted. Their directories need not be below its own: with
+// multipath, the disk belongs to no controller.
+func (d *disks) on(controller cyborg.PCIAddress) []string {
+	var dirs []string
+	for _, dir := range d.byName {
+		chains, _ := d.chains(dir)
+		if slices.ContainsFunc(chains, func(chain []cyborg.PCIAddress) bool { return chain[len(chain)-1] == controller }) {
+			dirs = append(dirs, dir)
+		}
+	}
+
+	slices.Sort(dirs)
+	return dirs
+}
+
+// nodes lists the device nodes of what has a part on the controller.
+func (d *disks) nodes(controller cyborg.PCIAddress) []string {
+	var nodes []string
+	for _, dir := range d.on(controller) {
+		if node := d.view.node(dir); node != "" {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes
 }
 
 // lower returns the directories of the block devices on which a virtual one

@@ -43,9 +43,11 @@ type Function struct {
 	// TotalVFs is how many virtual functions a physical function can have; 0 where
 	// it is not a physical function.
 	TotalVFs int
-	// VFs are the virtual functions that exist now, in the kernel's order.
+	// VFs are the virtual functions that exist now, in the kernel's order, with
+	// those that the kernel is about to remove.
 	VFs []cyborg.PCIAddress
 	// PF is the physical function of a virtual one; nil for any other function.
+	// Tree.Function does not find it for one that the kernel is about to remove.
 	PF *cyborg.PCIAddress
 
 	// BootVGA says that the firmware chose this display for the console.
@@ -140,6 +142,7 @@ func (v *view) functions(ctx context.Context) ([]Function, error) {
 	}
 
 	slices.SortFunc(functions, func(a, b Function) int { return compareAddresses(a.Address, b.Address) })
+	setPhysicalFunctions(functions)
 	return functions, nil
 }
 
@@ -166,11 +169,7 @@ func (t *Tree) Function(ctx context.Context, address cyborg.PCIAddress) (Functio
 // function reads one function, and fails where its ids or its class cannot be
 // read.
 func (v *view) function(ctx context.Context, address cyborg.PCIAddress) (Function, error) {
-	entry := path.Join(devicesDir, address.String())
-	f := Function{Address: address, Path: v.target(entry)}
-	if f.Path == "" {
-		f.Path = entry // a recording that holds directories instead of links
-	}
+	f := Function{Address: address, Path: v.directory(address)}
 
 	// The directory of the function is opened as a root of its own, which makes the
 	// paths of the many reads short. Its links lead out of that root, so they are
@@ -194,7 +193,7 @@ func (v *view) function(ctx context.Context, address cyborg.PCIAddress) (Functio
 	f.NUMANode = d.numaNode()
 	f.BootVGA = d.flag("boot_vga")
 	f.TotalVFs = d.count("sriov_totalvfs")
-	f.VFs = d.virtualFunctions()
+	f.VFs = v.virtualFunctions(&d, &f)
 
 	if name := d.link("physfn"); name != "" {
 		if pf, ok := parseAddress(name); ok {
@@ -350,56 +349,6 @@ func (d *details) count(name string) int {
 	}
 
 	return count
-}
-
-// virtualFunctions reads the links virtfn0, virtfn1, …, which exist as long as
-// the virtual functions do, and returns the functions in the order of the
-// links' numbers.
-func (d *details) virtualFunctions() []cyborg.PCIAddress {
-	if _, err := d.root.Lstat("virtfn0"); err != nil {
-		return nil
-	}
-
-	dir, err := d.root.Open(".")
-	if err != nil {
-		return nil
-	}
-	defer dir.Close()
-
-	names, err := dir.Readdirnames(-1)
-	if err != nil && !isGone(err) {
-		return nil
-	}
-
-	type virtual struct {
-		index   int
-		address cyborg.PCIAddress
-	}
-	var found []virtual
-
-	for _, name := range names {
-		number, ok := strings.CutPrefix(name, "virtfn")
-		if !ok {
-			continue
-		}
-
-		index, err := strconv.Atoi(number)
-		address, ok := parseAddress(d.link(name))
-		if err != nil || !ok {
-			d.warn(name, d.link(name), "it does not lead to a PCI function")
-			continue
-		}
-
-		found = append(found, virtual{index, address})
-	}
-
-	slices.SortFunc(found, func(a, b virtual) int { return cmp.Compare(a.index, b.index) })
-	addresses := make([]cyborg.PCIAddress, len(found))
-	for i, f := range found {
-		addresses[i] = f.address
-	}
-
-	return addresses
 }
 
 // compareAddresses orders addresses by their numbers.

@@ -147,6 +147,36 @@ func TestFunctionsOfThisMachine(t *testing.T) {
 	require.Equal(t, present, addresses(functions))
 }
 
+// TestFunctionsWhileVirtualOnesGo reads a card whose virtual functions are being
+// removed: the first is gone, the second waits for its user and has lost its
+// links, the third is still to come. A function that happens to be where the
+// fourth would be is none of them.
+func TestFunctionsWhileVirtualOnesGo(t *testing.T) {
+	t.Parallel()
+	host := sysfstest.New(t, sysfstest.QAT(t, qat), sysfstest.FPGA(t, "0000:b1:01.3"))
+	host.SetVFs(qat, "3")
+	devices := filepath.Join(host.Root(), "sys/bus/pci/devices")
+	for _, link := range []string{qat + "/virtfn0", qat + "/virtfn1", "0000:b1:01.0", "0000:b1:01.1/physfn"} {
+		require.NoError(t, os.Remove(filepath.Join(devices, link)))
+	}
+
+	functions, err := tree(t, host.Root()).Functions(t.Context())
+	require.NoError(t, err)
+	physical := map[string]string{}
+	for _, f := range functions {
+		if f.PF != nil {
+			physical[f.Address.String()] = f.PF.String()
+		}
+	}
+	require.Equal(t, map[string]string{"0000:b1:01.1": qat, "0000:b1:01.2": qat}, physical)
+	going := []cyborg.PCIAddress{sysfstest.Address(t, "0000:b1:01.1"), sysfstest.Address(t, "0000:b1:01.2")}
+	require.Equal(t, going, functions[0].VFs)
+
+	alone, err := tree(t, host.Root()).Function(t.Context(), sysfstest.Address(t, qat))
+	require.NoError(t, err)
+	require.Equal(t, going, alone.VFs)
+}
+
 func TestFunctionsFailsWithoutSysfs(t *testing.T) {
 	t.Parallel()
 	empty := tree(t, t.TempDir())

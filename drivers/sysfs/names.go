@@ -55,6 +55,12 @@ func (n *Names) Fill(ctx context.Context, functions []Function) {
 	}
 }
 
+// Check returns an error where there is no database that can be read.
+func (n *Names) Check() error {
+	_, err := n.load()
+	return err
+}
+
 // lookUpNew reads the database if it was not asked before for one of the
 // functions.
 func (n *Names) lookUpNew(functions []Function) error {

@@ -19,6 +19,7 @@ type Protection map[cyborg.PCIAddress]string
 //   - the chipset: host bridges, PCI bridges, system peripherals, memory and SMBus controllers;
 //   - controllers of disks that are mounted or swapped to, also below LVM, software RAID, multipath, bcache, btrfs. Where
 //     the disks of something mounted cannot be told (ZFS), every disk controller;
+//   - virtio devices through which a mounted file system comes from the hypervisor (9p, virtiofs);
 //   - network interfaces that are up, members of a bridge or bond, or carry the default route;
 //   - the display on which the firmware boots, and the system console;
 //   - every function above one of these on the bus;
@@ -124,6 +125,10 @@ func (s *survey) protectStorage() error {
 	}
 
 	for _, storage := range storages {
+		for _, dir := range s.view.shares(storage) {
+			s.protectNearest(dir, "its file system "+storage.node+" "+storage.use)
+		}
+
 		dir := disks.find(storage.number, storage.node)
 		if dir == "" {
 			if storage.local() {

@@ -34,6 +34,15 @@ func symlink(t *testing.T, host *sysfstest.Host, name, target string) {
 
 const virtualBlock = "sys/devices/virtual/block/"
 
+// virtio gives a function a virtio device that has this kernel driver.
+func virtio(t *testing.T, h *sysfstest.Host, name, address, driver string) {
+	t.Helper()
+	dir := "sys/devices/pci0000:" + address[5:7] + "/" + address + "/" + name
+	require.NoError(t, os.MkdirAll(filepath.Join(h.Root(), dir), 0o755))
+	symlink(t, h, dir+"/driver", "../../../../bus/virtio/drivers/"+driver)
+	symlink(t, h, "sys/bus/virtio/devices/"+name, "../../../devices/pci0000:"+address[5:7]+"/"+address+"/"+name)
+}
+
 // volume makes a virtual block device on top of others.
 func volume(t *testing.T, host *sysfstest.Host, name, number string, slaves ...string) {
 	t.Helper()
@@ -128,6 +137,25 @@ func TestProtection(t *testing.T) {
 				h.Mount("259:7", "/dev/nvme7n1", "/")
 			},
 			map[string]string{ssd: "its disk nvme7n1 is mounted on /"},
+		},
+		"file system of the hypervisor": {
+			func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
+				virtio(t, h, "virtio0", ssd, "9pnet_virtio")
+				virtio(t, h, "virtio1", gpu, "9pnet_virtio")
+				h.Set("sys/devices/pci0000:3b/"+gpu+"/virtio1/mount_tag", "results\x00\n")
+				h.Set("proc/1/mountinfo", "30 1 0:40 / /out rw - 9p results rw,trans=virtio\n")
+			},
+			map[string]string{gpu: "its file system results is mounted on /out"},
+		},
+		"file system of the hypervisor without a tag": {
+			func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
+				virtio(t, h, "virtio0", ssd, "virtiofs")
+				virtio(t, h, "virtio1", gpu, "virtio_net")
+				h.Set("proc/1/mountinfo", "30 1 0:40 / /out rw - virtiofs results rw\n")
+			},
+			map[string]string{ssd: "its file system results is mounted on /out"},
 		},
 		"ZFS, whose disks nobody tells": {
 			func(_ *testing.T, h *sysfstest.Host) {

@@ -75,6 +75,7 @@ func (t *Tree) Live() bool {
 type view struct {
 	root *os.Root
 	log  *slog.Logger
+	bus  map[string]bool // entries of devicesDir, once somebody has asked for one
 }
 
 // open opens the tree for one call, which must close the view.

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/cyborg-project/cyborg"
 )
@@ -18,10 +20,10 @@ import (
 // phrase such as "process 4711 (qemu-kvm) has /dev/vfio/12 open"; "" where
 // nobody does. It finds:
 //   - virtual functions and mediated devices of the function;
-//   - its disks that are mounted, used as swap or part of a volume;
+//   - its disks that are mounted, used as swap or part of a volume, also through a multipath device;
 //   - its network interfaces that are up, members of a bridge or bond, or in another network namespace (a container's);
-//   - processes that have one of its device nodes open: the VFIO group, the VFIO device, and every node that its driver
-//     made, such as /dev/dri/card0, /dev/nvme0 or /dev/nvidia0.
+//   - processes that have one of its device nodes open: the VFIO group, the VFIO device, every node that its driver
+//     made, such as /dev/dri/card0, /dev/nvme0 or /dev/nvidia0, and every disk or volume that stands on it.
 //
 // The error is of kind ErrForbidden if no user was found, but the open files of
 // some process could not be read.
@@ -40,8 +42,13 @@ func (t *Tree) Users(ctx context.Context, f Function) (string, error) {
 		return "it has the mediated device " + name, nil
 	}
 
-	if use, err := v.diskUse(f); use != "" || err != nil {
-		return use, err
+	disks, err := v.disks()
+	if err != nil {
+		return "", cyborg.Errorf(cyborg.ErrUnavailable, "the disks of %s cannot be read: %w", f.Address, err)
+	}
+
+	if use := v.diskUse(disks, f); use != "" {
+		return use, nil
 	}
 
 	children, err := v.children(ctx, f)
@@ -53,7 +60,7 @@ func (t *Tree) Users(ctx context.Context, f Function) (string, error) {
 		return children.network, nil
 	}
 
-	return v.opener(ctx, f, append(children.nodes, v.extraNodes(f)...))
+	return v.opener(ctx, f, slices.Concat(children.nodes, disks.nodes(f.Address), v.extraNodes(f)))
 }
 
 // mediated returns the name of a mediated device of the function, or "".
@@ -73,33 +80,24 @@ func (v *view) mediated(f Function) string {
 }
 
 // diskUse says how a disk of the function is used, or "".
-func (v *view) diskUse(f Function) (string, error) {
-	disks, err := v.disks()
-	if err != nil {
-		return "", cyborg.Errorf(cyborg.ErrUnavailable, "the disks of %s cannot be read: %w", f.Address, err)
-	}
-
+func (v *view) diskUse(disks *disks, f Function) string {
 	storages, _ := v.storages()
 
 	for _, storage := range storages {
 		if dir := disks.find(storage.number, storage.node); dir != "" {
 			if functions, _ := disks.functions(dir); slices.Contains(functions, f.Address) {
-				return "its disk " + path.Base(dir) + " " + storage.use, nil
+				return "its disk " + path.Base(dir) + " " + storage.use
 			}
 		}
 	}
 
-	for _, dir := range disks.physical() {
-		if chain := functionsOn(dir); chain[len(chain)-1] != f.Address {
-			continue
-		}
-
+	for _, dir := range disks.on(f.Address) {
 		if holders, err := v.names(path.Join(dir, "holders")); err == nil && len(holders) > 0 {
-			return "its disk " + path.Base(dir) + " is a part of " + holders[0], nil
+			return "its disk " + path.Base(dir) + " is a part of " + holders[0]
 		}
 	}
 
-	return "", nil
+	return ""
 }
 
 // children are the devices that the driver of a function made.
@@ -222,6 +220,7 @@ func (v *view) opener(ctx context.Context, f Function, nodes []string) (string, 
 	}
 
 	var hidden string
+	unnamed := false // some process has a VFIO device open, and the kernel does not say which
 	for _, process := range processes {
 		if _, err := strconv.Atoi(process); err != nil {
 			continue
@@ -239,10 +238,16 @@ func (v *view) opener(ctx context.Context, f Function, nodes []string) (string, 
 		}
 
 		for _, file := range files {
-			if open := v.openFile(process, file, f, nodes); open != "" {
+			open, nameless := v.openFile(process, file, f, nodes)
+			if open != "" {
 				return fmt.Sprintf("process %s (%s) has %s", process, v.command(process), open), nil
 			}
+			unnamed = unnamed || nameless
 		}
+	}
+
+	if unnamed {
+		return v.groupHolder(f)
 	}
 
 	if hidden != "" {
@@ -254,35 +259,70 @@ func (v *view) opener(ctx context.Context, f Function, nodes []string) (string, 
 }
 
 // openFile says how an open file of a process belongs to the function, or ""
-// where it does not.
-func (v *view) openFile(process, file string, f Function, nodes []string) string {
+// where it does not. Nameless says that it is a device of VFIO, and that the
+// kernel does not tell which.
+func (v *view) openFile(process, file string, f Function, nodes []string) (open string, nameless bool) {
 	link, err := v.root.Readlink(path.Join("proc", process, "fd", file))
 	if err != nil {
-		return "" // closed in between
+		return "", false // closed in between
 	}
 
 	if node := strings.TrimSuffix(link, " (deleted)"); slices.Contains(nodes, node) {
-		return node + " open"
+		return node + " open", false
 	}
 
-	if link != "anon_inode:[vfio-device]" {
-		return ""
+	if link != vfioDevice {
+		return "", false
 	}
 
 	// A process may close the group while it has the device open. Since Linux 6.17,
 	// fdinfo names the device.
 	text, err := v.text(path.Join("proc", process, "fdinfo", file))
 	if err != nil {
-		return ""
+		return "", true
 	}
 
 	for line := range strings.Lines(text) {
-		if device, ok := strings.CutPrefix(line, "vfio-device-syspath:"); ok && path.Base(strings.TrimSpace(device)) == f.Address.String() {
-			return "it open through VFIO"
+		if device, ok := strings.CutPrefix(line, "vfio-device-syspath:"); ok {
+			if path.Base(strings.TrimSpace(device)) == f.Address.String() {
+				return "it open through VFIO", false
+			}
+			return "", false
 		}
 	}
 
-	return ""
+	return "", true
+}
+
+// vfioDevice is what the link of a descriptor of a VFIO device says in proc.
+const vfioDevice = "anon_inode:[vfio-device]"
+
+// groupHolder asks the kernel who has the VFIO group of the function, where some
+// process has a device of VFIO open that may be this one. The kernel does not
+// open a group twice, and an open device keeps its group open
+// (vfio_group_fops_open), so it answers EBUSY where the function is in use.
+//
+// A virtual machine that starts at this moment could find the group taken. So
+// the kernel is asked last, and only where nothing else tells.
+func (v *view) groupHolder(f Function) (string, error) {
+	if f.IOMMUGroup == "" || !strings.Contains(f.Driver, "vfio") {
+		return "", nil
+	}
+
+	node := "/dev/vfio/" + f.IOMMUGroup
+	group, err := v.root.OpenFile(strings.TrimPrefix(node, "/"), os.O_RDWR, 0)
+	switch {
+	case err == nil:
+		_ = group.Close() // it was opened to see whether it can be
+		return "", nil
+	case errors.Is(err, syscall.EBUSY):
+		return "a process has a device of its VFIO group " + f.IOMMUGroup + " open, and this kernel does not tell which process", nil
+	case isGone(err):
+		return "", nil
+	default:
+		return "", cyborg.Errorf(cyborg.ErrForbidden, "nobody can tell who uses %s: %w", node, err).
+			WithHint("Run the agent as root.")
+	}
 }
 
 // command returns the name of the process, or "?" where it cannot be read.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers/sysfs"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 )
@@ -63,6 +64,29 @@ func TestUsers(t *testing.T) {
 				symlink(t, h, "sys/bus/pci/devices/"+ssd+"/block/nvme0n1/holders/dm-0", "../../../../../../virtual/block/dm-0")
 			},
 			"its disk nvme0n1 is a part of dm-0",
+		},
+		"multipath disk": {
+			ssd, func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
+				const subsystem = "sys/devices/virtual/nvme-subsystem/nvme-subsys7"
+				h.Set(subsystem+"/nvme7n1/dev", "259:7\n")
+				h.Set(subsystem+"/nvme7n1/uevent", "DEVNAME=nvme7n1\nDEVTYPE=disk\n")
+				symlink(t, h, "sys/block/nvme7n1", "../devices/virtual/nvme-subsystem/nvme-subsys7/nvme7n1")
+				symlink(t, h, subsystem+"/nvme7", "../../../pci0000:c1/"+ssd+"/nvme/nvme7")
+				h.Open(7, "ceph-osd", "/dev/nvme7n1")
+			},
+			"process 7 (ceph-osd) has /dev/nvme7n1 open",
+		},
+		"multipath disk of a volume": {
+			ssd, func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
+				const subsystem = "sys/devices/virtual/nvme-subsystem/nvme-subsys7"
+				h.Set(subsystem+"/nvme7n1/dev", "259:7\n")
+				symlink(t, h, "sys/block/nvme7n1", "../devices/virtual/nvme-subsystem/nvme-subsys7/nvme7n1")
+				symlink(t, h, subsystem+"/nvme7", "../../../pci0000:c1/"+ssd+"/nvme/nvme7")
+				symlink(t, h, subsystem+"/nvme7n1/holders/dm-0", "../../../block/dm-0")
+			},
+			"its disk nvme7n1 is a part of dm-0",
 		},
 		"interface up": {nic, func(_ *testing.T, h *sysfstest.Host) { h.Up("ens1") }, "its network interface ens1 is up"},
 		"interface of a container": {
@@ -133,6 +157,19 @@ func TestUsersOfADeviceFile(t *testing.T) {
 	host.Open(4711, "spdk_tgt", "anon_inode:[vfio-device]")
 	require.Empty(t, user(t, host, gpu), "an older kernel does not tell whose it is")
 
+	// The kernel opens a group that nobody has. A directory stands for one that
+	// cannot be opened for another reason.
+	node := filepath.Join(host.Root(), "dev/vfio", group(t, host, gpu))
+	require.NoError(t, os.Rename(node, node+".before"))
+	require.NoError(t, os.Mkdir(node, 0o755))
+	here := tree(t, host.Root())
+	f, err := here.Function(t.Context(), sysfstest.Address(t, gpu))
+	require.NoError(t, err)
+	_, err = here.Users(t.Context(), f)
+	require.Equal(t, cyborg.ErrForbidden, cyborg.ErrorKindOf(err), "%v", err)
+	require.NoError(t, os.Remove(node))
+	require.NoError(t, os.Rename(node+".before", node))
+
 	host.Set("proc/4711/fdinfo/3", "pos:\t0\nvfio-device-syspath: /sys/devices/pci0000:00/0000:00:01.0/0000:99:00.0\n")
 	require.Empty(t, user(t, host, gpu), "the open device is another one")
 	host.Set("proc/4711/fdinfo/3", "pos:\t0\nvfio-device-syspath: /sys/devices/pci0000:3b/"+gpu+"\n")
@@ -157,6 +194,14 @@ func TestUsersOfThisMachine(t *testing.T) {
 			require.NotContains(t, by, "disk")
 		}
 	}
+}
+
+// group returns the IOMMU group of a function.
+func group(t *testing.T, host *sysfstest.Host, address string) string {
+	t.Helper()
+	f, err := tree(t, host.Root()).Function(t.Context(), sysfstest.Address(t, address))
+	require.NoError(t, err)
+	return f.IOMMUGroup
 }
 
 // give gives a function to VFIO.

@@ -66,7 +66,7 @@ func (p program) doctorCommand() *cobra.Command {
 			}
 
 			examineStateDir(f, c.Agent.StateDir)
-			examineKernel(f, c.Agent.Root)
+			examineKernel(cmd.Context(), f, c.Agent.Root)
 			examineWhitelist(f, novaconf.File{Host: c.Agent.Host, Dir: c.Agent.NovaConfDir})
 			p.examineBackends(cmd, f, c)
 			examineEndpoints(cmd.Context(), f, c)
@@ -122,25 +122,6 @@ func examineStateDir(f *doctor.Findings, dir string) {
 		return
 	}
 	f.OKf("state directory", "%s can be written", dir)
-}
-
-// examineKernel checks that the hardware can be seen and changed.
-func examineKernel(f *doctor.Findings, root string) {
-	devices := filepath.Join(root, "sys/bus/pci/devices")
-	entries, err := os.ReadDir(devices)
-	if err != nil {
-		f.Fail("sysfs", "the PCI devices cannot be read: "+err.Error(), "Mount sysfs there, or set agent.root.")
-	} else {
-		f.OKf("sysfs", "%s shows %d functions", devices, len(entries))
-	}
-
-	// Binding a PCI function to a driver is a write to sysfs, which only root may
-	// make.
-	if os.Geteuid() != 0 {
-		f.Warn("rights", "this user is not root", "Discovery works; binding a function to a driver needs root. Run the agent as root.")
-		return
-	}
-	f.OKf("rights", "this user is root")
 }
 
 // examineWhitelist checks that the agent can tell its Nova which PCI devices to

@@ -3,6 +3,7 @@
 package hardware_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,9 +20,9 @@ import (
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
 
-// TestHardware boots a machine twice. In the first boot the suite of drivers
-// runs on its kernel, while an agent works for the servers outside, and is
-// killed; in the second, the agent continues after the boot.
+// TestHardware boots a machine twice. In the first boot the tests of drivers
+// whose names end in OnKernel run there, while an agent works for the servers
+// outside, and is killed; in the second, the agent continues after the boot.
 func TestHardware(t *testing.T) {
 	t.Parallel()
 	rig.Need(t)
@@ -34,6 +35,7 @@ func TestHardware(t *testing.T) {
 		Binaries: []string{
 			harness.Binary(t, "cyborg-agent"),
 			compile(t, dir, "vfiohold", "build", "./vfiohold"),
+			compile(t, dir, "sysfs.test", "test", "-c", "../../drivers/sysfs"),
 			compile(t, dir, "generic.test", "test", "-c", "../../drivers/generic"),
 			compile(t, dir, "inside.test", "test", "-c", "./inside"),
 		},
@@ -41,22 +43,33 @@ func TestHardware(t *testing.T) {
 	share(t, s, m.Out)
 
 	first := m.Boot(t,
-		rig.Command{Name: "selftest", Line: "/rig/selftest", Limit: 3 * time.Minute},
-		rig.Command{Name: "conformance", Line: "cd /tmp && exec generic.test -test.v -test.run '^TestConformanceOnKernel$'", Limit: 15 * time.Minute, Beside: true},
-		rig.Command{Name: "agent", Line: "cd /tmp && exec inside.test -test.v -test.run '^Test(Attach|KillBeforeEachWrite|BeforeReboot)$'", Limit: 15 * time.Minute},
+		rig.Command{Name: "selftest", Line: "/rig/selftest", Limit: 5 * time.Minute},
+		tests("sysfs", 10*time.Minute, "sysfs.test", "OnKernel$", true),
+		tests("generic", 20*time.Minute, "generic.test", "OnKernel$", true),
+		tests("agent", 20*time.Minute, "inside.test", "^Test(Doctor|Attach|KillBeforeEachWrite|BeforeReboot)$", false),
 		rig.Command{Name: "dmesg", Line: "dmesg", Limit: time.Minute},
 	)
 	requirePass(t, first, "selftest", 0)
-	requirePass(t, first, "conformance", 1)
-	requirePass(t, first, "agent", 3)
+	requirePass(t, first, "sysfs", 4)
+	requirePass(t, first, "generic", 2)
+	requirePass(t, first, "agent", 4)
 	requireQuiet(t, first["dmesg"])
 
 	second := m.Boot(t,
-		rig.Command{Name: "reboot", Line: "cd /tmp && exec inside.test -test.v -test.run '^TestAfterReboot$'", Limit: 8 * time.Minute},
+		tests("reboot", 10*time.Minute, "inside.test", "^TestAfterReboot$", false),
 		rig.Command{Name: "dmesg", Line: "dmesg", Limit: time.Minute},
 	)
 	requirePass(t, second, "reboot", 1)
 	requireQuiet(t, second["dmesg"])
+}
+
+// tests runs the tests of a binary whose names match. They end a minute before
+// the command is killed, so that they say where they hang.
+func tests(name string, limit time.Duration, binary, pattern string, beside bool) rig.Command {
+	return rig.Command{
+		Name: name, Limit: limit, Beside: beside,
+		Line: fmt.Sprintf("cd /tmp && exec %s -test.v -test.timeout %s -test.run '%s'", binary, limit-time.Minute, pattern),
+	}
 }
 
 // compile has go make a static binary of that name, and returns its path.
@@ -103,5 +116,7 @@ var complaintPattern = regexp.MustCompile(`BUG:|Oops|WARNING: CPU|general protec
 // requireQuiet requires that the kernel did not complain.
 func requireQuiet(t *testing.T, dmesg rig.Result) {
 	t.Helper()
+	require.Equal(t, 0, dmesg.Status)
+	require.Contains(t, dmesg.Output, "Linux version", "the log has its beginning")
 	require.NotRegexp(t, complaintPattern, dmesg.Output)
 }

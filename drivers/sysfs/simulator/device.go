@@ -108,7 +108,9 @@ func attributes(f Function) []attribute {
 
 	if f.TotalVFs > 0 {
 		list = append(list, attribute{"sriov_totalvfs", strconv.Itoa(f.TotalVFs)},
-			attribute{"sriov_numvfs", "0"}, attribute{"sriov_drivers_autoprobe", "1"})
+			attribute{"sriov_numvfs", "0"}, attribute{"sriov_drivers_autoprobe", "1"},
+			attribute{"sriov_offset", strconv.Itoa(vfOffset)}, attribute{"sriov_stride", "1"},
+			attribute{"sriov_vf_device", cmp.Or(f.VFProduct, f.Product)})
 	}
 
 	return list

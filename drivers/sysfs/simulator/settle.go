@@ -89,12 +89,15 @@ func (st *state) settleVFs(pf Function) error {
 	return nil
 }
 
-// virtualFunction returns the virtual function with index i. Its routing id is
-// i+8 behind that of the physical one, as with many real devices, and it has an
-// IOMMU group of its own.
+// vfOffset is how far the routing id of the first virtual function is behind
+// that of the physical one, as with many real devices.
+const vfOffset = 8
+
+// virtualFunction returns the virtual function with index i. It has an IOMMU
+// group of its own.
 func virtualFunction(pf Function, i int) Function {
 	routing := uint(pf.Address.Bus)<<8 | uint(pf.Address.Device)<<3 | uint(pf.Address.Function)
-	routing += 8 + uint(i)
+	routing += vfOffset + uint(i)
 	address := cyborg.PCIAddress{
 		Domain: pf.Address.Domain, Bus: uint8(routing >> 8), Device: uint8(routing >> 3 & 0x1f), Function: uint8(routing & 7),
 	}

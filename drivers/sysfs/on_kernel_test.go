@@ -1,0 +1,131 @@
+package sysfs_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/sysfs"
+	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
+	"github.com/cyborg-project/cyborg/tests/hardware/fakebus"
+)
+
+// These tests run on the kernel of a machine of tests/hardware.
+
+// function returns what the kernel of this machine says about a function.
+func function(t *testing.T, address string) sysfs.Function {
+	t.Helper()
+	f, err := tree(t, "/").Function(t.Context(), sysfstest.Address(t, address))
+	require.NoError(t, err)
+	return f
+}
+
+// userOf returns who uses a function of this machine.
+func userOf(t *testing.T, address string) string {
+	t.Helper()
+	by, err := tree(t, "/").Users(t.Context(), function(t, address))
+	require.NoError(t, err)
+	return by
+}
+
+// giveToVFIO has VFIO take a function of this machine.
+func giveToVFIO(t *testing.T, address string) {
+	t.Helper()
+	b := sysfs.NewBinder(tree(t, "/"), sysfs.LiveKernel("/"), deadline, logger(t))
+	require.NoError(t, b.Bind(t.Context(), sysfstest.Address(t, address), "vfio-pci"))
+}
+
+// TestMultipathDiskOnKernel opens the machine's disk, which belongs to an NVMe
+// subsystem and so is not below its controller in sysfs.
+func TestMultipathDiskOnKernel(t *testing.T) {
+	t.Parallel()
+	fakebus.Need(t)
+	const controller = "0000:01:00.0"
+	require.Empty(t, userOf(t, controller))
+
+	dir, err := filepath.EvalSymlinks("/sys/block/nvme0n1")
+	require.NoError(t, err)
+	require.Contains(t, dir, "/nvme-subsystem/")
+
+	disk, err := os.Open("/dev/nvme0n1")
+	require.NoError(t, err)
+	require.Regexp(t, `^process \d+ \(.*\) has /dev/nvme0n1 open$`, userOf(t, controller))
+	require.NoError(t, disk.Close())
+	require.Empty(t, userOf(t, controller))
+}
+
+// TestSharedFileSystemOnKernel looks for the device through which /out comes
+// from outside the machine.
+func TestSharedFileSystemOnKernel(t *testing.T) {
+	t.Parallel()
+	fakebus.Need(t)
+	tags, err := filepath.Glob("/sys/bus/virtio/drivers/9pnet_virtio/virtio*/mount_tag")
+	require.NoError(t, err)
+	require.Len(t, tags, 1)
+	dir, err := filepath.EvalSymlinks(filepath.Dir(tags[0]))
+	require.NoError(t, err)
+
+	protection, err := tree(t, "/").Protection(t.Context())
+	require.NoError(t, err)
+	address := sysfstest.Address(t, filepath.Base(filepath.Dir(dir)))
+	require.Equal(t, "its file system out is mounted on /out", protection[address])
+}
+
+// TestHoldersOnKernel finds who uses a function through VFIO, whatever the user
+// keeps open. Another function of VFIO has no user meanwhile.
+func TestHoldersOnKernel(t *testing.T) {
+	t.Parallel()
+	fakebus.Need(t)
+	used, free := fakebus.Plug(t, fakebus.GPU()).At("00.0"), fakebus.Plug(t, fakebus.GPU()).At("00.0")
+	giveToVFIO(t, used)
+	giveToVFIO(t, free)
+
+	for _, what := range []fakebus.Holding{fakebus.Group, fakebus.Device, fakebus.Alone} {
+		require.Empty(t, userOf(t, used), what)
+		release := fakebus.Hold(t, used, what)
+		require.NotEmpty(t, userOf(t, used), what)
+		require.Empty(t, userOf(t, free), what)
+		release()
+	}
+}
+
+// TestVirtualFunctionsWhileTheyGoOnKernel removes virtual functions of which one
+// is in use. The kernel waits for its user, and has removed the links before.
+func TestVirtualFunctionsWhileTheyGoOnKernel(t *testing.T) {
+	t.Parallel()
+	fakebus.Need(t)
+	card := fakebus.Plug(t, fakebus.GPU())
+	card.SetVFs(3)
+	pf, gone, used := card.At("00.0"), card.At("00.1"), card.At("00.2")
+	giveToVFIO(t, used)
+	release := fakebus.Hold(t, used, fakebus.Device)
+
+	removed := make(chan error, 1)
+	go func() { removed <- os.WriteFile("/sys/bus/pci/devices/"+pf+"/sriov_numvfs", []byte("0"), 0) }()
+	require.Eventually(t, func() bool {
+		_, err := os.Lstat("/sys/bus/pci/devices/" + used + "/physfn")
+		return os.IsNotExist(err)
+	}, time.Minute, 10*time.Millisecond)
+
+	_, err := os.Stat("/sys/bus/pci/devices/" + gone)
+	require.ErrorIs(t, err, os.ErrNotExist)
+	require.Equal(t, []cyborg.PCIAddress{sysfstest.Address(t, used), sysfstest.Address(t, card.At("00.3"))}, function(t, pf).VFs)
+	require.Equal(t, "it has 2 virtual functions", userOf(t, pf))
+
+	all, err := tree(t, "/").Functions(t.Context())
+	require.NoError(t, err)
+	for _, f := range all {
+		if f.Address.String() == used {
+			require.NotNil(t, f.PF)
+			require.Equal(t, pf, f.PF.String())
+		}
+	}
+
+	release()
+	require.NoError(t, <-removed)
+	require.Empty(t, function(t, pf).VFs)
+}
