@@ -29,7 +29,7 @@ install_packages() ( # PACKAGE...
   # meanwhile deletes the packages of this one.
   archives=$(mktemp -d /var/tmp/rig-apt.XXXXXX)
   mkdir "$archives/partial"
-  # shellcheck disable=SC2064 # what they are now
+  # shellcheck disable=SC2064 # with the values that the variables have now
   trap "rm -rf '$archives'; $undo" EXIT
   apt="apt-get -o DPkg::Lock::Timeout=900 -o Dpkg::Use-Pty=0 -o Acquire::Retries=3 -o APT::Sandbox::User=root -o Dir::Cache::archives=$archives"
   export DEBIAN_FRONTEND=noninteractive

@@ -72,11 +72,13 @@ func isFPGA(f sysfs.Function) bool {
 // resourceClass returns the Placement resource class of a function: a standard
 // class where there is one, otherwise a custom class. The custom classes are
 // those of OpenStack Cyborg, which has none for AI chips. A PGPU is a whole GPU,
-// so a virtual function of one is a VGPU.
+// so a virtual function of one has a class of its own. It is not VGPU: of that
+// class Nova takes each allocation for one of its own mediated devices
+// (nova/virt/libvirt/driver.py, _vgpu_allocations).
 func resourceClass(f sysfs.Function) string {
 	switch t := deviceType(f); {
 	case t == cyborg.DeviceTypeGPU && f.PF != nil:
-		return "VGPU"
+		return "CUSTOM_GPU_VF"
 	case t == cyborg.DeviceTypeGPU:
 		return "PGPU"
 	case t == cyborg.DeviceTypeFPGA:

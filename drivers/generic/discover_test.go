@@ -159,7 +159,7 @@ func TestDiscoverPartsOfGPU(t *testing.T) {
 	require.Equal(t, map[string]string{gpu: "PGPU"}, classes(discover(t, host, "*")))
 
 	host.SetVFs(gpu, "2")
-	require.Equal(t, map[string]string{"0000:3b:01.0": "VGPU", "0000:3b:01.1": "VGPU"}, classes(discover(t, host, "*")))
+	require.Equal(t, map[string]string{"0000:3b:01.0": "CUSTOM_GPU_VF", "0000:3b:01.1": "CUSTOM_GPU_VF"}, classes(discover(t, host, "*")))
 }
 
 // TestDiscoverPartsOfGPUOnKernel does that on the kernel of a machine of
@@ -177,7 +177,7 @@ func TestDiscoverPartsOfGPUOnKernel(t *testing.T) {
 	require.Equal(t, map[string]string{card.At("00.0"): "PGPU"}, discover())
 
 	card.SetVFs(2)
-	require.Equal(t, map[string]string{card.At("00.1"): "VGPU", card.At("00.2"): "VGPU"}, discover())
+	require.Equal(t, map[string]string{card.At("00.1"): "CUSTOM_GPU_VF", card.At("00.2"): "CUSTOM_GPU_VF"}, discover())
 }
 
 // classes returns the resource class of each deployable.

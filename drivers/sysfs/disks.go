@@ -153,36 +153,22 @@ func (d *disks) on(controller cyborg.PCIAddress) []string {
 	return dirs
 }
 
-// nodes lists the device nodes of what has a part on the controller.
-func (d *disks) nodes(controller cyborg.PCIAddress) []string {
-	var nodes []string
-	for _, dir := range d.on(controller) {
-		if node := d.view.node(dir); node != "" {
-			nodes = append(nodes, node)
-		}
-	}
-	return nodes
-}
-
 // lower returns the directories of the block devices on which a virtual one
 // stands.
 func (d *disks) lower(dir string) []string {
+	if whole := path.Dir(dir); d.byName[path.Base(whole)] == whole {
+		return []string{whole} // a partition stands on its disk
+	}
+
 	if strings.Contains(dir, "/nvme-subsystem/") {
 		// With NVMe multipath, the disk belongs to the subsystem, which has links to
 		// its controllers.
-		return d.controllers(path.Dir(dir))
+		return d.controllers(dir)
 	}
 
 	names, err := d.view.names(path.Join(dir, "slaves"))
 	if err != nil {
 		return nil
-	}
-
-	if len(names) == 0 {
-		// A partition of a volume has no slaves itself; the volume has them.
-		if whole := path.Dir(dir); d.byName[path.Base(whole)] == whole {
-			return []string{whole}
-		}
 	}
 
 	var lower []string
@@ -195,21 +181,46 @@ func (d *disks) lower(dir string) []string {
 	return lower
 }
 
-// controllers returns the controllers of an NVMe subsystem.
-func (d *disks) controllers(subsystem string) []string {
+// controllers returns the controllers through which a disk of an NVMe subsystem
+// is reached. Where no controller shows a path to the disk, all of them count.
+func (d *disks) controllers(disk string) []string {
+	subsystem := path.Dir(disk)
 	names, err := d.view.names(subsystem)
 	if err != nil {
 		return nil
 	}
 
-	var controllers []string
+	var all, reaching []string
 	for _, name := range names {
-		if target := d.view.target(path.Join(subsystem, name)); len(functionsOn(target)) > 0 {
-			controllers = append(controllers, target)
+		controller := d.view.target(path.Join(subsystem, name))
+		if len(functionsOn(controller)) == 0 {
+			continue
+		}
+		all = append(all, controller)
+		if d.reaches(controller, path.Base(disk)) {
+			reaching = append(reaching, controller)
 		}
 	}
 
-	return controllers
+	if len(reaching) > 0 {
+		return reaching
+	}
+	return all
+}
+
+// reaches says whether a controller has a path to a disk of its subsystem. The
+// path to nvme7n1 through the controller nvme3 is nvme7c3n1
+// (nvme_mpath_set_disk_name in drivers/nvme/host/multipath.c).
+func (d *disks) reaches(controller, disk string) bool {
+	names, err := d.view.names(controller)
+	if err != nil {
+		return false
+	}
+	return slices.ContainsFunc(names, func(name string) bool {
+		subsystem, rest, ok := strings.Cut(name, "c")
+		_, namespace, of := strings.Cut(rest, "n")
+		return ok && of && subsystem+"n"+namespace == disk
+	})
 }
 
 // physical lists the disks that belong to a PCI function, sorted.

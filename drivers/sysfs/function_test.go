@@ -149,12 +149,17 @@ func TestFunctionsOfThisMachine(t *testing.T) {
 
 // TestFunctionsWhileVirtualOnesGo reads a card whose virtual functions are being
 // removed: the first is gone, the second waits for its user and has lost its
-// links, the third is still to come. A function that happens to be where the
-// fourth would be is none of them.
+// links, the third is still to come. Another card, which happens to be where the
+// fourth would be and has its ids, is none of them.
 func TestFunctionsWhileVirtualOnesGo(t *testing.T) {
 	t.Parallel()
-	host := sysfstest.New(t, sysfstest.QAT(t, qat), sysfstest.FPGA(t, "0000:b1:01.3"))
+	host := sysfstest.New(t, sysfstest.QAT(t, qat))
 	host.SetVFs(qat, "3")
+	const other = "sys/devices/pci0000:b1/0000:b1:01.3"
+	place(t, host.Root(), map[string]string{
+		other + "/vendor": "0x8086\n", other + "/device": "0x37c9\n", other + "/class": "0x0b4000\n", other + "/sriov_totalvfs": "16\n",
+	})
+	symlink(t, host, "sys/bus/pci/devices/0000:b1:01.3", "../../../devices/pci0000:b1/0000:b1:01.3")
 	devices := filepath.Join(host.Root(), "sys/bus/pci/devices")
 	for _, link := range []string{qat + "/virtfn0", qat + "/virtfn1", "0000:b1:01.0", "0000:b1:01.1/physfn"} {
 		require.NoError(t, os.Remove(filepath.Join(devices, link)))

@@ -11,8 +11,9 @@ var shareDriverTable = map[string]string{"9p": "9pnet_virtio", "virtiofs": "virt
 
 // shares returns the directories of the virtio devices through which a mounted
 // file system may come. The source of such a mount is the tag of its device. The
-// kernel shows the tag of a 9p device; where it shows none that fits, the file
-// system may come through any device of its driver.
+// kernel shows the tag of a 9p device; where it shows none that fits, as for
+// virtiofs or for a 9p file system that comes over the network, any device of the
+// driver counts.
 func (v *view) shares(s storage) []string {
 	driver := shareDriverTable[s.fs]
 	if driver == "" {

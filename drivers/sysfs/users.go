@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/cyborg-project/cyborg"
 )
@@ -23,7 +24,7 @@ import (
 //   - its disks that are mounted, used as swap or part of a volume, also through a multipath device;
 //   - its network interfaces that are up, members of a bridge or bond, or in another network namespace (a container's);
 //   - processes that have one of its device nodes open: the VFIO group, the VFIO device, every node that its driver
-//     made, such as /dev/dri/card0, /dev/nvme0 or /dev/nvidia0, and every disk or volume that stands on it.
+//     made, such as /dev/dri/card0, /dev/nvme0 or /dev/nvidia0, and every disk that stands on it, also through multipath.
 //
 // The error is of kind ErrForbidden if no user was found, but the open files of
 // some process could not be read.
@@ -47,7 +48,8 @@ func (t *Tree) Users(ctx context.Context, f Function) (string, error) {
 		return "", cyborg.Errorf(cyborg.ErrUnavailable, "the disks of %s cannot be read: %w", f.Address, err)
 	}
 
-	if use := v.diskUse(disks, f); use != "" {
+	standing := disks.on(f.Address)
+	if use := v.diskUse(disks, standing, f); use != "" {
 		return use, nil
 	}
 
@@ -60,7 +62,7 @@ func (t *Tree) Users(ctx context.Context, f Function) (string, error) {
 		return children.network, nil
 	}
 
-	return v.opener(ctx, f, slices.Concat(children.nodes, disks.nodes(f.Address), v.extraNodes(f)))
+	return v.opener(ctx, f, slices.Concat(children.nodes, v.nodes(standing), v.extraNodes(f)))
 }
 
 // mediated returns the name of a mediated device of the function, or "".
@@ -79,8 +81,9 @@ func (v *view) mediated(f Function) string {
 	return ""
 }
 
-// diskUse says how a disk of the function is used, or "".
-func (v *view) diskUse(disks *disks, f Function) string {
+// diskUse says how a disk of the function is used, or "". Standing are the disks
+// and volumes that stand on it.
+func (v *view) diskUse(disks *disks, standing []string, f Function) string {
 	storages, _ := v.storages()
 
 	for _, storage := range storages {
@@ -91,7 +94,7 @@ func (v *view) diskUse(disks *disks, f Function) string {
 		}
 	}
 
-	for _, dir := range disks.on(f.Address) {
+	for _, dir := range standing {
 		if holders, err := v.names(path.Join(dir, "holders")); err == nil && len(holders) > 0 {
 			return "its disk " + path.Base(dir) + " is a part of " + holders[0]
 		}
@@ -187,12 +190,23 @@ func (v *view) node(dir string) string {
 	return ""
 }
 
+// nodes returns the device nodes of these directories.
+func (v *view) nodes(dirs []string) []string {
+	var nodes []string
+	for _, dir := range dirs {
+		if node := v.node(dir); node != "" {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes
+}
+
 // extraNodes returns the nodes that sysfs does not show below the function:
 // that of the VFIO group, and those of NVIDIA's own driver.
 func (v *view) extraNodes(f Function) []string {
 	var nodes []string
 	if f.IOMMUGroup != "" && strings.Contains(f.Driver, "vfio") {
-		nodes = append(nodes, "/dev/vfio/"+f.IOMMUGroup)
+		nodes = append(nodes, vfioGroups(f)...)
 	}
 
 	if text, err := v.text(path.Join("proc/driver/nvidia/gpus", f.Address.String(), "information")); err == nil {
@@ -247,7 +261,9 @@ func (v *view) opener(ctx context.Context, f Function, nodes []string) (string, 
 	}
 
 	if unnamed {
-		return v.groupHolder(f)
+		if held, err := v.groupHolder(ctx, f); held != "" || err != nil {
+			return held, err
+		}
 	}
 
 	if hidden != "" {
@@ -297,32 +313,69 @@ func (v *view) openFile(process, file string, f Function, nodes []string) (open 
 // vfioDevice is what the link of a descriptor of a VFIO device says in proc.
 const vfioDevice = "anon_inode:[vfio-device]"
 
-// groupHolder asks the kernel who has the VFIO group of the function, where some
-// process has a device of VFIO open that may be this one. The kernel does not
-// open a group twice, and an open device keeps its group open
-// (vfio_group_fops_open), so it answers EBUSY where the function is in use.
+// vfioGroups returns the nodes that the VFIO group of a function can have. The
+// second is that of a group without an IOMMU (enable_unsafe_noiommu_mode).
+func vfioGroups(f Function) []string {
+	return []string{"/dev/vfio/" + f.IOMMUGroup, "/dev/vfio/noiommu-" + f.IOMMUGroup}
+}
+
+// groupHolder asks the kernel whether the VFIO group of the function is in use,
+// where some process has a device of VFIO open that may be this one. The kernel
+// does not open a group twice, and an open device keeps its group open
+// (vfio_group_fops_open), so it answers EBUSY then.
 //
 // A virtual machine that starts at this moment could find the group taken. So
 // the kernel is asked last, and only where nothing else tells.
-func (v *view) groupHolder(f Function) (string, error) {
+func (v *view) groupHolder(ctx context.Context, f Function) (string, error) {
 	if f.IOMMUGroup == "" || !strings.Contains(f.Driver, "vfio") {
 		return "", nil
 	}
 
-	node := "/dev/vfio/" + f.IOMMUGroup
-	group, err := v.root.OpenFile(strings.TrimPrefix(node, "/"), os.O_RDWR, 0)
-	switch {
-	case err == nil:
-		_ = group.Close() // it was opened to see whether it can be
-		return "", nil
-	case errors.Is(err, syscall.EBUSY):
-		return "a process has a device of its VFIO group " + f.IOMMUGroup + " open, and this kernel does not tell which process", nil
-	case isGone(err):
-		return "", nil
-	default:
-		return "", cyborg.Errorf(cyborg.ErrForbidden, "nobody can tell who uses %s: %w", node, err).
-			WithHint("Run the agent as root.")
+	// Another question like this one has the group open for a moment, and while VFIO
+	// takes the function or gives it back, its node is not there.
+	const tries, pause = 5, 100 * time.Millisecond
+	for try := 1; ; try++ {
+		err := v.openVFIO(f)
+		moment := errors.Is(err, syscall.EBUSY) || errors.Is(err, fs.ErrNotExist)
+		switch {
+		case err == nil, errors.Is(err, syscall.ENODEV), errors.Is(err, syscall.ENXIO), !v.hasVFIO(f):
+			return "", nil
+		case moment && try < tries:
+		case errors.Is(err, syscall.EBUSY):
+			return "its VFIO group " + f.IOMMUGroup + " is in use, and this kernel does not tell by which process", nil
+		default:
+			return "", cyborg.Errorf(cyborg.ErrForbidden, "nobody can tell who uses %s: %w", f.Address, err).
+				WithHint("Run the agent as root, and in a container give it the host's /dev/vfio.")
+		}
+
+		select {
+		case <-ctx.Done():
+			return "", interrupted(ctx.Err(), "asking who uses "+f.Address.String())
+		case <-time.After(pause):
+		}
 	}
+}
+
+// hasVFIO says whether VFIO still has the function.
+func (v *view) hasVFIO(f Function) bool {
+	return strings.Contains(path.Base(v.target(path.Join(f.Path, "driver"))), "vfio")
+}
+
+// openVFIO opens the VFIO group of the function for a moment. The error is that
+// of the first node, unless only the second exists.
+func (v *view) openVFIO(f Function) error {
+	var first error
+	for _, node := range vfioGroups(f) {
+		file, err := v.root.OpenFile(strings.TrimPrefix(node, "/"), os.O_RDWR, 0)
+		if err == nil {
+			return file.Close()
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		first = cmp.Or(first, err)
+	}
+	return first
 }
 
 // command returns the name of the process, or "?" where it cannot be read.

@@ -68,25 +68,44 @@ func TestUsers(t *testing.T) {
 		"multipath disk": {
 			ssd, func(t *testing.T, h *sysfstest.Host) {
 				t.Helper()
-				const subsystem = "sys/devices/virtual/nvme-subsystem/nvme-subsys7"
-				h.Set(subsystem+"/nvme7n1/dev", "259:7\n")
-				h.Set(subsystem+"/nvme7n1/uevent", "DEVNAME=nvme7n1\nDEVTYPE=disk\n")
-				symlink(t, h, "sys/block/nvme7n1", "../devices/virtual/nvme-subsystem/nvme-subsys7/nvme7n1")
-				symlink(t, h, subsystem+"/nvme7", "../../../pci0000:c1/"+ssd+"/nvme/nvme7")
+				multipath(t, h)
 				h.Open(7, "ceph-osd", "/dev/nvme7n1")
 			},
 			"process 7 (ceph-osd) has /dev/nvme7n1 open",
 		},
+		"partition of a multipath disk": {
+			ssd, func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
+				multipath(t, h)
+				h.Open(7, "ceph-osd", "/dev/nvme7n1p1")
+			},
+			"process 7 (ceph-osd) has /dev/nvme7n1p1 open",
+		},
+		"mounted partition of a multipath disk": {
+			ssd, func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
+				multipath(t, h)
+				h.Mount("259:8", "/dev/nvme7n1p1", "/srv")
+			},
+			"its disk nvme7n1p1 is mounted on /srv",
+		},
 		"multipath disk of a volume": {
 			ssd, func(t *testing.T, h *sysfstest.Host) {
 				t.Helper()
-				const subsystem = "sys/devices/virtual/nvme-subsystem/nvme-subsys7"
-				h.Set(subsystem+"/nvme7n1/dev", "259:7\n")
-				symlink(t, h, "sys/block/nvme7n1", "../devices/virtual/nvme-subsystem/nvme-subsys7/nvme7n1")
-				symlink(t, h, subsystem+"/nvme7", "../../../pci0000:c1/"+ssd+"/nvme/nvme7")
-				symlink(t, h, subsystem+"/nvme7n1/holders/dm-0", "../../../block/dm-0")
+				multipath(t, h)
+				symlink(t, h, subsystem+"/nvme7n1/nvme7n1p1/holders/dm-0", "../../../../../block/dm-0")
 			},
-			"its disk nvme7n1 is a part of dm-0",
+			"its disk nvme7n1p1 is a part of dm-0",
+		},
+		"multipath disk that it has no path to": {
+			ssd, func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
+				multipath(t, h)
+				h.Set("sys/devices/pci0000:3b/"+gpu+"/nvme/nvme3/nvme7c3n1/size", "8\n")
+				symlink(t, h, subsystem+"/nvme3", "../../../pci0000:3b/"+gpu+"/nvme/nvme3")
+				h.Open(7, "ceph-osd", "/dev/nvme7n1")
+			},
+			"",
 		},
 		"interface up": {nic, func(_ *testing.T, h *sysfstest.Host) { h.Up("ens1") }, "its network interface ens1 is up"},
 		"interface of a container": {
@@ -115,6 +134,21 @@ func TestUsers(t *testing.T) {
 			require.Equal(t, c.by, user(t, host, c.address))
 		})
 	}
+}
+
+// subsystem is an NVMe subsystem, to which the disks of its controllers belong.
+const subsystem = "sys/devices/virtual/nvme-subsystem/nvme-subsys7"
+
+// multipath makes the function ssd a controller of the subsystem, which has a disk
+// with a partition.
+func multipath(t *testing.T, h *sysfstest.Host) {
+	t.Helper()
+	h.Set(subsystem+"/nvme7n1/dev", "259:7\n")
+	h.Set(subsystem+"/nvme7n1/uevent", "DEVNAME=nvme7n1\nDEVTYPE=disk\n")
+	h.Set(subsystem+"/nvme7n1/nvme7n1p1/dev", "259:8\n")
+	h.Set(subsystem+"/nvme7n1/nvme7n1p1/uevent", "DEVNAME=nvme7n1p1\nDEVTYPE=partition\n")
+	symlink(t, h, "sys/block/nvme7n1", "../devices/virtual/nvme-subsystem/nvme-subsys7/nvme7n1")
+	symlink(t, h, subsystem+"/nvme7", "../../../pci0000:c1/"+ssd+"/nvme/nvme7")
 }
 
 // A process that has opened the VFIO node uses the function only while VFIO has
@@ -155,7 +189,7 @@ func TestUsersOfADeviceFile(t *testing.T) {
 	host := sysfstest.New(t, sysfstest.GPU(t, gpu))
 	give(t, host, gpu)
 	host.Open(4711, "spdk_tgt", "anon_inode:[vfio-device]")
-	require.Empty(t, user(t, host, gpu), "an older kernel does not tell whose it is")
+	require.Empty(t, user(t, host, gpu), "an older kernel does not tell whose it is, and the group can be opened")
 
 	// The kernel opens a group that nobody has. A directory stands for one that
 	// cannot be opened for another reason.
@@ -168,12 +202,31 @@ func TestUsersOfADeviceFile(t *testing.T) {
 	_, err = here.Users(t.Context(), f)
 	require.Equal(t, cyborg.ErrForbidden, cyborg.ErrorKindOf(err), "%v", err)
 	require.NoError(t, os.Remove(node))
+	_, err = here.Users(t.Context(), f)
+	require.Equal(t, cyborg.ErrForbidden, cyborg.ErrorKindOf(err), "a node that is not there tells nothing: %v", err)
 	require.NoError(t, os.Rename(node+".before", node))
 
 	host.Set("proc/4711/fdinfo/3", "pos:\t0\nvfio-device-syspath: /sys/devices/pci0000:00/0000:00:01.0/0000:99:00.0\n")
 	require.Empty(t, user(t, host, gpu), "the open device is another one")
 	host.Set("proc/4711/fdinfo/3", "pos:\t0\nvfio-device-syspath: /sys/devices/pci0000:3b/"+gpu+"\n")
 	require.Equal(t, "process 4711 (spdk_tgt) has it open through VFIO", user(t, host, gpu))
+}
+
+// TestUsersWhoCannotBeSeen: a process whose files cannot be read may use the
+// function, whatever else is known.
+func TestUsersWhoCannotBeSeen(t *testing.T) {
+	t.Parallel()
+	host := sysfstest.New(t, sysfstest.GPU(t, gpu))
+	symlink(t, host, "proc/12/fd", "fd") // it leads nowhere, also for root
+	here := tree(t, host.Root())
+	f, err := here.Function(t.Context(), sysfstest.Address(t, gpu))
+	require.NoError(t, err)
+
+	_, err = here.Users(t.Context(), f)
+	require.Equal(t, cyborg.ErrForbidden, cyborg.ErrorKindOf(err), "%v", err)
+	host.Open(4711, "spdk_tgt", "anon_inode:[vfio-device]")
+	_, err = here.Users(t.Context(), f)
+	require.Equal(t, cyborg.ErrForbidden, cyborg.ErrorKindOf(err), "somebody uses a device of VFIO, which this one is not: %v", err)
 }
 
 // The users of every function of this machine can be read. A function whose

@@ -84,8 +84,9 @@ func routed(from cyborg.PCIAddress, distance int) (cyborg.PCIAddress, bool) {
 }
 
 // isVirtualFunction says whether a function at the routing id of a virtual one
-// is that: it has the ids of one, and no link that leads to another physical
-// function.
+// is that: it has the ids of one, no link that leads to another physical
+// function, and no virtual functions of its own, as a second card of the kind
+// would.
 func (v *view) isVirtualFunction(d *details, pf *Function, address cyborg.PCIAddress) bool {
 	if !v.onBus(address) {
 		return false
@@ -103,7 +104,7 @@ func (v *view) isVirtualFunction(d *details, pf *Function, address cyborg.PCIAdd
 	}
 
 	product, err := d.id("sriov_vf_device", "")
-	if err != nil {
+	if err != nil || other.count("sriov_totalvfs") > 0 {
 		return false
 	}
 	var f Function
@@ -121,7 +122,8 @@ func setPhysicalFunctions(functions []Function) {
 	for i := range functions {
 		for _, address := range functions[i].VFs {
 			if vf := byAddress[address]; vf != nil && vf.PF == nil {
-				vf.PF = &functions[i].Address
+				pf := functions[i].Address
+				vf.PF = &pf
 			}
 		}
 	}
@@ -153,9 +155,9 @@ func (v *view) directory(address cyborg.PCIAddress) string {
 	return entry
 }
 
-// HasVFMemory says whether the firmware or the kernel has reserved memory for the
-// virtual functions of a physical one, without which there can be none
-// (sriov_enable). It is true where the tree does not tell.
+// HasVFMemory says whether memory is reserved for the virtual functions of a
+// physical one, without which the kernel makes none (sriov_enable). It is true
+// where the tree does not tell.
 func (t *Tree) HasVFMemory(pf Function) bool {
 	v, err := t.open()
 	if err != nil {
@@ -176,8 +178,18 @@ func (t *Tree) HasVFMemory(pf Function) bool {
 	if len(lines) < first+count {
 		return true
 	}
-	return slices.ContainsFunc(lines[first:first+count], func(line string) bool {
-		start, _, _ := strings.Cut(line, " ")
-		return strings.Trim(start, "0x") != ""
-	})
+
+	some := false
+	for _, line := range lines[first : first+count] {
+		start, rest, _ := strings.Cut(line, " ")
+		end, _, _ := strings.Cut(rest, " ")
+		if isZero(start) && !isZero(end) {
+			return false // it has a size, and no place
+		}
+		some = some || !isZero(start)
+	}
+	return some
 }
+
+// isZero says whether a hexadecimal number is 0.
+func isZero(number string) bool { return strings.Trim(number, "0x") == "" }

@@ -66,7 +66,7 @@ func (p program) doctorCommand() *cobra.Command {
 			}
 
 			examineStateDir(f, c.Agent.StateDir)
-			examineKernel(cmd.Context(), f, c.Agent.Root)
+			examineKernel(cmd.Context(), f, c.Agent)
 			examineWhitelist(f, novaconf.File{Host: c.Agent.Host, Dir: c.Agent.NovaConfDir})
 			p.examineBackends(cmd, f, c)
 			examineEndpoints(cmd.Context(), f, c)

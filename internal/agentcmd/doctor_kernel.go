@@ -1,14 +1,18 @@
 package agentcmd
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/cyborg-project/cyborg/drivers/sysfs"
+	"github.com/cyborg-project/cyborg/internal/config"
 	"github.com/cyborg-project/cyborg/internal/doctor"
 	"github.com/cyborg-project/cyborg/internal/english"
 	"github.com/cyborg-project/cyborg/internal/uevent"
@@ -17,13 +21,18 @@ import (
 // examineKernel checks that the hardware can be seen, and that the kernel can
 // hand it out: rights, IOMMU, VFIO, virtual functions, and its messages about
 // hardware that changes.
-func examineKernel(ctx context.Context, f *doctor.Findings, root string) {
-	tree := sysfs.NewTree(root, slog.New(slog.DiscardHandler)) // what is strange in sysfs, the agent's log says
+func examineKernel(ctx context.Context, f *doctor.Findings, c config.Agent) {
+	devices := filepath.Join(c.Root, "sys/bus/pci/devices")
+	tree := sysfs.NewTree(c.Root, slog.New(slog.DiscardHandler)) // what is strange in sysfs, the agent's log says
 	functions, err := tree.Functions(ctx)
-	if err != nil {
-		f.Error("sysfs", err, "Mount sysfs there, or set agent.root.")
-	} else {
-		f.OKf("sysfs", "%s shows %d functions", filepath.Join(root, "sys/bus/pci/devices"), len(functions))
+	entries, unreadable := os.ReadDir(devices)
+	switch {
+	case err != nil || unreadable != nil:
+		f.Fail("sysfs", "the PCI devices cannot be read: "+cmp.Or(unreadable, err).Error(), "Mount sysfs there, or set agent.root.")
+	case len(functions) < len(entries):
+		f.Warn("sysfs", fmt.Sprintf("%s shows %d functions, of which %d can be read", devices, len(entries), len(functions)), "The agent's log says why.")
+	default:
+		f.OKf("sysfs", "%s shows %d functions", devices, len(functions))
 	}
 
 	// Binding a PCI function to a driver is a write to sysfs, which only root may
@@ -34,12 +43,12 @@ func examineKernel(ctx context.Context, f *doctor.Findings, root string) {
 		f.Warn("rights", "this user is not root", "Discovery works; binding a function to a driver needs root. Run the agent as root.")
 	}
 
-	examineNames(f)
+	examineNames(f, c.Backends)
 	if !tree.Live() || len(functions) == 0 {
 		return // a recorded or simulated kernel hands nothing out
 	}
 
-	k := kernel{root: root, functions: functions}
+	k := kernel{root: c.Root, functions: functions}
 	k.examineIOMMU(f)
 	k.examineVFIO(f)
 	k.examineVirtualFunctions(f, tree)
@@ -104,26 +113,26 @@ func (k kernel) examineIOMMU(f *doctor.Findings) {
 
 // refusedTable has the functions that vfio-pci refuses, because a tenant could
 // harm the host with them (drivers/vfio/pci/vfio_pci.c,
-// vfio_pci_dev_in_denylist): QAT C3xxx, C62x and DH895xCC, and DSA and IAX of
-// Sapphire Rapids. All are Intel's.
-var refusedTable = []string{"0435", "0443", "19e2", "19e3", "37c8", "37c9", "0b25", "0cfe"}
+// vfio_pci_dev_in_denylist): QAT C3xxx, C62x and DH895xCC, and their virtual
+// functions. All are Intel's.
+var refusedTable = []string{"0435", "0443", "19e2", "19e3", "37c8", "37c9"}
 
 // examineVFIO checks that the kernel has VFIO, and names functions that it
 // refuses.
 func (k kernel) examineVFIO(f *doctor.Findings) {
 	const check = "VFIO"
-	live := sysfs.LiveKernel(k.root)
-	for _, module := range []struct{ name, loaded string }{
-		{"vfio-pci", "sys/bus/pci/drivers/vfio-pci"},
-		{"vfio_iommu_type1", "sys/module/vfio_iommu_type1"},
+	for module, loaded := range map[string][]string{
+		"vfio-pci":         {"sys/bus/pci/drivers/vfio-pci"},
+		"vfio_iommu_type1": {"sys/module/vfio_iommu_type1", "sys/module/iommufd"}, // which can stand in for it
 	} {
-		if _, err := os.Stat(filepath.Join(k.root, module.loaded)); err != nil && !live.Loadable(module.name) {
-			f.Warn(check, "this kernel has no module "+module.name+", so nothing can be attached by VFIO",
+		if !k.hasModule(module, loaded) {
+			f.Warn(check, "this kernel has no module "+module+", so nothing can be attached by VFIO",
 				"Install the package with all modules of this kernel: kernels for virtual machines often come without.")
 			return
 		}
 	}
 
+	said := "this kernel has vfio-pci and vfio_iommu_type1"
 	var refused []string
 	for _, function := range k.functions {
 		if function.Vendor == "8086" && slices.Contains(refusedTable, function.Product) {
@@ -131,12 +140,18 @@ func (k kernel) examineVFIO(f *doctor.Findings) {
 		}
 	}
 	if len(refused) > 0 && k.text("sys/module/vfio_pci/parameters/disable_denylist") != "Y" {
-		f.Warn(check, "vfio-pci refuses "+english.Some(refused)+": it takes devices of this kind only if told so",
-			"If you trust whoever gets them, write \"options vfio-pci disable_denylist=1\" to a file in /etc/modprobe.d, and load vfio-pci again.")
-		return
+		said += "; vfio-pci takes " + english.Some(refused) + " only with its option disable_denylist=1"
 	}
+	f.OKf(check, "%s", said)
+}
 
-	f.OKf(check, "this kernel has vfio-pci and vfio_iommu_type1")
+// hasModule says whether one of the paths exists, which are there while a module
+// is loaded, or whether the module can be loaded.
+func (k kernel) hasModule(module string, loaded []string) bool {
+	return sysfs.LiveKernel(k.root).Loadable(module) || slices.ContainsFunc(loaded, func(name string) bool {
+		_, err := os.Stat(filepath.Join(k.root, name))
+		return err == nil
+	})
 }
 
 // examineVirtualFunctions names cards that can have virtual functions, but for
@@ -156,7 +171,7 @@ func (k kernel) examineVirtualFunctions(f *doctor.Findings, tree *sysfs.Tree) {
 
 	switch {
 	case len(without) > 0:
-		f.Warn(check, "the firmware has left no memory for those of "+english.Some(without),
+		f.Warn(check, "the kernel shows no memory for those of "+english.Some(without),
 			"Enable SR-IOV and \"above 4G decoding\" in the firmware, or boot with pci=realloc.")
 	case capable > 0:
 		f.OKf(check, "%s can have some", english.Count(capable, "function"))
@@ -172,15 +187,27 @@ func examineMessages(f *doctor.Findings) {
 		return
 	}
 	_ = listener.Close() // it was made to see whether it can be
-	f.OKf(check, "can be heard")
+	f.OKf(check, "a socket for them can be opened")
 }
 
-// examineNames checks that cards have names.
-func examineNames(f *doctor.Findings) {
+// examineNames checks that cards have names: from the files that the backends
+// name, or from the one of this machine.
+func examineNames(f *doctor.Findings, backends []config.Backend) {
 	const check = "names of cards"
-	if err := sysfs.NewNames("", slog.New(slog.DiscardHandler)).Check(); err != nil {
-		f.Warn(check, "vendors and models are shown as numbers: "+err.Error(), "Install the package pci.ids (hwdata on other distributions than Debian and Ubuntu).")
-		return
+	files := map[string]bool{}
+	for _, backend := range backends {
+		file, _ := backend.Options["pci_ids"].(string)
+		files[file] = true
+	}
+	if len(files) == 0 {
+		files[""] = true
+	}
+
+	for _, file := range slices.Sorted(maps.Keys(files)) {
+		if err := sysfs.NewNames(file, slog.New(slog.DiscardHandler)).Check(); err != nil {
+			f.Warn(check, "vendors and models are shown as numbers: "+err.Error(), "Install the package pci.ids (hwdata on other distributions than Debian and Ubuntu).")
+			return
+		}
 	}
 	f.OKf(check, "pci.ids can be read")
 }

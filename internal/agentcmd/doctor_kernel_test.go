@@ -35,6 +35,7 @@ func TestDoctorChecksTheKernel(t *testing.T) {
 		examine   func(kernel, *doctor.Findings)
 		state     doctor.State
 		found, do string
+		whole     bool // found is all that is said
 	}{
 		"IOMMU": {
 			functions: []sysfs.Function{in("1", bridge), in("2", gpu)}, examine: kernel.examineIOMMU,
@@ -70,7 +71,7 @@ func TestDoctorChecksTheKernel(t *testing.T) {
 		},
 		"card that VFIO refuses": {
 			functions: []sysfs.Function{gpu, qat}, examine: kernel.examineVFIO, files: vfio,
-			state: doctor.Warning, found: "vfio-pci refuses 0000:b1:00.0", do: "disable_denylist=1",
+			state: doctor.OK, found: "has vfio-pci and vfio_iommu_type1; vfio-pci takes 0000:b1:00.0 only with its option disable_denylist=1",
 		},
 		"card that VFIO was told to take": {
 			functions: []sysfs.Function{qat}, examine: kernel.examineVFIO,
@@ -78,7 +79,7 @@ func TestDoctorChecksTheKernel(t *testing.T) {
 				"sys/bus/pci/drivers/vfio-pci/bind": "", "sys/module/vfio_iommu_type1/refcnt": "0\n",
 				"sys/module/vfio_pci/parameters/disable_denylist": "Y\n",
 			},
-			state: doctor.OK, found: "has vfio-pci",
+			state: doctor.OK, found: "this kernel has vfio-pci and vfio_iommu_type1", whole: true,
 		},
 		"virtual functions": {
 			functions: []sysfs.Function{gpu, qat}, examine: examineVirtualFunctions,
@@ -88,6 +89,13 @@ func TestDoctorChecksTheKernel(t *testing.T) {
 		"virtual functions without memory": {
 			functions: []sysfs.Function{qat}, examine: examineVirtualFunctions,
 			files: map[string]string{"sys/devices/qat/resource": resource("0x0000000000000000 0x0000000000000000 0x0000000000000000")},
+			state: doctor.Warning, found: "no memory for those of 0000:b1:00.0", do: "pci=realloc",
+		},
+		"virtual functions of which one region has no memory": {
+			functions: []sysfs.Function{qat}, examine: examineVirtualFunctions,
+			files: map[string]string{"sys/devices/qat/resource": strings.Replace(
+				resource("0x00000000b0000000 0x00000000b000ffff 0x0000000000040200"),
+				"0x00000000b0000000 0x00000000b000ffff", "0x0000000000000000 0x00000000000fffff", 1)},
 			state: doctor.Warning, found: "no memory for those of 0000:b1:00.0", do: "pci=realloc",
 		},
 		"virtual functions of which a recording says nothing": {
@@ -110,6 +118,9 @@ func TestDoctorChecksTheKernel(t *testing.T) {
 			found := f.All()[0]
 			require.Equal(t, test.state, found.State, found.Found)
 			require.Contains(t, found.Found, test.found)
+			if test.whole {
+				require.Equal(t, test.found, found.Found)
+			}
 			require.Contains(t, found.Do, test.do)
 			require.Equal(t, test.do == "", found.Do == "", "what is not well says what to do")
 		})

@@ -43,11 +43,10 @@ func TestHardware(t *testing.T) {
 	share(t, s, m.Out)
 
 	first := m.Boot(t,
-		rig.Command{Name: "selftest", Line: "/rig/selftest", Limit: 5 * time.Minute},
-		tests("sysfs", 10*time.Minute, "sysfs.test", "OnKernel$", true),
-		tests("generic", 20*time.Minute, "generic.test", "OnKernel$", true),
-		tests("agent", 20*time.Minute, "inside.test", "^Test(Doctor|Attach|KillBeforeEachWrite|BeforeReboot)$", false),
-		rig.Command{Name: "dmesg", Line: "dmesg", Limit: time.Minute},
+		rig.Command{Name: "selftest", Line: "/rig/selftest", Limit: 4 * time.Minute},
+		tests("sysfs", 8*time.Minute, "sysfs.test", "OnKernel$", true),
+		tests("generic", 15*time.Minute, "generic.test", "OnKernel$", true),
+		tests("agent", 16*time.Minute, "inside.test", "^Test(Doctor|Attach|KillBeforeEachWrite|BeforeReboot)$", false),
 	)
 	requirePass(t, first, "selftest", 0)
 	requirePass(t, first, "sysfs", 4)
@@ -55,10 +54,7 @@ func TestHardware(t *testing.T) {
 	requirePass(t, first, "agent", 4)
 	requireQuiet(t, first["dmesg"])
 
-	second := m.Boot(t,
-		tests("reboot", 10*time.Minute, "inside.test", "^TestAfterReboot$", false),
-		rig.Command{Name: "dmesg", Line: "dmesg", Limit: time.Minute},
-	)
+	second := m.Boot(t, tests("reboot", 8*time.Minute, "inside.test", "^TestAfterReboot$", false))
 	requirePass(t, second, "reboot", 1)
 	requireQuiet(t, second["dmesg"])
 }

@@ -245,6 +245,7 @@ func (p *Plan) inventories(w *Provider, node *Node, previous Mark) ([]call, []st
 	}
 
 	var kept []string
+	held := 0 // units that are allocated in other classes
 	for _, class := range previous.Classes {
 		have, there := all[class]
 		switch {
@@ -252,13 +253,17 @@ func (p *Plan) inventories(w *Provider, node *Node, previous Mark) ([]call, []st
 		case node.allocated(class) > 0:
 			all[class] = have.closed()
 			kept = append(kept, class)
+			held += node.allocated(class)
 		default:
 			delete(all, class)
 		}
 	}
 
+	// Who has a unit under the name of another class still has it.
+	want := w.inventory()
+	want.Reserved = min(want.Reserved+held, want.Total)
 	if w.Class != "" {
-		all[w.Class] = w.inventory()
+		all[w.Class] = want
 	}
 
 	if maps.Equal(all, node.Inventories) {
@@ -267,7 +272,6 @@ func (p *Plan) inventories(w *Provider, node *Node, previous Mark) ([]call, []st
 
 	if node.Root != uuid.Nil {
 		have, there := node.Inventories[w.Class]
-		want := w.inventory()
 		only := have
 		only.Reserved = want.Reserved
 

@@ -187,12 +187,12 @@ func TestPlanReservesAllocatedProviders(t *testing.T) {
 	model.Allocate("vm", "h_d0", "FPGA", 1)
 
 	// Another class is wanted: the old one stays, reserved in full, until nobody
-	// has any of it.
+	// has any of it. Nobody else gets the unit that is allocated there.
 	w.Class = "PGPU"
 	plan, err = step(t, client, placement.Request{Host: "h", Wanted: []placement.Provider{w}, Marks: plan.Marks})
 	require.NoError(t, err)
 	require.Equal(t, 4, model.Provider("h_d0").Inventories["FPGA"].Reserved)
-	require.Zero(t, model.Provider("h_d0").Inventories["PGPU"].Reserved)
+	require.Equal(t, 1, model.Provider("h_d0").Inventories["PGPU"].Reserved)
 	marks := plan.Marks
 
 	// The provider is not wanted at all: it stays, reserved in full.

@@ -2,7 +2,6 @@ package inside
 
 import (
 	"context"
-	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -23,15 +22,24 @@ func TestKillBeforeEachWrite(t *testing.T) { //nolint:paralleltest // a host has
 	const drivers = "/sys/bus/pci/drivers/"
 	override := "/sys/bus/pci/devices/" + address + "/driver_override"
 
-	attach := func(ctx context.Context, id uuid.UUID) (string, error) { return "vfio-pci", a.attach(ctx, id) }
-	detach := func(ctx context.Context, id uuid.UUID) (string, error) { return "nvidia", a.detach(ctx, id) }
-	type work func(context.Context, uuid.UUID) (driver string, err error)
+	type work struct {
+		do               func(context.Context, uuid.UUID) error
+		driver, override string // afterwards
+	}
+	attach := &work{a.attach, "vfio-pci", "vfio-pci"}
+	detach := &work{a.detach, "nvidia", ""}
+	requireDone := func(file string, w *work, err error) {
+		t.Helper()
+		require.NoError(t, err, file)
+		require.Equal(t, w.driver, fakebus.DriverOf(t, address), file)
+		require.Equal(t, w.override, fakebus.OverrideOf(t, address), file)
+	}
 
 	for _, step := range []struct {
 		file             string
 		driver, override string // before the write
-		kill             work
-		undo             work // before the next one; nil where that is the next one
+		kill             *work
+		undo             *work // before the next one; nil where that is the next one
 	}{
 		{override, "nvidia", "", attach, detach},
 		{drivers + "nvidia/unbind", "nvidia", "vfio-pci", attach, detach},
@@ -42,12 +50,7 @@ func TestKillBeforeEachWrite(t *testing.T) { //nolint:paralleltest // a host has
 	} {
 		a.killAt(t, step.file)
 		done := make(chan error, 1)
-		driver := ""
-		go func() {
-			var err error
-			driver, err = step.kill(t.Context(), id)
-			done <- err
-		}()
+		go func() { done <- step.kill.do(t.Context(), id) }()
 
 		select {
 		case <-a.ended:
@@ -60,14 +63,9 @@ func TestKillBeforeEachWrite(t *testing.T) { //nolint:paralleltest // a host has
 
 		a.launch(t)
 		a.waitHeard(t)
-		require.NoError(t, <-done, step.file)
-		require.Equal(t, driver, fakebus.DriverOf(t, address), step.file)
-		require.Equal(t, strings.TrimPrefix(driver, "nvidia"), fakebus.OverrideOf(t, address), step.file)
-
+		requireDone(step.file, step.kill, <-done)
 		if step.undo != nil {
-			driver, err := step.undo(t.Context(), id)
-			require.NoError(t, err, step.file)
-			require.Equal(t, driver, fakebus.DriverOf(t, address), step.file)
+			requireDone(step.file, step.undo, step.undo.do(t.Context(), id))
 		}
 	}
 

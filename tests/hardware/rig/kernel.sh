@@ -17,7 +17,7 @@ missing() {
 }
 
 install() {
-  # Who may not write into the cache needs not, where everything is there.
+  # If everything is there, this user may have no right to write into the cache, and needs none.
   missing >/dev/null && return
   mkdir -p "$cache"
   # Another install would build in the same place.
@@ -36,23 +36,27 @@ install() {
   unpack "$new"
   build_modules "$new"
   for old in "$cache"/*/kernel; do [[ $old == "$new/kernel" || ! -e $old ]] || rm -rf "${old%/kernel}"; done
+  rm -rf "$cache/$(content)" # without a kernel in it, if it is there
   mv "$new" "$cache/$(content)"
 }
 
-unpack() { # DIR
-  local package version series
-  package=$(apt-cache depends linux-image-amd64 2>/dev/null | awk '/Depends:/ {print $2; exit}' || true)
-  if [[ -z $package ]]; then
-    apt-get -qq update >&2 || die "apt-get update failed: the kernel comes from Debian 12"
-    package=$(apt-cache depends linux-image-amd64 | awk '/Depends:/ {print $2; exit}')
-  fi
-  version=${package#linux-image-} series=$(cut -d. -f1,2 <<<"$version")
-  mkdir -p "$1"/{packages,root,source}
-  (
-    cd "$1/packages"
+# download fetches the packages of the kernel of which this machine's lists tell.
+download() { # DIR
+  local package
+  package=$(apt-cache depends linux-image-amd64 2>/dev/null | awk '/Depends:/ {print $2; exit}')
+  version=${package#linux-image-} series=$(cut -d. -f1,2 <<<"${package#linux-image-}")
+  [[ -n $package ]] && cd "$1" &&
     apt-get -o Acquire::Retries=3 -o APT::Sandbox::User=root download -q "$package" "linux-headers-$version" \
-      "linux-headers-${version%-amd64}-common" "linux-kbuild-$series" "linux-source-$series" >&2
-  ) || die "the kernel $version was not downloaded"
+      "linux-headers-${version%-amd64}-common" "linux-kbuild-$series" "linux-source-$series" >&2 &&
+    echo "$version" >version
+}
+
+unpack() { # DIR
+  local version series
+  mkdir -p "$1"/{packages,root,source}
+  # The lists may be missing, or be older than the kernel that the mirror has now.
+  (download "$1/packages") || { apt-get -qq update >&2 && (download "$1/packages"); } || die "apt-get has no kernel: it comes from Debian 12"
+  version=$(cat "$1/packages/version") series=$(cut -d. -f1,2 "$1/packages/version")
   local p
   for p in "$1"/packages/linux-{image,headers,kbuild}-*.deb; do dpkg-deb -x "$p" "$1/root"; done
   dpkg-deb --fsys-tarfile "$1"/packages/linux-source-*.deb |

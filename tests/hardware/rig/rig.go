@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -90,25 +91,37 @@ func New(t testing.TB, contents Contents) *Machine {
 }
 
 // Boot boots the machine, runs the commands one after the other, and returns
-// what became of each. A boot in which the machine did not come up is repeated
-// once, because that happens on a busy machine, and no command has run then. The
-// test fails where the machine does not come up, or ends before its commands.
+// what became of each, and of "dmesg", which has what the kernel said in the end.
+// A boot in which the machine did not come up is repeated once, because that
+// happens on a busy machine, and no command has run then. The test fails where
+// the machine does not come up, or ends before its commands.
 func (m *Machine) Boot(t testing.TB, commands ...Command) map[string]Result {
 	t.Helper()
-	lines, limit := "", 5*time.Minute // the boot itself
+	const boot = 5 * time.Minute
+	var lines strings.Builder
+	var next, end time.Duration // when the next command begins and the last one has ended, at the latest
+	log := Command{Name: "dmesg", Line: "dmesg", Limit: time.Minute}
+	commands = append(slices.Clone(commands), log)
 	for _, c := range commands {
 		file := filepath.Join(m.Out, c.Name)
 		require.NoError(t, os.WriteFile(file+".sh", []byte(c.Line+"\n"), 0o600))
 		require.NoError(t, errors.Join(os.RemoveAll(file+".log"), os.RemoveAll(file+".status")))
-		lines += c.line()
-		limit += c.Limit + 15*time.Second
+		if c.Name == log.Name {
+			lines.WriteString("wait\n")
+			next = max(next, end)
+		}
+		lines.WriteString(c.line())
+		end = max(end, next+c.Limit+15*time.Second)
+		if !c.Beside {
+			next += c.Limit + 15*time.Second
+		}
 	}
-	lines += "wait\n"
+	limit := boot + end
 
-	console, status := m.run(t, limit, lines)
+	console, status := m.run(t, limit, lines.String())
 	if status == notUp {
 		t.Logf("the machine did not come up, and is booted once more:\n%s", console)
-		console, status = m.run(t, limit, lines)
+		console, status = m.run(t, limit, lines.String())
 	}
 
 	results := map[string]Result{}
@@ -159,9 +172,9 @@ func (m *Machine) run(t testing.TB, limit time.Duration, command string) (consol
 	var output bytes.Buffer
 	run.Stdout, run.Stderr = &output, &output
 
-	// The kernel closes the pipe where this process dies, however it dies, and the
-	// machine ends with it. So it does where the time is over: a script that was
-	// killed would leave its files behind.
+	// The script ends with its standard input: the kernel closes the pipe if this
+	// process dies, however it dies. If the time is over, the script is ended in the
+	// same way, because it would leave its files behind if it were killed.
 	guard, err := run.StdinPipe()
 	require.NoError(t, err)
 	defer guard.Close()

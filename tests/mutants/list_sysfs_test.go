@@ -1,0 +1,62 @@
+package mutants_test
+
+// ofSysfs are about what the agent reads of a host: who uses a function, and what
+// the host needs itself.
+func ofSysfs() []mutant {
+	const pkg = "drivers/sysfs"
+	return []mutant{
+		{
+			breaks: "a partition of a multipath disk stands on its disk", file: pkg + "/disks.go", pkg: pkg, test: "TestUsers",
+			old: "if whole := path.Dir(dir); d.byName[path.Base(whole)] == whole {",
+			new: "if whole := path.Dir(dir); whole == \"\" {",
+		},
+		{
+			breaks: "a controller without a path to a disk does not carry it", file: pkg + "/disks.go", pkg: pkg, test: "TestUsers",
+			old: "if len(reaching) > 0 {",
+			new: "if len(reaching) > len(all) {",
+		},
+		{
+			breaks: "a disk that stands on a function through multipath is looked at", file: pkg + "/users.go", pkg: pkg, test: "TestUsers",
+			old: "slices.Concat(children.nodes, v.nodes(standing), v.extraNodes(f))",
+			new: "slices.Concat(children.nodes, v.extraNodes(f))",
+		},
+		{
+			breaks: "a VFIO device of somebody does not hide a process that cannot be seen", file: pkg + "/users.go", pkg: pkg, test: "TestUsersWhoCannotBeSeen",
+			old: "v.groupHolder(ctx, f); held != \"\" || err != nil {",
+			new: "v.groupHolder(ctx, f); held != \"\" || true {",
+		},
+		{
+			breaks: "a VFIO group that is not there tells nothing", file: pkg + "/users.go", pkg: pkg, test: "TestUsersOfADeviceFile",
+			old: "errors.Is(err, syscall.ENXIO), !v.hasVFIO(f):",
+			new: "isGone(err), !v.hasVFIO(f):",
+		},
+		{
+			breaks: "a device through which a mounted file system comes is protected", file: pkg + "/protection.go", pkg: pkg, test: "TestProtection",
+			old: "range s.view.shares(storage) {",
+			new: "range s.view.shares(storage)[:0] {",
+		},
+		{
+			breaks: "a virtual function without links is found by its routing id", file: pkg + "/virtual_functions.go", pkg: pkg,
+			test: "TestFunctionsWhileVirtualOnesGo",
+			old:  "ok && !linked && v.isVirtualFunction(d, pf, address) {",
+			new:  "ok && !linked && pf.TotalVFs < 0 && v.isVirtualFunction(d, pf, address) {",
+		},
+		{
+			breaks: "a second card is no virtual function of the first", file: pkg + "/virtual_functions.go", pkg: pkg,
+			test: "TestFunctionsWhileVirtualOnesGo",
+			old:  "if err != nil || other.count(\"sriov_totalvfs\") > 0 {",
+			new:  "if err != nil {",
+		},
+		{
+			breaks: "a virtual function of a GPU is no whole one", file: "drivers/generic/classify.go", pkg: "drivers/generic", test: "TestDiscoverPartsOfGPU",
+			old: "case t == cyborg.DeviceTypeGPU && f.PF != nil:",
+			new: "case t == cyborg.DeviceTypeGPU && f.PF != nil && f.TotalVFs > 0:",
+		},
+		{
+			breaks: "who has a unit in a class of before keeps it from others", file: "internal/openstack/placement/plan.go",
+			pkg: "internal/openstack/placement", test: "TestPlanReservesAllocatedProviders",
+			old: "want.Reserved = min(want.Reserved+held, want.Total)",
+			new: "want.Reserved = min(want.Reserved+0*held, want.Total)",
+		},
+	}
+}
