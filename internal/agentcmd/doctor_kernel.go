@@ -121,12 +121,15 @@ var refusedTable = []string{"0435", "0443", "19e2", "19e3", "37c8", "37c9"}
 // refuses.
 func (k kernel) examineVFIO(f *doctor.Findings) {
 	const check = "VFIO"
-	for module, loaded := range map[string][]string{
-		"vfio-pci":         {"sys/bus/pci/drivers/vfio-pci"},
-		"vfio_iommu_type1": {"sys/module/vfio_iommu_type1", "sys/module/iommufd"}, // which can stand in for it
+	for _, module := range []struct {
+		name   string
+		loaded []string
+	}{
+		{"vfio-pci", []string{"sys/bus/pci/drivers/vfio-pci"}},
+		{"vfio_iommu_type1", []string{"sys/module/vfio_iommu_type1", "sys/module/iommufd"}}, // which can stand in for it
 	} {
-		if !k.hasModule(module, loaded) {
-			f.Warn(check, "this kernel has no module "+module+", so nothing can be attached by VFIO",
+		if !k.hasModule(module.name, module.loaded) {
+			f.Warn(check, "this kernel has no module "+module.name+", so nothing can be attached by VFIO",
 				"Install the package with all modules of this kernel: kernels for virtual machines often come without.")
 			return
 		}

@@ -65,6 +65,10 @@ func TestDoctorChecksTheKernel(t *testing.T) {
 			},
 			state: doctor.OK, found: "has vfio-pci and vfio_iommu_type1",
 		},
+		"nothing of VFIO": {
+			functions: []sysfs.Function{gpu}, examine: kernel.examineVFIO,
+			state: doctor.Warning, found: "no module vfio-pci", do: "Install the package",
+		},
 		"half of VFIO": {
 			functions: []sysfs.Function{gpu}, examine: kernel.examineVFIO, files: map[string]string{"sys/bus/pci/drivers/vfio-pci/bind": ""},
 			state: doctor.Warning, found: "no module vfio_iommu_type1", do: "Install the package",

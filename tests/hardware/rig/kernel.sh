@@ -45,6 +45,7 @@ download() { # DIR
   local package
   package=$(apt-cache depends linux-image-amd64 2>/dev/null | awk '/Depends:/ {print $2; exit}')
   version=${package#linux-image-} series=$(cut -d. -f1,2 <<<"${package#linux-image-}")
+  rm -f "$1"/* # of another kernel, where a download did not come to its end
   [[ -n $package ]] && cd "$1" &&
     apt-get -o Acquire::Retries=3 -o APT::Sandbox::User=root download -q "$package" "linux-headers-$version" \
       "linux-headers-${version%-amd64}-common" "linux-kbuild-$series" "linux-source-$series" >&2 &&
