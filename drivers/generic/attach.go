@@ -129,11 +129,17 @@ func (d *Driver) Attached(ctx context.Context, target drivers.Target, handle cyb
 }
 
 // InUse says who uses the function through the driver that it has now. Nobody
-// uses a function that is gone or was exchanged.
+// uses a function that is gone or was exchanged. The error is of kind ErrBusy
+// where an access to the function hangs in the kernel.
 func (d *Driver) InUse(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (string, error) {
 	f, err := d.find(ctx, target, handle.Identity)
 	switch cyborg.ErrorKindOf(err) {
 	case "":
+		if d.binder != nil {
+			if err := d.binder.Hangs(f.Address); err != nil {
+				return "", err
+			}
+		}
 		return d.tree.Users(ctx, f)
 	case cyborg.ErrNotFound, cyborg.ErrChanged:
 		return "", nil

@@ -11,6 +11,7 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
+	"path/filepath"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
@@ -91,7 +92,11 @@ func newDriver(env drivers.Environment, options options, kernel sysfs.Kernel) *D
 	}
 
 	if kernel != nil {
-		d.binder = sysfs.NewBinder(d.tree, kernel, options.deadline, log)
+		notes := ""
+		if env.StateDir != "" {
+			notes = filepath.Join(env.StateDir, "accesses")
+		}
+		d.binder = sysfs.NewBinder(d.tree, kernel, notes, options.deadline, log)
 	}
 
 	return d

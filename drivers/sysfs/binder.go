@@ -5,11 +5,13 @@ import (
 	"errors"
 	"log/slog"
 	"path"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/sysfs/kernelcall"
 )
 
 // Binding says which kernel driver has a function, and which driver alone may
@@ -29,20 +31,22 @@ const noOverride = "(null)"
 
 // Binder gives functions to kernel drivers. An access to the kernel that takes
 // the lock of a device blocks for ever where a driver does not let go of the
-// device, and nothing can cancel it. So each such access has a deadline and
-// runs in a goroutine of its own. After the deadline the goroutine stays until
-// the kernel returns, and until then each further call for that function fails
-// with kind ErrBusy: it would only add another goroutine that hangs.
+// device, and nothing can cancel it. So each such access has a deadline, and the
+// live kernel's is made by a process of its own. After the deadline that process
+// stays until the kernel returns, and until then each further call for that
+// function fails with kind ErrBusy: it would only add another one that hangs.
+// That also holds for the binder of the next agent.
 //
 // Calls may be repeated after an interruption at any point. Calls for the same
 // function must not overlap.
 type Binder struct {
 	tree     *Tree
 	kernel   Kernel
+	notes    string // directory of the notes of package kernelcall; empty for none
 	deadline time.Duration
 	log      *slog.Logger
 
-	mu       sync.Mutex // guards inFlight; it is never held during an access to the kernel
+	mu       sync.Mutex // guards inFlight; it is never held during an access to a device
 	inFlight map[cyborg.PCIAddress]access
 }
 
@@ -53,9 +57,10 @@ type access struct {
 }
 
 // NewBinder returns a binder. Each single access to the kernel may take as long
-// as the deadline.
-func NewBinder(tree *Tree, kernel Kernel, deadline time.Duration, log *slog.Logger) *Binder {
-	return &Binder{tree: tree, kernel: kernel, deadline: deadline, log: log, inFlight: map[cyborg.PCIAddress]access{}}
+// as the deadline. In the directory notes, which outlives this process, there is
+// a file for each function while the live kernel is being accessed for it.
+func NewBinder(tree *Tree, kernel Kernel, notes string, deadline time.Duration, log *slog.Logger) *Binder {
+	return &Binder{tree: tree, kernel: kernel, notes: notes, deadline: deadline, log: log, inFlight: map[cyborg.PCIAddress]access{}}
 }
 
 // Binding reads which driver has the function now, and its driver_override.
@@ -82,7 +87,7 @@ func (b *Binder) Available(driver string) bool {
 // by writing driver_override, unbind and bind. The caller has checked that
 // nobody uses the function.
 func (b *Binder) Bind(ctx context.Context, address cyborg.PCIAddress, driver string) error {
-	if err := b.load(ctx, driver); err != nil {
+	if err := b.load(ctx, address, driver); err != nil {
 		return err
 	}
 
@@ -105,7 +110,7 @@ func (b *Binder) Restore(ctx context.Context, address cyborg.PCIAddress, given s
 	}
 
 	if prior.Driver != "" {
-		if err := b.load(ctx, prior.Driver); err != nil {
+		if err := b.load(ctx, address, prior.Driver); err != nil {
 			return err
 		}
 	}
@@ -213,17 +218,26 @@ func (b *Binder) bind(ctx context.Context, address cyborg.PCIAddress, driver str
 	}
 }
 
-// load loads the driver's module unless the kernel has the driver already.
-func (b *Binder) load(ctx context.Context, driver string) error {
+// load loads the driver's module unless the kernel has the driver already. It does
+// so for a function: a module may hang because of the functions that it finds.
+func (b *Binder) load(ctx context.Context, address cyborg.PCIAddress, driver string) error {
 	if b.registered(driver) {
 		return nil
 	}
 
-	ctx, cancel := context.WithTimeout(ctx, b.deadline)
+	loading, cancel := context.WithCancel(ctx)
 	defer cancel()
+	var failure error
+	err := b.withDeadline(ctx, address, "loading the kernel driver "+driver, func() error {
+		failure = b.kernel.Load(loading, driver)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
 
-	if err := b.kernel.Load(ctx, driver); err != nil {
-		return cyborg.Errorf(cyborg.ErrHardware, "the kernel driver %s cannot be loaded: %w", driver, err).
+	if failure != nil {
+		return cyborg.Errorf(cyborg.ErrHardware, "the kernel driver %s cannot be loaded: %w", driver, failure).
 			WithHint("Load it with: modprobe %s", driver)
 	}
 
@@ -251,13 +265,9 @@ func (b *Binder) registered(driver string) bool {
 func (b *Binder) override(ctx context.Context, address cyborg.PCIAddress) (string, error) {
 	var text string
 	name := path.Join(devicesDir, address.String(), "driver_override")
-	err := b.withDeadline(ctx, address, "reading "+name, func() error {
-		v, err := b.tree.open()
-		if err != nil {
-			return err
-		}
-		defer v.close()
-		text, err = v.text(name)
+	action := "reading " + name
+	err := b.withDeadline(ctx, address, action, func() (err error) {
+		text, err = b.noted(address, action).Read(name)
 		return err
 	})
 	if err != nil || text == noOverride {
@@ -280,7 +290,8 @@ func (b *Binder) setOverride(ctx context.Context, address cyborg.PCIAddress, dri
 
 // write writes to an attribute of sysfs under the deadline.
 func (b *Binder) write(ctx context.Context, address cyborg.PCIAddress, attribute, text string) error {
-	return b.withDeadline(ctx, address, "writing to "+attribute, func() error { return b.kernel.Write(attribute, text) })
+	action := "writing to " + attribute
+	return b.withDeadline(ctx, address, action, func() error { return b.noted(address, action).Write(attribute, text) })
 }
 
 // withDeadline runs one access to the kernel and waits for it until the
@@ -323,23 +334,75 @@ func (b *Binder) withDeadline(ctx context.Context, address cyborg.PCIAddress, ac
 		}
 
 	case <-timer.C:
-		return cyborg.Errorf(cyborg.ErrTimeout, "%s for %s has not come back for %s: the kernel waits for the driver to let go", action, address, b.deadline).
-			WithHint("End what still uses the device; the kernel log (dmesg) may name it. It cannot be cancelled.")
+		return cyborg.Errorf(cyborg.ErrTimeout, "%s for %s has not come back for %s: a driver does not let go of the device", action, address, b.deadline).
+			WithHint("%s It cannot be cancelled.", hangingHint)
 	}
 }
+
+// hangingHint says what to do about an access to the kernel that does not come
+// back.
+const hangingHint = "End what still uses the device; the kernel log (dmesg) may name it."
 
 // begin records that an access to the function starts. It returns an error of
 // kind ErrBusy where an earlier one has not returned yet.
 func (b *Binder) begin(address cyborg.PCIAddress, action string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if other, ok := b.inFlight[address]; ok {
-		return cyborg.Errorf(cyborg.ErrBusy, "%s for %s hangs in the kernel since %s", other.action, address, other.since.UTC().Format(time.RFC3339)).
-			WithHint("End what still uses the device; the kernel log (dmesg) may name it.")
+
+	if other, ok := b.pending(address); ok {
+		return hangs(address, other)
 	}
 
 	b.inFlight[address] = access{action: action, since: time.Now()}
 	return nil
+}
+
+// Hangs returns an error of kind ErrBusy where an access to the function, of this
+// process or of an earlier one, has not returned within the deadline. Nobody may
+// have the function meanwhile.
+func (b *Binder) Hangs(address cyborg.PCIAddress) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	if other, ok := b.pending(address); ok && time.Since(other.since) >= b.deadline {
+		return hangs(address, other)
+	}
+	return nil
+}
+
+// pending returns the access to the function that has not returned yet. The
+// caller has mu.
+func (b *Binder) pending(address cyborg.PCIAddress) (access, bool) {
+	if own, ok := b.inFlight[address]; ok {
+		return own, true
+	}
+
+	// An earlier process of the agent has died, and what it has started goes on.
+	running, ok := kernelcall.Find(b.note(address))
+	return access{running.Action, running.Since}, ok
+}
+
+// hangs is the error of a call for a function while an access to it has not
+// returned.
+func hangs(address cyborg.PCIAddress, by access) error {
+	return cyborg.Errorf(cyborg.ErrBusy, "%s for %s hangs in the kernel since %s", by.action, address, by.since.UTC().Format(time.RFC3339)).
+		WithHint("%s", hangingHint)
+}
+
+// noted returns the kernel for one access to the function.
+func (b *Binder) noted(address cyborg.PCIAddress, action string) Kernel {
+	if kernel, ok := b.kernel.(noting); ok {
+		return kernel.noted(b.note(address), action)
+	}
+	return b.kernel
+}
+
+// note returns the file that says who makes an access to the function.
+func (b *Binder) note(address cyborg.PCIAddress) string {
+	if b.notes == "" {
+		return ""
+	}
+	return filepath.Join(b.notes, address.String())
 }
 
 // finish records that the access has returned, and logs it where that was after

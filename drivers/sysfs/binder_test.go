@@ -14,6 +14,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers/sysfs"
+	"github.com/cyborg-project/cyborg/drivers/sysfs/kernelcall"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/simulator"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 )
@@ -155,7 +156,7 @@ func TestBinderTimesOutOnAHangingUnbind(t *testing.T) {
 	give(t, host, gpu)
 	host.Open(4711, "qemu-kvm", "/dev/vfio/devices/vfio0")
 	address := sysfstest.Address(t, gpu)
-	b := sysfs.NewBinder(tree(t, host.Root()), host.Simulator, 10*time.Second, logger(t))
+	b := sysfs.NewBinder(tree(t, host.Root()), host.Simulator, "", 10*time.Second, logger(t))
 
 	err := b.Restore(t.Context(), address, vfio, sysfs.Binding{Driver: "nvidia"})
 	require.Equal(t, cyborg.ErrTimeout, cyborg.ErrorKindOf(err), err)
@@ -172,6 +173,70 @@ func TestBinderTimesOutOnAHangingUnbind(t *testing.T) {
 		return err == nil
 	}, deadline, 10*time.Millisecond)
 	require.Equal(t, sysfs.Binding{Driver: "nvidia"}, binding(t, host, gpu))
+}
+
+// TestBinderLeavesAloneWhatHangs lets an access hang of which an earlier process
+// has not seen the end. A pipe stands for the attribute: reading it sleeps until
+// somebody has written.
+func TestBinderLeavesAloneWhatHangs(t *testing.T) {
+	t.Parallel()
+	host := sysfstest.New(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, "0000:5e:00.0"))
+	attribute := filepath.Join(host.Root(), "sys/bus/pci/devices", gpu, "driver_override")
+	require.NoError(t, os.Remove(attribute))
+	require.NoError(t, syscall.Mkfifo(attribute, 0o600))
+	address, notes := sysfstest.Address(t, gpu), filepath.Join(t.TempDir(), "notes")
+	next := func(limit time.Duration) *sysfs.Binder {
+		return sysfs.NewBinder(tree(t, host.Root()), sysfs.LiveKernel(host.Root()), notes, limit, logger(t))
+	}
+
+	first := next(50 * time.Millisecond)
+	require.NoError(t, first.Hangs(address))
+	_, err := first.Binding(t.Context(), address)
+	require.Equal(t, cyborg.ErrTimeout, cyborg.ErrorKindOf(err), err)
+	require.Equal(t, cyborg.ErrBusy, cyborg.ErrorKindOf(first.Hangs(address)))
+
+	require.Eventually(t, func() bool {
+		_, there := kernelcall.Find(filepath.Join(notes, gpu))
+		return there
+	}, deadline, time.Millisecond)
+	second := next(time.Minute)
+	_, err = second.Binding(t.Context(), address)
+	require.Equal(t, cyborg.ErrBusy, cyborg.ErrorKindOf(err), err)
+	require.ErrorContains(t, err, "reading sys/bus/pci/devices/"+gpu+"/driver_override for "+gpu+" hangs in the kernel since 20")
+	require.NoError(t, second.Hangs(address), "within its limit")
+	require.Equal(t, cyborg.ErrBusy, cyborg.ErrorKindOf(next(time.Nanosecond).Hangs(address)))
+	_, err = second.Binding(t.Context(), sysfstest.Address(t, "0000:5e:00.0"))
+	require.NoError(t, err)
+
+	require.NoError(t, os.WriteFile(attribute, []byte("nvidia\n"), 0))
+	require.Eventually(t, func() bool { return first.Hangs(address) == nil }, deadline, time.Millisecond)
+	written := make(chan error, 1)
+	go func() { written <- os.WriteFile(attribute, []byte("vfio-pci\n"), 0) }()
+	found, err := second.Binding(t.Context(), address)
+	require.NoError(t, err)
+	require.Equal(t, "vfio-pci", found.Override)
+	require.NoError(t, <-written)
+}
+
+// A module that hangs while it is loaded, because of a function that it finds, is
+// not waited for after the deadline, and the function is left alone until then.
+func TestBinderLoadsNoLongerThanItsDeadline(t *testing.T) {
+	t.Parallel()
+	const module = "mlx5-vfio-pci"
+	host := sysfstest.New(t, sysfstest.GPU(t, gpu))
+	require.NoError(t, host.Simulator.AddModule(module))
+	host.Fault(simulator.Fault{On: "load", Hang: true})
+	b := sysfs.NewBinder(tree(t, host.Root()), host.Simulator, "", time.Second, logger(t))
+
+	err := b.Bind(t.Context(), sysfstest.Address(t, gpu), module)
+	require.Equal(t, cyborg.ErrTimeout, cyborg.ErrorKindOf(err), err)
+	require.ErrorContains(t, err, "loading the kernel driver "+module+" for "+gpu)
+	err = b.Bind(t.Context(), sysfstest.Address(t, gpu), module)
+	require.Equal(t, cyborg.ErrBusy, cyborg.ErrorKindOf(err), err)
+
+	host.ClearFaults()
+	require.Eventually(t, func() bool { return b.Bind(t.Context(), sysfstest.Address(t, gpu), module) == nil }, deadline, 10*time.Millisecond)
+	require.Equal(t, sysfs.Binding{Driver: module, Override: module}, binding(t, host, gpu))
 }
 
 // slowKernel reports that an unbind has begun, and then hangs as long as the

@@ -5,14 +5,21 @@ import (
 	"os"
 	"os/exec"
 	"path"
+	"runtime"
 	"strings"
+	"syscall"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/sysfs/kernelcall"
 )
 
 // Kernel is the part of a kernel that changes devices. LiveKernel is the
 // running one; tests use a simulated one.
 type Kernel interface {
+	// Read reads an attribute of sysfs that the kernel reads under the lock of a
+	// device, without the white space around it. It may block like Write.
+	Read(attribute string) (string, error)
+
 	// Write writes the text to an attribute of sysfs with one write(2). The
 	// attribute is named by its path below the root. The call may block for ever,
 	// because nothing can stop it while a driver does not let go of a device. The
@@ -22,37 +29,46 @@ type Kernel interface {
 	// Loadable says whether there is a module of the driver that Load could load.
 	Loadable(driver string) bool
 
-	// Load loads the module of the driver.
+	// Load loads the module of the driver. It may block like Write, because the
+	// module looks at its devices while it is loaded.
 	Load(ctx context.Context, driver string) error
 }
 
-// LiveKernel returns the running kernel, whose sysfs is at dir/sys.
-func LiveKernel(dir string) Kernel { return liveKernel{dir} }
+// LiveKernel returns the running kernel, whose sysfs is at dir/sys. Each access is
+// made by a process of its own, because nothing can end a process that sleeps in
+// the kernel.
+func LiveKernel(dir string) Kernel { return liveKernel{dir: dir} }
 
 // liveKernel is the running kernel.
-type liveKernel struct{ dir string }
+type liveKernel struct{ dir, note, action string }
+
+// noting is a kernel whose accesses other processes can see while they last.
+type noting interface {
+	// noted returns the kernel for one access. The note is the file that says what
+	// the access is.
+	noted(note, action string) Kernel
+}
+
+// noted implements noting.
+func (k liveKernel) noted(note, action string) Kernel { return liveKernel{k.dir, note, action} }
+
+// call makes an access.
+func (k liveKernel) call(kind kernelcall.Kind, attribute, text string) (string, error) {
+	return kernelcall.Call{
+		Kind: kind, Root: k.dir, Path: attribute, Text: text, Most: maxText, Note: k.note, Action: k.action,
+	}.Do()
+}
+
+// Read reads an attribute.
+func (k liveKernel) Read(attribute string) (string, error) {
+	text, err := k.call(kernelcall.Read, attribute, "")
+	return strings.TrimSpace(text), err
+}
 
 // Write writes to an attribute with one write(2).
 func (k liveKernel) Write(attribute, text string) error {
-	root, err := os.OpenRoot(k.dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-
-	// The file is opened without O_CREATE: an attribute that does not exist must be
-	// an error, also in a tree that is a plain directory.
-	file, err := root.OpenFile(attribute, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-
-	if _, err := file.WriteString(text); err != nil {
-		_ = file.Close() // the error of the write says more
-		return err
-	}
-
-	return file.Close()
+	_, err := k.call(kernelcall.Write, attribute, text)
+	return err
 }
 
 // Loadable looks for the module in modules.dep, the list that depmod(8) makes.
@@ -78,9 +94,14 @@ func (k liveKernel) Loadable(driver string) bool {
 	return false
 }
 
-// Load runs modprobe(8) for the modules below the root.
+// Load runs modprobe(8) for the modules below the root. It ends with this
+// process, or as soon as the kernel lets it.
 func (k liveKernel) Load(ctx context.Context, driver string) error {
+	runtime.LockOSThread() // the kernel kills modprobe when the thread ends that has started it
+	defer runtime.UnlockOSThread()
+
 	command := exec.CommandContext(ctx, "modprobe", "-d", k.dir, "--", driver)
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if output, err := command.CombinedOutput(); err != nil {
 		return cyborg.Errorf(cyborg.ErrHardware, "modprobe %s: %w: %s", driver, err, strings.TrimSpace(string(output)))
 	}

@@ -35,7 +35,7 @@ func userOf(t *testing.T, address string) string {
 // giveToVFIO has VFIO take a function of this machine.
 func giveToVFIO(t *testing.T, address string) {
 	t.Helper()
-	b := sysfs.NewBinder(tree(t, "/"), sysfs.LiveKernel("/"), deadline, logger(t))
+	b := sysfs.NewBinder(tree(t, "/"), sysfs.LiveKernel("/"), "", deadline, logger(t))
 	require.NoError(t, b.Bind(t.Context(), sysfstest.Address(t, address), "vfio-pci"))
 }
 

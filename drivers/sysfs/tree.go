@@ -15,7 +15,8 @@
 // error, and where pci.ids is missing it returns an error. The tests compare
 // this package with ghw where ghw returns a result.
 //
-// The package imports the root package, pcidb and the standard library.
+// The package imports the root package, kernelcall, pcidb, singleflight and the
+// standard library.
 package sysfs
 
 import (
@@ -28,6 +29,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sync/singleflight"
 
 	"github.com/cyborg-project/cyborg"
 )
@@ -47,10 +50,12 @@ const maxText = 4 << 20
 const sysfsMagic = 0x62656572
 
 // Tree reads the sysfs of one host, and what it needs of proc and dev. It keeps
-// no state and no open file. Its methods may be called from several goroutines.
+// no open file, and remembers only which of its questions the kernel has not
+// answered yet. Its methods may be called from several goroutines.
 type Tree struct {
-	dir string
-	log *slog.Logger
+	dir     string
+	log     *slog.Logger
+	pending singleflight.Group // see view.ask
 }
 
 // NewTree returns the tree below dir, the directory that stands for "/".
@@ -73,9 +78,10 @@ func (t *Tree) Live() bool {
 // directory. The links in sysfs are relative, so this loses nothing real, and a
 // hostile recording cannot lead outside.
 type view struct {
-	root *os.Root
-	log  *slog.Logger
-	bus  map[string]bool // entries of devicesDir, once somebody has asked for one
+	root    *os.Root
+	log     *slog.Logger
+	pending *singleflight.Group // of the tree
+	bus     map[string]bool     // entries of devicesDir, once somebody has asked for one
 }
 
 // open opens the tree for one call, which must close the view.
@@ -85,7 +91,7 @@ func (t *Tree) open() (*view, error) {
 		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the tree %s cannot be read: %w", t.dir, err)
 	}
 
-	return &view{root: root, log: t.log}, nil
+	return &view{root: root, log: t.log, pending: &t.pending}, nil
 }
 
 // close closes the view. Its error is ignored, because nothing was written.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path"
 	"slices"
 	"strconv"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/sysfs/kernelcall"
 )
 
 // Users says who uses the function through the driver that it has now, as a
@@ -62,7 +62,12 @@ func (t *Tree) Users(ctx context.Context, f Function) (string, error) {
 		return children.network, nil
 	}
 
-	return v.opener(ctx, f, slices.Concat(children.nodes, v.nodes(standing), v.extraNodes(f)))
+	extra, err := v.extraNodes(ctx, f)
+	if err != nil {
+		return "", err
+	}
+
+	return v.opener(ctx, f, slices.Concat(children.nodes, v.nodes(standing), extra))
 }
 
 // mediated returns the name of a mediated device of the function, or "".
@@ -202,22 +207,37 @@ func (v *view) nodes(dirs []string) []string {
 }
 
 // extraNodes returns the nodes that sysfs does not show below the function:
-// that of the VFIO group, and those of NVIDIA's own driver.
-func (v *view) extraNodes(f Function) []string {
+// that of the VFIO group, and those of NVIDIA's own driver. That driver answers
+// under a lock of its own.
+func (v *view) extraNodes(ctx context.Context, f Function) ([]string, error) {
 	var nodes []string
 	if f.IOMMUGroup != "" && strings.Contains(f.Driver, "vfio") {
 		nodes = append(nodes, vfioGroups(f)...)
 	}
 
-	if text, err := v.text(path.Join("proc/driver/nvidia/gpus", f.Address.String(), "information")); err == nil {
-		for line := range strings.Lines(text) {
-			if minor, ok := strings.CutPrefix(line, "Device Minor:"); ok {
-				nodes = append(nodes, "/dev/nvidia"+strings.TrimSpace(minor))
-			}
+	information := path.Join("proc/driver/nvidia/gpus", f.Address.String(), "information")
+	if !v.exists(information) {
+		return nodes, nil
+	}
+
+	text, err := v.ask(ctx, kernelcall.Call{Kind: kernelcall.Read, Path: information})
+	if err != nil && !isGone(err) {
+		return nil, cannotTell(f, err)
+	}
+
+	for line := range strings.Lines(text) {
+		if minor, ok := strings.CutPrefix(line, "Device Minor:"); ok {
+			nodes = append(nodes, "/dev/nvidia"+strings.TrimSpace(minor))
 		}
 	}
 
-	return nodes
+	return nodes, nil
+}
+
+// cannotTell is the error where the kernel does not say who uses a function.
+func cannotTell(f Function, err error) error {
+	return cyborg.Errorf(cyborg.ErrForbidden, "nobody can tell who uses %s: %w", f.Address, err).
+		WithHint("Run the agent as root, and in a container give it the host's /dev and /proc.")
 }
 
 // opener returns the first process that has one of the function's nodes open.
@@ -335,7 +355,7 @@ func (v *view) groupHolder(ctx context.Context, f Function) (string, error) {
 	// takes the function or gives it back, its node is not there.
 	const tries, pause = 5, 100 * time.Millisecond
 	for try := 1; ; try++ {
-		err := v.openVFIO(f)
+		err := v.openVFIO(ctx, f)
 		moment := errors.Is(err, syscall.EBUSY) || errors.Is(err, fs.ErrNotExist)
 		switch {
 		case err == nil, errors.Is(err, syscall.ENODEV), errors.Is(err, syscall.ENXIO), !v.hasVFIO(f):
@@ -344,8 +364,7 @@ func (v *view) groupHolder(ctx context.Context, f Function) (string, error) {
 		case errors.Is(err, syscall.EBUSY):
 			return "its VFIO group " + f.IOMMUGroup + " is in use, and this kernel does not tell by which process", nil
 		default:
-			return "", cyborg.Errorf(cyborg.ErrForbidden, "nobody can tell who uses %s: %w", f.Address, err).
-				WithHint("Run the agent as root, and in a container give it the host's /dev/vfio.")
+			return "", cannotTell(f, err)
 		}
 
 		select {
@@ -363,12 +382,12 @@ func (v *view) hasVFIO(f Function) bool {
 
 // openVFIO opens the VFIO group of the function for a moment. The error is that
 // of the first node, unless only the second exists.
-func (v *view) openVFIO(f Function) error {
+func (v *view) openVFIO(ctx context.Context, f Function) error {
 	var first error
 	for _, node := range vfioGroups(f) {
-		file, err := v.root.OpenFile(strings.TrimPrefix(node, "/"), os.O_RDWR, 0)
+		_, err := v.ask(ctx, kernelcall.Call{Kind: kernelcall.Open, Path: strings.TrimPrefix(node, "/")})
 		if err == nil {
-			return file.Close()
+			return nil
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			return err

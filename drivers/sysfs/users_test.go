@@ -266,5 +266,5 @@ func give(t *testing.T, host *sysfstest.Host, address string) {
 // binder returns a binder on the host that writes to this kernel.
 func binder(t *testing.T, host *sysfstest.Host, kernel sysfs.Kernel) *sysfs.Binder {
 	t.Helper()
-	return sysfs.NewBinder(tree(t, host.Root()), kernel, deadline, logger(t))
+	return sysfs.NewBinder(tree(t, host.Root()), kernel, "", deadline, logger(t))
 }

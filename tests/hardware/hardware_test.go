@@ -46,12 +46,12 @@ func TestHardware(t *testing.T) {
 		rig.Command{Name: "selftest", Line: "/rig/selftest", Limit: 4 * time.Minute},
 		tests("sysfs", 8*time.Minute, "sysfs.test", "OnKernel$", true),
 		tests("generic", 15*time.Minute, "generic.test", "OnKernel$", true),
-		tests("agent", 16*time.Minute, "inside.test", "^Test(Doctor|Attach|KillBeforeEachWrite|BeforeReboot)$", false),
+		tests("agent", 18*time.Minute, "inside.test", "^Test(Doctor|Attach|HangingDriver|KillBeforeEachWrite|BeforeReboot)$", false),
 	)
 	requirePass(t, first, "selftest", 0)
 	requirePass(t, first, "sysfs", 4)
 	requirePass(t, first, "generic", 2)
-	requirePass(t, first, "agent", 4)
+	requirePass(t, first, "agent", 5)
 	requireQuiet(t, first["dmesg"])
 
 	second := m.Boot(t, tests("reboot", 8*time.Minute, "inside.test", "^TestAfterReboot$", false))

@@ -17,8 +17,8 @@ func ofSysfs() []mutant {
 		},
 		{
 			breaks: "a disk that stands on a function through multipath is looked at", file: pkg + "/users.go", pkg: pkg, test: "TestUsers",
-			old: "slices.Concat(children.nodes, v.nodes(standing), v.extraNodes(f))",
-			new: "slices.Concat(children.nodes, v.extraNodes(f))",
+			old: "slices.Concat(children.nodes, v.nodes(standing), extra)",
+			new: "slices.Concat(children.nodes, extra)",
 		},
 		{
 			breaks: "a VFIO device of somebody does not hide a process that cannot be seen", file: pkg + "/users.go", pkg: pkg, test: "TestUsersWhoCannotBeSeen",
@@ -57,6 +57,31 @@ func ofSysfs() []mutant {
 			pkg: "internal/openstack/placement", test: "TestPlanReservesAllocatedProviders",
 			old: "want.Reserved = min(want.Reserved+held, want.Total)",
 			new: "want.Reserved = min(want.Reserved+0*held, want.Total)",
+		},
+		{
+			breaks: "what makes an access does not outlive the agent", file: pkg + "/kernelcall/kernelcall.go", pkg: pkg + "/kernelcall", test: "TestEndsWithItsParent",
+			old: "Setpgid: true, Pdeathsig: syscall.SIGKILL",
+			new: "Setpgid: true",
+		},
+		{
+			breaks: "a process is known by when it was started, too", file: pkg + "/kernelcall/kernelcall.go", pkg: pkg + "/kernelcall", test: "TestEndsWithItsParent",
+			old: "err == nil && start == r.Start",
+			new: "err == nil && start != \"\"",
+		},
+		{
+			breaks: "an access is noted before it is made", file: pkg + "/kernelcall/kernelcall.go", pkg: pkg + "/kernelcall", test: "TestHangs",
+			old: "if c.Note != \"\" {\n\t\tif err := c.note(); err != nil {",
+			new: "if c.Note == \"-\" {\n\t\tif err := c.note(); err != nil {",
+		},
+		{
+			breaks: "an access that an earlier agent has begun still counts", file: pkg + "/binder.go", pkg: pkg, test: "TestBinderLeavesAloneWhatHangs",
+			old: "return access{running.Action, running.Since}, ok",
+			new: "return access{running.Action, running.Since}, ok && running.PID == 0",
+		},
+		{
+			breaks: "a module that does not come back from its loading ends the wait", file: pkg + "/binder.go", pkg: pkg, test: "TestBinderLoadsNoLongerThanItsDeadline",
+			old: "err := b.withDeadline(ctx, address, \"loading the kernel driver \"+driver, func() error {\n\t\tfailure = b.kernel.Load(loading, driver)\n\t\treturn nil\n\t})",
+			new: "err := ctx.Err()\n\tfailure = b.kernel.Load(loading, driver)",
 		},
 	}
 }

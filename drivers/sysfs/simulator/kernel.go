@@ -262,6 +262,18 @@ func (st *state) setVFs(f Function, text string) error {
 	return st.write(path.Join(st.dir(f), "sriov_numvfs"), strconv.FormatUint(count, 10)+"\n")
 }
 
+// Read reads an attribute. It does not wait for a write that hangs.
+func (s *Simulator) Read(attribute string) (string, error) {
+	root, err := os.OpenRoot(s.dir)
+	if err != nil {
+		return "", err
+	}
+	defer root.Close()
+
+	text, err := root.ReadFile(attribute)
+	return strings.TrimSpace(string(text)), err
+}
+
 // Loadable says whether there is a module of the driver.
 func (s *Simulator) Loadable(driver string) bool {
 	_, err := os.Stat(filepath.Join(s.dir, modulesDir, driver))

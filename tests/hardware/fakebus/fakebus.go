@@ -90,7 +90,7 @@ func Need(t testing.TB) {
 	}
 }
 
-// Plug plugs a card into a slot that nobody uses, one of 41 to 48. A test may
+// Plug plugs a card into a slot that nobody uses, one of 41 to 47. A test may
 // hold several slots, as long as there are enough for all that run at once. The
 // test's cleanup takes the card out.
 func Plug(t testing.TB, spec Spec) *Card {
@@ -103,7 +103,7 @@ func Plug(t testing.TB, spec Spec) *Card {
 // the slots.
 func slot(t testing.TB) string {
 	t.Helper()
-	const first, last = 0x41, 0x48
+	const first, last = 0x41, 0x47
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	ticker := time.NewTicker(50 * time.Millisecond)
@@ -132,7 +132,7 @@ func slot(t testing.TB) string {
 	}
 }
 
-// PlugInto plugs a card into the slot of a bus, which nobody else uses: 49 to 4c
+// PlugInto plugs a card into the slot of a bus, which nobody else uses: 48 to 4c
 // are for that. The test's cleanup takes it out.
 func PlugInto(t testing.TB, bus string, spec Spec) *Card {
 	t.Helper()
@@ -149,14 +149,14 @@ func PlugInto(t testing.TB, bus string, spec Spec) *Card {
 // Remove takes the card out, as an operator does who has told the kernel.
 func (c *Card) Remove() {
 	c.t.Helper()
-	c.tell("del " + c.bus)
+	tell(c.t, "del "+c.bus)
 	c.in = false
 }
 
 // PlugAgain puts the card back that Remove has taken out.
 func (c *Card) PlugAgain() {
 	c.t.Helper()
-	c.tell("add " + c.bus + " " + c.spec.line())
+	tell(c.t, "add "+c.bus+" "+c.spec.line())
 	c.in = true
 }
 
@@ -187,10 +187,21 @@ func (c *Card) Snapshot() string {
 	return all.String()
 }
 
+// HoldDriver has a driver of the cards not let go of any function, so that an
+// unbind sleeps in the kernel, until the returned function or the test's cleanup
+// is called. A card with that driver is not taken out meanwhile.
+func HoldDriver(t testing.TB, driver string) (free func()) {
+	t.Helper()
+	tell(t, "hold "+driver)
+	free = func() { tell(t, "free "+driver) }
+	t.Cleanup(free)
+	return free
+}
+
 // tell gives the module a command.
-func (c *Card) tell(command string) {
-	c.t.Helper()
-	require.NoError(c.t, os.WriteFile(control, []byte(command), 0), command)
+func tell(t testing.TB, command string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(control, []byte(command), 0), command)
 }
 
 // DriverOf returns the driver of a function, or "" where it has none.

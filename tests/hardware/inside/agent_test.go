@@ -29,22 +29,50 @@ const (
 	qatSlot    = "4a"
 	killedSlot = "4b"
 	rebootSlot = "4c"
+	stuckSlot  = "48"
 )
 
 // agent is the agent of this machine, on the disk that outlives a boot.
 type agent struct {
 	api     *apiclient.Client
 	servers Servers
+	limit   string // of an access to the kernel
 
 	process *exec.Cmd
 	begun   time.Time
 	ended   chan struct{} // closed once the process has ended
-	said    bytes.Buffer  // may be read once it has
+	said    output        // of all its processes
+}
+
+// output is what a process says, which may be read at any time.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write adds to it.
+func (o *output) Write(text []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(text)
+}
+
+// String returns it.
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
 }
 
 // start starts an agent with the cards in its slots, and returns once the
 // servers have heard of it. The test's cleanup ends it.
 func start(t *testing.T) *agent {
+	t.Helper()
+	return startWith(t, "1m")
+}
+
+// startWith is start for an agent whose accesses to the kernel have this limit.
+func startWith(t *testing.T, limit string) *agent {
 	t.Helper()
 	servers, err := read()
 	require.NoError(t, err)
@@ -53,7 +81,7 @@ func start(t *testing.T) *agent {
 	require.NoError(t, err)
 	t.Cleanup(api.Close)
 
-	a := &agent{api: api, servers: servers}
+	a := &agent{api: api, servers: servers, limit: limit}
 	a.launch(t)
 	t.Cleanup(func() {
 		a.kill(t)
@@ -69,13 +97,13 @@ func start(t *testing.T) *agent {
 func (a *agent) launch(t *testing.T) {
 	t.Helper()
 	var patterns []string
-	for _, slot := range []string{gpuSlot, qatSlot, killedSlot, rebootSlot} {
+	for _, slot := range []string{gpuSlot, qatSlot, killedSlot, rebootSlot, stuckSlot} {
 		patterns = append(patterns, fmt.Sprintf("{address: '0000:%s:*.*'}", slot))
 	}
 
 	a.process = exec.Command("cyborg-agent", "--host", Host, "--state-dir", "/disk/agent", "--image-dir", "/disk/images",
 		"--endpoints", "http://"+a.servers.Agents, "--temporal-address", a.servers.Temporal,
-		"--backends", fmt.Sprintf("[{driver: generic, options: {device_spec: [%s], deadline: 1m}}]", strings.Join(patterns, ", ")))
+		"--backends", fmt.Sprintf("[{driver: generic, options: {device_spec: [%s], deadline: %s}}]", strings.Join(patterns, ", "), a.limit))
 	a.process.Env = append(os.Environ(),
 		"CYBORG_TEMPORAL_TLS_CERT="+shared+"/"+Certificate, "CYBORG_TEMPORAL_TLS_KEY="+shared+"/"+Key, "CYBORG_TEMPORAL_TLS_CA="+shared+"/"+Authorities)
 	a.process.Stdout, a.process.Stderr = &a.said, &a.said
@@ -194,7 +222,8 @@ func (a *agent) until(t *testing.T, what string, check func(context.Context) err
 	}
 }
 
-// accelerator waits for the accelerator at an address, and returns it.
+// accelerator waits for the accelerator at an address, and returns it. An earlier
+// test may have taken its card out.
 func (a *agent) accelerator(t *testing.T, address string) apiclient.Accelerator {
 	t.Helper()
 	var found apiclient.Accelerator
@@ -204,7 +233,7 @@ func (a *agent) accelerator(t *testing.T, address string) apiclient.Accelerator 
 			return err
 		}
 		for _, found = range all {
-			if strings.HasSuffix(found.ProviderName, address) {
+			if strings.HasSuffix(found.ProviderName, address) && found.Status != cyborg.StatusMissing {
 				return nil
 			}
 		}
@@ -213,13 +242,16 @@ func (a *agent) accelerator(t *testing.T, address string) apiclient.Accelerator 
 	return found
 }
 
-// ready takes the accelerator at an address into service.
+// ready takes the accelerator at an address into service, unless an earlier test
+// has done so.
 func (a *agent) ready(t *testing.T, address string) uuid.UUID {
 	t.Helper()
-	id := a.accelerator(t, address).UUID
-	_, err := a.api.MakeReady(t.Context(), id)
-	require.NoError(t, err)
-	return id
+	found := a.accelerator(t, address)
+	if found.Status != cyborg.StatusReady {
+		_, err := a.api.MakeReady(t.Context(), found.UUID)
+		require.NoError(t, err)
+	}
+	return found.UUID
 }
 
 // holder returns the holder of everything that is attached here.

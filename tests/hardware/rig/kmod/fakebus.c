@@ -10,6 +10,8 @@
  *   echo "yank 41" > .../ctl     (surprise removal: config space reads ff)
  *   echo "plug 41" > .../ctl     (undoes yank)
  *   echo "del 41"  > .../ctl     (orderly removal)
+ *   echo "hold nvidia" > .../ctl (that driver lets go of no function)
+ *   echo "free nvidia" > .../ctl (undoes hold; not while a del waits for it)
  *
  * drv= and vfdrv= are drivers that do nothing, one for the function and one for
  * its virtual functions, so that it has a driver of that name, as on a real host.
@@ -32,6 +34,7 @@
 #include <linux/kthread.h>
 #include <linux/delay.h>
 #include <linux/sizes.h>
+#include <linux/wait.h>
 
 static ulong base, size;
 module_param(base, ulong, 0444);
@@ -63,8 +66,9 @@ static DEFINE_SPINLOCK(cfglock);
 static struct resource win = { .name = "fakebus", .flags = IORESOURCE_MEM };
 
 #define MAXIDS 8
-struct fdrv { struct list_head list; char name[32]; struct pci_driver drv; int n; u16 ids[MAXIDS][2]; };
+struct fdrv { struct list_head list; char name[32]; struct pci_driver drv; int n; u16 ids[MAXIDS][2]; bool held; };
 static LIST_HEAD(drivers);
+static DECLARE_WAIT_QUEUE_HEAD(freed);
 
 static u16 r16(u8 *c, int o) { return c[o] | c[o + 1] << 8; }
 static u32 r32(u8 *c, int o) { return r16(c, o) | (u32)r16(c, o + 2) << 16; }
@@ -205,7 +209,14 @@ static int dfl_hw(void *arg)
 }
 
 static int drv_probe(struct pci_dev *d, const struct pci_device_id *id) { return 0; }
-static void drv_remove(struct pci_dev *d) { pci_disable_sriov(d); }
+static void drv_remove(struct pci_dev *d)
+{
+	struct fdrv *f = container_of(to_pci_driver(d->dev.driver), struct fdrv, drv);
+
+	/* No signal ends this sleep, and the kernel does not complain about its length. */
+	wait_event_idle(freed, !READ_ONCE(f->held));
+	pci_disable_sriov(d);
+}
 static const struct pci_device_id none[] = { { 0 } };
 
 static int bind_driver(const char *name, u16 v, u16 d)
@@ -393,6 +404,7 @@ static int ctl_set(const char *val, const struct kernel_param *kp)
 {
 	char *dup = kstrdup(val, GFP_KERNEL), *s, *cmd;
 	struct fbus *b, *n;
+	struct fdrv *f;
 	unsigned int nr;
 	int rc = -EINVAL;
 
@@ -403,6 +415,14 @@ static int ctl_set(const char *val, const struct kernel_param *kp)
 	mutex_lock(&lock);
 	if (!strcmp(cmd, "add") && s) {
 		rc = add(s);
+	} else if (s && (!strcmp(cmd, "hold") || !strcmp(cmd, "free"))) {
+		rc = -ENODEV;
+		list_for_each_entry(f, &drivers, list)
+			if (!strcmp(f->name, s)) {
+				rc = 0;
+				WRITE_ONCE(f->held, !strcmp(cmd, "hold"));
+				wake_up_all(&freed);
+			}
 	} else if (s && !kstrtouint(s, 16, &nr)) {
 		rc = -ENODEV;
 		list_for_each_entry_safe(b, n, &buses, list)

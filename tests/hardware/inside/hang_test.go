@@ -1,0 +1,92 @@
+package inside
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/tests/hardware/fakebus"
+)
+
+// sleeper returns the process that makes an access to a function, or 0 where
+// there is none.
+func sleeper(t *testing.T, address string) int {
+	t.Helper()
+	processes, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	require.NoError(t, err)
+
+	for _, process := range processes {
+		line, err := os.ReadFile(process)
+		if err == nil && strings.HasPrefix(string(line), "cyborg-kernel-call\x00") && strings.Contains(string(line), address) {
+			id, err := strconv.Atoi(filepath.Base(filepath.Dir(process)))
+			require.NoError(t, err)
+			return id
+		}
+	}
+	return 0
+}
+
+// TestHangingDriver attaches a card whose driver does not let go of it. The agent
+// can be killed meanwhile, the next one works for other cards and leaves this one
+// alone, and when the driver has let go, the operation comes to an end.
+func TestHangingDriver(t *testing.T) { //nolint:paralleltest // a host has one agent
+	fakebus.Need(t)
+	a := startWith(t, "15s")
+	spec := fakebus.GPU()
+	spec.ID, spec.Driver, spec.VFs, spec.VFDriver = "10de:2331", "stuck", 0, ""
+	address := fakebus.PlugInto(t, stuckSlot, spec).At("00.0")
+	other := fakebus.PlugInto(t, gpuSlot, fakebus.GPU()).At("00.0")
+	stuck, works := a.ready(t, address), a.ready(t, other)
+	free := fakebus.HoldDriver(t, "stuck")
+
+	attached := make(chan error, 1)
+	go func() { attached <- a.attach(t.Context(), stuck) }()
+	a.until(t, "asleep", func(context.Context) error {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", sleeper(t, address)))
+		if err == nil && !strings.Contains(string(text), ") I ") {
+			err = fmt.Errorf("it does not sleep in a way that nothing can end: %s", text)
+		}
+		return err
+	})
+	begun := sleeper(t, address)
+
+	a.kill(t)
+	a.launch(t)
+	a.waitHeard(t)
+	require.NoError(t, a.attach(t.Context(), works))
+	require.NoError(t, a.detach(t.Context(), works))
+
+	a.until(t, "left alone", func(context.Context) error {
+		if !strings.Contains(a.said.String(), "hangs in the kernel since") {
+			return errors.New("the agent has not said that it hangs")
+		}
+		return nil
+	})
+	err := a.detach(t.Context(), stuck)
+	require.Equal(t, cyborg.ErrClaimed, cyborg.ErrorKindOf(err), "%v", err)
+	require.Equal(t, cyborg.StatusAttaching, a.accelerator(t, address).Status)
+	require.Equal(t, begun, sleeper(t, address), "nothing was started beside it")
+
+	// The operation goes on with the attach, or with its undo, as it happens.
+	free()
+	if err := <-attached; err == nil {
+		require.Equal(t, "vfio-pci", fakebus.DriverOf(t, address))
+		require.NoError(t, a.detach(t.Context(), stuck))
+	} else {
+		require.ErrorContains(t, err, "hangs in the kernel since")
+	}
+	end := a.accelerator(t, address)
+	require.Equal(t, cyborg.StatusReady, end.Status)
+	require.Empty(t, end.Holders)
+	require.Equal(t, "stuck", fakebus.DriverOf(t, address))
+	require.Empty(t, fakebus.OverrideOf(t, address))
+	require.Zero(t, sleeper(t, address))
+}
