@@ -2,6 +2,7 @@ package generic
 
 import (
 	"context"
+	"slices"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers/sysfs"
@@ -11,7 +12,8 @@ import (
 // function with virtual ones is a device whose deployables are the virtual
 // ones: as long as they exist, the physical function itself cannot be given
 // out. A virtual function whose physical one is not chosen is a device of its
-// own.
+// own. A card that does not answer on its bus is left out: it is not there any
+// more, although the kernel still shows it.
 func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 	functions, protection, err := d.tree.Survey(ctx)
 	if err != nil {
@@ -33,13 +35,20 @@ func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 		return nil, err
 	}
 
+	// The device of a physical function lists its virtual ones.
+	chosen = slices.DeleteFunc(chosen, func(f sysfs.Function) bool {
+		if f.PF == nil {
+			return false
+		}
+		pf, there := byAddress[*f.PF]
+		return there && d.chosen(pf)
+	})
+
+	silent := d.silent(ctx, chosen)
 	devices := []cyborg.DeviceReport{}
 	for _, f := range chosen {
-		// The device of the physical function lists this virtual one.
-		if f.PF != nil {
-			if pf, there := byAddress[*f.PF]; there && d.chosen(pf) {
-				continue
-			}
+		if silent[f.Address] {
+			continue
 		}
 
 		parts := []sysfs.Function{f}

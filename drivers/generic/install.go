@@ -55,6 +55,13 @@ func (d *Driver) usable(ctx context.Context, target drivers.Target, identity str
 			WithHint("Give out the virtual functions, or write 0 to sriov_numvfs.")
 	}
 
+	if answers, err := d.tree.Answers(ctx, f, true); err != nil {
+		return sysfs.Function{}, err
+	} else if !answers {
+		return sysfs.Function{}, cyborg.Errorf(cyborg.ErrHardware, "%s does not answer on its bus: the card was pulled out, or its link is down", f.Address).
+			WithHint("Put the card back, or remove it from the bus: echo 1 > /sys/bus/pci/devices/%s/remove", f.Address)
+	}
+
 	return f, d.requireVFIO(ctx, f)
 }
 

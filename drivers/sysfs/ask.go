@@ -1,6 +1,7 @@
 package sysfs
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -17,7 +18,7 @@ const answerLimit = 30 * time.Second
 // process would only sleep beside it. The error is of kind ErrTimeout where the
 // kernel does not answer in time, and otherwise that of the system call.
 func (v *view) ask(ctx context.Context, call kernelcall.Call) (string, error) {
-	call.Root, call.Most = v.root.Name(), maxText
+	call.Root, call.Most = v.root.Name(), cmp.Or(call.Most, maxText)
 	what := call.String()
 	answer := v.pending.DoChan(what, func() (any, error) { return call.Do() }) //nolint:contextcheck // others may wait for it, too
 

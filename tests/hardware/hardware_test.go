@@ -50,7 +50,7 @@ func TestHardware(t *testing.T) {
 	)
 	requirePass(t, first, "selftest", 0)
 	requirePass(t, first, "sysfs", 4)
-	requirePass(t, first, "generic", 2)
+	requirePass(t, first, "generic", 3)
 	requirePass(t, first, "agent", 5)
 	requireQuiet(t, first["dmesg"])
 

@@ -83,5 +83,15 @@ func ofSysfs() []mutant {
 			old: "err := b.withDeadline(ctx, address, \"loading the kernel driver \"+driver, func() error {\n\t\tfailure = b.kernel.Load(loading, driver)\n\t\treturn nil\n\t})",
 			new: "err := ctx.Err()\n\tfailure = b.kernel.Load(loading, driver)",
 		},
+		{
+			breaks: "a card that reads as ones does not answer", file: pkg + "/config_space.go", pkg: pkg, test: "TestAnswers",
+			old: "header != strings.Repeat(\"\\xff\", len(header)):",
+			new: "header != strings.Repeat(\"\\xff\", len(header)+1):",
+		},
+		{
+			breaks: "a card that does not answer is not attached", file: "drivers/generic/install.go", pkg: "drivers/generic", test: "TestDiscoverLeavesOutSilentCards",
+			old: "} else if !answers {",
+			new: "} else if !answers && f.PF != nil {",
+		},
 	}
 }

@@ -65,7 +65,7 @@ func (c Call) String() string { return string(c.Kind) + " of " + c.Path }
 
 // reply is the answer of the process.
 type reply struct {
-	Text  string        `json:"text,omitempty"`
+	Text  []byte        `json:"text,omitempty"`
 	Errno syscall.Errno `json:"errno,omitempty"` // of the system call that failed
 	Error string        `json:"error,omitempty"`
 }
@@ -107,7 +107,7 @@ func (c Call) Do() (string, error) {
 	case r.Error != "":
 		return "", errors.New(r.Error)
 	}
-	return r.Text, nil
+	return string(r.Text), nil
 }
 
 // input returns what the process is told. Its working directory is not that of
@@ -156,17 +156,17 @@ func answer(text string, to io.Writer) error {
 }
 
 // make makes the access in this process.
-func (c Call) make() (text string, err error) {
+func (c Call) make() (text []byte, err error) {
 	if c.Note != "" {
 		if err := c.note(); err != nil {
-			return "", err
+			return nil, err
 		}
 		defer func() { err = errors.Join(err, os.Remove(c.Note)) }()
 	}
 
 	root, err := os.OpenRoot(c.Root)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 
 	flags := map[Kind]int{
@@ -175,19 +175,17 @@ func (c Call) make() (text string, err error) {
 	}
 	flag, known := flags[c.Kind]
 	if !known {
-		return "", fmt.Errorf("there is no access of kind %q", c.Kind)
+		return nil, fmt.Errorf("there is no access of kind %q", c.Kind)
 	}
 
 	file, err := root.OpenFile(c.Path, flag, 0)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 
 	switch c.Kind {
 	case Read:
-		var content []byte
-		content, err = io.ReadAll(io.LimitReader(file, int64(c.Most)))
-		text = string(content)
+		text, err = io.ReadAll(io.LimitReader(file, int64(c.Most)))
 	case Write:
 		_, err = file.WriteString(c.Text)
 	case Open:

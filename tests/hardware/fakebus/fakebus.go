@@ -160,6 +160,19 @@ func (c *Card) PlugAgain() {
 	c.in = true
 }
 
+// Yank pulls the card out and tells nobody: the kernel still has its functions, and
+// all that they read is ones. Unyank puts it back.
+func (c *Card) Yank() {
+	c.t.Helper()
+	tell(c.t, "yank "+c.bus)
+}
+
+// Unyank undoes Yank.
+func (c *Card) Unyank() {
+	c.t.Helper()
+	tell(c.t, "plug "+c.bus)
+}
+
 // SetVFs gives the card that many virtual functions. Before another number it
 // must be 0.
 func (c *Card) SetVFs(number int) {

@@ -1,0 +1,119 @@
+package generic_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
+	"github.com/cyborg-project/cyborg/tests/hardware/fakebus"
+)
+
+// identities lists the devices that a driver discovers.
+func identities(t *testing.T, driver drivers.Driver) []string {
+	t.Helper()
+	devices, err := driver.Discover(t.Context())
+	require.NoError(t, err)
+	list := []string{}
+	for _, device := range devices {
+		list = append(list, device.Identity)
+	}
+	return list
+}
+
+// configuration is the file with the configuration space of a function.
+func configuration(address string) string { return "sys/bus/pci/devices/" + address + "/config" }
+
+// TestDiscoverLeavesOutSilentCards pulls a card out of which the kernel is not
+// told, with and without virtual functions.
+func TestDiscoverLeavesOutSilentCards(t *testing.T) {
+	t.Parallel()
+	host := newHost(t, sysfstest.GPU(t, gpu), sysfstest.QAT(t, qat))
+	b := newBench(t, host, gpu)
+	require.Equal(t, []string{gpu, qat, disk}, identities(t, b.driver))
+
+	host.Set(configuration(gpu), strings.Repeat("\xff", 256))
+	host.Set(configuration(qat), "\x86\x80\x40\x49")
+	require.Equal(t, []string{qat, disk}, identities(t, b.driver))
+
+	err := b.attach(t)
+	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(err), err)
+	require.ErrorContains(t, err, gpu+" does not answer on its bus")
+	require.Empty(t, b.notes, "nothing was begun")
+
+	host.SetVFs(qat, "2")
+	host.Set(configuration(qat), strings.Repeat("\xff", 256))
+	require.Equal(t, []string{disk}, identities(t, b.driver))
+
+	host.Set(configuration(gpu), "\xde\x10\xb5\x20")
+	require.Equal(t, []string{gpu, disk}, identities(t, b.driver))
+	require.NoError(t, b.attach(t))
+}
+
+// TestDiscoverWaitsForNoCard has the kernel not answer for a card: reading from a
+// pipe sleeps until somebody writes. Nothing speaks against the card then.
+func TestDiscoverWaitsForNoCard(t *testing.T) {
+	t.Parallel()
+	host := newHost(t, sysfstest.GPU(t, gpu))
+	pipe := filepath.Join(host.Root(), configuration(gpu))
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	driver := simulated(t, host)
+	require.Equal(t, []string{gpu, disk}, identities(t, driver))
+	require.Equal(t, []string{gpu, disk}, identities(t, driver))
+
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	require.NoError(t, err)
+	asking := 0
+	for _, line := range lines {
+		if text, err := os.ReadFile(line); err == nil && strings.Contains(string(text), host.Root()) {
+			asking++
+		}
+	}
+	require.Equal(t, 1, asking, "the second discovery waits for the answer to the first")
+	require.NoError(t, os.WriteFile(pipe, []byte("\xde\x10\xb5\x20"), 0))
+}
+
+// TestSurpriseRemovalOnKernel pulls cards out on the kernel of a machine of
+// tests/hardware: one that nobody has, and one that is attached.
+func TestSurpriseRemovalOnKernel(t *testing.T) {
+	t.Parallel()
+	fakebus.Need(t)
+	card := fakebus.Plug(t, fakebus.GPU())
+	address := card.At("00.0")
+	driver := live(t, card)
+	devices, err := driver.Discover(t.Context())
+	require.NoError(t, err)
+	target, handle := choose(address)(t, devices)
+	var note json.RawMessage
+	attach := drivers.AttachRequest{Target: target, Handle: handle, Note: func(n json.RawMessage) error { note = n; return nil }}
+	attacher := driver.(drivers.Attacher)
+
+	card.Yank()
+	require.Empty(t, identities(t, driver))
+	err = attacher.Attach(t.Context(), attach)
+	require.ErrorContains(t, err, address+" does not answer on its bus")
+	require.Equal(t, "nvidia", fakebus.DriverOf(t, address))
+
+	card.Unyank()
+	require.Equal(t, []string{address}, identities(t, driver))
+	require.NoError(t, attacher.Attach(t.Context(), attach))
+	card.Yank()
+	require.Empty(t, identities(t, driver))
+	card.Unyank()
+	require.Equal(t, []string{address}, identities(t, driver))
+	require.NoError(t, attacher.Detach(t.Context(), drivers.DetachRequest{Target: target, Handle: handle, Prior: note}))
+	require.Equal(t, "nvidia", fakebus.DriverOf(t, address))
+
+	card.SetVFs(2)
+	require.Equal(t, []string{address}, identities(t, driver))
+	card.Yank()
+	require.Empty(t, identities(t, driver), "its virtual functions went with it")
+	card.Unyank()
+}
