@@ -13,7 +13,7 @@ import (
 // stores the present driver as a note first. A function that an operator has
 // given to VFIO before stays with VFIO, even after Detach.
 func (d *Driver) Attach(ctx context.Context, request drivers.AttachRequest) error {
-	if err := d.requireKernel(ctx); err != nil {
+	if err := d.requireAccess(ctx, request.Handle); err != nil {
 		return err
 	}
 
@@ -68,7 +68,7 @@ func (d *Driver) note(ctx context.Context, address cyborg.PCIAddress, keep drive
 // writes its note before it changes anything. It fails with kind ErrInUse while
 // somebody uses the function through VFIO.
 func (d *Driver) Detach(ctx context.Context, request drivers.DetachRequest) error {
-	if err := d.requireKernel(ctx); err != nil {
+	if err := d.requireAccess(ctx, request.Handle); err != nil {
 		return err
 	}
 
@@ -135,10 +135,8 @@ func (d *Driver) InUse(ctx context.Context, target drivers.Target, handle cyborg
 	f, err := d.find(ctx, target, handle.Identity)
 	switch cyborg.ErrorKindOf(err) {
 	case "":
-		if d.binder != nil {
-			if err := d.binder.Hangs(f.Address); err != nil {
-				return "", err
-			}
+		if err := d.hangs(handle); err != nil {
+			return "", err
 		}
 		return d.tree.Users(ctx, f)
 	case cyborg.ErrNotFound, cyborg.ErrChanged:
@@ -146,4 +144,23 @@ func (d *Driver) InUse(ctx context.Context, target drivers.Target, handle cyborg
 	default:
 		return "", err
 	}
+}
+
+// requireAccess returns an error where nothing can be changed, or where an access
+// to the function hangs in the kernel.
+func (d *Driver) requireAccess(ctx context.Context, handle cyborg.HandleReport) error {
+	if err := d.requireKernel(ctx); err != nil {
+		return err
+	}
+	return d.hangs(handle)
+}
+
+// hangs returns an error of kind ErrBusy where an access to the function hangs in
+// the kernel.
+func (d *Driver) hangs(handle cyborg.HandleReport) error {
+	address, err := cyborg.ParsePCIAddress(handle.Identity)
+	if err != nil || d.binder == nil {
+		return err
+	}
+	return d.binder.Hangs(address)
 }

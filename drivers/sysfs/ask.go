@@ -16,7 +16,7 @@ const answerLimit = 30 * time.Second
 // device answers it or holds a lock meanwhile. A process of its own makes it, and
 // while that one sleeps, everybody who asks the same waits for its answer: another
 // process would only sleep beside it. The error is of kind ErrTimeout where the
-// kernel does not answer in time, and otherwise that of the system call.
+// kernel does not answer in time, and otherwise that of kernelcall.
 func (v *view) ask(ctx context.Context, call kernelcall.Call) (string, error) {
 	call.Root, call.Most = v.root.Name(), cmp.Or(call.Most, maxText)
 	what := call.String()

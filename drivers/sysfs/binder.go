@@ -35,7 +35,8 @@ const noOverride = "(null)"
 // live kernel's is made by a process of its own. After the deadline that process
 // stays until the kernel returns, and until then each further call for that
 // function fails with kind ErrBusy: it would only add another one that hangs.
-// That also holds for the binder of the next agent.
+// That also holds for the binder of the next agent, except after the loading of a
+// module, which does no harm to what that one does.
 //
 // Calls may be repeated after an interruption at any point. Calls for the same
 // function must not overlap.
@@ -227,18 +228,16 @@ func (b *Binder) load(ctx context.Context, address cyborg.PCIAddress, driver str
 
 	loading, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var failure error
 	err := b.withDeadline(ctx, address, "loading the kernel driver "+driver, func() error {
-		failure = b.kernel.Load(loading, driver)
-		return nil
+		err := b.kernel.Load(loading, driver)
+		if err == nil {
+			return nil
+		}
+		return cyborg.Errorf(cyborg.ErrHardware, "the kernel driver %s cannot be loaded: %w", driver, err).
+			WithHint("Load it with: modprobe %s", driver)
 	})
 	if err != nil {
 		return err
-	}
-
-	if failure != nil {
-		return cyborg.Errorf(cyborg.ErrHardware, "the kernel driver %s cannot be loaded: %w", driver, failure).
-			WithHint("Load it with: modprobe %s", driver)
 	}
 
 	if !b.registered(driver) {
@@ -267,8 +266,8 @@ func (b *Binder) override(ctx context.Context, address cyborg.PCIAddress) (strin
 	name := path.Join(devicesDir, address.String(), "driver_override")
 	action := "reading " + name
 	err := b.withDeadline(ctx, address, action, func() (err error) {
-		text, err = b.noted(address, action).Read(name)
-		return err
+		text, err = b.noted(address).Read(name)
+		return classify(address, action, err)
 	})
 	if err != nil || text == noOverride {
 		return "", err
@@ -291,7 +290,7 @@ func (b *Binder) setOverride(ctx context.Context, address cyborg.PCIAddress, dri
 // write writes to an attribute of sysfs under the deadline.
 func (b *Binder) write(ctx context.Context, address cyborg.PCIAddress, attribute, text string) error {
 	action := "writing to " + attribute
-	return b.withDeadline(ctx, address, action, func() error { return b.noted(address, action).Write(attribute, text) })
+	return b.withDeadline(ctx, address, action, func() error { return classify(address, action, b.noted(address).Write(attribute, text)) })
 }
 
 // withDeadline runs one access to the kernel and waits for it until the
@@ -320,7 +319,7 @@ func (b *Binder) withDeadline(ctx context.Context, address cyborg.PCIAddress, ac
 
 	select {
 	case err := <-done:
-		return classify(address, action, err)
+		return err
 
 	case <-ctx.Done():
 		// An access that has begun cannot be cancelled. Most end at once, and then the
@@ -328,13 +327,13 @@ func (b *Binder) withDeadline(ctx context.Context, address cyborg.PCIAddress, ac
 		timer.Reset(min(b.deadline, grace))
 		select {
 		case err := <-done:
-			return errors.Join(interrupted(ctx.Err(), action+" for "+address.String()), classify(address, action, err))
+			return errors.Join(interrupted(ctx.Err(), action+" for "+address.String()), err)
 		case <-timer.C:
 			return interrupted(ctx.Err(), action+" for "+address.String()+", which hangs in the kernel,")
 		}
 
 	case <-timer.C:
-		return cyborg.Errorf(cyborg.ErrTimeout, "%s for %s has not come back for %s: a driver does not let go of the device", action, address, b.deadline).
+		return cyborg.Errorf(cyborg.ErrTimeout, "%s for %s has not come back for %s: a driver does not let go of the device, or does not take it", action, address, b.deadline).
 			WithHint("%s It cannot be cancelled.", hangingHint)
 	}
 }
@@ -350,7 +349,7 @@ func (b *Binder) begin(address cyborg.PCIAddress, action string) error {
 	defer b.mu.Unlock()
 
 	if other, ok := b.pending(address); ok {
-		return hangs(address, other)
+		return b.pendingError(address, other)
 	}
 
 	b.inFlight[address] = access{action: action, since: time.Now()}
@@ -365,7 +364,7 @@ func (b *Binder) Hangs(address cyborg.PCIAddress) error {
 	defer b.mu.Unlock()
 
 	if other, ok := b.pending(address); ok && time.Since(other.since) >= b.deadline {
-		return hangs(address, other)
+		return b.pendingError(address, other)
 	}
 	return nil
 }
@@ -382,17 +381,21 @@ func (b *Binder) pending(address cyborg.PCIAddress) (access, bool) {
 	return access{running.Action, running.Since}, ok
 }
 
-// hangs is the error of a call for a function while an access to it has not
-// returned.
-func hangs(address cyborg.PCIAddress, by access) error {
-	return cyborg.Errorf(cyborg.ErrBusy, "%s for %s hangs in the kernel since %s", by.action, address, by.since.UTC().Format(time.RFC3339)).
+// pendingError is the error of a call for a function while an access to it has
+// not returned.
+func (b *Binder) pendingError(address cyborg.PCIAddress, by access) error {
+	verb := "hangs in the kernel"
+	if time.Since(by.since) < b.deadline {
+		verb = "is under way"
+	}
+	return cyborg.Errorf(cyborg.ErrBusy, "%s for %s %s since %s", by.action, address, verb, by.since.UTC().Format(time.RFC3339)).
 		WithHint("%s", hangingHint)
 }
 
-// noted returns the kernel for one access to the function.
-func (b *Binder) noted(address cyborg.PCIAddress, action string) Kernel {
+// noted returns the kernel for accesses to the function.
+func (b *Binder) noted(address cyborg.PCIAddress) Kernel {
 	if kernel, ok := b.kernel.(noting); ok {
-		return kernel.noted(b.note(address), action)
+		return kernel.noted(b.note(address))
 	}
 	return b.kernel
 }
@@ -427,8 +430,10 @@ func classify(address cyborg.PCIAddress, action string, err error) error {
 
 	kind, hint := cyborg.ErrHardware, "The kernel log (dmesg) may say why."
 	switch {
-	case errors.Is(err, syscall.EBUSY):
-		kind, hint = cyborg.ErrBusy, "Somebody uses it or binds it at this moment; try again."
+	case errors.Is(err, kernelcall.ErrProcess):
+		kind, hint = cyborg.ErrUnavailable, "The device itself has not failed. Look at the agent's state directory, and at the memory and the limits of its processes."
+	case errors.Is(err, syscall.EBUSY), errors.Is(err, syscall.EAGAIN):
+		kind, hint = cyborg.ErrBusy, "Somebody uses it or binds it at this moment, or its driver waits for another; try again."
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EROFS):
 		kind, hint = cyborg.ErrForbidden, "Run the agent with write access to /sys."
 	case errors.Is(err, syscall.ENOENT):

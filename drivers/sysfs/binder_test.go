@@ -202,7 +202,7 @@ func TestBinderLeavesAloneWhatHangs(t *testing.T) {
 	second := next(time.Minute)
 	_, err = second.Binding(t.Context(), address)
 	require.Equal(t, cyborg.ErrBusy, cyborg.ErrorKindOf(err), err)
-	require.ErrorContains(t, err, "reading sys/bus/pci/devices/"+gpu+"/driver_override for "+gpu+" hangs in the kernel since 20")
+	require.ErrorContains(t, err, "reading sys/bus/pci/devices/"+gpu+"/driver_override for "+gpu+" is under way since 20")
 	require.NoError(t, second.Hangs(address), "within its limit")
 	require.Equal(t, cyborg.ErrBusy, cyborg.ErrorKindOf(next(time.Nanosecond).Hangs(address)))
 	_, err = second.Binding(t.Context(), sysfstest.Address(t, "0000:5e:00.0"))
@@ -216,6 +216,21 @@ func TestBinderLeavesAloneWhatHangs(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "vfio-pci", found.Override)
 	require.NoError(t, <-written)
+}
+
+// TestBinderWithoutNotes has no place for its notes, such as on a full disk.
+// Nothing is done then, and nothing is said of the function.
+func TestBinderWithoutNotes(t *testing.T) {
+	t.Parallel()
+	host := sysfstest.New(t, sysfstest.GPU(t, gpu))
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	b := sysfs.NewBinder(tree(t, host.Root()), sysfs.LiveKernel(host.Root()), file, deadline, logger(t))
+
+	err := b.Bind(t.Context(), sysfstest.Address(t, gpu), vfio)
+	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err), err)
+	require.ErrorContains(t, err, "the process for it failed: exit status 1: mkdir "+file)
+	require.Equal(t, sysfs.Binding{Driver: "nvidia"}, binding(t, host, gpu))
 }
 
 // A module that hangs while it is loaded, because of a function that it finds, is

@@ -40,23 +40,20 @@ type Kernel interface {
 func LiveKernel(dir string) Kernel { return liveKernel{dir: dir} }
 
 // liveKernel is the running kernel.
-type liveKernel struct{ dir, note, action string }
+type liveKernel struct{ dir, note string }
 
 // noting is a kernel whose accesses other processes can see while they last.
 type noting interface {
-	// noted returns the kernel for one access. The note is the file that says what
-	// the access is.
-	noted(note, action string) Kernel
+	// noted returns the kernel for accesses that the file says.
+	noted(note string) Kernel
 }
 
 // noted implements noting.
-func (k liveKernel) noted(note, action string) Kernel { return liveKernel{k.dir, note, action} }
+func (k liveKernel) noted(note string) Kernel { return liveKernel{k.dir, note} }
 
 // call makes an access.
 func (k liveKernel) call(kind kernelcall.Kind, attribute, text string) (string, error) {
-	return kernelcall.Call{
-		Kind: kind, Root: k.dir, Path: attribute, Text: text, Most: maxText, Note: k.note, Action: k.action,
-	}.Do()
+	return kernelcall.Call{Kind: kind, Root: k.dir, Path: attribute, Text: text, Most: maxText, Note: k.note}.Do()
 }
 
 // Read reads an attribute.
@@ -101,7 +98,7 @@ func (k liveKernel) Load(ctx context.Context, driver string) error {
 	defer runtime.UnlockOSThread()
 
 	command := exec.CommandContext(ctx, "modprobe", "-d", k.dir, "--", driver)
-	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if output, err := command.CombinedOutput(); err != nil {
 		return cyborg.Errorf(cyborg.ErrHardware, "modprobe %s: %w: %s", driver, err, strings.TrimSpace(string(output)))
 	}

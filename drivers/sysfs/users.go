@@ -236,8 +236,15 @@ func (v *view) extraNodes(ctx context.Context, f Function) ([]string, error) {
 
 // cannotTell is the error where the kernel does not say who uses a function.
 func cannotTell(f Function, err error) error {
-	return cyborg.Errorf(cyborg.ErrForbidden, "nobody can tell who uses %s: %w", f.Address, err).
-		WithHint("Run the agent as root, and in a container give it the host's /dev and /proc.")
+	if _, told := errors.AsType[*cyborg.Error](err); told {
+		return err // such as that it was not answered in time
+	}
+
+	kind, hint := cyborg.ErrForbidden, "Run the agent as root, and in a container give it the host's /dev and /proc."
+	if errors.Is(err, kernelcall.ErrProcess) {
+		kind, hint = cyborg.ErrUnavailable, "Look at the memory of this host and at the limits of the agent's processes."
+	}
+	return cyborg.Errorf(kind, "nobody can tell who uses %s: %w", f.Address, err).WithHint("%s", hint)
 }
 
 // opener returns the first process that has one of the function's nodes open.

@@ -59,19 +59,19 @@ func ofSysfs() []mutant {
 			new: "want.Reserved = min(want.Reserved+0*held, want.Total)",
 		},
 		{
-			breaks: "what makes an access does not outlive the agent", file: pkg + "/kernelcall/kernelcall.go", pkg: pkg + "/kernelcall", test: "TestEndsWithItsParent",
-			old: "Setpgid: true, Pdeathsig: syscall.SIGKILL",
-			new: "Setpgid: true",
+			breaks: "what makes an access does not outlive the agent", file: pkg + "/kernelcall/process.go", pkg: pkg + "/kernelcall", test: "TestNobodyElse",
+			old: "if syscall.Signal(sent) != syscall.SIGKILL {",
+			new: "if syscall.Signal(sent) == syscall.SIGTERM {",
 		},
 		{
-			breaks: "a process is known by when it was started, too", file: pkg + "/kernelcall/kernelcall.go", pkg: pkg + "/kernelcall", test: "TestEndsWithItsParent",
+			breaks: "a process is known by when it was started, too", file: pkg + "/kernelcall/note.go", pkg: pkg + "/kernelcall", test: "TestEndsWithItsParent",
 			old: "err == nil && start == r.Start",
 			new: "err == nil && start != \"\"",
 		},
 		{
-			breaks: "an access is noted before it is made", file: pkg + "/kernelcall/kernelcall.go", pkg: pkg + "/kernelcall", test: "TestHangs",
-			old: "if c.Note != \"\" {\n\t\tif err := c.note(); err != nil {",
-			new: "if c.Note == \"-\" {\n\t\tif err := c.note(); err != nil {",
+			breaks: "an access is noted before it is made", file: pkg + "/kernelcall/kernelcall.go", pkg: pkg + "/kernelcall", test: "TestFailures",
+			old: "if o.Note != \"\" {",
+			new: "if o.Note == \"-\" {",
 		},
 		{
 			breaks: "an access that an earlier agent has begun still counts", file: pkg + "/binder.go", pkg: pkg, test: "TestBinderLeavesAloneWhatHangs",
@@ -80,8 +80,18 @@ func ofSysfs() []mutant {
 		},
 		{
 			breaks: "a module that does not come back from its loading ends the wait", file: pkg + "/binder.go", pkg: pkg, test: "TestBinderLoadsNoLongerThanItsDeadline",
-			old: "err := b.withDeadline(ctx, address, \"loading the kernel driver \"+driver, func() error {\n\t\tfailure = b.kernel.Load(loading, driver)\n\t\treturn nil\n\t})",
-			new: "err := ctx.Err()\n\tfailure = b.kernel.Load(loading, driver)",
+			old: "err := b.withDeadline(ctx, address, \"loading the kernel driver \"+driver, func() error {",
+			new: "err := func(call func() error) error { return call() }(func() error {",
+		},
+		{
+			breaks: "what stops the agent does not stop an access that it waits for", file: pkg + "/kernelcall/process.go", pkg: pkg + "/kernelcall", test: "TestHangs",
+			old: "signal.Ignore(syscall.SIGTERM, ",
+			new: "signal.Ignore(",
+		},
+		{
+			breaks: "a failure of the process is none of the device", file: pkg + "/binder.go", pkg: pkg, test: "TestBinderWithoutNotes",
+			old: "case errors.Is(err, kernelcall.ErrProcess):",
+			new: "case errors.Is(err, kernelcall.ErrProcess) && address.Bus == 0:",
 		},
 		{
 			breaks: "a card that reads as ones does not answer", file: pkg + "/config_space.go", pkg: pkg, test: "TestAnswers",

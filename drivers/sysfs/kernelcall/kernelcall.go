@@ -26,14 +26,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
-	"strings"
 	"syscall"
-	"time"
 )
 
-// name is the name under which the process runs, by which it knows what it is.
-const name = "cyborg-kernel-call"
+// ErrProcess is the error where the process could not be started, could not say
+// that it is there, or has ended without an answer. Then nobody knows anything of
+// the device, and an access that was begun may have been made.
+var ErrProcess = errors.New("the process for it failed")
 
 // Kind is what an access does.
 type Kind string
@@ -56,26 +55,40 @@ type Call struct {
 	// Note is the file that says that the process is there, while it is; empty for
 	// none. The process makes it, with its directory, and removes it.
 	Note string `json:"note,omitempty"`
-	// Action describes the access in the note.
-	Action string `json:"action,omitempty"`
 }
 
-// String says what the access is, such as "open of dev/vfio/12".
-func (c Call) String() string { return string(c.Kind) + " of " + c.Path }
+// String says what the access is, such as "opening dev/vfio/12".
+func (c Call) String() string {
+	switch c.Kind {
+	case Write:
+		return "writing to " + c.Path
+	case Open:
+		return "opening " + c.Path
+	case Read:
+	}
+	return "reading " + c.Path
+}
+
+// order is what the process is told.
+type order struct {
+	Call
+	Parent int `json:"parent"` // the id of the process that waits for it
+}
 
 // reply is the answer of the process.
 type reply struct {
 	Text  []byte        `json:"text,omitempty"`
-	Errno syscall.Errno `json:"errno,omitempty"` // of the system call that failed
-	Error string        `json:"error,omitempty"`
+	Errno syscall.Errno `json:"errno,omitempty"` // of the system call on the file of the path
+	Error string        `json:"error,omitempty"` // any other reason why the path could not be opened
 }
 
 // Do makes the access, and returns once its process has ended, which may be
-// never. An error wraps the syscall.Errno that the kernel has returned, if any.
+// never. The error is ErrProcess, or wraps the syscall.Errno that the kernel has
+// returned, if any.
 func (c Call) Do() (string, error) {
-	input, err := c.input()
+	input, err := c.order()
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("%s: %w: %v", c, ErrProcess, err) //nolint:errorlint // its error number says nothing of the device
 	}
 
 	// The kernel kills the process with the thread that has started it, so the
@@ -90,16 +103,16 @@ func (c Call) Do() (string, error) {
 	process.Args = []string{name, string(input)}
 	process.Env = []string{"GOMAXPROCS=1"}
 	process.Dir = "/"
-	process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var output, complaint bytes.Buffer
 	process.Stdout, process.Stderr = &output, &complaint
 	if err := process.Run(); err != nil {
-		return "", fmt.Errorf("the process for the %s: %w: %s", c, err, bytes.TrimSpace(complaint.Bytes()))
+		return "", fmt.Errorf("%s: %w: %v: %s", c, ErrProcess, err, bytes.TrimSpace(complaint.Bytes())) //nolint:errorlint // as above
 	}
 
 	var r reply
 	if err := json.Unmarshal(output.Bytes(), &r); err != nil {
-		return "", fmt.Errorf("the process for the %s answered %q: %w", c, output.String(), err)
+		return "", fmt.Errorf("%s: %w: it answered %q", c, ErrProcess, output.String())
 	}
 	switch {
 	case r.Errno != 0:
@@ -110,9 +123,9 @@ func (c Call) Do() (string, error) {
 	return string(r.Text), nil
 }
 
-// input returns what the process is told. Its working directory is not that of
+// order returns what the process is told. Its working directory is not that of
 // this process.
-func (c Call) input() ([]byte, error) {
+func (c Call) order() ([]byte, error) {
 	var err error
 	if c.Root, err = filepath.Abs(c.Root); err != nil {
 		return nil, err
@@ -122,51 +135,14 @@ func (c Call) input() ([]byte, error) {
 			return nil, err
 		}
 	}
-	return json.Marshal(c)
-}
-
-// init makes the access where this is the process for one. It is the beginning of
-// the program, so that nothing else of it runs there.
-func init() { //nolint:gochecknoinits // main comes after the initialization of all that the program imports
-	if len(os.Args) != 2 || os.Args[0] != name {
-		return
-	}
-
-	if err := answer(os.Args[1], os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		syscall.Exit(1)
-	}
-	syscall.Exit(0) // and not os.Exit: nothing has begun that would have to be ended
-}
-
-// answer makes the access that the text describes, and writes the answer.
-func answer(text string, to io.Writer) error {
-	var c Call
-	if err := json.Unmarshal([]byte(text), &c); err != nil {
-		return err
-	}
-
-	var r reply
-	var err error
-	if r.Text, err = c.make(); err != nil {
-		r.Error = err.Error()
-		_ = errors.As(err, &r.Errno) // others have the text alone
-	}
-	return json.NewEncoder(to).Encode(r)
+	return json.Marshal(order{c, os.Getpid()})
 }
 
 // make makes the access in this process.
-func (c Call) make() (text []byte, err error) {
-	if c.Note != "" {
-		if err := c.note(); err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, os.Remove(c.Note)) }()
-	}
-
+func (c Call) make() reply {
 	root, err := os.OpenRoot(c.Root)
 	if err != nil {
-		return nil, err
+		return reply{Error: err.Error()}
 	}
 
 	flags := map[Kind]int{
@@ -175,84 +151,84 @@ func (c Call) make() (text []byte, err error) {
 	}
 	flag, known := flags[c.Kind]
 	if !known {
-		return nil, fmt.Errorf("there is no access of kind %q", c.Kind)
+		return reply{Error: fmt.Sprintf("there is no access of kind %q", c.Kind)}
 	}
 
+	var r reply
 	file, err := root.OpenFile(c.Path, flag, 0)
+	if err == nil {
+		r.Text, err = c.use(file)
+		err = errors.Join(err, file.Close())
+	}
 	if err != nil {
+		r.Error = err.Error()
+		_ = errors.As(err, &r.Errno) // others have the text alone
+	}
+	return r
+}
+
+// use reads or writes the file. It does not leave that to os.File, which writes
+// again what the kernel has refused for the moment (EAGAIN, such as of a driver
+// that defers a device), and waits for a message that sysfs never sends.
+func (c Call) use(file *os.File) ([]byte, error) {
+	descriptor := int(file.Fd())
+	if err := syscall.SetNonblock(descriptor, false); err != nil {
 		return nil, err
 	}
 
 	switch c.Kind {
-	case Read:
-		text, err = io.ReadAll(io.LimitReader(file, int64(c.Most)))
 	case Write:
-		_, err = file.WriteString(c.Text)
+		return nil, ignoringInterrupts(func() error {
+			_, err := syscall.Write(descriptor, []byte(c.Text))
+			return err
+		})
+
+	case Read:
+		text, page := []byte{}, make([]byte, 64<<10)
+		for len(text) < c.Most {
+			var n int
+			err := ignoringInterrupts(func() (err error) {
+				n, err = syscall.Read(descriptor, page[:min(len(page), c.Most-len(text))])
+				return err
+			})
+			if err != nil || n == 0 {
+				return text, err
+			}
+			text = append(text, page[:n]...)
+		}
+		return text, nil
+
 	case Open:
 	}
-	return text, errors.Join(err, file.Close())
+	return nil, nil
 }
 
-// Running is a process that makes an access.
-type Running struct {
-	PID int `json:"pid"`
-	// Start is when the process was started, in the unit of proc_pid_stat(5): two
-	// processes with one id differ in it.
-	Start  string    `json:"start"`
-	Action string    `json:"action"`
-	Since  time.Time `json:"since"`
-}
-
-// note writes the file that says that this process is there.
-func (c Call) note() error {
-	start, err := startOf("self")
-	if err != nil {
-		return err
+// ignoringInterrupts makes a system call again that a signal has interrupted.
+func ignoringInterrupts(call func() error) error {
+	for {
+		if err := call(); !errors.Is(err, syscall.EINTR) {
+			return err
+		}
 	}
-	text, err := json.Marshal(Running{PID: os.Getpid(), Start: start, Action: c.Action, Since: time.Now()})
-	if err != nil {
+}
+
+// answer makes the access that the text describes, and writes the answer.
+func answer(text string, to io.Writer) error {
+	var o order
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		return err
 	}
 
-	if err := os.MkdirAll(filepath.Dir(c.Note), 0o700); err != nil {
-		return err
-	}
-	unfinished := c.Note + ".new"
-	if err := os.WriteFile(unfinished, text, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(unfinished, c.Note)
-}
-
-// Find returns the process that a note is about; false where there is none any
-// more. The proc file system is at /proc.
-func Find(note string) (Running, bool) {
-	var r Running
-	text, err := os.ReadFile(note)
-	if err != nil || json.Unmarshal(text, &r) != nil {
-		return Running{}, false
-	}
-	start, err := startOf(strconv.Itoa(r.PID))
-	return r, err == nil && start == r.Start
-}
-
-// startOf returns when a process was started, in clock ticks since the boot. For
-// a process that has ended, and that nobody has waited for yet, it is empty.
-func startOf(process string) (string, error) {
-	text, err := os.ReadFile(filepath.Join("/proc", process, "stat"))
-	if err != nil {
-		return "", err
+	if o.Note != "" {
+		if err := o.note(); err != nil {
+			return err
+		}
+		defer func() { _ = os.Remove(o.Note) }() // where it stays, Find sees that the process has ended
 	}
 
-	// The name of the program, in parentheses, may contain anything. The state is the
-	// third field, the first behind the name, and the time is the 22nd.
-	const state, time = 0, 19
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
-	if len(fields) <= time {
-		return "", fmt.Errorf("/proc/%s/stat has %d fields behind the name", process, len(fields))
+	// A parent that died before this process had its signal is known by this.
+	if os.Getppid() != o.Parent {
+		return errors.New("the process that it is for has ended")
 	}
-	if fields[state] == "Z" || fields[state] == "X" {
-		return "", nil
-	}
-	return fields[time], nil
+	return json.NewEncoder(to).Encode(o.make())
 }

@@ -1,11 +1,14 @@
 package kernelcall_test
 
 import (
-	"fmt"
+	"encoding/json"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -53,20 +56,26 @@ func TestCalls(t *testing.T) {
 	require.False(t, there)
 }
 
-func TestOneWrite(t *testing.T) {
+func TestFailures(t *testing.T) {
 	t.Parallel()
 	full := kernelcall.Call{Kind: kernelcall.Write, Root: "/", Path: "dev/full", Text: "x"}
 	_, err := full.Do()
 	require.ErrorIs(t, err, syscall.ENOSPC)
 
-	none := kernelcall.Call{Kind: kernelcall.Write, Root: t.TempDir(), Note: "/proc/none/note"}
-	_, err = none.Do()
-	require.Error(t, err, "what cannot be noted is not done")
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "attribute"), []byte("before"), 0o600))
+	unnoted := kernelcall.Call{Kind: kernelcall.Write, Root: dir, Path: "attribute", Text: "after!", Note: "/proc/none/note"}
+	_, err = unnoted.Do()
+	require.ErrorIs(t, err, kernelcall.ErrProcess)
+	require.NotErrorIs(t, err, syscall.ENOENT, "that would be said of the attribute")
+	content, err := os.ReadFile(filepath.Join(dir, "attribute"))
+	require.NoError(t, err)
+	require.Equal(t, "before", string(content), "what cannot be noted is not done")
 }
 
 // hang makes a call that nobody answers: the other end of a pipe is not open.
 func hang(dir, note string) (string, error) {
-	return kernelcall.Call{Kind: kernelcall.Write, Root: dir, Path: "pipe", Text: "x", Note: note, Action: "writing"}.Do()
+	return kernelcall.Call{Kind: kernelcall.Write, Root: dir, Path: "pipe", Text: "x", Note: note}.Do()
 }
 
 // found waits until a process has noted that it is there.
@@ -88,13 +97,9 @@ func TestHangs(t *testing.T) {
 	note := filepath.Join(dir, "note")
 	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600))
 
-	listen := func(address string) net.Listener {
-		t.Helper()
-		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
-		require.NoError(t, err)
-		return listener
-	}
-	port := listen("127.0.0.1:0")
+	port, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer port.Close()
 	lock, err := os.Create(filepath.Join(dir, "lock"))
 	require.NoError(t, err)
 	defer lock.Close()
@@ -106,19 +111,32 @@ func TestHangs(t *testing.T) {
 		done <- err
 	}()
 	running := found(t, note)
-	require.Equal(t, "writing", running.Action)
+	require.Equal(t, "writing to pipe", running.Action)
 	require.WithinDuration(t, time.Now(), running.Since, patience)
 
-	group, err := syscall.Getpgid(running.PID)
+	files, err := os.ReadDir(filepath.Join("/proc", running.PID, "fd"))
 	require.NoError(t, err)
-	require.Equal(t, running.PID, group, "a signal for this process's group is none for it")
+	for _, file := range files {
+		link, err := os.Readlink(filepath.Join("/proc", running.PID, "fd", file.Name()))
+		require.NoError(t, err)
+		require.NotContains(t, link, "socket:")
+		require.NotEqual(t, lock.Name(), link)
+	}
 	require.NoError(t, lock.Close())
-	again, err := os.Open(filepath.Join(dir, "lock"))
+	again, err := os.Open(lock.Name())
 	require.NoError(t, err)
 	defer again.Close()
 	require.NoError(t, syscall.Flock(int(again.Fd()), syscall.LOCK_EX|syscall.LOCK_NB))
-	require.NoError(t, port.Close())
-	require.NoError(t, listen(port.Addr().String()).Close())
+
+	// What stops an agent that still waits does not stop the access.
+	comm, err := os.ReadFile(filepath.Join("/proc", running.PID, "comm"))
+	require.NoError(t, err)
+	require.Equal(t, "cyborg-kernel-c\n", string(comm), "the kernel keeps 15 bytes")
+	id, err := strconv.Atoi(running.PID)
+	require.NoError(t, err)
+	for _, stop := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+		require.NoError(t, syscall.Kill(id, stop))
+	}
 
 	reader, err := os.Open(filepath.Join(dir, "pipe"))
 	require.NoError(t, err)
@@ -153,21 +171,43 @@ func TestEndsWithItsParent(t *testing.T) {
 	require.FileExists(t, note, "it could not remove its note")
 
 	// Another process that has its number is not taken for it.
-	text := fmt.Sprintf(`{"pid": %d, "start": "%d"}`, os.Getpid(), running.PID)
-	require.NoError(t, os.WriteFile(note, []byte(text), 0o600))
-	_, there := kernelcall.Find(note)
-	require.False(t, there)
+	for _, other := range []kernelcall.Running{
+		{PID: strconv.Itoa(os.Getpid()), Boot: running.Boot, Start: running.Start},
+		{PID: strconv.Itoa(os.Getpid()), Boot: "of before", Start: startOfThis(t)},
+	} {
+		text, err := json.Marshal(other)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(note, text, 0o600))
+		_, there := kernelcall.Find(note)
+		require.False(t, there, other)
+	}
+}
+
+// startOfThis returns when this process was started, as the kernel shows it.
+func startOfThis(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/stat")
+	require.NoError(t, err)
+	return strings.Fields(string(text[strings.LastIndex(string(text), ")"):]))[20]
 }
 
 // TestNobodyElse starts the program with the name of such a process, and without
 // what it should do.
 func TestNobodyElse(t *testing.T) {
 	t.Parallel()
-	command := exec.CommandContext(t.Context(), os.Args[0], "{")
-	command.Args[0] = "cyborg-kernel-call"
-	output, err := command.CombinedOutput()
-	require.Error(t, err)
-	require.Contains(t, string(output), "unexpected end of JSON input")
+	start := func(order string, signal syscall.Signal) string {
+		command := exec.CommandContext(t.Context(), os.Args[0], order)
+		command.Args[0] = "cyborg-kernel-call"
+		command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: signal}
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		output, err := command.CombinedOutput()
+		require.Error(t, err)
+		return string(output)
+	}
+	require.Contains(t, start("{", syscall.SIGKILL), "unexpected end of JSON input")
+	require.Contains(t, start(`{"kind": "read", "root": "/", "path": "proc/version", "most": 9}`, syscall.SIGKILL), "has ended")
+	require.Contains(t, start("{", 0), "would outlive")
 }
 
 func BenchmarkCall(b *testing.B) {
