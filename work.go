@@ -29,6 +29,13 @@ type WorkHandle struct {
 	Accelerator uuid.UUID `json:"accelerator,omitzero"`
 }
 
+// GivenHandles are the handles of one deployable that an operation gives to an
+// instance or a service.
+type GivenHandles struct {
+	Target  Target       `json:"target"`
+	Handles []WorkHandle `json:"handles"`
+}
+
 // ImageLoad is an image that a bind loads into an accelerator before the handle
 // is given out.
 type ImageLoad struct {
@@ -60,6 +67,9 @@ type Work struct {
 	// was requested for.
 	Targets []Target     `json:"targets,omitempty"`
 	Handles []WorkHandle `json:"handles,omitempty"`
+	// Given are the handles that instances and services get. Their host looks first
+	// whether somebody uses them. An operation that release 0.1 has begun has none.
+	Given []GivenHandles `json:"given,omitempty"`
 	// Placement says that OpenStack Placement is in use, and must be asked before
 	// the hardware is changed.
 	Placement bool `json:"placement,omitempty"`
@@ -118,4 +128,7 @@ type Outcome struct {
 	Images map[uuid.UUID]Image `json:"images,omitempty"`
 	// Rescued has the outcome for each instance of a rescue.
 	Rescued []RescuedInstance `json:"rescued,omitempty"`
+	// Notify are the accelerator requests whose outcome Nova is told right after the
+	// end. It is not recorded.
+	Notify []uuid.UUID `json:"notify,omitempty"`
 }

@@ -221,14 +221,11 @@ func (l life) bind(arqs []cyborg.ARQ) bool {
 	}
 
 	state := cyborg.OperationSucceeded
-	work, err := []func(context.Context, db.Run) (cyborg.Work, error){l.store.Begin, l.store.BeginAndEnd}[rand.N(2)](l.t.Context(), runOf(out.Operation.ID))
-	if err != nil {
+	if _, err := l.store.Begin(l.t.Context(), runOf(out.Operation.ID)); err != nil {
 		state = cyborg.OperationCancelled
 	}
 
-	if work.Ended == "" {
-		l.end(out.Operation.ID, state)
-	}
+	l.end(out.Operation.ID, state)
 	return state == cyborg.OperationSucceeded && (!deleted || l.holder.Kind == cyborg.HolderService) // the deletion is by instance, and does not reach a service
 }
 
@@ -287,10 +284,8 @@ func TestBindsOfOneHostRunConcurrently(t *testing.T) {
 
 	tx := slowly()
 	arq, who := r.request(t, "one")[0], uuid.New()
-	op := r.admit(t, toBind("h1", instance(who.String()), other.ProviderUUID, arq))
-	_, err := r.BeginAndEnd(t.Context(), runOf(op.ID))
-	require.NoError(t, err)
-	_, err = r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, AllowBound: true}, alice())
+	r.do(t, toBind("h1", instance(who.String()), other.ProviderUUID, arq), cyborg.OperationSucceeded)
+	_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, AllowBound: true}, alice())
 	require.NoError(t, err)
 	require.NoError(t, tx.Rollback(t.Context()))
 
@@ -339,7 +334,7 @@ func TestBindLocksItsRequestsFirst(t *testing.T) {
 	accelerator := r.addHost(t, "h1", 1).ready(t, "card0")
 	r.profile(t, "one", one())
 	arq := r.request(t, "one")[0]
-	op := r.admit(t, toBind("h1", cyborg.Holder{Kind: cyborg.HolderService, ID: "infrastructure"}, accelerator.ProviderUUID, arq))
+	work := r.begin(t, toBind("h1", cyborg.Holder{Kind: cyborg.HolderService, ID: "infrastructure"}, accelerator.ProviderUUID, arq))
 
 	tx, err := r.sql.Begin(t.Context())
 	require.NoError(t, err)
@@ -349,8 +344,7 @@ func TestBindLocksItsRequestsFirst(t *testing.T) {
 
 	ended := make(chan error, 1)
 	go func() {
-		_, err := r.BeginAndEnd(t.Context(), runOf(op.ID))
-		ended <- err
+		ended <- r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{Operation: work.Operation, State: cyborg.OperationSucceeded})
 	}()
 
 	require.Eventually(t, func() bool {

@@ -3,6 +3,7 @@ package db_test
 import (
 	"encoding/json"
 	"regexp"
+	"slices"
 	"testing"
 	"time"
 
@@ -401,48 +402,90 @@ func TestL3BindPastItsDeadline(t *testing.T) {
 	op := r.admit(t, request)
 	_, err := r.Begin(t.Context(), runOf(op.ID))
 	requireKind(t, cyborg.ErrCancelled, err, "within 1ns")
-	_, err = r.BeginAndEnd(t.Context(), runOf(op.ID))
-	requireKind(t, cyborg.ErrCancelled, err, "within 1ns")
 }
 
-// TestBindBeginsAndEnds: BeginAndEnd begins and ends a bind without an image in one
-// transaction. A repeated call returns the same requests to notify.
-func TestBindBeginsAndEnds(t *testing.T) {
+// TestWorkHasWhatItsHostMustLookAt: whoever gets a handle, its host looks at it
+// first. For an instance and a service the work says so, with and without an
+// image to load, also where the run asks again; for the host itself, an attach
+// does more than that.
+func TestWorkHasWhatItsHostMustLookAt(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
-	a := r.addHost(t, "h1", 2).ready(t, "card0")
+	h := r.addHost(t, "h1", 4)
+	a, b, c, d := h.ready(t, "card0"), h.ready(t, "card1"), h.ready(t, "card2"), h.ready(t, "card3")
 	r.profile(t, "two", map[string]string{"resources:FPGA": "2"})
-	arqs, who := r.request(t, "two"), vm()
+	r.profile(t, "image", map[string]string{"resources:FPGA": "1", "accel:bitstream_id": uuid.NewString()})
+	who, service := vm(), cyborg.Holder{Kind: cyborg.HolderService, ID: "infrastructure"}
 
-	op := r.admit(t, toBind("h1", who, a.ProviderUUID, arqs...))
-	for range 2 {
-		work, err := r.BeginAndEnd(t.Context(), runOf(op.ID))
+	given := func(work cyborg.Work) []cyborg.GivenHandles {
+		again, err := r.Begin(t.Context(), runOf(work.Operation))
 		require.NoError(t, err)
-		require.Equal(t, cyborg.Work{
-			Operation: op.ID, Kind: cyborg.OperationBind, Host: "h1", Ended: cyborg.OperationSucceeded, Notify: []uuid.UUID{arqs[0].UUID, arqs[1].UUID},
-		}, work)
+		require.Equal(t, work.Given, again.Given)
+
+		for _, g := range work.Given {
+			at := r.accelerator(t, g.Target.Accelerator)
+			require.Equal(t, cyborg.Target{Accelerator: at.UUID, Backend: "fake", Device: at.LocalName, Deployable: at.LocalName}, g.Target)
+			for _, handle := range g.Handles {
+				require.True(t, slices.ContainsFunc(at.Handles, func(h cyborg.AttachHandle) bool {
+					return h.UUID == handle.UUID && h.Identity == handle.Identity && *h.Holder == handle.Holder
+				}), "%v", at.Handles)
+			}
+		}
+		return work.Given
 	}
 
-	for _, arq := range arqs {
-		require.Equal(t, cyborg.ARQBound, r.arq(t, arq.UUID).State)
-		require.False(t, r.arq(t, arq.UUID).Handle.AttachedAt.IsZero())
-	}
+	work := r.begin(t, toBind("h1", who, a.ProviderUUID, r.request(t, "two")...))
+	require.Empty(t, work.Targets, "nothing is claimed")
+	require.Len(t, given(work), 1)
+	require.Len(t, work.Given[0].Handles, 2)
+	require.Equal(t, who, work.Given[0].Handles[0].Holder)
+	r.end(t, work, cyborg.OperationSucceeded)
 	r.requireAgreed(t)
 
-	done, err := r.Operation(t.Context(), op.ID)
-	require.NoError(t, err)
-	require.Equal(t, cyborg.OperationSucceeded, done.State)
-	require.Equal(t, "admitted running succeeded", scalar[string](t, r, `
-		SELECT string_agg(to_value, ' ' ORDER BY id) FROM events WHERE operation_id = $1 AND subject_kind = 'operation'`, op.ID))
-	require.Equal(t, 2, scalar[int](t, r, "SELECT count(DISTINCT transaction) FROM events WHERE operation_id = $1", op.ID),
-		"its admission, and the rest")
-
-	r.profile(t, "image", map[string]string{"resources:FPGA": "1", "accel:bitstream_id": uuid.NewString()})
-	b := r.addHost(t, "h2", 1).ready(t, "card0")
-	work, err := r.BeginAndEnd(t.Context(), runOf(r.admit(t, toBind("h2", vm(), b.ProviderUUID, r.request(t, "image")[0])).ID))
-	require.NoError(t, err)
-	require.Empty(t, work.Ended, "the image has to be loaded")
+	work = r.begin(t, toBind("h1", vm(), b.ProviderUUID, r.request(t, "image")...))
 	require.Len(t, work.Loads, 1)
+	require.Len(t, given(work), 1)
+	r.end(t, work, cyborg.OperationFailed)
+	r.requireAgreed(t)
+
+	for _, holder := range []cyborg.Holder{vm(), service} {
+		work = r.begin(t, toAttach(c.UUID, holder))
+		require.Len(t, given(work), 1)
+		require.Equal(t, holder, work.Given[0].Handles[0].Holder)
+		r.end(t, work, cyborg.OperationFailed)
+		require.Empty(t, r.accelerator(t, c.UUID).Holders())
+	}
+
+	require.Empty(t, r.begin(t, toAttach(d.UUID, onHost("h1"))).Given)
+}
+
+// TestRefusedBindFreesItsHandles: the host says that somebody uses the handle. The
+// requests fail with that reason, and somebody else may get the handle.
+func TestRefusedBindFreesItsHandles(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	a := r.addHost(t, "h1", 1).ready(t, "card0")
+	r.profile(t, "one", one())
+	arq := r.request(t, "one")[0]
+
+	work := r.begin(t, toBind("h1", vm(), a.ProviderUUID, arq))
+	require.Equal(t, []uuid.UUID{arq.UUID}, work.Notify)
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
+		Operation: work.Operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrInUse, "it is in use by swap on /dev/sdb"),
+	}))
+
+	require.Equal(t, cyborg.ARQBindFailed, r.arq(t, arq.UUID).State)
+	require.Contains(t, r.arq(t, arq.UUID).Reason, "swap on /dev/sdb")
+	require.Nil(t, r.accelerator(t, a.UUID).Fence)
+	require.Equal(t, cyborg.StatusReady, r.accelerator(t, a.UUID).Status())
+	r.requireAgreed(t)
+
+	again, err := r.Begin(t.Context(), runOf(work.Operation))
+	require.NoError(t, err)
+	require.Equal(t, cyborg.OperationFailed, again.Ended)
+	require.Equal(t, []uuid.UUID{arq.UUID}, again.Notify, "a repeated call says whom to notify")
+
+	r.do(t, toBind("h1", vm(), a.ProviderUUID, r.request(t, "one")[0]), cyborg.OperationSucceeded)
 }
 
 // TestCompleteCancelledBind: a bind whose request was deleted before it began
@@ -458,7 +501,7 @@ func TestCompleteCancelledBind(t *testing.T) {
 	_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arq.UUID}, AllowBound: true}, alice())
 	require.NoError(t, err)
 
-	_, err = r.BeginAndEnd(t.Context(), runOf(op.ID))
+	_, err = r.Begin(t.Context(), runOf(op.ID))
 	requireKind(t, cyborg.ErrCancelled, err)
 	r.end(t, cyborg.Work{Operation: op.ID}, cyborg.OperationCancelled)
 	_, err = r.ARQ(t.Context(), arq.UUID)

@@ -34,8 +34,6 @@ func TestOtherRunOfAnOperationIsRefused(t *testing.T) {
 	stray := db.Run{Operation: work.Operation, ID: "stray"}
 	_, err := r.Begin(t.Context(), stray)
 	requireSuperseded(t, err)
-	_, err = r.BeginAndEnd(t.Context(), stray)
-	requireSuperseded(t, err)
 	_, err = r.CheckRun(t.Context(), stray)
 	requireSuperseded(t, err)
 	_, err = r.Record(t.Context(), stray, []cyborg.Step{{Name: "attach"}})

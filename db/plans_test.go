@@ -106,9 +106,7 @@ func TestPlans(t *testing.T) {
 			require.NoError(t, err)
 
 			who := uuid.New()
-			op := past.admit(t, toBind(host.Host, instance(who.String()), host.ProviderUUID, made[0]))
-			_, err = store.BeginAndEnd(t.Context(), runOf(op.ID))
-			require.NoError(t, err)
+			past.do(t, toBind(host.Host, instance(who.String()), host.ProviderUUID, made[0]), cyborg.OperationSucceeded)
 			_, err = store.ARQs(t.Context(), db.ARQFilter{Instances: []uuid.UUID{who}}, db.Listing{})
 			require.NoError(t, err)
 			_, err = store.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, AllowBound: true}, alice())

@@ -11,16 +11,23 @@ import (
 const remedyHandle = "The accelerator is in error. Reconcile settles it when its host answers; where that fails, detach it by force."
 
 // Attach gives a handle of an accelerator to a holder. For a holder of kind
-// host the driver makes the handle usable on that host. An instance gets the
-// handle as it is, because its hypervisor does the rest; the records alone
-// change then.
+// host the driver makes the handle usable on that host. An instance or a service
+// gets the handle as it is, because a hypervisor does the rest: the host only
+// makes sure that nobody uses it.
 func Attach(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	return runOperation(ctx, in, steps{do: attach, remedy: remedyHandle})
 }
 
 // attach holds the steps of an attach: one call to the agent for each handle
-// that goes to the host itself.
+// that goes to the host itself, and one for those of others.
 func attach(ctx workflow.Context, o *operation) error {
+	if o.in.Abandoned && len(o.work.Given) > 0 {
+		return terminated().WithHint("Retry the operation.")
+	}
+	if err := o.checkUse(ctx); err != nil {
+		return err
+	}
+
 	for _, handle := range o.work.Handles {
 		if handle.Holder.Kind != cyborg.HolderHost {
 			continue

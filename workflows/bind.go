@@ -16,31 +16,31 @@ import (
 type binding struct {
 	*operation
 
-	// timedOut says that the time of the requests was over before the images were
-	// loaded, and before anybody cancelled the operation.
+	// timedOut says that the time of the requests was over before the steps were
+	// done, and before anybody cancelled the operation.
 	timedOut bool
-	// loaded says that the images were loaded, before the bind had run out of time.
-	// One workflow task can bring both, where no conductor was there for a while;
-	// then the images count, because only one of the two may decide how the bind
-	// ends.
-	loaded bool
+	// done says that the steps were done, before the bind had run out of time. One
+	// workflow task can bring both, where no conductor was there for a while; then
+	// the steps count, because only one of the two may decide how the bind ends.
+	done bool
 	// notification is done when Nova was notified of a failure before the end; nil
 	// where that has not begun.
 	notification workflow.Future
 }
 
-// BindARQs gives accelerator requests of OpenStack their handles. Where images
-// must be loaded first, it loads them. Without images there is nothing to do on
-// the host, and Begin ends the operation in its own transaction.
+// BindARQs gives accelerator requests of OpenStack their handles, once their host
+// has made sure that nobody uses them. Where images must be loaded first, it loads
+// them.
 //
 // The same run then notifies Nova of the outcome of each request. It does so
 // after the operation has ended, so that a Nova that is away does not keep the
 // accelerators claimed, and tries again until Nova has taken the notification.
-// A notification that fails undoes nothing. A bind that runs out of time, or
+// A notification that fails undoes nothing. The End activity makes the first
+// attempt, which saves a round trip to Temporal. A bind that runs out of time, or
 // fails and has something to undo, is the exception: Nova is notified at once,
-// before the undo. When the operation ended in Begin or earlier, the Begin
-// activity has notified Nova already, and Work.Notify lists only the requests
-// for which that did not work.
+// before the undo. When the operation had ended before, the Begin activity has
+// notified Nova already, and Work.Notify lists only the requests for which that
+// did not work.
 func BindARQs(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	b := &binding{operation: newOperation(in)}
 	result, err := b.run(ctx, steps{do: b.bind, remedy: remedyImage, gaveUp: func() bool { return b.timedOut }})
@@ -48,7 +48,7 @@ func BindARQs(ctx workflow.Context, in OperationInput) (OperationResult, error) 
 	// Without a successful Begin the work is unknown, and with it whether Nova
 	// waits: the activity looks that up.
 	begun := b.work.Kind != ""
-	if err != nil || begun && len(b.work.Notify) == 0 {
+	if err != nil || b.notified || begun && len(b.work.Notify) == 0 {
 		return result, err
 	}
 
@@ -62,14 +62,25 @@ func BindARQs(ctx workflow.Context, in OperationInput) (OperationResult, error) 
 	return result, b.notify(ctx)
 }
 
-// bind holds the steps of a bind: it loads the images, within the time that the
-// requests have left. When that time is over, the requests fail and Nova is
-// notified at once, while the step that runs is still being cancelled.
+// bind holds the steps of a bind, within the time that the requests have left.
+// When that time is over, the requests fail and Nova is notified at once, while
+// the step that runs is still being cancelled.
 func (b *binding) bind(ctx workflow.Context, _ *operation) error {
-	if len(b.work.Loads) == 0 {
-		if b.in.Abandoned {
-			return cyborg.Errorf(cyborg.ErrCancelled, "the run was terminated from outside; what it had done is undone")
-		}
+	b.outcome.Notify = b.work.Notify
+	if b.in.Abandoned && len(b.work.Loads) == 0 {
+		return terminated()
+	}
+
+	err := b.inTime(ctx)
+	if b.requestsFailed() {
+		b.outcome.Notify = nil // Nova is being told already
+	}
+	return err
+}
+
+// inTime does the steps of a bind until its time is over.
+func (b *binding) inTime(ctx workflow.Context) error {
+	if len(b.work.Given)+len(b.work.Loads) == 0 {
 		return nil
 	}
 
@@ -79,14 +90,14 @@ func (b *binding) bind(ctx workflow.Context, _ *operation) error {
 	defer stopTimer()
 
 	workflow.Go(timer, func(ctx workflow.Context) {
-		if workflow.Sleep(ctx, b.work.Within) == nil && !(b.loaded && decidesOnce(ctx)) {
+		if workflow.Sleep(ctx, b.work.Within) == nil && !(b.done && decidesOnce(ctx)) {
 			b.timedOut = true
 			stop()
 			b.failRequests(ctx, b.timeoutError(nil))
 		}
 	})
-	err := b.loadAll(limited)
-	b.loaded = err == nil && !b.timedOut
+	err := b.checkAndLoad(limited)
+	b.done = err == nil && !b.timedOut
 
 	// Once the requests have failed, the bind must fail too, even where its last
 	// step still succeeded.
@@ -103,7 +114,22 @@ func (b *binding) bind(ctx workflow.Context, _ *operation) error {
 	return err
 }
 
-// decidesOnce says that a bind whose images were loaded does not run out of time
+// checkAndLoad does the steps of a bind. Nothing is loaded into an accelerator
+// that somebody uses.
+func (b *binding) checkAndLoad(ctx workflow.Context) error {
+	if !b.in.Abandoned {
+		if err := b.checkUse(ctx); err != nil {
+			return err
+		}
+	}
+
+	if len(b.work.Loads) == 0 {
+		return nil
+	}
+	return b.loadAll(ctx)
+}
+
+// decidesOnce says that a bind whose steps were done does not run out of time
 // any more. In release 0.1 it could do both.
 func decidesOnce(ctx workflow.Context) bool {
 	return workflow.GetVersion(ctx, "bind-decides-once", workflow.DefaultVersion, 1) != workflow.DefaultVersion
@@ -192,7 +218,7 @@ func (b *binding) loadAll(ctx workflow.Context) error {
 	}
 
 	if b.in.Abandoned {
-		return cyborg.Errorf(cyborg.ErrCancelled, "the run was terminated from outside; what it had done is undone")
+		return terminated()
 	}
 	return nil
 }

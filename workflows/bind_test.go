@@ -17,27 +17,27 @@ import (
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
-// plainBind is a bind with nothing to load, which has begun and ended, and of
-// which Nova still has to be notified.
-func plainBind() *world {
+// endedBind is a bind which has ended before the run began, and of which Nova
+// still has to be notified.
+func endedBind() *world {
 	w := newWorld(cyborg.OperationBind)
 	w.work.Loads, w.work.Targets, w.work.Notify = nil, nil, []uuid.UUID{uuid.New()}
 	w.work.Ended, w.outcome = cyborg.OperationSucceeded, &cyborg.Outcome{State: cyborg.OperationSucceeded}
 	return w
 }
 
-// TestBindWithoutImage: a bind without an image has ended as soon as it has
-// begun. The workflow notifies Nova, once, only where Begin has not done so.
-func TestBindWithoutImage(t *testing.T) {
+// TestEndedBind: the workflow of a bind that has ended notifies Nova, once, only
+// where Begin has not done so.
+func TestEndedBind(t *testing.T) {
 	t.Parallel()
-	w := plainBind()
+	w := endedBind()
 	w.work.Notify = nil
 	result, err := w.run(t, false)
 	require.NoError(t, err)
 	require.Equal(t, cyborg.OperationSucceeded, result.State)
 	require.Equal(t, []string{"Begin"}, w.calls)
 
-	w = plainBind()
+	w = endedBind()
 	result, err = w.run(t, false)
 	require.NoError(t, err)
 	require.Equal(t, cyborg.OperationSucceeded, result.State)
@@ -45,25 +45,32 @@ func TestBindWithoutImage(t *testing.T) {
 	require.Equal(t, cyborg.OperationSucceeded, w.notified.State)
 }
 
+// TestBindWithoutImage: a bind without an image asks its host whether somebody
+// uses the handles, and ends. The workflow notifies Nova only where End has not
+// done so.
+func TestBindWithoutImage(t *testing.T) {
+	t.Parallel()
+	for taken, want := range map[bool][]string{true: {"Begin", "CheckUse", "End"}, false: {"Begin", "CheckUse", "End", "NotifyNova"}} {
+		w := plainBind()
+		w.taken = taken
+		result, err := w.run(t, false)
+		require.NoError(t, err)
+		require.Equal(t, cyborg.OperationSucceeded, result.State)
+		require.Equal(t, want, w.calls)
+		require.Equal(t, w.work.Notify, w.outcome.Notify)
+		require.Equal(t, w.work.Given, w.looked)
+	}
+}
+
 // TestAbandonedBindWithoutImage: a bind that a terminated run has only begun is
 // undone, not completed.
 func TestAbandonedBindWithoutImage(t *testing.T) {
 	t.Parallel()
 	w := plainBind()
-	w.work.Ended, w.outcome = "", nil
-
-	var asked workflows.BeginInput
-	result, err := w.play(t, true, func(env *testsuite.TestWorkflowEnvironment) {
-		env.OnActivity(workflows.BeginActivity, mock.Anything, mock.Anything).Return(func(_ context.Context, in workflows.BeginInput) (cyborg.Work, error) {
-			asked = in
-			return w.work, nil
-		})
-	})
-
+	result, err := w.run(t, true)
 	require.NoError(t, err)
-	require.Equal(t, workflows.BeginInput{Operation: w.work.Operation, Abandoned: true}, asked)
 	require.Equal(t, cyborg.OperationCancelled, result.State)
-	require.Equal(t, []string{"End", "NotifyNova"}, w.calls)
+	require.Equal(t, []string{"Begin", "End", "NotifyNova"}, w.calls)
 	require.Equal(t, cyborg.OperationCancelled, w.notified.State)
 }
 
@@ -71,7 +78,7 @@ func TestAbandonedBindWithoutImage(t *testing.T) {
 // is back, however many attempts that takes.
 func TestL13NovaIsNotifiedWhenItIsBack(t *testing.T) {
 	t.Parallel()
-	w := plainBind()
+	w := endedBind()
 	attempts := 0
 	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
 		env.OnActivity(workflows.NotifyNovaActivity, mock.Anything, mock.Anything).Return(func(context.Context, workflows.NotifyNovaInput) error {

@@ -39,7 +39,7 @@ const (
 const (
 	BeginActivity  = "Begin"  // BeginInput → cyborg.Work
 	RecordActivity = "Record" // RecordInput → CheckRunResult. Writes the steps of a running operation
-	EndActivity    = "End"    // cyborg.Outcome → nothing
+	EndActivity    = "End"    // cyborg.Outcome → EndResult
 
 	CheckRunActivity = "CheckRun" // CheckRunInput → CheckRunResult. Asks whether the run still has the operation
 
@@ -71,6 +71,7 @@ const (
 	ConfigureActivity = "ConfigureBackend" // ConfigureInput → ConfigureResult
 	DiscoverActivity  = "DiscoverDevices"  // DiscoverInput → DiscoverResult
 	UsageActivity     = "Usage"            // UsageInput → cyborg.HostUsage
+	CheckUseActivity  = "CheckUse"         // CheckUseInput → nothing. Refuses handles that somebody uses
 	SettleActivity    = "Settle"           // SettleInput → SettleResult
 
 	PreviewWhitelistActivity = "PreviewWhitelist" // WhitelistInput → cyborg.WhitelistPreview
@@ -84,7 +85,7 @@ const (
 type Limits struct {
 	// AgentWait is how long a step waits for its host's agent to take it.
 	AgentWait time.Duration `json:"agent_wait"`
-	// Step bounds one attempt of install, attach, detach and configure.
+	// Step bounds one attempt of install, attach, detach, configure and CheckUse.
 	Step time.Duration `json:"step"`
 	// Stage bounds one attempt of fetching an image.
 	Stage time.Duration `json:"stage"`
@@ -134,12 +135,14 @@ type Run interface {
 // BeginInput names the operation to begin.
 type BeginInput struct {
 	Operation uuid.UUID `json:"operation"`
-	// Abandoned is set where the run only undoes. Begin then does not end an
-	// operation that has nothing left to do: an earlier run may have left something
-	// to undo.
-	Abandoned bool `json:"abandoned,omitempty"`
 	// Replaces is OperationInput.Replaces.
 	Replaces string `json:"replaces,omitempty"`
+}
+
+// EndResult says what was done right after the end of an operation.
+type EndResult struct {
+	// Notified says that Nova was told of the requests of cyborg.Outcome.Notify.
+	Notified bool `json:"notified,omitempty"`
 }
 
 // CheckRunInput names the operation that the asking run believes to have.
@@ -275,6 +278,15 @@ type DetachInput struct {
 	Target    cyborg.Target       `json:"target"`
 	Handles   []cyborg.WorkHandle `json:"handles"`
 	Undo      bool                `json:"undo,omitempty"` // undoes an attach of the same operation
+}
+
+// CheckUseInput names the handles that the operation gives to an instance or a
+// service. The step changes nothing, so it needs no grant.
+type CheckUseInput struct {
+	Addressee
+
+	Operation uuid.UUID             `json:"operation"`
+	Given     []cyborg.GivenHandles `json:"given"`
 }
 
 // FindImageInput names an image in Glance, and the accelerator that it is for.

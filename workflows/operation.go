@@ -32,6 +32,8 @@ type operation struct {
 	checked bool
 	// late says that the host has refused the last step because of its number.
 	late bool
+	// notified says that Nova was told of the end together with it.
+	notified bool
 	// superseded is why this run must touch and record nothing more: the operation
 	// has ended, or another run has it. Nil while the run has the operation.
 	superseded *cyborg.Error
@@ -76,7 +78,7 @@ func (o *operation) run(ctx workflow.Context, s steps) (OperationResult, error) 
 		ctx = detached
 	}
 
-	err := o.ask(ctx, BeginActivity, BeginInput{Operation: in.Operation, Abandoned: in.Abandoned, Replaces: in.Replaces}, &o.work)
+	err := o.ask(ctx, BeginActivity, BeginInput{Operation: in.Operation, Replaces: in.Replaces}, &o.work)
 	if o.superseded != nil {
 		return OperationResult{}, ToFailure(o.superseded)
 	}
@@ -152,12 +154,15 @@ func (o *operation) end(ctx workflow.Context) (OperationResult, error) {
 	}
 
 	o.describe(ctx)
-	if err := o.ask(ctx, EndActivity, o.outcome, nil); err != nil {
+	var ended EndResult // the zero value from release 0.1
+	if err := o.ask(ctx, EndActivity, o.outcome, &ended); err != nil {
 		if o.superseded != nil {
 			return OperationResult{}, ToFailure(o.superseded)
 		}
 		return OperationResult{}, err
 	}
+
+	o.notified = ended.Notified
 	return OperationResult{State: o.outcome.State, Error: o.outcome.Error}, nil
 }
 
@@ -395,7 +400,7 @@ func retryable(err error) bool {
 	}
 
 	application, ok := errors.AsType[*temporal.ApplicationError](err)
-	return ok && !application.NonRetryable()
+	return ok && !application.NonRetryable() && !isUnknownStep(err)
 }
 
 // refused says that the agent changed nothing, neither in this attempt nor in

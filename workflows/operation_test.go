@@ -237,18 +237,6 @@ func TestRefusedRetryIsUndone(t *testing.T) {
 	}
 }
 
-// TestAttachToInstance: an instance gets its handle without any work on the
-// host.
-func TestAttachToInstance(t *testing.T) {
-	t.Parallel()
-	w := newWorld(cyborg.OperationAttach)
-	w.work.Handles[0].Holder = cyborg.Holder{Kind: cyborg.HolderInstance, ID: "i1"}
-	result, err := w.run(t, false)
-	require.NoError(t, err)
-	require.Equal(t, cyborg.OperationSucceeded, result.State)
-	require.Equal(t, []string{"Begin", "End"}, w.calls)
-}
-
 // TestAbandoned: a run that takes over from a terminated one only undoes. A
 // detach and a retire go forward instead. A cancel changes none of it.
 func TestAbandoned(t *testing.T) {

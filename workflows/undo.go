@@ -112,6 +112,11 @@ func (o *operation) undoByTemporal(ctx workflow.Context, c call, options workflo
 // it and end as cancelled.
 func (o *operation) abandon(step string, run func(ctx workflow.Context) error) error {
 	o.undos = append(o.undos, undo{step: step, run: run})
-	return cyborg.Errorf(cyborg.ErrCancelled, "the run was terminated from outside; what it had done is undone").
-		WithHint("Retry the operation.")
+	return terminated().WithHint("Retry the operation.")
+}
+
+// terminated is the error of an operation whose run somebody has terminated, and
+// that is undone.
+func terminated() *cyborg.Error {
+	return cyborg.Errorf(cyborg.ErrCancelled, "the run was terminated from outside; what it had done is undone")
 }

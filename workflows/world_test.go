@@ -36,6 +36,7 @@ type world struct {
 	outcome  *cyborg.Outcome
 	notified *cyborg.Outcome // what was recorded when Nova was notified
 	failed   []string        // why requests have failed before the end
+	taken    bool            // Nova answers at once
 
 	// What Placement was asked.
 	fenced  workflows.FencePlacementInput
@@ -47,6 +48,7 @@ type world struct {
 	whitelisted         bool
 	staged              workflows.StageInput
 	programmed          workflows.ProgramInput
+	looked              []cyborg.GivenHandles // what the host was asked to look at
 
 	// pulled says that the card is off the bus: the agent answers that it has done
 	// what it was asked for, and has seen nothing.
@@ -198,8 +200,9 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 	on(workflows.RecordActivity, func(ctx context.Context, _ workflows.RecordInput) error {
 		return w.call(ctx, "Record", false, func() {})
 	})
-	on(workflows.EndActivity, func(ctx context.Context, outcome cyborg.Outcome) error {
-		return w.call(ctx, "End", false, func() { w.outcome = &outcome })
+	on(workflows.EndActivity, func(ctx context.Context, outcome cyborg.Outcome) (workflows.EndResult, error) {
+		err := w.call(ctx, "End", false, func() { w.outcome = &outcome })
+		return workflows.EndResult{Notified: w.taken && len(outcome.Notify) > 0}, err
 	})
 	on(workflows.CheckRunActivity, func(_ context.Context, in workflows.CheckRunInput) (workflows.CheckRunResult, error) {
 		w.mu.Lock()
@@ -240,6 +243,11 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 			return workflows.ChangeResult{}, err
 		}
 		return seen(), w.call(ctx, "Detach", in.Undo, func() { w.attached = false })
+	})
+
+	on(workflows.CheckUseActivity, func(ctx context.Context, in workflows.CheckUseInput) error {
+		note(func() { w.looked = append(w.looked, in.Given...) })
+		return w.call(ctx, "CheckUse", false, func() {})
 	})
 
 	on(workflows.FindImageActivity, func(ctx context.Context, in workflows.FindImageInput) (workflows.FindImageResult, error) {
@@ -298,6 +306,9 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 // signed, and that follows neither from the work nor from an image that was found.
 func (w *world) requirePermitted(info *activity.Info, args converter.EncodedValues) {
 	name := info.ActivityType.Name
+	if name == workflows.CheckUseActivity {
+		return // it only looks
+	}
 	if info.TaskQueue != workflows.AgentQueue(w.work.Host) && name != workflows.FindImageActivity {
 		return
 	}

@@ -115,6 +115,7 @@ func (a *Activities) All() map[string]any {
 		workflows.ConfigureActivity: serve(a, workflows.ConfigureActivity, finishes, a.configure),
 		workflows.DiscoverActivity:  serve(a, workflows.DiscoverActivity, yields, a.discover),
 		workflows.UsageActivity:     serve(a, workflows.UsageActivity, yields, a.usage),
+		workflows.CheckUseActivity:  serve(a, workflows.CheckUseActivity, yields, a.checkUse),
 		workflows.SettleActivity:    serve(a, workflows.SettleActivity, finishes, a.settle),
 
 		workflows.PreviewWhitelistActivity: serve(a, workflows.PreviewWhitelistActivity, yields, a.previewWhitelist),

@@ -18,6 +18,7 @@ const looking cyborg.OperationKind = ""
 var allowedByTable = map[string]cyborg.OperationKind{
 	workflows.DiscoverActivity: looking,
 	workflows.UsageActivity:    looking,
+	workflows.CheckUseActivity: looking,
 
 	workflows.InstallActivity:   cyborg.OperationProvision,
 	workflows.UninstallActivity: cyborg.OperationProvision,

@@ -16,7 +16,7 @@ import (
 // kindOf is the kind of work by which a host allows each activity; empty for
 // those that only look.
 var kindOf = map[string]cyborg.OperationKind{
-	workflows.DiscoverActivity: "", workflows.UsageActivity: "",
+	workflows.CheckUseActivity: "", workflows.DiscoverActivity: "", workflows.UsageActivity: "",
 	workflows.InstallActivity: cyborg.OperationProvision, workflows.UninstallActivity: cyborg.OperationProvision,
 	workflows.AttachActivity: cyborg.OperationAttach, workflows.DetachActivity: cyborg.OperationAttach, workflows.SettleActivity: cyborg.OperationAttach,
 	workflows.StageActivity: cyborg.OperationProgram, workflows.ProgramActivity: cyborg.OperationProgram, workflows.RestoreActivity: cyborg.OperationProgram,

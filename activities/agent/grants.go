@@ -26,7 +26,9 @@ type addressed interface {
 }
 
 // ungrantedTable has the activities that need no grant, because they only look.
-var ungrantedTable = []string{workflows.DiscoverActivity, workflows.UsageActivity, workflows.PreviewWhitelistActivity}
+var ungrantedTable = []string{
+	workflows.DiscoverActivity, workflows.UsageActivity, workflows.CheckUseActivity, workflows.PreviewWhitelistActivity,
+}
 
 // admit decodes the input of an activity, and makes sure that this agent may take
 // it from this run, now. Temporal has carried it, and nothing of it is believed

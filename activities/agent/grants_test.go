@@ -85,6 +85,7 @@ func TestStepsNeedAGrant(t *testing.T) {
 
 	h.must(workflows.DiscoverActivity, workflows.DiscoverInput{Host: hostName}, nil)
 	h.must(workflows.UsageActivity, workflows.UsageInput{Host: hostName}, nil)
+	h.must(workflows.CheckUseActivity, checkUse(handle), nil)
 	h.must(workflows.PreviewWhitelistActivity, workflows.WhitelistInput{Host: hostName}, nil)
 }
 

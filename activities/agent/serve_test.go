@@ -27,7 +27,7 @@ import (
 func TestEveryActivityIsServed(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, []string{
-		workflows.AttachActivity, workflows.ConfigureActivity, workflows.DetachActivity, workflows.DiscoverActivity,
+		workflows.AttachActivity, workflows.CheckUseActivity, workflows.ConfigureActivity, workflows.DetachActivity, workflows.DiscoverActivity,
 		workflows.InstallActivity, workflows.PreviewWhitelistActivity, workflows.ProgramActivity, workflows.RestoreActivity,
 		workflows.RestoreWhitelistActivity, workflows.SettleActivity, workflows.StageActivity, workflows.UninstallActivity,
 		workflows.UsageActivity, workflows.WriteWhitelistActivity,

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -21,6 +22,8 @@ const (
 	// lookFirst demands a new look, for a step that depends on the present content
 	// of the hardware.
 	lookFirst = 0
+	// sinceLook takes whatever age, for a step that has just looked at its device.
+	sinceLook = time.Duration(math.MaxInt64)
 )
 
 // lock locks the target's device for a step, and refuses a step that comes

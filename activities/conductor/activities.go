@@ -59,7 +59,6 @@ type Settlements interface {
 // Owners is what the run that has an operation asks of the records.
 type Owners interface {
 	Begin(ctx context.Context, run db.Run) (cyborg.Work, error)
-	BeginAndEnd(ctx context.Context, run db.Run) (cyborg.Work, error)
 	CheckRun(ctx context.Context, run db.Run) (db.Addressee, error)
 	Renumber(ctx context.Context, run db.Run) (db.Addressee, error)
 	OwnRescue(ctx context.Context, run db.Run, instance uuid.UUID) (lost cyborg.Rescue, host string, err error)

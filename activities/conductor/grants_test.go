@@ -35,10 +35,6 @@ func (s *signed) Begin(context.Context, db.Run) (cyborg.Work, error) {
 	return s.work, nil
 }
 
-func (s *signed) BeginAndEnd(ctx context.Context, run db.Run) (cyborg.Work, error) {
-	return s.Begin(ctx, run)
-}
-
 func (s *signed) CheckRun(context.Context, db.Run) (db.Addressee, error) { return s.to, nil }
 
 func (s *signed) Record(context.Context, db.Run, []cyborg.Step) (db.Addressee, error) {

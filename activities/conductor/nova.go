@@ -79,8 +79,8 @@ func (a *Activities) NotifyNova(ctx context.Context, in workflows.NotifyNovaInpu
 	return workflows.ToFailure(a.notify(ctx, in.Operation, arqs))
 }
 
-// notifyTimeout is how long Begin waits for Nova. Begin is a local activity,
-// and keeps the run's workflow task open.
+// notifyTimeout is how long Begin and End wait for Nova. They are local
+// activities, and keep the run's workflow task open.
 const notifyTimeout = 3 * time.Second
 
 // notifyAtOnce notifies Nova of the requests with one attempt, and returns

@@ -111,24 +111,22 @@ func TestL46OneFailingInstanceDoesNotBlockOthers(t *testing.T) {
 	require.Empty(t, store.seen)
 }
 
-// plainBinds is a store of one bind, which ends as soon as it begins.
-type plainBinds struct {
+// endedBinds is a store of one bind, which has ended.
+type endedBinds struct {
 	conductor.Store
 	arq      cyborg.ARQ
 	notified *int // how often the notification was recorded
 }
 
-func (s plainBinds) BeginAndEnd(_ context.Context, run db.Run) (cyborg.Work, error) {
+func (s endedBinds) Begin(_ context.Context, run db.Run) (cyborg.Work, error) {
 	return cyborg.Work{Operation: run.Operation, Kind: cyborg.OperationBind, Ended: cyborg.OperationSucceeded, Notify: []uuid.UUID{s.arq.UUID}}, nil
 }
 
-func (s plainBinds) MarkNovaNotified(context.Context, uuid.UUID) error { *s.notified++; return nil }
+func (s endedBinds) MarkNovaNotified(context.Context, uuid.UUID) error { *s.notified++; return nil }
 
-func (plainBinds) Begin(_ context.Context, run db.Run) (cyborg.Work, error) {
-	return cyborg.Work{Operation: run.Operation, Kind: cyborg.OperationBind, Notify: []uuid.UUID{uuid.New()}}, nil
-}
+func (endedBinds) End(context.Context, db.Run, cyborg.Outcome) error { return nil }
 
-func (s plainBinds) ARQs(_ context.Context, filter db.ARQFilter, _ db.Listing) ([]cyborg.ARQ, error) {
+func (s endedBinds) ARQs(_ context.Context, filter db.ARQFilter, _ db.Listing) ([]cyborg.ARQ, error) {
 	if len(filter.UUIDs) != 1 || filter.UUIDs[0] != s.arq.UUID {
 		return nil, nil
 	}
@@ -151,71 +149,95 @@ func (n *listeningNova) Notify(ctx context.Context, events []nova.Event) (nova.D
 	return nova.Delivered{Accepted: len(events)}, nil
 }
 
-// Nova is notified at once of a bind that ends as it begins, but only after
-// those who wait for its end in this process were told. Each repetition
-// notifies Nova again, because the process may have died before. If Nova does
-// not take the event soon, the run has to notify it.
-func TestBeginNotifiesNova(t *testing.T) {
+// Nova is notified at once of a bind that ends, and of one that had ended before
+// its run began, but only after those who wait for its end in this process were
+// told. Each repetition notifies Nova again, because the process may have died
+// before. If Nova does not take the event soon, the run has to notify it.
+func TestNovaIsNotifiedAtOnce(t *testing.T) {
 	t.Parallel()
 	operation := uuid.New()
 	arq := cyborg.ARQ{UUID: uuid.New(), State: cyborg.ARQBound, Instance: uuid.New(), Operation: operation}
 	event := nova.Event{Instance: arq.Instance, ARQ: arq.UUID, Bound: true}
-	recorded := 0
 
-	begin := func(n *listeningNova, in workflows.BeginInput) (*conductor.Activities, cyborg.Work) {
-		acts := conductor.New(plainBinds{arq: arq, notified: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, conductor.Grants{}, slog.New(slog.DiscardHandler))
-		_, ended, forget := acts.Runs().Watch(operation)
-		defer forget()
-
-		first := n.first
-		n.first = func(ctx context.Context) error {
-			select {
-			case <-ended:
-			default:
-				t.Error("a caller that waits for the end has to wait for Nova")
+	// ways are the two activities that notify Nova. Each returns what the run still
+	// has to notify Nova of.
+	ways := map[string]func(acts *conductor.Activities) []uuid.UUID{
+		"begin": func(acts *conductor.Activities) []uuid.UUID {
+			work, err := beginRun(acts, workflows.BeginInput{Operation: operation})
+			require.NoError(t, err)
+			require.Equal(t, cyborg.OperationSucceeded, work.Ended)
+			return work.Notify
+		},
+		"end": func(acts *conductor.Activities) []uuid.UUID {
+			outcome := cyborg.Outcome{Operation: operation, State: cyborg.OperationSucceeded, Notify: []uuid.UUID{arq.UUID}}
+			result, err := endRun(acts, outcome)
+			require.NoError(t, err)
+			if result.Notified {
+				return nil
 			}
-			return first(ctx)
-		}
-
-		work, err := beginRun(acts, in)
-		require.NoError(t, err)
-		return acts, work
+			return outcome.Notify
+		},
 	}
 
-	n := &listeningNova{first: func(context.Context) error { return nil }}
-	acts, work := begin(n, workflows.BeginInput{Operation: operation})
-	require.Equal(t, cyborg.OperationSucceeded, work.Ended)
-	require.Empty(t, work.Notify)
-	require.Equal(t, []nova.Event{event}, n.notified)
+	for name, way := range ways {
+		recorded := 0
+		notify := func(n *listeningNova) []uuid.UUID {
+			acts := conductor.New(endedBinds{arq: arq, notified: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, conductor.Grants{}, slog.New(slog.DiscardHandler))
+			_, ended, forget := acts.Runs().Watch(operation)
+			defer forget()
 
-	_, err := beginRun(acts, workflows.BeginInput{Operation: operation})
+			first := n.first
+			n.first = func(ctx context.Context) error {
+				select {
+				case <-ended:
+				default:
+					t.Error("a caller that waits for the end has to wait for Nova")
+				}
+				return first(ctx)
+			}
+			return way(acts)
+		}
+
+		n := &listeningNova{first: func(context.Context) error { return nil }}
+		require.Empty(t, notify(n), name)
+		require.Equal(t, []nova.Event{event}, n.notified, name)
+
+		n.first = func(context.Context) error { return nil }
+		require.Empty(t, notify(n), name)
+		require.Equal(t, []nova.Event{event, event}, n.notified, name)
+		require.Equal(t, 2, recorded, name)
+
+		n = &listeningNova{first: func(context.Context) error { return cyborg.Errorf(cyborg.ErrUnavailable, "Nova does not answer") }}
+		require.Equal(t, []uuid.UUID{arq.UUID}, notify(n), name)
+		require.Equal(t, 2, recorded, "no notification was recorded for this one")
+
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			n := &listeningNova{first: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }}
+			require.Equal(t, []uuid.UUID{arq.UUID}, notify(n), name)
+			require.Equal(t, 3*time.Second, time.Since(began), "a run that waits longer is taken for lost after ten seconds")
+		})
+	}
+
+	// Nobody is told of an operation about which Nova does not wait.
+	acts := conductor.New(endedBinds{}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: &listeningNova{}}, conductor.Grants{}, slog.New(slog.DiscardHandler))
+	result, err := endRun(acts, cyborg.Outcome{Operation: operation, State: cyborg.OperationFailed})
 	require.NoError(t, err)
-	require.Equal(t, []nova.Event{event, event}, n.notified)
-	require.Equal(t, 2, recorded)
+	require.False(t, result.Notified)
+}
 
-	n = &listeningNova{first: func(context.Context) error { return cyborg.Errorf(cyborg.ErrUnavailable, "Nova does not answer") }}
-	_, work = begin(n, workflows.BeginInput{Operation: operation})
-	require.Equal(t, cyborg.OperationSucceeded, work.Ended)
-	require.Equal(t, []uuid.UUID{arq.UUID}, work.Notify)
-	require.Equal(t, 2, recorded, "no notification was recorded for this one")
+// endRun calls the activity End as a run of the operation's workflow does.
+func endRun(acts *conductor.Activities, outcome cyborg.Outcome) (workflows.EndResult, error) {
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestActivityEnvironment()
+	env.RegisterActivityWithOptions(acts.End, activity.RegisterOptions{Name: workflows.EndActivity})
 
-	n.notified, n.first = nil, nil // a notification would call the nil function and panic
-	acts = conductor.New(plainBinds{arq: arq, notified: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, conductor.Grants{}, slog.New(slog.DiscardHandler))
-	work, err = beginRun(acts, workflows.BeginInput{Operation: operation, Abandoned: true})
-	require.NoError(t, err)
-	require.Empty(t, work.Ended, "it has only begun")
-	require.Len(t, work.Notify, 1)
-
-	synctest.Test(t, func(t *testing.T) {
-		n := &listeningNova{first: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }}
-		acts := conductor.New(plainBinds{arq: arq, notified: &recorded}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{Nova: n}, conductor.Grants{}, slog.New(slog.DiscardHandler))
-
-		began := time.Now()
-		work, err := beginRun(acts, workflows.BeginInput{Operation: operation})
-		require.NoError(t, err)
-		require.Equal(t, []uuid.UUID{arq.UUID}, work.Notify)
-		require.Equal(t, 3*time.Second, time.Since(began), "a run that waits longer is taken for lost after ten seconds")
-	})
+	var ended workflows.EndResult
+	result, err := env.ExecuteActivity(workflows.EndActivity, outcome)
+	if err == nil {
+		err = result.Get(&ended)
+	}
+	return ended, err
 }
 
 // beginRun calls the activity Begin as a run of the operation's workflow does.

@@ -13,22 +13,16 @@ import (
 )
 
 // Begin is the activity that moves an admitted operation to running, together
-// with the first change of its kind. An operation that has nothing left to do
-// then ends in the same transaction, unless its run only undoes. If the
-// operation has ended, Begin makes one attempt to notify Nova. Work.Notify
-// lists the requests that Nova still has to be notified of.
+// with the first change of its kind. If the operation has ended already, Begin
+// makes one attempt to notify Nova. Work.Notify lists the requests that Nova
+// still has to be notified of.
 func (a *Activities) Begin(ctx context.Context, in workflows.BeginInput) (cyborg.Work, error) {
 	a.runs.notify(in.Operation, func(w *watch) { w.begun() })
-
-	begin := a.store.BeginAndEnd
-	if in.Abandoned {
-		begin = a.store.Begin
-	}
 
 	run := runOf(ctx, in.Operation)
 	run.Replaces = in.Replaces
 
-	work, err := begin(ctx, run)
+	work, err := a.store.Begin(ctx, run)
 	if err != nil {
 		return work, workflows.ToFailure(err)
 	}
@@ -107,14 +101,20 @@ func (a *Activities) Record(ctx context.Context, in workflows.RecordInput) (work
 }
 
 // End is the activity that records the outcome of an operation and releases its
-// claims.
-func (a *Activities) End(ctx context.Context, outcome cyborg.Outcome) error {
-	err := a.store.End(ctx, runOf(ctx, outcome.Operation), outcome)
-	if err == nil {
-		a.ended(ctx, outcome)
+// claims. It then makes one attempt to notify Nova of the requests that the
+// outcome names.
+func (a *Activities) End(ctx context.Context, outcome cyborg.Outcome) (workflows.EndResult, error) {
+	if err := a.store.End(ctx, runOf(ctx, outcome.Operation), outcome); err != nil {
+		return workflows.EndResult{}, workflows.ToFailure(err)
 	}
 
-	return workflows.ToFailure(err)
+	a.ended(ctx, outcome)
+	if a.cloud.Nova == nil || len(outcome.Notify) == 0 {
+		return workflows.EndResult{}, nil
+	}
+
+	left := a.notifyAtOnce(ctx, outcome.Operation, outcome.Notify)
+	return workflows.EndResult{Notified: len(left) == 0}, nil
 }
 
 // ended notifies whoever waits in this process for the operation, and logs the

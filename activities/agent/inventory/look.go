@@ -234,6 +234,41 @@ func (i *Inventory) Observe(
 	return observation, keep(observation)
 }
 
+// LookAt looks at a device that nobody has changed, for a step that depends on
+// who uses it now. A device that is gone is no error: Find does not find it then.
+// What differs from the last look is reported soon.
+func (i *Inventory) LookAt(ctx context.Context, backendName, device string) error {
+	in, err := i.instanceOf(ctx, backendName)
+	if err != nil {
+		return err
+	}
+	sequence, err := i.journal.NextSequence()
+	if err != nil {
+		return err
+	}
+
+	before := i.digestOf(backendName, device)
+	if _, err := i.lookAt(ctx, in, sequence, device); err != nil && cyborg.ErrorKindOf(err) != cyborg.ErrHardware {
+		return err
+	}
+
+	if i.digestOf(backendName, device) != before {
+		notify(i.changed)
+	}
+	return nil
+}
+
+// digestOf returns the digest of a device as it was seen last; empty where it
+// was not seen.
+func (i *Inventory) digestOf(backendName, device string) string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if b, ok := i.backends[backendName]; ok {
+		return b.devices[device].digest
+	}
+	return ""
+}
+
 // lookAt looks at a device and keeps what it sees. It looks at that device
 // alone where the driver can and the result contradicts nothing that is known;
 // else at all devices of the backend.

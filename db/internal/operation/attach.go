@@ -107,6 +107,8 @@ func workHandle(h cyborg.AttachHandle) cyborg.WorkHandle {
 	return cyborg.WorkHandle{UUID: h.UUID, Identity: h.Identity, Holder: *h.Holder}
 }
 
+func (attach) gives() {}
+
 // end confirms the attachment, or takes the handle back.
 func (attach) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	// A handle of this operation without a time of attachment is the one that begin

@@ -545,9 +545,7 @@ func (b bind) notified() []uuid.UUID {
 	return b.arqs()
 }
 
-// complete reports whether the bind has no image to load, and so nothing to do
-// on its host.
-func (bind) complete(o *running) bool { return len(o.before.Loads) == 0 }
+func (bind) gives() {}
 
 // end settles the requests as Bound or BindFailed. Where an image was to be
 // loaded it also lifts, restores or keeps the fences, depending on the outcome.

@@ -94,10 +94,9 @@ type operationHandler interface {
 // transaction by records.ChangeByKey would use one generic plan.
 type searching interface{ searches() }
 
-// completing is a handler whose operation may have nothing to do on its host.
-// If complete returns true right after begin, the operation ends in the same
-// transaction.
-type completing interface{ complete(o *running) bool }
+// giving is a handler whose operation gives handles to holders. Those that go to
+// instances and services are Work.Given.
+type giving interface{ gives() }
 
 // forgetting is a handler whose request has secrets. When the operation ends,
 // only what forget returns stays in the records.

@@ -120,18 +120,6 @@ func (s *Store) lockOperation(ctx context.Context, tx pgx.Tx, id uuid.UUID) (*ru
 // the error is of kind ErrCancelled; and where another run has it, of kind
 // ErrSuperseded.
 func (s *Store) Begin(ctx context.Context, run Run) (cyborg.Work, error) {
-	return s.begin(ctx, run, false)
-}
-
-// BeginAndEnd is Begin, except that an operation that has nothing to do on its
-// host, such as a bind without images, begins and ends in the same transaction,
-// which saves a round trip. Its work then has Ended set.
-func (s *Store) BeginAndEnd(ctx context.Context, run Run) (cyborg.Work, error) {
-	return s.begin(ctx, run, true)
-}
-
-// begin implements Begin and, where andEnd is set, BeginAndEnd.
-func (s *Store) begin(ctx context.Context, run Run, andEnd bool) (cyborg.Work, error) {
 	var work cyborg.Work
 	id := run.Operation
 	err := s.db.ChangeByKey(ctx, cyborg.Actor{}, id, func(tx pgx.Tx) error {
@@ -150,15 +138,6 @@ func (s *Store) begin(ctx context.Context, run Run, andEnd bool) (cyborg.Work, e
 			if err := o.queueStart(ctx, tx); err != nil {
 				return err
 			}
-
-			short, ok := o.handler.(completing)
-			if ok && andEnd && short.complete(o) {
-				if err := o.conclude(ctx, tx, &cyborg.Outcome{Operation: id, State: cyborg.OperationSucceeded}); err != nil {
-					return err
-				}
-
-				o.state = cyborg.OperationSucceeded
-			}
 		}
 
 		if o.state.Ended() {
@@ -171,6 +150,9 @@ func (s *Store) begin(ctx context.Context, run Run, andEnd bool) (cyborg.Work, e
 		}
 
 		inventory.QueueAgentOf(tx, s.db.Options.SilentAfter, o.host, &work)
+		if _, ok := o.handler.(giving); ok {
+			queueGiven(tx, id, &work)
+		}
 		if err := records.Send(ctx, tx); err != nil {
 			return err
 		}

@@ -1,0 +1,43 @@
+package operation
+
+import (
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/records"
+)
+
+// queueGiven reads the handles that a running operation gives to instances and
+// services into its work, by deployable: its host looks who uses them. It may be
+// the handle of an accelerator that the operation has claimed, or of a request
+// that it binds. See records.Queue.
+func queueGiven(tx pgx.Tx, operation uuid.UUID, work *cyborg.Work) {
+	work.Given = nil
+	records.Queue(tx, `
+		SELECT h.uuid, h.identity, h.holder_kind, h.holder_id, d.uuid, v.backend, v.identity, d.local_name
+		FROM attach_handles h JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
+		WHERE (h.uuid IN (SELECT handle_uuid FROM arqs WHERE claimed_by = $1)
+		       OR h.deployable_uuid IN (SELECT deployable_uuid FROM claims WHERE operation_id = $1))
+		  AND h.operation_id = $1 AND h.attached_at IS NULL AND h.holder_kind <> $2
+		ORDER BY d.id, h.id`, operation, string(cyborg.HolderHost)).Query(func(rows pgx.Rows) error {
+		var (
+			handle cyborg.WorkHandle
+			target cyborg.Target
+		)
+
+		_, err := pgx.ForEachRow(rows, []any{
+			&handle.UUID, &handle.Identity, &handle.Holder.Kind, &handle.Holder.ID,
+			&target.Accelerator, &target.Backend, &target.Device, &target.Deployable,
+		}, func() error {
+			last := len(work.Given) - 1
+			if last < 0 || work.Given[last].Target != target {
+				work.Given = append(work.Given, cyborg.GivenHandles{Target: target})
+				last++
+			}
+			work.Given[last].Handles = append(work.Given[last].Handles, handle)
+			return nil
+		})
+		return err
+	})
+}
