@@ -137,7 +137,8 @@ type Programmer interface {
 // Users finds out who really uses a handle.
 type Users interface {
 	// InUse returns who uses the handle, as a phrase for people, or "" where nobody
-	// does, as far as the host can tell.
+	// does, as far as the host can tell. It is asked before the handle is given to
+	// anybody and before it is taken back. An error refuses that.
 	InUse(ctx context.Context, target Target, handle cyborg.HandleReport) (string, error)
 }
 

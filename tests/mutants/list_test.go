@@ -309,7 +309,7 @@ func ofWorkflows() []mutant {
 		},
 		{
 			breaks: "one end of a bind counts", file: "workflows/bind.go", pkg: pkg, test: "TestK4LoadedInTimeWhileNoConductorRan",
-			old: " == nil && !(b.loaded && decidesOnce(ctx)) {",
+			old: " == nil && !(b.done && decidesOnce(ctx)) {",
 			new: " == nil {",
 		},
 		{

@@ -24,6 +24,43 @@ func ofUsers() []mutant {
 			new:  "is || restores || plan.before != nil {",
 		},
 		{
+			breaks: "what goes to an instance is used by nobody", file: pkg + "/check_use.go", pkg: pkg, test: "TestCheckUse",
+			old: "case who != \"\":",
+			new: "case who != \"\" && attached:",
+		},
+		{
+			breaks: "what goes to an instance is looked at now", file: pkg + "/check_use.go", pkg: pkg, test: "TestCheckUseLooksNow",
+			old: "if err := a.Inventory.LookAt(ctx, target.Backend, target.Device); err != nil {",
+			new: "if err := ctx.Err(); err != nil {",
+		},
+		{
+			breaks: "what the host has attached goes to no instance", file: pkg + "/check_use.go", pkg: pkg, test: "TestCheckUseOfWhatIsAttached",
+			old: "case attached:",
+			new: "case attached && who != \"\":",
+		},
+		{
+			breaks: "an attach to an instance asks its host", file: "workflows/attach.go", pkg: "workflows", test: "TestAHandleInUseIsNotGiven",
+			old: "if err := o.checkUse(ctx); err != nil {",
+			new: "if err := o.checkUse(ctx); err != nil && ctx.Err() != nil {",
+		},
+		{
+			breaks: "a bind asks its host", file: "workflows/bind.go", pkg: "workflows", test: "TestAHandleInUseIsNotGiven",
+			old: "if err := b.checkUse(ctx); err != nil {",
+			new: "if err := b.checkUse(ctx); err != nil && ctx.Err() != nil {",
+		},
+		{
+			breaks: "an attach to an instance of which nobody knows the answer is undone", file: "workflows/attach.go", pkg: "workflows",
+			test: "TestAbandonedAttachToOthers",
+			old:  "if o.in.Abandoned && len(o.work.Given) > 0 {",
+			new:  "if o.in.Abandoned && len(o.work.Given) < 0 {",
+		},
+		{
+			breaks: "the work says what its host has to look at", file: "db/internal/operation/given.go", pkg: "db",
+			test: "TestWorkHasWhatItsHostMustLookAt",
+			old:  "SELECT handle_uuid FROM arqs WHERE claimed_by = $1",
+			new:  "SELECT handle_uuid FROM arqs WHERE claimed_by = $1 AND false",
+		},
+		{
 			breaks: "a settlement looks whether somebody uses what it attaches", file: pkg + "/settle.go", pkg: pkg,
 			test: "TestSettlingTakesNothingFromAnUnknownUser",
 			old:  "if err := a.checkNoStranger(ctx, t, plan, true); err != nil {",

@@ -92,6 +92,14 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 			good: begin().did(1, 2, "pull").did(4, 5, "put back").done(3, 6, x, toHost),
 			bad:  begin().did(1, 2, "pull").done(3, 6, x, toHost).did(7, 8, "put back"),
 		},
+		"attached to a service without the card": {
+			good: begin().did(1, 2, "pull").did(4, 5, "put back").done(3, 6, x, toService),
+			bad:  begin().did(1, 2, "pull").done(3, 6, x, toService).did(7, 8, "put back"),
+		},
+		"attached to a service while its backend is disabled": {
+			good: begin().done(1, 2, x, uninstall).ended(3, 4, y, toService, broken).read(5, 6, ready),
+			bad:  begin().done(1, 2, x, uninstall).done(3, 4, y, toService),
+		},
 		"failed though the card was there": {
 			good: begin().did(3, 4, "pull").ended(1, 6, x, toHost, broken).did(7, 8, "put back").read(9, 10, ready),
 			bad:  begin().ended(1, 6, x, toHost, broken).did(7, 8, "pull"),
@@ -141,10 +149,6 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 		"forced though the agent is heard": {
 			good: begin().done(1, 2, x, toHost).did(3, 4, "power off").did(5, 5, "power on").done(6, 7, y, force).did(8, 8, "booted"),
 			bad:  begin().done(1, 2, x, toHost).did(3, 4, "power off").did(5, 5, "power on").did(6, 6, "booted").done(7, 8, y, force),
-		},
-		"forced though its backend is not disabled": {
-			good: begin().done(1, 2, x, uninstall).done(3, 4, y, toService).done(5, 6, z, force).did(7, 7, "present"),
-			bad:  begin().done(1, 2, x, update).done(3, 4, y, toService).done(5, 6, z, force).did(7, 7, "present"),
 		},
 		"forced though nothing is in doubt": {
 			good: begin().did(3, 4, "pull").ended(1, 6, x, toHost, stuck).did(7, 8, "put back").did(9, 9, "present").done(10, 11, y, force),

@@ -371,10 +371,10 @@ func (a accelerator) begin(id uuid.UUID) accelerator {
 	return a
 }
 
-// needsCard says that an operation of this kind cannot succeed without its card.
+// needsCard says that an operation of this kind cannot succeed without its card:
+// whoever gets a handle, its host looks at it first.
 func (r request) needsCard() bool {
-	return r.kind == cyborg.OperationProvision || r.kind == cyborg.OperationProgram ||
-		r.kind == cyborg.OperationAttach && strings.HasPrefix(r.holder, "host:")
+	return r.kind == cyborg.OperationProvision || r.kind == cyborg.OperationProgram || r.kind == cyborg.OperationAttach
 }
 
 // end ends an operation: it makes the last change, or takes back the first.
