@@ -48,6 +48,7 @@ func TestNovaInstances(t *testing.T) { //nolint:tparallel // one after the other
 		{"exhaustion", exhaustion},
 		{"unknown profile", unknownProfile},
 		{"failed bind", failedBind},
+		{"used by its host", usedByItsHost},
 		{"slow bind", slowBind},
 		{"timeout", timeout},
 		{"timeout before Nova asks", timeoutUnseen},
@@ -327,6 +328,37 @@ func failedBind(t *testing.T, c *cloud, _, _ string) {
 	id := c.create(t, c.profile(t, fpga("accel:bitstream_id="+image)))
 	c.wait(t, id, failed)
 	c.remove(t, id) // until then it keeps its allocation
+	c.requireAgreement(t, nil)
+}
+
+// usedByItsHost asks for a card while the hosts themselves use all of theirs. No
+// instance boots with one; the cards stay free, and are given away afterwards.
+func usedByItsHost(t *testing.T, c *cloud, one, _ string) {
+	t.Helper()
+	use := func(ctx context.Context, by string) {
+		all, err := apiclient.Collect(c.API.Accelerators(ctx, apiclient.AcceleratorFilter{}, apiclient.Page{}))
+		require.NoError(t, err)
+		for i := range all {
+			device, err := c.API.Device(ctx, all[i].DeviceUUID)
+			require.NoError(t, err)
+			for _, handle := range all[i].Handles {
+				require.NoError(t, c.Bench(all[i].Host).Use(ctx, device.Identity, handle.Identity, by))
+			}
+		}
+	}
+
+	use(t.Context(), "swap on /dev/sdb")
+	t.Cleanup(func() { use(context.Background(), "") })
+	id := c.create(t, one)
+	c.wait(t, id, failed)
+	c.remove(t, id)
+	c.requireAgreement(t, nil)
+
+	use(t.Context(), "")
+	id = c.create(t, one)
+	c.wait(t, id, active)
+	c.requireAgreement(t, map[string]int{id: 1})
+	c.remove(t, id)
 	c.requireAgreement(t, nil)
 }
 

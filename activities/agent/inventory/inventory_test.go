@@ -100,6 +100,20 @@ func (g *gadget) Watch(ctx context.Context, changed func()) error {
 	return nil
 }
 
+// inspector is a gadget that can look at one device.
+type inspector struct{ *gadget }
+
+func (i inspector) Inspect(_ context.Context, identity string) (cyborg.DeviceReport, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, device := range i.devices {
+		if device.Identity == identity {
+			return device, nil
+		}
+	}
+	return cyborg.DeviceReport{}, cyborg.Errorf(cyborg.ErrNotFound, "device %s is gone", identity)
+}
+
 // device is a card with one deployable and one handle, loaded with an image.
 func device(identity, image string) cyborg.DeviceReport {
 	return cyborg.DeviceReport{Identity: identity, Type: cyborg.DeviceTypeFPGA, Deployables: []cyborg.DeployableReport{{
@@ -114,6 +128,7 @@ type rig struct {
 	journal *journal.Journal
 	gadgets map[string]*gadget
 	made    func(name string) error // its error makes the construction of the backend's driver fail
+	inspect bool                    // the drivers can look at one device
 	// whitelist reads the file of Nova's whitelist; nil where the host has none.
 	whitelist func() cyborg.WhitelistFile
 	*inventory.Inventory
@@ -139,6 +154,9 @@ func (r *rig) open(t *testing.T) {
 	require.NoError(t, registry.Register("gadget", func(env drivers.Environment, _ map[string]any) (drivers.Driver, error) {
 		if err := r.made(env.Backend); err != nil {
 			return nil, err
+		}
+		if r.inspect {
+			return inspector{r.gadgets[env.Backend]}, nil
 		}
 		return r.gadgets[env.Backend], nil
 	}))
@@ -654,4 +672,32 @@ func TestTheLastLookAtTheWhitelistCounts(t *testing.T) {
 	r.LookAtWhitelist()
 	<-second
 	require.Equal(t, "new", r.Content().Whitelist.SHA256)
+}
+
+// TestLookAt: a look at one device leaves the others alone, and is reported only
+// where it differs from the last. What is gone is no longer known.
+func TestLookAt(t *testing.T) {
+	t.Parallel()
+	g := &gadget{devices: []cyborg.DeviceReport{device("a", "old"), device("b", "old")}}
+	r := &rig{dir: t.TempDir(), gadgets: map[string]*gadget{"g": g}, made: func(string) error { return nil }, inspect: true}
+	r.open(t)
+	r.Scan(t.Context())
+	<-r.Changes()
+
+	require.NoError(t, r.LookAt(t.Context(), "g", "a"))
+	require.Empty(t, r.Changes())
+
+	g.set(func(g *gadget) { g.devices = []cyborg.DeviceReport{device("a", "new"), device("b", "new")} })
+	require.NoError(t, r.LookAt(t.Context(), "g", "a"))
+	require.Len(t, r.Changes(), 1)
+	<-r.Changes()
+	require.Equal(t, "new", r.image("a"))
+	require.Equal(t, "old", r.image("b"))
+	require.Equal(t, 1, g.count(), "only the scan has looked at all of them")
+
+	g.set(func(g *gadget) { g.devices = g.devices[1:] })
+	require.NoError(t, r.LookAt(t.Context(), "g", "a"))
+	_, err := r.Find(t.Context(), "g", "part_a", time.Hour)
+	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
+	require.Error(t, r.LookAt(t.Context(), "other", "a"))
 }
