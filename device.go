@@ -179,9 +179,18 @@ type AttachHandle struct {
 	// AttachedAt is when the attach was confirmed; zero while it is in progress or
 	// in doubt.
 	AttachedAt time.Time `json:"attached_at,omitzero"`
+	// Undone is set while the host that holds the handle has it attached no longer.
+	Undone *Undone `json:"undone,omitempty"`
 	// Health is that of the accelerator request that has the handle; empty where
 	// nothing is known to be wrong.
 	Health ARQHealth `json:"health,omitempty"`
+}
+
+// Undone says why a host no longer has an attachment that the records have, and
+// since when they know. The host attaches it again as soon as it can.
+type Undone struct {
+	Reason string    `json:"reason"`
+	Since  time.Time `json:"since"`
 }
 
 // Free says that the handle is present, that nobody holds it, and that its host

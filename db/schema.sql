@@ -83,6 +83,8 @@ CREATE TABLE attach_handles (
     unconfirmed_kind text,
     unconfirmed_id text,
     unconfirmed_operation uuid,
+    undone_reason text,
+    undone_at timestamp with time zone,
     CONSTRAINT attach_handles_pkey PRIMARY KEY (uuid),
     CONSTRAINT attach_handles_host_kind_identity_key UNIQUE (host, kind, identity),
     CONSTRAINT attach_handles_id_key UNIQUE (id),
@@ -99,6 +101,9 @@ CREATE TABLE attach_handles (
     CONSTRAINT attach_handles_unconfirmed_id_check CHECK (unconfirmed_id <> ''::text),
     CONSTRAINT attach_handles_unconfirmed_kind_check CHECK (unconfirmed_kind = ANY (ARRAY['instance'::text, 'host'::text, 'service'::text])),
     CONSTRAINT attach_handles_unconfirmed_or_held CHECK (unconfirmed_kind IS NULL OR holder_kind IS NULL),
+    CONSTRAINT attach_handles_undone_has_reason CHECK ((undone_reason IS NULL) = (undone_at IS NULL)),
+    CONSTRAINT attach_handles_undone_reason_check CHECK (undone_reason <> ''::text),
+    CONSTRAINT attach_handles_undone_was_attached CHECK (undone_reason IS NULL OR attached_at IS NOT NULL),
     CONSTRAINT attach_handles_whole_holder CHECK ((holder_kind IS NULL) = (holder_id IS NULL)),
     CONSTRAINT attach_handles_whole_unconfirmed CHECK (num_nulls(unconfirmed_kind, unconfirmed_id, unconfirmed_operation) = ANY (ARRAY[0, 3]))
 );
@@ -106,8 +111,10 @@ CREATE INDEX attach_handles_by_deployable ON attach_handles USING btree (deploya
 CREATE INDEX attach_handles_by_holder ON attach_handles USING btree (holder_kind, holder_id) WHERE holder_kind IS NOT NULL;
 CREATE INDEX attach_handles_missing ON attach_handles USING btree (missing_since) WHERE presence = 'missing'::text;
 CREATE INDEX attach_handles_unconfirmed ON attach_handles USING btree (host) WHERE unconfirmed_kind IS NOT NULL;
+CREATE INDEX attach_handles_undone ON attach_handles USING btree (host) WHERE undone_at IS NOT NULL;
 CREATE TRIGGER attach_handles_deleted AFTER DELETE ON attach_handles REFERENCING OLD TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION attach_handles_added_or_removed();
 CREATE TRIGGER attach_handles_inserted AFTER INSERT ON attach_handles REFERENCING NEW TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION attach_handles_added_or_removed();
+CREATE TRIGGER attach_handles_released BEFORE UPDATE ON attach_handles FOR EACH ROW WHEN (old.undone_at IS NOT NULL AND new.attached_at IS NULL) EXECUTE FUNCTION attach_handles_released();
 CREATE TRIGGER attach_handles_updated AFTER UPDATE ON attach_handles REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION attach_handles_updated();
 CREATE TRIGGER placement_updated AFTER UPDATE ON attach_handles REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_handles_changed();
 
@@ -760,6 +767,16 @@ BEGIN
     RETURN NULL;
 END $function$;
 
+CREATE OR REPLACE FUNCTION attach_handles_released()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    NEW.undone_reason := NULL;
+    NEW.undone_at := NULL;
+    RETURN NEW;
+END $function$;
+
 CREATE OR REPLACE FUNCTION attach_handles_updated()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -767,13 +784,15 @@ AS $function$
 BEGIN
     INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
     SELECT e.subject, e.subject_id, n.host, e.axis, e.old, e.new,
-           jsonb_build_object('accelerator', n.deployable_uuid, 'handle', n.uuid, 'identity', n.identity)
+           jsonb_build_object('accelerator', n.deployable_uuid, 'handle', n.uuid, 'identity', n.identity) || coalesce(e.data, '{}')
     FROM new_rows n JOIN old_rows o ON o.uuid = n.uuid CROSS JOIN LATERAL (VALUES
-        (1, 'handle', n.uuid::text, 'accelerator', o.deployable_uuid::text, n.deployable_uuid::text),
-        (2, 'handle', n.uuid::text, 'presence', o.presence, n.presence),
+        (1, 'handle', n.uuid::text, 'accelerator', o.deployable_uuid::text, n.deployable_uuid::text, NULL::jsonb),
+        (2, 'handle', n.uuid::text, 'presence', o.presence, n.presence, NULL),
         (3, 'accelerator', n.deployable_uuid::text, 'holder',
-            holder_text(o.holder_kind, o.holder_id, o.attached_at), holder_text(n.holder_kind, n.holder_id, n.attached_at))
-        ) AS e (position, subject, subject_id, axis, old, new)
+            holder_text(o.holder_kind, o.holder_id, o.attached_at), holder_text(n.holder_kind, n.holder_id, n.attached_at), NULL),
+        (4, 'handle', n.uuid::text, 'health', CASE WHEN o.undone_at IS NULL THEN '' ELSE 'undone' END,
+            CASE WHEN n.undone_at IS NULL THEN '' ELSE 'undone' END, jsonb_build_object('reason', coalesce(n.undone_reason, o.undone_reason)))
+        ) AS e (position, subject, subject_id, axis, old, new, data)
     WHERE e.old <> e.new ORDER BY n.id, e.position;
     RETURN NULL;
 END $function$;

@@ -25,6 +25,16 @@ type ReconcileInput struct {
 	// Placement is how many hosts a round compares with Placement at most; 0
 	// without Placement.
 	Placement int `json:"placement,omitempty"`
+
+	// Host is the only host of a round that settles the attachments of one host, and
+	// does nothing else; see StartReconcileHost. Empty for a round of the schedule.
+	Host string `json:"host,omitempty"`
+	// Every is the time between two rounds of the schedule, which the pauses of such a
+	// run do not exceed.
+	Every time.Duration `json:"every,omitempty"`
+	// Pause is how long the first pause of such a run is, where an earlier run has
+	// begun the pauses.
+	Pause time.Duration `json:"pause,omitempty"`
 }
 
 // Findings is what a round found that is not as it should be.
@@ -146,6 +156,9 @@ type InspectInput struct {
 	OrphanAfter time.Duration `json:"orphan_after"`
 	// From is the Next of the previous round.
 	From Place `json:"from,omitzero"`
+	// Host is the only host whose attachments are looked at, and nothing else; empty
+	// for everything.
+	Host string `json:"host,omitempty"`
 }
 
 // AdoptInput lists the orphans that get a run.
@@ -257,14 +270,12 @@ func (in ReconcileInput) RunTimeout() time.Duration {
 // into the state that the records decided. A part that fails does not keep the
 // others from running. The error is non-nil only where nothing could be inspected.
 func Reconcile(ctx workflow.Context, in ReconcileInput) (ReconcileResult, error) {
+	if in.Host != "" {
+		return reconcileHost(ctx, in)
+	}
+
 	var out ReconcileResult
-
-	records := workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
-		StartToCloseTimeout: 5 * time.Minute,
-		HeartbeatTimeout:    30 * time.Second,
-		RetryPolicy:         &temporal.RetryPolicy{MaximumAttempts: 5, MaximumInterval: 10 * time.Second},
-	})
-
+	records := withInspection(ctx)
 	inspect := InspectInput{OrphanAfter: in.OrphanAfter}
 	var before ReconcileResult
 	// Without a previous result, or with an unreadable one, the round begins at the
@@ -317,6 +328,15 @@ func Reconcile(ctx workflow.Context, in ReconcileInput) (ReconcileResult, error)
 	// Where nothing could be inspected, the run fails. Temporal keeps no result of a
 	// failed run, so the next round begins where this one did.
 	return out, inspected
+}
+
+// withInspection is for the activities of a round that look at all the records.
+func withInspection(ctx workflow.Context) workflow.Context {
+	return workflow.WithActivityOptions(ctx, workflow.ActivityOptions{
+		StartToCloseTimeout: 5 * time.Minute,
+		HeartbeatTimeout:    30 * time.Second,
+		RetryPolicy:         &temporal.RetryPolicy{MaximumAttempts: 5, MaximumInterval: 10 * time.Second},
+	})
 }
 
 // inspectedBefore returns what an inspection has found that was cut off: each of

@@ -51,6 +51,8 @@ type Store interface {
 // disagree.
 type Settlements interface {
 	Disagreements(ctx context.Context, after db.AttachmentPlace, upTo string, limit int) ([]db.Disagreement, error)
+	DisagreementsOf(ctx context.Context, host string, limit int) ([]db.Disagreement, error)
+	CompareUndone(ctx context.Context) error
 	Decide(ctx context.Context, found db.Disagreement) (db.Disagreement, error)
 	RecordSettled(ctx context.Context, settled []db.Disagreement) error
 	RecordUnsettled(ctx context.Context, d db.Disagreement, why string) (news bool, err error)

@@ -63,6 +63,10 @@ func (i *inspecting) end(ctx context.Context, change func(found *workflows.Findi
 // list that fails does not keep the others from being looked at: the activity fails
 // only if all do.
 func (a *Activities) Inspect(ctx context.Context, in workflows.InspectInput) (workflows.Findings, error) {
+	if in.Host != "" {
+		return a.inspectHost(ctx, in.Host)
+	}
+
 	begin := workflows.Inspection{Found: workflows.Findings{Next: in.From}}
 	i := &inspecting{Inspection: begin}
 	var reached workflows.Inspection
@@ -96,6 +100,19 @@ func (a *Activities) Inspect(ctx context.Context, in workflows.InspectInput) (wo
 	}
 
 	return i.Found, nil
+}
+
+// inspectHost is Inspect for the attachments of one host. What is too much for one
+// round is left to those of the schedule.
+func (a *Activities) inspectHost(ctx context.Context, host string) (workflows.Findings, error) {
+	defer heartbeat(ctx)()
+	found, err := a.store.DisagreementsOf(ctx, host, findingsLimit)
+	if err != nil {
+		return workflows.Findings{}, workflows.ToFailure(err)
+	}
+
+	differ, _ := a.bounded(ctx, found)
+	return workflows.Findings{Disagreements: differ}, nil
 }
 
 // inspectedLists are the lists that Inspect looks through, each from where the
@@ -165,8 +182,7 @@ func (a *Activities) inspectAttachments(ctx context.Context, i *inspecting) erro
 // disagreements returns the disagreements after a place, and the last place
 // that it has looked at: the zero place where nothing comes after it. A full
 // list ends in the middle of a host; otherwise all hosts up to upTo were looked
-// at. A disagreement that is larger than names make it was
-// recorded by an earlier release, and is left out.
+// at.
 func (a *Activities) disagreements(ctx context.Context, after db.AttachmentPlace) ([]workflows.Disagreement, db.AttachmentPlace, error) {
 	upTo, err := a.store.NthHostAfter(ctx, after.Host, hostsPerRound)
 	if err != nil {
@@ -178,7 +194,18 @@ func (a *Activities) disagreements(ctx context.Context, after db.AttachmentPlace
 		return nil, db.AttachmentPlace{}, err
 	}
 
-	var out []workflows.Disagreement
+	out, looked := a.bounded(ctx, found)
+	if looked < len(found) || len(found) == findingsLimit {
+		return out, placeOf(&found[looked-1]), nil
+	}
+
+	return out, db.AttachmentPlace{Host: upTo}, nil
+}
+
+// bounded returns as many of the first disagreements as fit into the result of an
+// activity, and how many it has looked at. A disagreement that is larger than names
+// make it was recorded by an earlier release, and is left out.
+func (a *Activities) bounded(ctx context.Context, found []db.Disagreement) (out []workflows.Disagreement, looked int) {
 	left := maxDisagreements
 	for i, d := range found {
 		one := fromRecord(d)
@@ -188,16 +215,11 @@ func (a *Activities) disagreements(ctx context.Context, after db.AttachmentPlace
 			a.log.WarnContext(ctx, "an attachment is left out because it is too large", slog.String("host", d.Host), slog.Int("bytes", len(encoded)))
 			continue
 		case len(encoded) > left:
-			return out, placeOf(&found[i-1]), nil
+			return out, i
 		}
 		out, left = append(out, one), left-len(encoded)
 	}
-
-	if len(found) == findingsLimit {
-		return out, placeOf(&found[len(found)-1]), nil
-	}
-
-	return out, db.AttachmentPlace{Host: upTo}, nil
+	return out, len(found)
 }
 
 // placeOf returns the place of a disagreement. A name that is too large for the next
@@ -275,6 +297,7 @@ func (a *Activities) Tidy(ctx context.Context, in workflows.TidyInput) (workflow
 	out.Retired, err = a.retirePending(ctx, in.Limits)
 	keep(err)
 	keep(a.store.CompareWhitelists(ctx))
+	keep(a.store.CompareUndone(ctx))
 	out.Reloaded, err = a.reloadLost(ctx, in.Limits)
 	keep(err)
 	out.Rescued, err = a.rescueLost(ctx, in.Limits)

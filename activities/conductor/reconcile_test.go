@@ -72,6 +72,8 @@ func (slow) PendingUninstalls(context.Context, int) ([]uuid.UUID, error) { retur
 
 func (slow) CompareWhitelists(context.Context) error { return nil }
 
+func (slow) CompareUndone(context.Context) error { return nil }
+
 // The activity sends heartbeats during one long call of the store, so that
 // Temporal does not take it for dead.
 func TestTidyHeartbeats(t *testing.T) {

@@ -184,6 +184,9 @@ func handlesText(handles []cyborg.AttachHandle) string {
 		if h.Presence == cyborg.PresenceMissing {
 			state += " (missing)"
 		}
+		if h.Undone != nil {
+			state += fmt.Sprintf(" (%s, since %s)", h.Undone.Reason, timeText(h.Undone.Since))
+		}
 		if h.Health != "" {
 			state += fmt.Sprintf(" (%s)", h.Health)
 		}

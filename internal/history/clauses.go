@@ -170,15 +170,20 @@ func fenceClause(c change) string {
 	return "was fenced: " + c.To
 }
 
-// healthClause describes what was lost when the host booted. The event of an
-// accelerator request needs no words: that of its handle says the same, with
-// the instance.
+// handleUndone is the health of a handle that its host no longer has attached.
+const handleUndone = "undone"
+
+// healthClause describes what was lost when the host booted, or was undone on it.
+// The event of an accelerator request needs no words: that of its handle says the
+// same, with the instance.
 func healthClause(c change) string {
 	switch {
 	case c.Subject.Kind == cyborg.SubjectAccelerator && c.To != "":
 		return "lost its image " + c.text("bitstream_id") + " when the host booted"
-	case c.Subject.Kind != cyborg.SubjectHandle:
-		return ""
+	case c.Subject.Kind != cyborg.SubjectHandle || c.From == handleUndone:
+		return "" // the end of the fence, or the operation, says that
+	case c.To == handleUndone:
+		return "lost handle " + c.text("identity") + " on its host: " + c.text("reason")
 	case c.To == "":
 		return "came out of doubt for instance " + c.text("instance")
 	}

@@ -198,8 +198,10 @@ func (s *server) revocations() Part {
 // the ingester of what they send, the schedules, and what keeps Nova's and
 // Placement's state known.
 func (s *server) conductor() ([]Part, error) {
+	settler := s.settler()
 	ingester := db.NewIngester(s.store, db.IngesterOptions{
 		FlushInterval: s.config.Conductor.FlushInterval, BatchSize: s.config.Conductor.BatchSize, Flushed: s.metrics.flushed,
+		JournalsChanged: settler.Changed,
 	}, s.Log)
 
 	images, err := imagesource.New(imagesource.Options{
@@ -246,6 +248,7 @@ func (s *server) conductor() ([]Part, error) {
 
 	parts = append(parts, Part{Name: "schedules", Run: func(ctx context.Context) error { return s.schedules(ctx, prepared) }})
 
+	parts = append(parts, oncePrepared("settling", prepared, settler.Run))
 	if s.config.Inventory.Admission == config.AdmissionAuto {
 		parts = append(parts, s.admission(prepared))
 	}
@@ -263,14 +266,42 @@ func (s *server) admission(prepared <-chan struct{}) Part {
 		Log:    s.Log,
 	}
 
-	return Part{Name: "admission", Run: func(ctx context.Context) error {
+	return oncePrepared("admission", prepared, admitter.Run)
+}
+
+// settler returns what has the attachments of a host settled as soon as a report has
+// shown that they are not as recorded.
+func (s *server) settler() *conductor.Settler {
+	disagrees := func(ctx context.Context, host string) (bool, error) {
+		found, err := s.store.DisagreementsOf(ctx, host, 1)
+		return len(found) > 0, err
+	}
+	return conductor.NewSettler(disagrees, func(ctx context.Context, host string) error {
+		return workflows.StartReconcileHost(ctx, s.Temporal, host, s.reconcileInput())
+	}, s.Log)
+}
+
+// oncePrepared returns a part that begins when Temporal is prepared.
+func oncePrepared(name string, prepared <-chan struct{}, run func(context.Context) error) Part {
+	return Part{Name: name, Run: func(ctx context.Context) error {
 		select {
 		case <-prepared:
-			return admitter.Run(ctx)
+			return run(ctx)
 		case <-ctx.Done():
 			return nil
 		}
 	}}
+}
+
+// reconcileInput bounds the rounds of Reconcile.
+func (s *server) reconcileInput() workflows.ReconcileInput {
+	in := workflows.ReconcileInput{
+		Limits: s.limits, OrphanAfter: s.config.Conductor.OrphanAfter, AgentWait: s.limits.AgentWait, Every: s.config.Conductor.ReconcileInterval,
+	}
+	if s.placement != nil {
+		in.Placement = comparedPerRound
+	}
+	return in
 }
 
 // api returns the parts of the role api: the HTTP server, its audit and its
@@ -344,19 +375,11 @@ func (s *server) api() ([]Part, error) {
 // soon as Temporal answers, and then closes prepared. After that it only waits
 // for ctx to end, because a part that returns has failed.
 func (s *server) schedules(ctx context.Context, prepared chan<- struct{}) error {
-	in := workflows.ReconcileInput{
-		Limits: s.limits, OrphanAfter: s.config.Conductor.OrphanAfter, AgentWait: s.limits.AgentWait,
-	}
-
-	if s.placement != nil {
-		in.Placement = comparedPerRound
-	}
-
 	wait := time.Second
 	for {
 		err := conductor.EnsureSearchAttributes(ctx, s.Temporal, s.Namespace)
 		if err == nil {
-			err = conductor.EnsureSchedules(ctx, s.Temporal, s.config.Conductor.ReconcileInterval, in)
+			err = conductor.EnsureSchedules(ctx, s.Temporal, s.config.Conductor.ReconcileInterval, s.reconcileInput())
 		}
 
 		if ctx.Err() != nil {

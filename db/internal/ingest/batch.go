@@ -36,6 +36,10 @@ type Options struct {
 	// Flushed, where it is not nil, is called after every write: with what was
 	// written (Reports or Heartbeats), how many, and how long it took.
 	Flushed func(what string, batch int, took time.Duration)
+
+	// JournalsChanged, where it is not nil, is called after reports were written: with
+	// the hosts whose journals have other attachments than before. It must not block.
+	JournalsChanged func(hosts []string)
 }
 
 // maxBatchDevices is about how many devices the reports of one batch show at
@@ -70,8 +74,16 @@ func NewIngester(store *Store, opts Options, log *slog.Logger) *Ingester {
 	opts.BatchSize = cmp.Or(opts.BatchSize, 500)
 	opts.QueueSize = cmp.Or(opts.QueueSize, 20*opts.BatchSize)
 
+	merge := func(ctx context.Context, reports []agentapi.Report) ([]agentapi.ReportReply, []error) {
+		replies, journals, errs := store.mergeEach(ctx, reports)
+		if len(journals) > 0 && opts.JournalsChanged != nil {
+			opts.JournalsChanged(journals)
+		}
+		return replies, errs
+	}
+
 	return &Ingester{
-		reports:    newBatcher(Reports, opts, log, devicesIn, store.mergeEach),
+		reports:    newBatcher(Reports, opts, log, devicesIn, merge),
 		heartbeats: newBatcher(Heartbeats, opts, log, weightless, store.recordEachHeartbeat),
 	}
 }

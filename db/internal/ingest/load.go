@@ -17,11 +17,13 @@ import (
 // report with. See records.Queue.
 func queueHostRows(tx pgx.Tx, known map[string]hostRow, names []string) {
 	records.Queue(tx, `
-		SELECT name, boot_id, agent_version, report_seq, digest, base, generation, journal_opening, journal_writes FROM hosts WHERE name = ANY($1)`, names).Query(func(rows pgx.Rows) error {
+		SELECT name, boot_id, agent_version, report_seq, digest, base, generation, journal_opening, journal_writes, attachments
+		FROM hosts WHERE name = ANY($1)`, names).Query(func(rows pgx.Rows) error {
 		var h hostRow
-		columns := []any{&h.Name, &h.BootID, &h.AgentVersion, &h.ReportSeq, &h.Digest, &h.Base, &h.Generation, &h.JournalOpening, &h.JournalWrites}
+		columns := []any{&h.Name, &h.BootID, &h.AgentVersion, &h.ReportSeq, &h.Digest, &h.Base, &h.Generation, &h.JournalOpening, &h.JournalWrites, &h.Attachments}
 		_, err := pgx.ForEachRow(rows, columns, func() error {
 			known[h.Name] = h
+			h.Attachments = nil // the next row must not be decoded into the same array
 			return nil
 		})
 		return err

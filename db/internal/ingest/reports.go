@@ -29,12 +29,13 @@ import (
 // reports hold. A report of a
 // duplicate agent is refused in the same way, with kind ErrClaimed.
 func (s *Store) MergeReports(ctx context.Context, reports []agentapi.Report) ([]agentapi.ReportReply, error) {
-	replies, errs := s.mergeEach(ctx, reports)
+	replies, _, errs := s.mergeEach(ctx, reports)
 	return replies, errors.Join(errs...)
 }
 
-// mergeEach is MergeReports with one error for each report.
-func (s *Store) mergeEach(ctx context.Context, reports []agentapi.Report) ([]agentapi.ReportReply, []error) {
+// mergeEach is MergeReports with one error for each report, and the hosts whose
+// journals have other attachments than before.
+func (s *Store) mergeEach(ctx context.Context, reports []agentapi.Report) (_ []agentapi.ReportReply, journals []string, _ []error) {
 	replies, errs := make([]agentapi.ReportReply, len(reports)), make([]error, len(reports))
 
 	var valid []int // indexes of reports
@@ -58,7 +59,8 @@ func (s *Store) mergeEach(ctx context.Context, reports []agentapi.Report) ([]age
 			part[n] = reports[i]
 		}
 
-		merged, refusals, err := s.merge(ctx, part)
+		merged, refusals, changed, err := s.merge(ctx, part)
+		journals = append(journals, changed...)
 		for n, i := range which {
 			errs[i] = err
 			if err == nil {
@@ -74,7 +76,7 @@ func (s *Store) mergeEach(ctx context.Context, reports []agentapi.Report) ([]age
 	}
 
 	merge(valid)
-	return replies, errs
+	return replies, journals, errs
 }
 
 // hostRow is a host as a merge reads and writes it.
@@ -96,9 +98,9 @@ type hostRow struct {
 	JournalWrites  int64      `json:"journal_writes"`
 	UptimeMS       int64      `json:"uptime_ms"` // written only; 0 where the agent does not say
 
-	// Attachments and Whitelist are written only.
 	Attachments []agentapi.Attachment `json:"attachments"`
-	Whitelist   *cyborg.WhitelistFile `json:"whitelist"`
+	// Whitelist is written only.
+	Whitelist *cyborg.WhitelistFile `json:"whitelist"`
 
 	// exceed is the highest sequence number of an operation's observation that is
 	// newer than the report that is merged; 0 for none.
@@ -114,8 +116,11 @@ func (h *hostRow) journal() cyborg.JournalPosition {
 }
 
 // merge records reports that have passed checkReport, in one transaction. It
-// does not record those of duplicate agents; their refusals say why.
-func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies []agentapi.ReportReply, refusals []error, err error) {
+// does not record those of duplicate agents; their refusals say why. The hosts of
+// journals have reported a journal with other attachments than before.
+func (s *Store) merge(
+	ctx context.Context, reports []agentapi.Report,
+) (replies []agentapi.ReportReply, refusals []error, journals []string, err error) {
 	var (
 		fresh, successors []duplicateAgent
 		full              []string             // hosts without room for another duplicate
@@ -166,7 +171,8 @@ func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies [
 			return nil
 		}
 
-		merged, err := s.mergeLocked(ctx, tx, part)
+		var merged []agentapi.ReportReply
+		merged, journals, err = s.mergeLocked(ctx, tx, part)
 		if records.Violates(err, inventory.UniqueName) || records.Violates(err, "deployables_name_key") {
 			return records.ErrCollision // another transaction has just given that name to an accelerator; the retry sees it
 		}
@@ -188,14 +194,14 @@ func (s *Store) merge(ctx context.Context, reports []agentapi.Report) (replies [
 		return err
 	})
 	if err != nil {
-		return replies, refusals, err
+		return replies, refusals, nil, err
 	}
 
 	s.logDuplicateAgents(ctx, fresh)
 	s.logSuccessors(ctx, successors)
 	s.exceedAssignments(ctx, seen, last)
 	s.makeRoom(ctx, full)
-	return replies, refusals, nil
+	return replies, refusals, journals, nil
 }
 
 // logBadReport says which report the database refuses, once that is known: it may
@@ -243,14 +249,15 @@ func (s *Store) lockReported(
 }
 
 // mergeLocked records reports of hosts that the transaction has locked. Of each
-// host only the newest report counts.
-func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []agentapi.Report) ([]agentapi.ReportReply, error) {
+// host only the newest report counts. The hosts of journals have other attachments in
+// their journals than before.
+func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []agentapi.Report) (_ []agentapi.ReportReply, journals []string, _ error) {
 	names, newest := newestOf(reports)
 
 	known := map[string]hostRow{}
 	queueHostRows(tx, known, names)
 	if err := records.Send(ctx, tx); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 
 	sorted := sortReports(reports, names, newest, known)
@@ -258,19 +265,22 @@ func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []agentapi.R
 
 	// A host that is asked for its whole report keeps its records until it comes.
 	if err := touch(ctx, tx, reports, sorted.touched); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 
 	written, err := s.writeReports(ctx, tx, known, reports, sorted.changed)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 
 	// What was not written is a difference that does not fit the records.
 	recorded := sorted.touched
 	for _, i := range sorted.changed {
-		if _, ok := written[reports[i].Host]; ok {
+		if now, ok := written[reports[i].Host]; ok {
 			recorded = append(recorded, i)
+			if !slices.Equal(now.Attachments, known[now.Name].Attachments) {
+				journals = append(journals, now.Name)
+			}
 		} else {
 			whole[reports[i].Host] = true
 		}
@@ -313,9 +323,9 @@ func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []agentapi.R
 	}
 
 	if err := exceedObserved(ctx, tx, reports, replies, refused); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return replies, tellFloors(ctx, tx, reports, replies)
+	return replies, journals, tellFloors(ctx, tx, reports, replies)
 }
 
 // sortedReports says what is to be done with the newest report of each host.

@@ -93,6 +93,9 @@ func queueWrites(tx pgx.Tx, hosts []hostRow, c *merge.Changes) {
 		inventory.QueueMarkForgottenInstalls(batch, added)
 	}
 	queueUnconfirmed(batch, hosts, c.Handles.Inserts)
+	if len(hosts) > 0 { // an observation has no journal
+		inventory.QueueMarkUndone(batch, keys(hosts, func(h hostRow) string { return h.Name }))
+	}
 	records.QueueBatch(tx, batch)
 }
 

@@ -54,7 +54,7 @@ const selectAccelerators = `
 		SELECT count(holder_kind) AS held,
 		       count(*) FILTER (WHERE holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present') AS free,
 		       array_agg(ROW(id, uuid, kind, info, identity, presence, holder_kind, holder_id, operation_id, attached_at, unconfirmed_kind, unconfirmed_id,
-		               EXISTS (SELECT FROM arqs a WHERE a.handle_uuid = t.uuid AND a.lost_at IS NOT NULL))
+		               undone_reason, undone_at, EXISTS (SELECT FROM arqs a WHERE a.handle_uuid = t.uuid AND a.lost_at IS NOT NULL))
 		           ORDER BY id) AS handles
 		FROM attach_handles t WHERE deployable_uuid = d.uuid) AS h`
 
@@ -185,6 +185,7 @@ type handleRecord struct {
 
 	holder      cyborg.Holder
 	unconfirmed cyborg.Holder
+	undone      cyborg.Undone
 	lost        bool // an accelerator request lost it when its host booted
 	info        records.Parsed[map[string]string]
 }
@@ -225,6 +226,12 @@ func (h *handleRecord) ScanIndex(i int) any {
 	case 11:
 		return (*zeronull.Text)(&h.unconfirmed.ID)
 
+	// Why its host has it no longer.
+	case 12:
+		return (*zeronull.Text)(&h.undone.Reason)
+	case 13:
+		return (*zeronull.Timestamptz)(&h.undone.Since)
+
 	default:
 		return &h.lost
 	}
@@ -237,6 +244,9 @@ func (h *handleRecord) handle() cyborg.AttachHandle {
 	}
 	if h.unconfirmed.Kind != "" {
 		h.Unconfirmed = &cyborg.Holder{Kind: h.unconfirmed.Kind, ID: h.unconfirmed.ID}
+	}
+	if h.undone.Reason != "" {
+		h.Undone = &cyborg.Undone{Reason: h.undone.Reason, Since: h.undone.Since}
 	}
 	if h.lost {
 		h.Health = cyborg.HealthLostAtBoot

@@ -10,9 +10,11 @@ const FenceUnconfirmed = "its host may still have it attached, and has not settl
 // RemainingFence is an SQL expression: the reason for which the deployable d
 // stays fenced once the fence of a Program, or of a Bind that loaded an image,
 // is lifted, or NULL. While an image was being loaded, a host may have come
-// back with an attachment, or a device may have gone missing under its holder.
+// back with an attachment, or a device may have gone missing under its holder. An
+// attachment may be undone on its host.
 const RemainingFence = "CASE WHEN EXISTS (SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND unconfirmed_kind IS NOT NULL) THEN '" +
-	FenceUnconfirmed + "' WHEN " + GoneUnderHolder + " THEN '" + merge.FenceVanished + "' END"
+	FenceUnconfirmed + "' WHEN " + GoneUnderHolder + " THEN '" + merge.FenceVanished +
+	"' ELSE (SELECT min(undone_reason) FROM attach_handles WHERE deployable_uuid = d.uuid) END"
 
 // GoneUnderHolder is an SQL condition: somebody holds a missing handle of the
 // deployable d.

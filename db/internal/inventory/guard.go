@@ -87,6 +87,10 @@ func (a *Accelerator) fenced(reason string) error {
 		return out.WithHint("Put the device back, or detach it from who has it.")
 	}
 
+	if isUndone(reason) {
+		return out.WithHint("Reconcile has host %s attach it again. `cyborg doctor` says what prevents that.", a.Host)
+	}
+
 	return out.WithHint("Program it again, with an image that works.")
 }
 

@@ -16,21 +16,25 @@ func QueueRelease(tx pgx.Tx, host string, targets, handles, operations []uuid.UU
 	records.Queue(tx, `
 		UPDATE attach_handles SET holder_kind = NULL, holder_id = NULL, operation_id = NULL, attached_at = NULL
 		WHERE uuid = ANY($1) AND holder_kind IS NOT NULL`, handles)
-	records.Queue(tx, liftVanished, targets, merge.FenceVanished)
+	records.Queue(tx, liftOfHeld, targets, fencesOfHeld())
 
 	batch := &pgx.Batch{}
 	queueMarkReleased(batch, []string{host}, handles, operations)
 	records.QueueBatch(tx, batch)
 }
 
-// liftVanished lifts the fences of accelerators that had gone missing under
-// holders which they have no more.
-const liftVanished = `
-	UPDATE deployables d SET fence_reason = NULL
-	WHERE uuid = ANY($1) AND fence_operation IS NULL AND fence_reason = $2 AND NOT ` + GoneUnderHolder
+// liftOfHeld lifts the fences of accelerators that had gone missing under
+// holders, or whose attachments were undone, where they have these holders no more.
+const liftOfHeld = `
+	UPDATE deployables d SET fence_reason = ` + RemainingFence + `
+	WHERE uuid = ANY($1) AND fence_operation IS NULL AND fence_reason = ANY($2) AND fence_reason IS DISTINCT FROM ` + RemainingFence
+
+// fencesOfHeld are the reasons of fences that last only as long as somebody holds the
+// accelerator.
+func fencesOfHeld() []string { return append(UndoneReasons(), merge.FenceVanished) }
 
 // ReleaseHandles takes handles back from their holders, and lifts the fences of
-// accelerators that had gone missing under these holders. In the condition the
+// accelerators that had gone missing under these holders, or were undone. In the condition the
 // table is called h. A handle that its host has attached for somebody else becomes
 // unconfirmed; see QueueMarkUnconfirmed.
 func ReleaseHandles(ctx context.Context, tx pgx.Tx, condition string, values ...any) error {
@@ -81,7 +85,7 @@ func releaseHandles(
 	}
 
 	batch := &pgx.Batch{}
-	batch.Queue(liftVanished, targets, merge.FenceVanished)
+	batch.Queue(liftOfHeld, targets, fencesOfHeld())
 	and(batch, hosts, handles, operations)
 	return tx.SendBatch(ctx, batch).Close()
 }

@@ -66,7 +66,8 @@ const (
 // parameters are: $1, $6, $7 the place (host, deployable, handle) after which
 // it begins; $2 how long a host may be unheard; $3 the kinds of operations
 // whose error a settled doubt cures; $4 the limit; $5 the last host, empty for
-// no bound; $8 the only handle of interest, empty for all.
+// no bound; $8 the only handle of interest, empty for all; $9 whether it begins with
+// the first handle of the host in $1, and not after its last.
 //
 // It leaves out accelerators that an operation works on, and journals that are
 // older than what an operation has observed of the device: such a journal may not
@@ -85,7 +86,7 @@ func selectDisagreements() string {
 	return `
 	WITH live AS (
 		SELECT name, attachments, report_seq FROM hosts
-		WHERE (name > $1 OR name = $1 AND ($6 <> '' OR $7 <> '')) AND ($5 = '' OR name <= $5) AND ` + records.Within("last_seen", "$2::interval") + `),
+		WHERE (name > $1 OR name = $1 AND ($6 <> '' OR $7 <> '' OR $9)) AND ($5 = '' OR name <= $5) AND ` + records.Within("last_seen", "$2::interval") + `),
 	journal AS MATERIALIZED (
 		SELECT l.name AS host, l.report_seq, j.backend, j.deployable, j.handle, j.operation_id, j.state
 		FROM live l CROSS JOIN LATERAL jsonb_to_recordset(l.attachments)
@@ -137,16 +138,29 @@ func selectDisagreements() string {
 // only because the attachment was in doubt. It begins after a place and ends
 // with the host upTo; their zero values are no bounds.
 func (s *Store) Disagreements(ctx context.Context, after AttachmentPlace, upTo string, limit int) ([]Disagreement, error) {
-	found, err := s.findDisagreements(ctx, s.db.Pool, after, upTo, limit, "")
+	found, err := s.findDisagreements(ctx, s.db.Pool, wantedDisagreements{after: after, upTo: upTo, limit: limit})
 	return found, s.db.Failure(ctx, err)
 }
 
+// DisagreementsOf is Disagreements for one host, from its first handle on.
+func (s *Store) DisagreementsOf(ctx context.Context, host string, limit int) ([]Disagreement, error) {
+	found, err := s.findDisagreements(ctx, s.db.Pool, wantedDisagreements{after: AttachmentPlace{Host: host}, whole: true, upTo: host, limit: limit})
+	return found, s.db.Failure(ctx, err)
+}
+
+// wantedDisagreements are the parameters of selectDisagreements that vary.
+type wantedDisagreements struct {
+	after AttachmentPlace
+	whole bool // the host in after from its first handle on
+	upTo  string
+	limit int
+	only  string
+}
+
 // findDisagreements runs selectDisagreements.
-func (s *Store) findDisagreements(
-	ctx context.Context, q records.Querier, after AttachmentPlace, upTo string, limit int, only string,
-) ([]Disagreement, error) {
-	rows, err := q.Query(ctx, selectDisagreements(), after.Host, s.db.Options.SilentAfter, inventory.Doubtful(), records.Limit(limit), upTo,
-		after.Deployable, after.Handle, only)
+func (s *Store) findDisagreements(ctx context.Context, q records.Querier, w wantedDisagreements) ([]Disagreement, error) {
+	rows, err := q.Query(ctx, selectDisagreements(), w.after.Host, s.db.Options.SilentAfter, inventory.Doubtful(), records.Limit(w.limit), w.upTo,
+		w.after.Deployable, w.after.Handle, w.only, w.whole)
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +190,9 @@ func (s *Store) Decide(ctx context.Context, d Disagreement) (Disagreement, error
 			return err
 		}
 
-		found, err := s.findDisagreements(ctx, tx, AttachmentPlace{Host: d.Host, Deployable: d.Deployable}, d.Host, 0, d.Handle.Identity)
+		found, err := s.findDisagreements(ctx, tx, wantedDisagreements{
+			after: AttachmentPlace{Host: d.Host, Deployable: d.Deployable}, upTo: d.Host, only: d.Handle.Identity,
+		})
 		if err != nil {
 			return err
 		}
@@ -206,6 +222,11 @@ func (s *Store) Decide(ctx context.Context, d Disagreement) (Disagreement, error
 			}
 		}
 		queuePending(tx, &decided)
+
+		// The report may have come while an operation worked on the accelerator.
+		batch := &pgx.Batch{}
+		inventory.QueueMarkUndone(batch, []string{d.Host})
+		records.QueueBatch(tx, batch)
 		return nil
 	})
 	if err != nil {

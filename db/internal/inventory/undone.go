@@ -1,0 +1,83 @@
+package inventory
+
+import (
+	"context"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/records"
+)
+
+// An attachment is undone while the records have a handle attached to its host, and
+// the host's journal says that it is not: a boot, or somebody on the host, has undone
+// it. The handle keeps its holder, and Reconcile has the host attach it again. Until
+// then the handle says why and since when, and its accelerator is fenced.
+
+// The reasons for which an attachment is undone, which are also those of the fences.
+const (
+	UndoneByBoot    = "a boot of its host has undone an attachment"
+	UndoneOnHost    = "it is no longer attached on its host, and no operation has detached it"
+	UndoneUnknown   = "its host does not know of an attachment"
+	undoneCondition = "EXISTS (SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND undone_at IS NOT NULL)"
+)
+
+// UndoneReasons lists the reasons of fences that undone attachments give.
+func UndoneReasons() []string { return []string{UndoneByBoot, UndoneOnHost, UndoneUnknown} }
+
+// isUndone says that a fence has this reason because of an undone attachment.
+func isUndone(reason string) bool { return slices.Contains(UndoneReasons(), reason) }
+
+// QueueMarkUndone queues statements that compare the attached handles of these hosts
+// with the journals that they reported last: they mark what is undone, with its first
+// reason, take the mark from what is attached again, and fence the accelerators
+// accordingly. A journal that is older than what an operation has observed of the
+// device says nothing. While an operation works on an accelerator, its host may be
+// about to undo or to make the attachment, so nothing is marked then.
+func QueueMarkUndone(batch *pgx.Batch, hosts []string) {
+	batch.Queue(`
+		WITH judged AS (
+			SELECT h.uuid, CASE j.state WHEN $2 THEN NULL WHEN $3 THEN $5 WHEN $4 THEN $6 ELSE $7 END AS reason,
+			       EXISTS (SELECT FROM claims c WHERE c.deployable_uuid = h.deployable_uuid) AS claimed
+			FROM hosts s JOIN attach_handles h ON h.host = s.name
+			JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
+			LEFT JOIN LATERAL (
+				SELECT state FROM jsonb_to_recordset(s.attachments) AS j (deployable text, handle text, state text)
+				WHERE j.deployable = d.local_name AND j.handle = h.identity ORDER BY j.state <> $2 LIMIT 1) AS j ON true
+			WHERE s.name = ANY($1) AND h.holder_kind = 'host' AND h.attached_at IS NOT NULL AND h.presence = 'present'
+			  AND v.observed_seq <= s.report_seq)
+		UPDATE attach_handles h SET undone_reason = j.reason, undone_at = CASE WHEN j.reason IS NOT NULL THEN clock_timestamp() END
+		FROM judged j WHERE h.uuid = j.uuid AND (h.undone_reason IS NULL) <> (j.reason IS NULL) AND NOT (j.claimed AND j.reason IS NOT NULL)`,
+		hosts, string(cyborg.AttachmentDone), string(cyborg.AttachmentLost), string(cyborg.AttachmentInDoubt),
+		UndoneByBoot, UndoneOnHost, UndoneUnknown)
+	batch.Queue(`
+		UPDATE deployables d SET fence_reason = `+RemainingFence+`
+		WHERE host = ANY($1) AND fence_operation IS NULL AND (fence_reason = ANY($2) OR fence_reason IS NULL AND `+undoneCondition+`)
+		  AND fence_reason IS DISTINCT FROM `+RemainingFence, hosts, UndoneReasons())
+}
+
+// CompareUndone takes the marks from what is attached again by the journals that hosts
+// reported last. A report does that itself, unless a server of an earlier release has
+// recorded it.
+func (s *Store) CompareUndone(ctx context.Context) error {
+	return s.db.Change(ctx, records.Repairer(), uuid.Nil, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, "SELECT DISTINCT host FROM attach_handles WHERE undone_at IS NOT NULL")
+		if err != nil {
+			return err
+		}
+		hosts, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil || len(hosts) == 0 {
+			return err
+		}
+
+		if err := records.LockHosts(ctx, tx, hosts...); err != nil {
+			return err
+		}
+		batch := &pgx.Batch{}
+		QueueMarkUndone(batch, hosts)
+		records.QueueBatch(tx, batch)
+		return nil
+	})
+}

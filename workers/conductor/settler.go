@@ -1,0 +1,124 @@
+package conductor
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Settler has the attachments of a host settled as soon as a report has shown that its
+// journal and the records disagree. Reconcile does the same at its slower pace, for
+// what a Settler misses: what it has not looked at yet is lost with its process.
+type Settler struct {
+	disagrees func(ctx context.Context, host string) (bool, error)
+	start     func(ctx context.Context, host string) error
+	log       *slog.Logger
+
+	wake chan struct{} // receives an item when a host is to be looked at
+
+	mu      sync.Mutex
+	changed map[string]bool // the hosts that are to be looked at
+}
+
+// settleWidth bounds how many hosts are looked at, and how many runs are started, at
+// the same time. After a change of all hosts, others must still get through.
+const settleWidth = 4
+
+// NewSettler returns a Settler, whose Run must be called. Disagrees says whether
+// something about a host is to be settled, and start starts the run of a host, or
+// signals the open one; workflows.StartReconcileHost is meant for it.
+func NewSettler(disagrees func(context.Context, string) (bool, error), start func(context.Context, string) error, log *slog.Logger) *Settler {
+	return &Settler{disagrees: disagrees, start: start, log: log, changed: map[string]bool{}, wake: make(chan struct{}, 1)}
+}
+
+// Changed tells that these hosts have reported other attachments than before. It does
+// not block. A host that is told of again before it was looked at is looked at once.
+func (s *Settler) Changed(hosts []string) {
+	s.mu.Lock()
+	for _, host := range hosts {
+		s.changed[host] = true
+	}
+	s.mu.Unlock()
+
+	select {
+	case s.wake <- struct{}{}:
+	default: // it is to look already
+	}
+}
+
+// take returns the hosts that are to be looked at.
+func (s *Settler) take() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var hosts []string
+	for host := range s.changed {
+		hosts = append(hosts, host)
+	}
+	clear(s.changed)
+	slices.Sort(hosts)
+	return hosts
+}
+
+// Run looks at the hosts that it is told of until ctx ends, and then returns nil. A
+// failure is logged once, until there is none any more, and its host is tried again.
+func (s *Settler) Run(ctx context.Context) error {
+	var backoff time.Duration // 0 while nothing fails
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.wake:
+		}
+
+		failed, err := s.look(ctx, s.take())
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // a stop is no failure, whatever it interrupted
+		}
+		if err == nil {
+			backoff = 0
+			continue
+		}
+
+		if backoff == 0 {
+			s.log.WarnContext(ctx, "what reports show cannot be settled at once now; it is tried again", slog.String("error", err.Error()))
+		}
+		backoff = min(max(2*backoff, shortestBackoff), longestBackoff)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(backoff):
+			s.Changed(failed)
+		}
+	}
+}
+
+// look starts the runs of those of the hosts about which something is to be settled.
+// It returns the hosts of which it could not, with the last error.
+func (s *Settler) look(ctx context.Context, hosts []string) (failed []string, last error) {
+	var (
+		group errgroup.Group
+		mu    sync.Mutex
+	)
+	group.SetLimit(settleWidth)
+	for _, host := range hosts {
+		group.Go(func() error {
+			disagrees, err := s.disagrees(ctx, host)
+			if err == nil && disagrees {
+				err = s.start(ctx, host)
+			}
+			if err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				failed, last = append(failed, host), err
+			}
+			return nil
+		})
+	}
+
+	_ = group.Wait() // the failures are in failed
+	return failed, last
+}
