@@ -377,7 +377,9 @@ func TestFeedOfADatabaseThatWasRestoredBeforeTheMigration(t *testing.T) {
 		DROP TABLE pending_settlements; DROP FUNCTION read_before;
 		DROP TRIGGER run_corrected ON operations; ALTER TABLE operations DROP COLUMN stray_run, DROP COLUMN cancel_repeated_at;
 		DROP FUNCTION run_corrected, may_write, require_writer, writers_begin_epochs, loads_image;
-		ALTER TABLE arqs DROP COLUMN bound_boot, DROP COLUMN bound_uptime`)
+		ALTER TABLE arqs DROP COLUMN bound_boot, DROP COLUMN bound_uptime;
+		DROP TRIGGER attach_handles_released ON attach_handles; DROP FUNCTION attach_handles_released;
+		ALTER TABLE attach_handles DROP COLUMN undone_reason, DROP COLUMN undone_at`)
 	_, err := db.Migrate(t.Context(), r.url)
 	require.NoError(t, err)
 

@@ -207,8 +207,7 @@ func TestVanishingAndReturning(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 3)
-	held := h.ready(t, "card0")
-	r.do(t, toAttach(held.UUID, onHost("h1")), cyborg.OperationSucceeded)
+	held := h.attach(t, "card0")
 
 	all := h.devices()
 	h.content.Backends[0].Devices = all[1:2]

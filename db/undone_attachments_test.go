@@ -249,3 +249,27 @@ func TestIngesterTellsOfChangedJournals(t *testing.T) {
 	h.content.Attachments[0].State = cyborg.AttachmentLost
 	report("h1")
 }
+
+// TestSettledAttachmentIsNotUndone: the answer of the host ends what was undone. A report
+// from before it, which comes late, does not begin it again.
+func TestSettledAttachmentIsNotUndone(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	id := h.attach(t, "card0").UUID
+	h.content.Attachments[0].State = cyborg.AttachmentLost
+	h.report(t)
+	decided, err := r.Decide(t.Context(), r.disagreements(t)["card0"])
+	require.NoError(t, err)
+	r.requireUndone(t, id, undoneByBoot)
+
+	h.content.Attachments[0].State = cyborg.AttachmentInDoubt
+	late := h.next()
+	h.sequence++
+	decided.Changed, decided.Observations = new(true), []cyborg.Observation{{Sequence: h.sequence, Backend: "fake", Device: device("card0")}}
+	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{decided}))
+	r.requireUndone(t, id, "")
+	h.tell(t, late)
+	r.requireUndone(t, id, "")
+	require.Equal(t, []string{"accelerator card0.0 attached not lost attached"}, r.told(t))
+}

@@ -58,6 +58,19 @@ func QueueMarkUndone(batch *pgx.Batch, hosts []string) {
 		  AND fence_reason IS DISTINCT FROM `+RemainingFence, hosts, UndoneReasons())
 }
 
+// QueueClearUndone takes the marks from these handles of the targets, which their host
+// has attached again. See records.Queue.
+func QueueClearUndone(tx pgx.Tx, targets, handles []uuid.UUID) {
+	if len(handles) == 0 {
+		return
+	}
+
+	records.Queue(tx, `
+		UPDATE attach_handles SET undone_reason = NULL, undone_at = NULL
+		WHERE uuid = ANY($1) AND deployable_uuid = ANY($2) AND undone_at IS NOT NULL`, handles, targets)
+	records.Queue(tx, liftOfHeld, targets, fencesOfHeld())
+}
+
 // CompareUndone takes the marks from what is attached again by the journals that hosts
 // reported last. A report does that itself, unless a server of an earlier release has
 // recorded it.

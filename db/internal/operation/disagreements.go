@@ -326,6 +326,7 @@ func settleHandles(ctx context.Context, tx pgx.Tx, host string, settled []Disagr
 	var (
 		handles, operations            []uuid.UUID // in doubt, with the operation that left them so
 		unconfirmedHandles, attachedBy []uuid.UUID // unconfirmed, with the operation that attached them
+		attached                       []uuid.UUID
 		targets                        []uuid.UUID
 	)
 	for _, d := range settled {
@@ -336,7 +337,9 @@ func settleHandles(ctx context.Context, tx pgx.Tx, host string, settled []Disagr
 		switch {
 		case d.Recorded == unconfirmed:
 			unconfirmedHandles, attachedBy = append(unconfirmedHandles, d.Handle.UUID), append(attachedBy, d.Unconfirmed)
-		case !d.Attach && d.Recorded == inDoubt:
+		case d.Attach:
+			attached = append(attached, d.Handle.UUID)
+		case d.Recorded == inDoubt:
 			handles, operations = append(handles, d.Handle.UUID), append(operations, d.Operation)
 		}
 	}
@@ -361,6 +364,7 @@ func settleHandles(ctx context.Context, tx pgx.Tx, host string, settled []Disagr
 		return err
 	}
 
+	inventory.QueueClearUndone(tx, free, attached)
 	inventory.QueueSettle(tx, free)
 	return nil
 }

@@ -1,0 +1,83 @@
+package conductor_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg/workers/conductor"
+)
+
+// TestSettler: of the hosts that it is told of, the settler starts the runs of those
+// that disagree, each once however often it was told, and tries again what fails, less
+// and less often.
+func TestSettler(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		var (
+			mu        sync.Mutex
+			disagrees = map[string]bool{"h1": true, "h2": true}
+			away      error
+			tries     int
+			started   []string
+		)
+
+		settler := conductor.NewSettler(func(_ context.Context, host string) (bool, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			return disagrees[host], nil
+		}, func(_ context.Context, host string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			tries++
+			if away == nil {
+				started = append(started, host)
+			}
+			return away
+		}, slog.New(slog.DiscardHandler))
+		requireStarted := func(want ...string) {
+			t.Helper()
+			mu.Lock()
+			defer mu.Unlock()
+			slices.Sort(started)
+			require.Equal(t, want, started)
+			started = nil
+		}
+
+		settler.Changed([]string{"h2", "h1", "h3"}) // before it runs
+		settler.Changed([]string{"h1"})
+		done := make(chan error, 1)
+		go func() { done <- settler.Run(ctx) }()
+		synctest.Wait()
+		requireStarted("h1", "h2")
+
+		time.Sleep(time.Hour)
+		requireStarted()
+		settler.Changed([]string{"h2", "h3"})
+		synctest.Wait()
+		requireStarted("h2")
+
+		mu.Lock()
+		away, tries = errors.New("Temporal is away"), 0
+		mu.Unlock()
+		settler.Changed([]string{"h1"})
+		time.Sleep(time.Hour)
+		mu.Lock()
+		require.InDelta(t, 120, tries, 10)
+		away = nil
+		mu.Unlock()
+		time.Sleep(time.Minute)
+		requireStarted("h1")
+
+		stop()
+		require.NoError(t, <-done)
+	})
+}
