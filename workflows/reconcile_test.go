@@ -48,6 +48,14 @@ type records struct {
 // prepared.
 func reconcile(t *testing.T, r *records, change func(env *testsuite.TestWorkflowEnvironment)) (workflows.ReconcileResult, error) {
 	t.Helper()
+	return reconcileWith(t, r, workflows.ReconcileInput{Limits: limits(), OrphanAfter: time.Minute, AgentWait: 10 * time.Second}, change)
+}
+
+// reconcileWith is reconcile with another input.
+func reconcileWith(
+	t *testing.T, r *records, in workflows.ReconcileInput, change func(env *testsuite.TestWorkflowEnvironment),
+) (workflows.ReconcileResult, error) {
+	t.Helper()
 	env := environment()
 	on := func(name string, f any) { env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name}) }
 
@@ -106,9 +114,7 @@ func reconcile(t *testing.T, r *records, change func(env *testsuite.TestWorkflow
 
 	change(env)
 	env.RegisterWorkflowWithOptions(workflows.Reconcile, workflow.RegisterOptions{Name: workflows.ReconcileWorkflow})
-	env.ExecuteWorkflow(workflows.ReconcileWorkflow, workflows.ReconcileInput{
-		Limits: limits(), OrphanAfter: time.Minute, AgentWait: 10 * time.Second,
-	})
+	env.ExecuteWorkflow(workflows.ReconcileWorkflow, in)
 
 	require.True(t, env.IsWorkflowCompleted())
 	var out workflows.ReconcileResult
