@@ -37,11 +37,10 @@ func (c *clamp) Attached(context.Context, drivers.Target, cyborg.HandleReport) (
 	return c.attached.Load(), c.failure
 }
 
-// A scan doubts an attachment that the hardware no longer shows although nobody
-// detached it. It leaves the attachment alone where an operation works on the
-// device, the device is away, or the driver cannot tell.
-func TestAttachmentsAreVerified(t *testing.T) {
-	t.Parallel()
+// newClamp returns a clamp with the device a, and the inventory and the journal of its
+// host.
+func newClamp(t *testing.T) (*clamp, *inventory.Inventory, *journal.Journal) {
+	t.Helper()
 	j, err := journal.Open(t.TempDir(), journal.Options{BootID: "boot"})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, j.Close()) })
@@ -54,7 +53,15 @@ func TestAttachmentsAreVerified(t *testing.T) {
 		Backends: []inventory.Setting{{Name: "clamp", Driver: "clamp", Enabled: true}},
 	}, registry, j, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
+	return c, known, j
+}
 
+// A scan doubts an attachment that the hardware no longer shows although nobody
+// detached it. It leaves the attachment alone where an operation works on the
+// device, the device is away, or the driver cannot tell.
+func TestAttachmentsAreVerified(t *testing.T) {
+	t.Parallel()
+	c, known, j := newClamp(t)
 	entry := journal.Attachment{Backend: "clamp", Handle: "a", Device: "a", Deployable: "part_a", Operation: uuid.New(), State: journal.Attached}
 	key := entry.Key()
 	require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{entry}}))
@@ -97,4 +104,36 @@ func TestAttachmentsAreVerified(t *testing.T) {
 	entry.HandedOut, entry.BootID = false, "before"
 	require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{entry}}))
 	require.Equal(t, journal.Attached, state())
+}
+
+// TestTriggeredLookNoticesARebinding: a message of the kernel, which triggers a look, is
+// enough for the next report to say that somebody has undone an attachment.
+func TestTriggeredLookNoticesARebinding(t *testing.T) {
+	t.Parallel()
+	c, known, j := newClamp(t)
+	entry := journal.Attachment{Backend: "clamp", Handle: "a", Device: "a", Deployable: "part_a", Operation: uuid.New(), State: journal.Attached}
+	require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{entry}}))
+	c.attached.Store(true)
+
+	ctx, stop := context.WithTimeout(t.Context(), 5*time.Minute)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		known.Run(ctx)
+	}()
+	defer func() {
+		stop()
+		<-ended
+	}()
+	<-known.Ready()
+
+	c.attached.Store(false)
+	known.Trigger()
+	for known.Content().Attachments[0].State != cyborg.AttachmentInDoubt {
+		select {
+		case <-known.Changes():
+		case <-ctx.Done():
+			require.FailNow(t, "no report was due")
+		}
+	}
 }

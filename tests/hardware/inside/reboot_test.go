@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/apiclient"
 	"github.com/cyborg-project/cyborg/tests/hardware/fakebus"
 )
 
@@ -32,14 +33,15 @@ func TestAfterReboot(t *testing.T) { //nolint:paralleltest // as above
 	require.Equal(t, "nvidia", fakebus.DriverOf(t, address), "a boot gives the card to its driver")
 
 	a := start(t)
+	var again apiclient.Accelerator
 	a.until(t, "attached again", func(context.Context) error {
-		if driver := fakebus.DriverOf(t, address); driver != "vfio-pci" {
-			return fmt.Errorf("%s has the driver %q", address, driver)
+		again = a.accelerator(t, address)
+		if driver := fakebus.DriverOf(t, address); driver != "vfio-pci" || again.Status != cyborg.StatusAttached {
+			return fmt.Errorf("%s has the driver %q and is %s", address, driver, again.Status)
 		}
 		return nil
 	})
 
-	again := a.accelerator(t, address)
 	require.Equal(t, []cyborg.Holder{holder()}, again.Holders)
 	require.NoError(t, a.detach(t.Context(), again.UUID))
 	require.Equal(t, "nvidia", fakebus.DriverOf(t, address))
