@@ -174,6 +174,14 @@ func (s doubtful) Disagreements(_ context.Context, after db.AttachmentPlace, upT
 	return out, nil
 }
 
+func (s doubtful) DisagreementsOf(_ context.Context, host string, limit int) ([]db.Disagreement, error) {
+	var out []db.Disagreement
+	for n := range min(s.each, limit) {
+		out = append(out, db.Disagreement{Host: host, Handle: cyborg.WorkHandle{Identity: s.name(n)}})
+	}
+	return out, nil
+}
+
 func (s doubtful) Orphans(_ context.Context, state cyborg.OperationState, _ time.Duration, after db.OperationPlace, limit int) ([]db.Orphan, error) {
 	if state == cyborg.OperationAdmitted {
 		return nil, nil
@@ -322,6 +330,25 @@ func inspectRound(t *testing.T, store doubtful) {
 	require.Len(t, seen, store.hosts*store.each)
 	require.Equal(t, map[uuid.UUID]bool{lost: true}, orphans)
 	require.LessOrEqual(t, rounds, store.hosts*store.each/500+1)
+}
+
+// TestInspectHost: an inspection of one host finds what is to be settled there, and
+// looks at nothing else.
+func TestInspectHost(t *testing.T) {
+	t.Parallel()
+	acts := conductor.New(doubtful{each: 600}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{}, conductor.Grants{}, slog.New(slog.DiscardHandler))
+	var suite testsuite.WorkflowTestSuite
+	env := suite.NewTestActivityEnvironment()
+	env.RegisterActivityWithOptions(acts.Inspect, activity.RegisterOptions{Name: workflows.InspectActivity})
+
+	value, err := env.ExecuteActivity(workflows.InspectActivity, workflows.InspectInput{Host: "h1"})
+	require.NoError(t, err)
+	var found workflows.Findings
+	require.NoError(t, value.Get(&found))
+	require.Len(t, found.Disagreements, 500)
+	require.Equal(t, "h1", found.Disagreements[0].Host)
+	found.Disagreements = nil
+	require.Empty(t, found)
 }
 
 // A round inspects a limited number of hosts, even where all is well.

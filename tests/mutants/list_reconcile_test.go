@@ -6,11 +6,47 @@ func ofReconcile() []mutant {
 		inspect   = "activities/conductor/reconcile.go"
 		orphans   = "activities/conductor/orphans.go"
 		reconcile = "workflows/reconcile.go"
+		undone    = "db/internal/inventory/undone.go"
 		runs      = "db/internal/operation/corrected_runs.go"
 		pkg       = "activities/conductor"
 	)
 
 	return []mutant{
+		{
+			breaks: "nothing is marked as undone while an operation works on it", file: undone, pkg: "db",
+			test: "TestAttachmentIsNotUndoneByAnOldJournal",
+			old:  " AND NOT (j.claimed AND j.reason IS NOT NULL)",
+			new:  "",
+		},
+		{
+			breaks: "a journal of before an operation says nothing", file: undone, pkg: "db", test: "TestAttachmentIsNotUndoneByAnOldJournal",
+			old: "\n\t\t\t  AND v.observed_seq <= s.report_seq)",
+			new: ")",
+		},
+		{
+			breaks: "the answer of a host ends what was undone", file: "db/internal/operation/disagreements.go", pkg: "db",
+			test: "TestSettledAttachmentIsNotUndone",
+			old:  "\tinventory.QueueClearUndone(tx, free, attached)\n",
+			new:  "",
+		},
+		{
+			breaks: "only changed journals have their hosts looked at", file: "db/internal/ingest/reports.go", pkg: "db",
+			test: "TestIngesterTellsOfChangedJournals",
+			old:  "if !slices.Equal(now.Attachments, known[now.Name].Attachments) {",
+			new:  "{",
+		},
+		{
+			breaks: "a host that goes on reporting waits longer and longer", file: "workflows/reconcile_host.go", pkg: "workflows",
+			test: "TestReconcileHostGathersReports",
+			old:  "pause = min(2*pause,",
+			new:  "pause = min(pause,",
+		},
+		{
+			breaks: "what fails is tried again before the next round", file: "workflows/reconcile_host.go", pkg: "workflows",
+			test: "TestReconcileHostLeavesFailuresToTheRounds",
+			old:  "(len(out.Unsettled) == 0 || pause >= in.Every)",
+			new:  "len(out.Unsettled) >= 0",
+		},
 		{
 			breaks: "runs are asked for several at once", file: orphans, pkg: pkg, test: "TestInspectAsksSomeAtOnce",
 			old: "slices.Chunk(listed, describedAtOnce)",

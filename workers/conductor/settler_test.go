@@ -59,7 +59,7 @@ func TestSettler(t *testing.T) {
 		synctest.Wait()
 		requireStarted("h1", "h2")
 
-		time.Sleep(time.Hour)
+		wait(time.Hour)
 		requireStarted()
 		settler.Changed([]string{"h2", "h3"})
 		synctest.Wait()
@@ -69,12 +69,12 @@ func TestSettler(t *testing.T) {
 		away, tries = errors.New("Temporal is away"), 0
 		mu.Unlock()
 		settler.Changed([]string{"h1"})
-		time.Sleep(time.Hour)
+		wait(time.Hour)
 		mu.Lock()
 		require.InDelta(t, 120, tries, 10)
 		away = nil
 		mu.Unlock()
-		time.Sleep(time.Minute)
+		wait(time.Minute)
 		requireStarted("h1")
 
 		stop()
