@@ -183,12 +183,22 @@ func healthClause(c change) string {
 	case c.Subject.Kind != cyborg.SubjectHandle || c.From == handleUndone:
 		return "" // the end of the fence, or the operation, says that
 	case c.To == handleUndone:
-		return "lost handle " + c.text("identity") + " on its host: " + c.text("reason")
+		return undoneClause(c)
 	case c.To == "":
 		return "came out of doubt for instance " + c.text("instance")
 	}
 
 	return "may be lost to instance " + c.text("instance") + ", because the host has booted"
+}
+
+// undoneClause describes a handle that its host no longer has attached. The fence that
+// comes with it has the reason, unless the accelerator was fenced already.
+func undoneClause(c change) string {
+	lost, reason := "lost its attachment on the host", c.text("reason")
+	if slices.ContainsFunc(c.group, func(e cyborg.Event) bool { return e.Axis == cyborg.AxisFence && e.To == reason }) {
+		return lost
+	}
+	return lost + ": " + reason
 }
 
 // installationClause describes an accelerator that was taken out of service while

@@ -211,6 +211,38 @@ func TestDriftIsASentence(t *testing.T) {
 	}
 }
 
+// TestUndoneAttachmentIsASentence: what a host has undone is told with the fence, which
+// has the reason, or alone. Its end needs no words besides those of the fence.
+func TestUndoneAttachmentIsASentence(t *testing.T) {
+	t.Parallel()
+	all := recorded(t)
+	name, id := all.Accelerator[0].Name, all.Accelerator[0].UUID.String()
+	of := func(transaction uint64, kind cyborg.SubjectKind, axis cyborg.EventAxis, from, to string) cyborg.Event {
+		subject := cyborg.Subject{Kind: kind, ID: id}
+		if kind == cyborg.SubjectHandle {
+			subject.ID = uuid.NewString()
+		}
+		return cyborg.Event{
+			Subject: subject, Cursor: cyborg.Cursor{Transaction: transaction}, Host: "south", Axis: axis, From: from, To: to, Actor: "agent",
+			Data: map[string]any{"accelerator": id, "identity": "0000:3b:00.0", "reason": "a boot"},
+		}
+	}
+	undone := feed{Accelerator: all.Accelerator, Event: []cyborg.Event{
+		of(1, cyborg.SubjectHandle, cyborg.AxisHealth, "", "undone"), of(1, cyborg.SubjectAccelerator, cyborg.AxisFence, "", "a boot"),
+		of(2, cyborg.SubjectHandle, cyborg.AxisHealth, "", "undone"),
+		of(3, cyborg.SubjectHandle, cyborg.AxisHealth, "undone", ""), of(3, cyborg.SubjectAccelerator, cyborg.AxisFence, "a boot", ""),
+	}}
+
+	got := undone.told()
+	for _, sentence := range []string{
+		"Handle 0000:3b:00.0 of accelerator " + name + " lost its attachment on the host; accelerator " + name + " was fenced: a boot.",
+		"Handle 0000:3b:00.0 of accelerator " + name + " lost its attachment on the host: a boot.",
+		"Accelerator " + name + " is no longer fenced.",
+	} {
+		require.Contains(t, got, "  "+sentence+"\n")
+	}
+}
+
 // TestCorrectionsOfRunsAreSentences: what Reconcile has corrected of an operation's
 // run is told with the operation, and by itself where the operation is forgotten.
 // Whoever wanted it cancelled is named, and not Reconcile, which has repeated it.
