@@ -156,7 +156,7 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 		},
 		"forced, and programmed": {
 			good: away().did(7, 8, "put back").did(9, 9, "present").refused(10, 11, aes, cyborg.ErrChanged, y),
-			bad:  away().did(7, 8, "put back").did(9, 9, "present").done(10, 11, z, aes),
+			bad:  away().done(7, 8, z, aes).did(9, 10, "put back").did(11, 11, "present"),
 		},
 		"forced, and refused as if it need not be": {
 			good: pulled().refused(5, 6, request{kind: cyborg.OperationDetach, force: true, holder: "service:s"}, "", uuid.Nil),
@@ -165,7 +165,11 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 		"forced, and given away": {
 			good: away().did(7, 8, "put back").did(7, 8, "present").refused(9, 10, toService, cyborg.ErrChanged, y).
 				round(11, 12).done(13, 14, z, toService),
-			bad: away().did(7, 8, "put back").did(7, 8, "present").done(9, 10, z, toService).round(11, 12),
+			bad: away().done(7, 8, z, toService).did(9, 10, "put back").did(9, 10, "present").round(11, 12),
+		},
+		"undone on its host": {
+			good: pulled().did(5, 6, "put back").did(7, 7, "present").refused(8, 9, toService, cyborg.ErrChanged, uuid.Nil).done(10, 11, z, toService),
+			bad:  begin().done(1, 2, x, toHost).refused(8, 9, toService, cyborg.ErrChanged, uuid.Nil),
 		},
 		"forced, and retired": {
 			good: away().refused(7, 8, retire, cyborg.ErrChanged, y),
@@ -188,10 +192,6 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 		"uninstalled by Reconcile, though it was not away": {
 			good: begin().done(1, 2, x, retire).round(3, 10).done(5, 6, y, provision),
 			bad:  begin().done(1, 2, x, retire).round(3, 10).repaired(0, 30, y),
-		},
-		"settled without Reconcile": {
-			good: away().did(7, 8, "put back").did(7, 8, "present").read(9, 10, forced).round(11, 12).read(13, 14, ready),
-			bad:  away().did(7, 8, "put back").did(7, 8, "present").read(9, 10, ready).round(11, 12),
 		},
 		"a holder comes back": {
 			good: away().did(7, 8, "put back").did(7, 8, "present").round(9, 10).read(11, 12, ready),

@@ -65,6 +65,9 @@ type accelerator struct {
 	lost  bool // a boot has lost it
 	open  bool // nobody knows what is loaded: a program was disturbed
 
+	shaken bool // its card has been away since it was attached to a host, or the host booted
+	undone bool // its host no longer has what it holds, as far as the records know
+
 	pending bool // it left service while its card was away, and has still to be uninstalled
 
 	// What the people at the machine have done.
@@ -154,6 +157,11 @@ func (a accelerator) inUse() outcome {
 // unsettled says that a forced detach has freed a handle that Reconcile has not
 // settled.
 func (a accelerator) unsettled() bool { return a.handles[0].left || a.handles[1].left }
+
+// heldByHost says that a host holds a handle. Only such an attachment can be undone.
+func (a accelerator) heldByHost() bool {
+	return slices.ContainsFunc(a.handles[:], func(h held) bool { return strings.HasPrefix(h.holder, "host:") })
+}
 
 // takes lists the handles that a detach takes back.
 func (a accelerator) takes(r request) (out []int) {
@@ -271,7 +279,7 @@ func (a accelerator) guard(r request, id uuid.UUID) outcome {
 		return refuse(cyborg.ErrChanged, a.movedBy)
 	case a.maintaining:
 		return changed
-	case a.unsettled() || a.fence != "":
+	case a.unsettled() || a.fence != "" || a.undone && a.heldByHost():
 		return refuse(cyborg.ErrChanged, a.fenceBy)
 	}
 
@@ -537,8 +545,14 @@ func (a accelerator) moves(id uuid.UUID) (out []accelerator) {
 		out = append(out, a.begin(id))
 	}
 
-	if a.reconciling && a.claim == uuid.Nil {
+	// A round of Reconcile settles, and so does a report of a host that shows the card.
+	if a.claim == uuid.Nil && (a.reconciling || !a.missing && !a.away() && !a.silent) {
 		out = append(out, a.settlements()...)
+	}
+	if a.shaken && a.heldByHost() {
+		b := a
+		b.undone = !a.undone
+		out = append(out, b)
 	}
 
 	// A report arrives. While a backend changes, it may show the card or not: the host
@@ -565,7 +579,7 @@ func (a accelerator) moves(id uuid.UUID) (out []accelerator) {
 	return out
 }
 
-// settlements returns what a round of Reconcile may settle at a moment at which no
+// settlements returns what may be settled at a moment at which no
 // operation has the accelerator: a handle in doubt, or one that a forced detach has
 // freed, or an error that was only a doubt.
 func (a accelerator) settlements() (out []accelerator) {
@@ -619,6 +633,7 @@ func (a accelerator) boot() []accelerator {
 // has come back to.
 func (a accelerator) disturb() accelerator {
 	a.disturbed = a.disturbed || a.claim != uuid.Nil
+	a.shaken = true
 	return a
 }
 
@@ -641,7 +656,7 @@ func (a accelerator) shows(seen accelerator) bool {
 	// The API does not show these.
 	seen.movedBy, seen.errorKind, seen.kept, seen.open, seen.pending = a.movedBy, a.errorKind, a.kept, a.open, a.pending
 	seen.pulled, seen.disabled, seen.rebooting, seen.booting, seen.silent = a.pulled, a.disabled, a.rebooting, a.booting, a.silent
-	seen.reconciling = a.reconciling
+	seen.reconciling, seen.shaken, seen.undone = a.reconciling, a.shaken, a.undone
 	claim := seen.claim
 	seen.claimed = a.claimed
 	return a == seen && a.claim == claim

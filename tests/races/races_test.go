@@ -47,7 +47,7 @@ type system struct {
 
 // start runs a system with these hosts. The limits of the API are so high that
 // no request is refused because of the load, and no host counts as silent
-// because its agent is slow. Reconcile runs only when a test says so.
+// because its agent is slow. Rounds of Reconcile run only when a test says so.
 func start(t *testing.T, hosts ...string) *system {
 	t.Helper()
 	s := &system{Standalone: harness.Start(t, harness.Options{Hosts: hosts, Env: []string{
