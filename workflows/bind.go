@@ -143,8 +143,11 @@ func (b *binding) timeoutError(step error) error {
 		text += ": " + FromFailure(step).Message
 	}
 
-	return cyborg.Errorf(cyborg.ErrTimeout, "%s", text).
-		WithHint("Load the image beforehand, or give binds more time (arqs.bind_timeout).")
+	hint := "Load the image beforehand, or give binds more time (arqs.bind_timeout)."
+	if len(b.work.Loads) == 0 {
+		hint = "The agent of the host had no time to look who uses the accelerator: see what else it works on, or give binds more time (arqs.bind_timeout)."
+	}
+	return cyborg.Errorf(cyborg.ErrTimeout, "%s", text).WithHint("%s", hint)
 }
 
 // failRequests records that the requests have failed and notifies Nova, in a

@@ -13,13 +13,28 @@ import (
 //
 // It changes nothing, so it needs no grant. It does not raise the assignment
 // numbers either: binds that share an accelerator may arrive in any order, and
-// without a grant nobody may raise a number.
+// without a grant nobody may raise a number. Nor does it wait for the lock of a
+// device, which another region's image may have for minutes: the operation's claim
+// keeps others from these handles, and the journal has what a late step is still
+// doing to them.
 //
 // The new holder is no user yet, also for a repeated try: it learns of its handle
 // when the operation has ended.
 func (a *Activities) checkUse(ctx context.Context, t *try, in workflows.CheckUseInput) (struct{}, error) {
+	type place struct{ backend, device string }
+	looked := map[place]bool{}
+
 	for _, given := range in.Given {
-		if err := a.checkGiven(ctx, t, in, given); err != nil {
+		// The inventory may be minutes old, and the host may have begun to use the
+		// device since, such as by mounting a disk.
+		if at := (place{given.Target.Backend, given.Target.Device}); !looked[at] {
+			if err := a.Inventory.LookAt(ctx, at.backend, at.device); err != nil {
+				return struct{}{}, err
+			}
+			looked[at] = true
+		}
+
+		if err := a.checkGiven(ctx, t, given); err != nil {
 			return struct{}{}, err
 		}
 	}
@@ -27,22 +42,10 @@ func (a *Activities) checkUse(ctx context.Context, t *try, in workflows.CheckUse
 	return struct{}{}, nil
 }
 
-// checkGiven is checkUse for the handles of one deployable. Under the device's
-// lock no step of an earlier operation is still at work on them.
-func (a *Activities) checkGiven(ctx context.Context, t *try, in workflows.CheckUseInput, given cyborg.GivenHandles) error {
-	target := given.Target
-	unlock, err := a.Inventory.Lock(ctx, target.Device, attemptOf(workflows.CheckUseActivity, in.Operation))
-	if err != nil {
-		return err
-	}
-	defer unlock()
-
-	// The inventory may be minutes old, and the host may have begun to use the
-	// device since, such as by mounting a disk.
-	if err := a.Inventory.LookAt(ctx, target.Backend, target.Device); err != nil {
-		return err
-	}
-	found, err := a.findToChange(ctx, target, sinceLook)
+// checkGiven is checkUse for the handles of one deployable, at whose device the
+// agent has just looked.
+func (a *Activities) checkGiven(ctx context.Context, t *try, given cyborg.GivenHandles) error {
+	found, err := a.findToChange(ctx, given.Target, sinceLook)
 	if err != nil {
 		return err
 	}
@@ -57,18 +60,15 @@ func (a *Activities) checkGiven(ctx context.Context, t *try, in workflows.CheckU
 		if err != nil {
 			return err
 		}
-		entry, attached := a.Journal.Attachment(journal.AttachmentKey{Backend: target.Backend, Handle: handle.Identity})
-
-		switch {
-		case who != "" && attached:
-			return cyborg.Errorf(cyborg.ErrInUse, "handle %s is in use by %s, since operation %s", handle.Identity, who, entry.Operation).
-				WithHint("Stop its user, then try again.")
-		case who != "":
+		if who != "" {
 			return cyborg.Errorf(cyborg.ErrInUse, "handle %s is in use by %s", handle.Identity, who).
 				WithHint("Stop its user, then try again.")
-		case attached:
-			// The records do not know of it. Reconcile decides by them, once the handle
-			// is free again.
+		}
+
+		// The records do not know of an attachment in the journal. Reconcile decides by
+		// them. What a boot has undone is attached to nobody.
+		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: given.Target.Backend, Handle: handle.Identity})
+		if known && !a.Journal.Lost(entry) {
 			return cyborg.Errorf(cyborg.ErrInUse, "handle %s is still attached to %s %s by operation %s, says the journal of host %s",
 				handle.Identity, entry.HolderKind, entry.HolderID, entry.Operation, a.Inventory.Host()).
 				WithHint("Reconcile takes it back; then try again.")

@@ -25,18 +25,18 @@ func ofUsers() []mutant {
 		},
 		{
 			breaks: "what goes to an instance is used by nobody", file: pkg + "/check_use.go", pkg: pkg, test: "TestCheckUse",
-			old: "case who != \"\":",
-			new: "case who != \"\" && attached:",
+			old: "if who != \"\" {",
+			new: "if who == \"-\" {",
 		},
 		{
 			breaks: "what goes to an instance is looked at now", file: pkg + "/check_use.go", pkg: pkg, test: "TestCheckUseLooksNow",
-			old: "if err := a.Inventory.LookAt(ctx, target.Backend, target.Device); err != nil {",
+			old: "if err := a.Inventory.LookAt(ctx, at.backend, at.device); err != nil {",
 			new: "if err := ctx.Err(); err != nil {",
 		},
 		{
 			breaks: "what the host has attached goes to no instance", file: pkg + "/check_use.go", pkg: pkg, test: "TestCheckUseOfWhatIsAttached",
-			old: "case attached:",
-			new: "case attached && who != \"\":",
+			old: "if known && !a.Journal.Lost(entry) {",
+			new: "if known && a.Journal.Lost(entry) {",
 		},
 		{
 			breaks: "an attach to an instance asks its host", file: "workflows/attach.go", pkg: "workflows", test: "TestAHandleInUseIsNotGiven",
@@ -57,8 +57,8 @@ func ofUsers() []mutant {
 		{
 			breaks: "the work says what its host has to look at", file: "db/internal/operation/given.go", pkg: "db",
 			test: "TestWorkHasWhatItsHostMustLookAt",
-			old:  "SELECT handle_uuid FROM arqs WHERE claimed_by = $1",
-			new:  "SELECT handle_uuid FROM arqs WHERE claimed_by = $1 AND false",
+			old:  "WHERE q.claimed_by = $1",
+			new:  "WHERE q.claimed_by = $1 AND false",
 		},
 		{
 			breaks: "a settlement looks whether somebody uses what it attaches", file: pkg + "/settle.go", pkg: pkg,

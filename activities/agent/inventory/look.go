@@ -236,7 +236,8 @@ func (i *Inventory) Observe(
 
 // LookAt looks at a device that nobody has changed, for a step that depends on
 // who uses it now. A device that is gone is no error: Find does not find it then.
-// What differs from the last look is reported soon.
+// What differs from the last look is reported soon. The error is of kind
+// ErrUnavailable where the backend has failed.
 func (i *Inventory) LookAt(ctx context.Context, backendName, device string) error {
 	in, err := i.instanceOf(ctx, backendName)
 	if err != nil {
@@ -248,8 +249,11 @@ func (i *Inventory) LookAt(ctx context.Context, backendName, device string) erro
 	}
 
 	before := i.digestOf(backendName, device)
-	if _, err := i.lookAt(ctx, in, sequence, device); err != nil && cyborg.ErrorKindOf(err) != cyborg.ErrHardware {
-		return err
+	if _, err := i.lookAt(ctx, in, sequence, device); err != nil && !errors.Is(err, errGone) {
+		if ctx.Err() != nil {
+			return err
+		}
+		return cyborg.Errorf(cyborg.ErrUnavailable, "backend %s of host %s has failed: %w", backendName, i.config.Host, err)
 	}
 
 	if i.digestOf(backendName, device) != before {
@@ -268,6 +272,9 @@ func (i *Inventory) digestOf(backendName, device string) string {
 	}
 	return ""
 }
+
+// errGone is wrapped by the error of a look at a device that is not there.
+var errGone = errors.New("is gone")
 
 // lookAt looks at a device and keeps what it sees. It looks at that device
 // alone where the driver can and the result contradicts nothing that is known;
@@ -293,7 +300,7 @@ func (i *Inventory) lookAt(ctx context.Context, in *instance, sequence int64, de
 		}
 	}
 
-	return cyborg.DeviceReport{}, cyborg.Errorf(cyborg.ErrHardware, "device %s is gone from host %s", device, i.config.Host)
+	return cyborg.DeviceReport{}, cyborg.Errorf(cyborg.ErrHardware, "device %s %w from host %s", device, errGone, i.config.Host)
 }
 
 // mergeOne keeps what was seen of one known device. It returns false where the

@@ -11,15 +11,19 @@ import (
 // queueGiven reads the handles that a running operation gives to instances and
 // services into its work, by deployable: its host looks who uses them. It may be
 // the handle of an accelerator that the operation has claimed, or of a request
-// that it binds. See records.Queue.
+// that it binds. Its own handles are found first, because the index of all held
+// ones is as long as the cloud is large. See records.Queue.
 func queueGiven(tx pgx.Tx, operation uuid.UUID, work *cyborg.Work) {
 	work.Given = nil
 	records.Queue(tx, `
+		WITH own AS MATERIALIZED (
+			SELECT h.id, h.uuid, h.identity, h.deployable_uuid, h.holder_kind, h.holder_id, h.operation_id, h.attached_at
+			FROM arqs q JOIN attach_handles h ON h.uuid = q.handle_uuid WHERE q.claimed_by = $1
+			UNION SELECT h.id, h.uuid, h.identity, h.deployable_uuid, h.holder_kind, h.holder_id, h.operation_id, h.attached_at
+			FROM claims c JOIN attach_handles h ON h.deployable_uuid = c.deployable_uuid WHERE c.operation_id = $1)
 		SELECT h.uuid, h.identity, h.holder_kind, h.holder_id, d.uuid, v.backend, v.identity, d.local_name
-		FROM attach_handles h JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
-		WHERE (h.uuid IN (SELECT handle_uuid FROM arqs WHERE claimed_by = $1)
-		       OR h.deployable_uuid IN (SELECT deployable_uuid FROM claims WHERE operation_id = $1))
-		  AND h.operation_id = $1 AND h.attached_at IS NULL AND h.holder_kind <> $2
+		FROM own h JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
+		WHERE h.operation_id = $1 AND h.attached_at IS NULL AND h.holder_kind <> $2
 		ORDER BY d.id, h.id`, operation, string(cyborg.HolderHost)).Query(func(rows pgx.Rows) error {
 		var (
 			handle cyborg.WorkHandle

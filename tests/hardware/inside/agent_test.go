@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -134,13 +136,12 @@ func (a *agent) waitEnd(t *testing.T) {
 	}
 }
 
-// killAt has strace kill the agent before it writes to the file, and returns once
-// strace watches all its threads. Nothing of that write happens: strace sends the
-// signal where the system call begins.
-func (a *agent) killAt(t *testing.T, file string) {
+// holdBack has strace hold back the first write to the file, of whatever process
+// the agent has make it, and returns once strace watches all its threads.
+func (a *agent) holdBack(t *testing.T, file string) {
 	t.Helper()
 	trace := exec.Command("strace", "-f", "-o", "/dev/null", "-P", file, "-e", "trace=write",
-		"-e", "inject=write:signal=SIGKILL:when=1", "-p", strconv.Itoa(a.process.Process.Pid))
+		"-e", "inject=write:delay_enter=3600s:when=1", "-p", strconv.Itoa(a.process.Process.Pid))
 	output, err := trace.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, trace.Start())
@@ -171,6 +172,55 @@ func (a *agent) killAt(t *testing.T, file string) {
 	case <-time.After(limit):
 		require.FailNow(t, "strace does not attach to the agent")
 	}
+}
+
+// killBefore kills the agent as soon as its write to the file is held back, and
+// returns once what was about to write has ended, too: nothing of that write
+// happens. Ended receives where the work has ended without it.
+func (a *agent) killBefore(t *testing.T, file string, ended <-chan error) {
+	t.Helper()
+	file, err := filepath.EvalSymlinks(file)
+	require.NoError(t, err)
+	a.until(t, "about to write to "+file, func(context.Context) error {
+		select {
+		case err := <-ended:
+			require.FailNow(t, "it has ended before", "a write to %s: %v", file, err)
+		default:
+		}
+		if len(writers(t, file)) == 0 {
+			return errors.New("nobody is")
+		}
+		return nil
+	})
+
+	a.kill(t)
+	a.until(t, "ended with the agent", func(context.Context) error {
+		if left := writers(t, file); len(left) > 0 {
+			return fmt.Errorf("%v are left", left)
+		}
+		return nil
+	})
+}
+
+// writers lists the processes that are in a write to the file.
+func writers(t *testing.T, file string) []string {
+	t.Helper()
+	calls, err := filepath.Glob("/proc/[0-9]*/syscall")
+	require.NoError(t, err)
+
+	var list []string
+	for _, call := range calls {
+		text, err := os.ReadFile(call)
+		var descriptor int
+		if _, scanned := fmt.Sscanf(string(text), "1 0x%x ", &descriptor); err != nil || scanned != nil {
+			continue // it has ended, or is in another call than write (1 on x86-64)
+		}
+		process := filepath.Dir(call)
+		if link, err := os.Readlink(fmt.Sprintf("%s/fd/%d", process, descriptor)); err == nil && link == file {
+			list = append(list, filepath.Base(process))
+		}
+	}
+	return list
 }
 
 // waitHeard returns once the servers have heard of this process of the agent.

@@ -15,7 +15,7 @@ import (
 	"github.com/cyborg-project/cyborg/tests/hardware/fakebus"
 )
 
-// sleepers lists the processes that make an access to a function.
+// sleepers lists the processes that write to the kernel for a function.
 func sleepers(t *testing.T, address string) []string {
 	t.Helper()
 	processes, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -24,7 +24,7 @@ func sleepers(t *testing.T, address string) []string {
 	var list []string
 	for _, process := range processes {
 		line, err := os.ReadFile(process)
-		if err == nil && strings.HasPrefix(string(line), "cyborg-kernel-call\x00") && strings.Contains(string(line), address) {
+		if err == nil && strings.HasPrefix(string(line), "cyborg-kernel-call\x00{\"kind\":\"write\"") && strings.Contains(string(line), address) {
 			list = append(list, filepath.Base(filepath.Dir(process)))
 		}
 	}

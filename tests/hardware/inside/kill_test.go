@@ -12,7 +12,8 @@ import (
 )
 
 // TestKillBeforeEachWrite kills the agent before each write to the kernel of an
-// attach and of a detach. The next agent finishes what was begun.
+// attach and of a detach. What it has started to make the write ends with it, and
+// the next agent finishes what was begun.
 func TestKillBeforeEachWrite(t *testing.T) { //nolint:paralleltest // a host has one agent
 	fakebus.Need(t)
 	a := start(t)
@@ -48,16 +49,10 @@ func TestKillBeforeEachWrite(t *testing.T) { //nolint:paralleltest // a host has
 		{drivers + "vfio-pci/unbind", "vfio-pci", "", detach, attach},
 		{drivers + "nvidia/bind", "", "", detach, nil},
 	} {
-		a.killAt(t, step.file)
+		a.holdBack(t, step.file)
 		done := make(chan error, 1)
 		go func() { done <- step.kill.do(t.Context(), id) }()
-
-		select {
-		case <-a.ended:
-		case err := <-done:
-			require.FailNow(t, "the agent was not killed", "before a write to %s: %v", step.file, err)
-		}
-		require.Equal(t, "signal: killed", a.process.ProcessState.String(), step.file)
+		a.killBefore(t, step.file, done)
 		require.Equal(t, step.driver, fakebus.DriverOf(t, address), step.file)
 		require.Equal(t, step.override, fakebus.OverrideOf(t, address), step.file)
 
