@@ -43,6 +43,7 @@ type agent struct {
 	process *exec.Cmd
 	begun   time.Time
 	ended   chan struct{} // closed once the process has ended
+	trace   *exec.Cmd     // strace, which watches it, if any
 	said    output        // of all its processes
 }
 
@@ -142,6 +143,7 @@ func (a *agent) holdBack(t *testing.T, file string) {
 	t.Helper()
 	trace := exec.Command("strace", "-f", "-o", "/dev/null", "-P", file, "-e", "trace=write",
 		"-e", "inject=write:delay_enter=3600s:when=1", "-p", strconv.Itoa(a.process.Process.Pid))
+	a.trace = trace
 	output, err := trace.StderrPipe()
 	require.NoError(t, err)
 	require.NoError(t, trace.Start())
@@ -193,7 +195,9 @@ func (a *agent) killBefore(t *testing.T, file string, ended <-chan error) {
 		return nil
 	})
 
+	// The kernel has then killed what was about to write, but strace still holds it.
 	a.kill(t)
+	require.NoError(t, a.trace.Process.Kill())
 	a.until(t, "ended with the agent", func(context.Context) error {
 		if left := writers(t, file); len(left) > 0 {
 			return fmt.Errorf("%v are left", left)
