@@ -27,7 +27,7 @@ const (
 	AxisDevice         EventAxis = "device"         // to which device an accelerator belongs
 	AxisDriver         EventAxis = "driver"         // the driver of a backend
 	AxisFence          EventAxis = "fence"          // why new work is kept off an accelerator
-	AxisHealth         EventAxis = "health"         // what a boot of the host has cost
+	AxisHealth         EventAxis = "health"         // what a boot of the host has cost, or somebody on the host has undone
 	AxisHolder         EventAxis = "holder"         // who has a handle of an accelerator
 	AxisIdentity       EventAxis = "identity"       // whether a host's agent may have certificates of the servers' authority
 	AxisInstallation   EventAxis = "installation"   // whether an accelerator that left service has still to be uninstalled

@@ -254,7 +254,11 @@ func TestUnsettled(t *testing.T) {
 		fails(local, "it is not installed", false)
 		require.Equal(t, "it is not installed", shown()[d.Handle.Identity])
 	}
+	before := decided
 	decided = r.decideAll(t) // in the next round
+	news, err := r.RecordUnsettled(t.Context(), before["card1"], "it comes too late")
+	require.NoError(t, err)
+	require.False(t, news, "the decision since has it")
 	fails("card1", "it is not installed", false)
 	fails("card1", "it burns", true)
 	require.Equal(t, "it burns", shown()[decided["card1"].Handle.Identity])

@@ -178,6 +178,24 @@ func TestUndoneMarkIsTakenByARound(t *testing.T) {
 	r.requireUndone(t, id, "")
 }
 
+// TestUndoneFenceIsTakenByARound: a server of an earlier release has recorded the
+// detach, and the report after it. It knows nothing of the fence.
+func TestUndoneFenceIsTakenByARound(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	id := h.attach(t, "card0").UUID
+	h.content.Attachments[0].State = cyborg.AttachmentLost
+	h.report(t)
+	r.requireUndone(t, id, undoneByBoot)
+	r.exec(t, `UPDATE attach_handles SET holder_kind = NULL, holder_id = NULL, operation_id = NULL, attached_at = NULL`)
+	r.exec(t, `UPDATE hosts SET attachments = '[]'`)
+	require.NotNil(t, r.accelerator(t, id).Fence)
+
+	require.NoError(t, r.CompareUndone(t.Context()))
+	require.Nil(t, r.accelerator(t, id).Fence)
+}
+
 // TestDisagreeingHost: a host disagrees where Reconcile would have it settle something.
 func TestDisagreeingHost(t *testing.T) {
 	t.Parallel()

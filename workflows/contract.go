@@ -28,8 +28,10 @@ func AgentQueue(host string) string { return "agent." + host }
 // operation_kinds.go. Histories and schedules carry them, so they never change.
 const (
 	ReconcileWorkflow = "Reconcile"
-	CensusWorkflow    = "Census"
-	DiscoverWorkflow  = "Discover"
+	// SettleHostWorkflow settles the attachments of one host.
+	SettleHostWorkflow = "SettleHost"
+	CensusWorkflow     = "Census"
+	DiscoverWorkflow   = "Discover"
 
 	PreviewWhitelistWorkflow = "PreviewWhitelist"
 )
@@ -51,6 +53,7 @@ const (
 	LastSeenActivity = "LastSeen" // LastSeenInput → LastSeenResult
 
 	InspectActivity       = "Inspect"       // InspectInput → Findings
+	InspectHostActivity   = "InspectHost"   // InspectHostInput → Findings, of one host's attachments alone
 	AdoptActivity         = "AdoptOrphans"  // AdoptInput → AdoptResult
 	TidyActivity          = "Tidy"          // TidyInput → TidyResult
 	DecideActivity        = "Decide"        // DecideInput → DecideResult. Looks at a disagreement once more

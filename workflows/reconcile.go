@@ -25,16 +25,6 @@ type ReconcileInput struct {
 	// Placement is how many hosts a round compares with Placement at most; 0
 	// without Placement.
 	Placement int `json:"placement,omitempty"`
-
-	// Host is the only host of a round that settles the attachments of one host, and
-	// does nothing else; see StartReconcileHost. Empty for a round of the schedule.
-	Host string `json:"host,omitempty"`
-	// Every is the time between two rounds of the schedule, which the pauses of such a
-	// run do not exceed.
-	Every time.Duration `json:"every,omitempty"`
-	// Pause is how long the first pause of such a run is, where an earlier run has
-	// begun the pauses.
-	Pause time.Duration `json:"pause,omitempty"`
 }
 
 // Findings is what a round found that is not as it should be.
@@ -156,9 +146,6 @@ type InspectInput struct {
 	OrphanAfter time.Duration `json:"orphan_after"`
 	// From is the Next of the previous round.
 	From Place `json:"from,omitzero"`
-	// Host is the only host whose attachments are looked at, and nothing else; empty
-	// for everything.
-	Host string `json:"host,omitempty"`
 }
 
 // AdoptInput lists the orphans that get a run.
@@ -270,10 +257,6 @@ func (in ReconcileInput) RunTimeout() time.Duration {
 // into the state that the records decided. A part that fails does not keep the
 // others from running. The error is non-nil only where nothing could be inspected.
 func Reconcile(ctx workflow.Context, in ReconcileInput) (ReconcileResult, error) {
-	if in.Host != "" {
-		return reconcileHost(ctx, in)
-	}
-
 	var out ReconcileResult
 	records := withInspection(ctx)
 	inspect := InspectInput{OrphanAfter: in.OrphanAfter}
@@ -428,7 +411,7 @@ func settle(ctx workflow.Context, in ReconcileInput, out *ReconcileResult) {
 					begun++ // they begin in their order
 				}
 
-				asked, err := settleOne(ctx, in, d)
+				asked, err := settleOne(ctx, in, &d)
 				if err != nil {
 					why := FromFailure(err).Message
 					out.leave("host " + host + ", " + d.Entry.Handle.Identity + ": " + why)
@@ -460,17 +443,18 @@ func roundIsFull(ctx workflow.Context, ends time.Time) bool {
 	return workflow.GetInfo(ctx).GetCurrentHistorySize() > fullHistory || !workflow.Now(ctx).Before(ends)
 }
 
-// settleOne settles one disagreement. The result says that its host was asked
-// and has settled it; it is false where there was nothing to settle any more.
-func settleOne(ctx workflow.Context, in ReconcileInput, found Disagreement) (asked bool, _ error) {
+// settleOne settles one disagreement, which becomes what was decided about it. The
+// result says that its host was asked and has settled it; it is false where there was
+// nothing to settle any more.
+func settleOne(ctx workflow.Context, in ReconcileInput, d *Disagreement) (asked bool, _ error) {
 	records := withRecords(ctx)
 	var decided DecideResult
-	if err := workflow.ExecuteLocalActivity(records, DecideActivity, DecideInput{Disagreement: found}).Get(ctx, &decided); err != nil || decided.Settled {
+	if err := workflow.ExecuteLocalActivity(records, DecideActivity, DecideInput{Disagreement: *d}).Get(ctx, &decided); err != nil || decided.Settled {
 		return false, err
 	}
 
-	d := decided.Disagreement
-	input := settleInput(d)
+	*d = decided.Disagreement
+	input := settleInput(*d)
 	input.address(Addressee{
 		Instance: d.Agent.Instance, Run: workflow.GetInfo(ctx).WorkflowExecution.RunID, Assignment: d.Assignment, Journal: d.Agent.Journal, Grant: decided.Grant,
 	})
@@ -488,7 +472,7 @@ func settleOne(ctx workflow.Context, in ReconcileInput, found Disagreement) (ask
 		d.Changed, d.Observations = &changed, result.Observations
 	}
 
-	err := workflow.ExecuteLocalActivity(records, RecordSettledActivity, RecordSettledInput{Disagreements: []Disagreement{d}}).Get(ctx, nil)
+	err := workflow.ExecuteLocalActivity(records, RecordSettledActivity, RecordSettledInput{Disagreements: []Disagreement{*d}}).Get(ctx, nil)
 	return err == nil, err
 }
 

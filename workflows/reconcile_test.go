@@ -56,6 +56,14 @@ func reconcileWith(
 	t *testing.T, r *records, in workflows.ReconcileInput, change func(env *testsuite.TestWorkflowEnvironment),
 ) (workflows.ReconcileResult, error) {
 	t.Helper()
+	return runOn(t, r, workflows.ReconcileWorkflow, workflows.Reconcile, in, change)
+}
+
+// runOn runs a workflow on the records, in an environment that change has prepared.
+func runOn(
+	t *testing.T, r *records, name string, run, in any, change func(env *testsuite.TestWorkflowEnvironment),
+) (workflows.ReconcileResult, error) {
+	t.Helper()
 	env := environment()
 	on := func(name string, f any) { env.RegisterActivityWithOptions(f, activity.RegisterOptions{Name: name}) }
 
@@ -113,8 +121,8 @@ func reconcileWith(
 	})
 
 	change(env)
-	env.RegisterWorkflowWithOptions(workflows.Reconcile, workflow.RegisterOptions{Name: workflows.ReconcileWorkflow})
-	env.ExecuteWorkflow(workflows.ReconcileWorkflow, in)
+	env.RegisterWorkflowWithOptions(run, workflow.RegisterOptions{Name: name})
+	env.ExecuteWorkflow(name, in)
 
 	require.True(t, env.IsWorkflowCompleted())
 	var out workflows.ReconcileResult

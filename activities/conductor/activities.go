@@ -143,6 +143,7 @@ func (a *Activities) All() map[string]any {
 		workflows.LastSeenActivity:        a.LastSeen,
 		workflows.FindImageActivity:       a.FindImage,
 		workflows.InspectActivity:         a.Inspect,
+		workflows.InspectHostActivity:     a.InspectHost,
 		workflows.AdoptActivity:           a.Adopt,
 		workflows.TidyActivity:            a.Tidy,
 		workflows.DecideActivity:          a.Decide,

@@ -63,10 +63,6 @@ func (i *inspecting) end(ctx context.Context, change func(found *workflows.Findi
 // list that fails does not keep the others from being looked at: the activity fails
 // only if all do.
 func (a *Activities) Inspect(ctx context.Context, in workflows.InspectInput) (workflows.Findings, error) {
-	if in.Host != "" {
-		return a.inspectHost(ctx, in.Host)
-	}
-
 	begin := workflows.Inspection{Found: workflows.Findings{Next: in.From}}
 	i := &inspecting{Inspection: begin}
 	var reached workflows.Inspection
@@ -102,11 +98,11 @@ func (a *Activities) Inspect(ctx context.Context, in workflows.InspectInput) (wo
 	return i.Found, nil
 }
 
-// inspectHost is Inspect for the attachments of one host. What is too much for one
-// round is left to those of the schedule.
-func (a *Activities) inspectHost(ctx context.Context, host string) (workflows.Findings, error) {
+// InspectHost is the activity that compares the journal of one host with the records.
+// What is too much for one look is left to the rounds. It changes nothing.
+func (a *Activities) InspectHost(ctx context.Context, in workflows.InspectHostInput) (workflows.Findings, error) {
 	defer heartbeat(ctx)()
-	found, err := a.store.DisagreementsOf(ctx, host, findingsLimit)
+	found, err := a.store.DisagreementsOf(ctx, in.Host, findingsLimit)
 	if err != nil {
 		return workflows.Findings{}, workflows.ToFailure(err)
 	}

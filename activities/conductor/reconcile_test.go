@@ -339,9 +339,9 @@ func TestInspectHost(t *testing.T) {
 	acts := conductor.New(doubtful{each: 600}, &mocks.Client{}, conductor.Policy{}, conductor.Cloud{}, conductor.Grants{}, slog.New(slog.DiscardHandler))
 	var suite testsuite.WorkflowTestSuite
 	env := suite.NewTestActivityEnvironment()
-	env.RegisterActivityWithOptions(acts.Inspect, activity.RegisterOptions{Name: workflows.InspectActivity})
+	env.RegisterActivityWithOptions(acts.InspectHost, activity.RegisterOptions{Name: workflows.InspectHostActivity})
 
-	value, err := env.ExecuteActivity(workflows.InspectActivity, workflows.InspectInput{Host: "h1"})
+	value, err := env.ExecuteActivity(workflows.InspectHostActivity, workflows.InspectHostInput{Host: "h1"})
 	require.NoError(t, err)
 	var found workflows.Findings
 	require.NoError(t, value.Get(&found))

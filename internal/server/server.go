@@ -277,7 +277,9 @@ func (s *server) settler() *conductor.Settler {
 		return len(found) > 0, err
 	}
 	return conductor.NewSettler(disagrees, func(ctx context.Context, host string) error {
-		return workflows.StartReconcileHost(ctx, s.Temporal, host, s.reconcileInput())
+		return workflows.StartSettleHost(ctx, s.Temporal, workflows.SettleHostInput{
+			Host: host, Limits: s.limits, AgentWait: s.limits.AgentWait, Every: s.config.Conductor.ReconcileInterval,
+		})
 	}, s.Log)
 }
 
@@ -291,17 +293,6 @@ func oncePrepared(name string, prepared <-chan struct{}, run func(context.Contex
 			return nil
 		}
 	}}
-}
-
-// reconcileInput bounds the rounds of Reconcile.
-func (s *server) reconcileInput() workflows.ReconcileInput {
-	in := workflows.ReconcileInput{
-		Limits: s.limits, OrphanAfter: s.config.Conductor.OrphanAfter, AgentWait: s.limits.AgentWait, Every: s.config.Conductor.ReconcileInterval,
-	}
-	if s.placement != nil {
-		in.Placement = comparedPerRound
-	}
-	return in
 }
 
 // api returns the parts of the role api: the HTTP server, its audit and its
@@ -375,11 +366,19 @@ func (s *server) api() ([]Part, error) {
 // soon as Temporal answers, and then closes prepared. After that it only waits
 // for ctx to end, because a part that returns has failed.
 func (s *server) schedules(ctx context.Context, prepared chan<- struct{}) error {
+	in := workflows.ReconcileInput{
+		Limits: s.limits, OrphanAfter: s.config.Conductor.OrphanAfter, AgentWait: s.limits.AgentWait,
+	}
+
+	if s.placement != nil {
+		in.Placement = comparedPerRound
+	}
+
 	wait := time.Second
 	for {
 		err := conductor.EnsureSearchAttributes(ctx, s.Temporal, s.Namespace)
 		if err == nil {
-			err = conductor.EnsureSchedules(ctx, s.Temporal, s.config.Conductor.ReconcileInterval, s.reconcileInput())
+			err = conductor.EnsureSchedules(ctx, s.Temporal, s.config.Conductor.ReconcileInterval, in)
 		}
 
 		if ctx.Err() != nil {

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -322,11 +321,7 @@ func (h *historian) outcome(workflow, workflowID, runID string) string {
 	run := h.temporal.GetWorkflow(h.t.Context(), workflowID, runID)
 
 	switch workflow {
-	case workflows.ReconcileWorkflow:
-		if strings.HasPrefix(workflowID, "reconcile/") {
-			return "host" // it settles the attachments of one
-		}
-
+	case workflows.ReconcileWorkflow, workflows.SettleHostWorkflow:
 		var result workflows.ReconcileResult
 		if err := run.Get(h.t.Context(), &result); err != nil {
 			return "failed"

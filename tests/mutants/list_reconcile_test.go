@@ -32,19 +32,19 @@ func ofReconcile() []mutant {
 		{
 			breaks: "only changed journals have their hosts looked at", file: "db/internal/ingest/reports.go", pkg: "db",
 			test: "TestIngesterTellsOfChangedJournals",
-			old:  "if !slices.Equal(now.Attachments, known[now.Name].Attachments) {",
+			old:  "if !slices.Equal(now.Attachments, before[now.Name]) {",
 			new:  "{",
 		},
 		{
-			breaks: "a host that goes on reporting waits longer and longer", file: "workflows/reconcile_host.go", pkg: "workflows",
-			test: "TestReconcileHostGathersReports",
+			breaks: "a host that goes on reporting waits longer and longer", file: "workflows/settle_host.go", pkg: "workflows",
+			test: "TestSettleHostGathersReports",
 			old:  "pause = min(2*pause,",
 			new:  "pause = min(pause,",
 		},
 		{
-			breaks: "what fails is tried again before the next round", file: "workflows/reconcile_host.go", pkg: "workflows",
-			test: "TestReconcileHostLeavesFailuresToTheRounds",
-			old:  "(len(out.Unsettled) == 0 || pause >= in.Every)",
+			breaks: "what fails is tried again before the next round", file: "workflows/settle_host.go", pkg: "workflows",
+			test: "TestSettleHostLeavesFailuresToTheRounds",
+			old:  "(len(out.Unsettled) == 0 || pause == longest)",
 			new:  "len(out.Unsettled) >= 0",
 		},
 		{

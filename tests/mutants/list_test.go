@@ -1351,8 +1351,8 @@ func ofPendingSettlements() []mutant {
 	return []mutant{
 		{
 			breaks: "why an attachment could not be settled is news once", file: decisions, pkg: pkg, test: "TestUnsettled",
-			old: " AND error <> $4\"",
-			new: "\"",
+			old: " AND error <> $4 ",
+			new: " ",
 		},
 		{
 			breaks: "nothing is shown of a card that is away", file: decisions, pkg: pkg, test: "TestUnsettled",

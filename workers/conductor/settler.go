@@ -3,6 +3,7 @@ package conductor
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -30,7 +31,7 @@ const settleWidth = 4
 
 // NewSettler returns a Settler, whose Run must be called. Disagrees says whether
 // something about a host is to be settled, and start starts the run of a host, or
-// signals the open one; workflows.StartReconcileHost is meant for it.
+// signals the open one; workflows.StartSettleHost is meant for it.
 func NewSettler(disagrees func(context.Context, string) (bool, error), start func(context.Context, string) error, log *slog.Logger) *Settler {
 	return &Settler{disagrees: disagrees, start: start, log: log, changed: map[string]bool{}, wake: make(chan struct{}, 1)}
 }
@@ -64,37 +65,50 @@ func (s *Settler) take() []string {
 }
 
 // Run looks at the hosts that it is told of until ctx ends, and then returns nil. A
-// failure is logged once, until there is none any more, and its host is tried again.
+// failure is logged once, until there is none any more. Its host is tried again, after
+// pauses that become longer, and the others are not kept waiting.
 func (s *Settler) Run(ctx context.Context) error {
-	var backoff time.Duration // 0 while nothing fails
+	var (
+		backoff time.Duration // 0 while nothing fails
+		failed  = map[string]bool{}
+		again   <-chan time.Time
+	)
+
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-s.wake:
-		}
-
-		failed, err := s.look(ctx, s.take())
-		if ctx.Err() != nil {
-			return nil //nolint:nilerr // a stop is no failure, whatever it interrupted
-		}
-		if err == nil {
-			backoff = 0
+		case <-again:
+			again = nil
+			s.Changed(slices.Collect(maps.Keys(failed)))
+			clear(failed)
 			continue
 		}
 
-		if backoff == 0 {
-			s.log.WarnContext(ctx, "what reports show cannot be settled at once now; it is tried again", slog.String("error", err.Error()))
+		failures, err := s.look(ctx, s.take())
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // a stop is no failure, whatever it interrupted
 		}
-		backoff = min(max(2*backoff, shortestBackoff), longestBackoff)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(backoff):
-			s.Changed(failed)
+
+		for _, host := range failures {
+			failed[host] = true
+		}
+		switch {
+		case len(failed) == 0:
+			backoff = 0
+		case again == nil:
+			if backoff == 0 {
+				s.log.WarnContext(ctx, "what reports show cannot be settled at once now; it is tried again", slog.String("error", err.Error()))
+			}
+			backoff = min(max(2*backoff, shortestBackoff), longestBackoff)
+			again = time.After(backoff)
 		}
 	}
 }
+
+// lookLimit bounds what is asked about one host.
+const lookLimit = 30 * time.Second
 
 // look starts the runs of those of the hosts about which something is to be settled.
 // It returns the hosts of which it could not, with the last error.
@@ -106,6 +120,9 @@ func (s *Settler) look(ctx context.Context, hosts []string) (failed []string, la
 	group.SetLimit(settleWidth)
 	for _, host := range hosts {
 		group.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, lookLimit)
+			defer cancel()
+
 			disagrees, err := s.disagrees(ctx, host)
 			if err == nil && disagrees {
 				err = s.start(ctx, host)

@@ -37,11 +37,12 @@ func TestSettler(t *testing.T) {
 		}, func(_ context.Context, host string) error {
 			mu.Lock()
 			defer mu.Unlock()
-			tries++
-			if away == nil {
-				started = append(started, host)
+			if host == "h1" && away != nil {
+				tries++
+				return away
 			}
-			return away
+			started = append(started, host)
+			return nil
 		}, slog.New(slog.DiscardHandler))
 		requireStarted := func(want ...string) {
 			t.Helper()
@@ -66,10 +67,13 @@ func TestSettler(t *testing.T) {
 		requireStarted("h2")
 
 		mu.Lock()
-		away, tries = errors.New("Temporal is away"), 0
+		away, tries = errors.New("its run cannot be started"), 0
 		mu.Unlock()
 		settler.Changed([]string{"h1"})
 		wait(time.Hour)
+		settler.Changed([]string{"h2"})
+		synctest.Wait()
+		requireStarted("h2") // although another one fails
 		mu.Lock()
 		require.InDelta(t, 120, tries, 10)
 		away = nil

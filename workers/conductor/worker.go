@@ -33,6 +33,7 @@ func RegisterWorkflows(r registry) {
 	}
 
 	register(workflows.ReconcileWorkflow, workflows.Reconcile)
+	register(workflows.SettleHostWorkflow, workflows.SettleHost)
 	register(workflows.CensusWorkflow, workflows.Census)
 	register(workflows.DiscoverWorkflow, workflows.Discover)
 	register(workflows.PreviewWhitelistWorkflow, workflows.PreviewWhitelist)

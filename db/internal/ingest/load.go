@@ -13,17 +13,36 @@ import (
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
+// queueJournals reads the attachments in the journals of the hosts of these reports,
+// as the report before had them. See records.Queue.
+func queueJournals(tx pgx.Tx, journals map[string][]agentapi.Attachment, reports []agentapi.Report, which []int) {
+	if len(which) == 0 {
+		return
+	}
+
+	names := keys(which, func(i int) string { return reports[i].Host })
+	records.Queue(tx, "SELECT name, attachments FROM hosts WHERE name = ANY($1)", names).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			var name string
+			var journal []agentapi.Attachment
+			if err := rows.Scan(&name, &journal); err != nil {
+				return err
+			}
+			journals[name] = journal
+		}
+		return rows.Err()
+	})
+}
+
 // queueHostRows reads into known the columns of hosts that a merge compares a
 // report with. See records.Queue.
 func queueHostRows(tx pgx.Tx, known map[string]hostRow, names []string) {
 	records.Queue(tx, `
-		SELECT name, boot_id, agent_version, report_seq, digest, base, generation, journal_opening, journal_writes, attachments
-		FROM hosts WHERE name = ANY($1)`, names).Query(func(rows pgx.Rows) error {
+		SELECT name, boot_id, agent_version, report_seq, digest, base, generation, journal_opening, journal_writes FROM hosts WHERE name = ANY($1)`, names).Query(func(rows pgx.Rows) error {
 		var h hostRow
-		columns := []any{&h.Name, &h.BootID, &h.AgentVersion, &h.ReportSeq, &h.Digest, &h.Base, &h.Generation, &h.JournalOpening, &h.JournalWrites, &h.Attachments}
+		columns := []any{&h.Name, &h.BootID, &h.AgentVersion, &h.ReportSeq, &h.Digest, &h.Base, &h.Generation, &h.JournalOpening, &h.JournalWrites}
 		_, err := pgx.ForEachRow(rows, columns, func() error {
 			known[h.Name] = h
-			h.Attachments = nil // the next row must not be decoded into the same array
 			return nil
 		})
 		return err

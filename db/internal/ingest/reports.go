@@ -98,9 +98,9 @@ type hostRow struct {
 	JournalWrites  int64      `json:"journal_writes"`
 	UptimeMS       int64      `json:"uptime_ms"` // written only; 0 where the agent does not say
 
+	// Attachments and Whitelist are written only.
 	Attachments []agentapi.Attachment `json:"attachments"`
-	// Whitelist is written only.
-	Whitelist *cyborg.WhitelistFile `json:"whitelist"`
+	Whitelist   *cyborg.WhitelistFile `json:"whitelist"`
 
 	// exceed is the highest sequence number of an operation's observation that is
 	// newer than the report that is merged; 0 for none.
@@ -268,6 +268,8 @@ func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []agentapi.R
 		return nil, nil, err
 	}
 
+	before := map[string][]agentapi.Attachment{}
+	queueJournals(tx, before, reports, sorted.changed)
 	written, err := s.writeReports(ctx, tx, known, reports, sorted.changed)
 	if err != nil {
 		return nil, nil, err
@@ -278,7 +280,7 @@ func (s *Store) mergeLocked(ctx context.Context, tx pgx.Tx, reports []agentapi.R
 	for _, i := range sorted.changed {
 		if now, ok := written[reports[i].Host]; ok {
 			recorded = append(recorded, i)
-			if !slices.Equal(now.Attachments, known[now.Name].Attachments) {
+			if !slices.Equal(now.Attachments, before[now.Name]) {
 				journals = append(journals, now.Name)
 			}
 		} else {

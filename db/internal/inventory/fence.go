@@ -10,8 +10,8 @@ const FenceUnconfirmed = "its host may still have it attached, and has not settl
 // RemainingFence is an SQL expression: the reason for which the deployable d
 // stays fenced once the fence of a Program, or of a Bind that loaded an image,
 // is lifted, or NULL. While an image was being loaded, a host may have come
-// back with an attachment, or a device may have gone missing under its holder. An
-// attachment may be undone on its host.
+// back with an attachment, or a device may have gone missing under its holder, or
+// an attachment was undone on its host. Of these, the first counts.
 const RemainingFence = "CASE WHEN EXISTS (SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND unconfirmed_kind IS NOT NULL) THEN '" +
 	FenceUnconfirmed + "' WHEN " + GoneUnderHolder + " THEN '" + merge.FenceVanished +
 	"' ELSE (SELECT min(undone_reason) FROM attach_handles WHERE deployable_uuid = d.uuid) END"

@@ -38,14 +38,16 @@ func isUndone(reason string) bool { return slices.Contains(UndoneReasons(), reas
 // about to undo or to make the attachment, so nothing is marked then.
 func QueueMarkUndone(batch *pgx.Batch, hosts []string) {
 	batch.Queue(`
-		WITH judged AS (
+		WITH journal AS MATERIALIZED (
+			SELECT s.name AS host, j.deployable, j.handle, (array_agg(j.state ORDER BY j.state <> $2))[1] AS state
+			FROM hosts s CROSS JOIN LATERAL jsonb_to_recordset(s.attachments) AS j (deployable text, handle text, state text)
+			WHERE s.name = ANY($1) GROUP BY s.name, j.deployable, j.handle),
+		judged AS (
 			SELECT h.uuid, CASE j.state WHEN $2 THEN NULL WHEN $3 THEN $5 WHEN $4 THEN $6 ELSE $7 END AS reason,
 			       EXISTS (SELECT FROM claims c WHERE c.deployable_uuid = h.deployable_uuid) AS claimed
 			FROM hosts s JOIN attach_handles h ON h.host = s.name
 			JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
-			LEFT JOIN LATERAL (
-				SELECT state FROM jsonb_to_recordset(s.attachments) AS j (deployable text, handle text, state text)
-				WHERE j.deployable = d.local_name AND j.handle = h.identity ORDER BY j.state <> $2 LIMIT 1) AS j ON true
+			LEFT JOIN journal j ON j.host = s.name AND j.deployable = d.local_name AND j.handle = h.identity
 			WHERE s.name = ANY($1) AND h.holder_kind = 'host' AND h.attached_at IS NOT NULL AND h.presence = 'present'
 			  AND v.observed_seq <= s.report_seq)
 		UPDATE attach_handles h SET undone_reason = j.reason, undone_at = CASE WHEN j.reason IS NOT NULL THEN clock_timestamp() END
@@ -71,26 +73,40 @@ func QueueClearUndone(tx pgx.Tx, targets, handles []uuid.UUID) {
 	records.Queue(tx, liftOfHeld, targets, fencesOfHeld())
 }
 
-// CompareUndone takes the marks from what is attached again by the journals that hosts
-// reported last. A report does that itself, unless a server of an earlier release has
-// recorded it.
+// comparedUndone is how many hosts CompareUndone compares at most. The next round
+// compares others.
+const comparedUndone = 200
+
+// CompareUndone compares hosts once more that have a mark, or a fence of one, with the
+// journals that they reported last. A report and an operation do that themselves,
+// unless a server of an earlier release has recorded them.
 func (s *Store) CompareUndone(ctx context.Context) error {
-	return s.db.Change(ctx, records.Repairer(), uuid.Nil, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, "SELECT DISTINCT host FROM attach_handles WHERE undone_at IS NOT NULL")
+	rows, err := s.db.Pool.Query(ctx, `
+		SELECT host FROM (
+			SELECT host FROM attach_handles WHERE undone_at IS NOT NULL
+			UNION SELECT host FROM deployables WHERE fence_operation IS NULL AND fence_reason = ANY($1)) AS marked
+		ORDER BY random() LIMIT $2`, UndoneReasons(), comparedUndone)
+	if err != nil {
+		return s.db.Failure(ctx, err)
+	}
+	hosts, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return s.db.Failure(ctx, err)
+	}
+
+	for _, host := range hosts {
+		err := s.db.Change(ctx, records.Repairer(), uuid.Nil, func(tx pgx.Tx) error {
+			if err := records.LockHosts(ctx, tx, host); err != nil {
+				return err
+			}
+			batch := &pgx.Batch{}
+			QueueMarkUndone(batch, []string{host})
+			records.QueueBatch(tx, batch)
+			return nil
+		})
 		if err != nil {
 			return err
 		}
-		hosts, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil || len(hosts) == 0 {
-			return err
-		}
-
-		if err := records.LockHosts(ctx, tx, hosts...); err != nil {
-			return err
-		}
-		batch := &pgx.Batch{}
-		QueueMarkUndone(batch, hosts)
-		records.QueueBatch(tx, batch)
-		return nil
-	})
+	}
+	return nil
 }

@@ -91,9 +91,13 @@ type Unsettled struct {
 // RecordUnsettled records why an attachment that was decided could not be settled. news
 // says that this was not recorded before. What the host's journal shows as decided has
 // no place for it; there the handle or its accelerator is fenced until it is settled.
+// Nor has what was decided before something that another run has decided since: that
+// run says what becomes of it.
 func (s *Store) RecordUnsettled(ctx context.Context, d Disagreement, why string) (news bool, err error) {
-	tag, err := s.db.Pool.Exec(ctx, "UPDATE pending_settlements SET error = $4 WHERE host = $1 AND backend = $2 AND handle = $3 AND error <> $4",
-		d.Host, d.Backend, d.Handle.Identity, why)
+	tag, err := s.db.Pool.Exec(ctx, `
+		UPDATE pending_settlements SET error = $4
+		WHERE host = $1 AND backend = $2 AND handle = $3 AND error <> $4 AND ($5::bigint = 0 OR assignment <= $5)`,
+		d.Host, d.Backend, d.Handle.Identity, why, d.Assignment)
 	return err == nil && tag.RowsAffected() > 0, s.db.Failure(ctx, err)
 }
 
