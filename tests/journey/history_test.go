@@ -375,7 +375,7 @@ func TestHistoriesReplay(t *testing.T) {
 	h.more(cards[10], cards[11])
 	h.requests(cards[10])
 	h.hosts(s.StartAgent(t, rack, "1xfpga"))
-	h.runs(workflows.ReconcileWorkflow, workflows.CensusWorkflow, workflows.DiscoverWorkflow)
+	h.runs(workflows.ReconcileWorkflow, workflows.SettleHostWorkflow, workflows.CensusWorkflow, workflows.DiscoverWorkflow)
 
 	h.replay()
 }

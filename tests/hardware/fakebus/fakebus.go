@@ -260,6 +260,7 @@ func Hold(t testing.TB, address string, what Holding) (release func()) {
 		if user.ProcessState == nil {
 			_ = user.Process.Kill() // the kernel has closed all of it once it is waited for
 			_ = user.Wait()
+			require.Equal(t, "signal: killed", user.ProcessState.String(), "it should have held the function until now")
 		}
 	}
 	t.Cleanup(release)

@@ -38,7 +38,9 @@ func main() {
 	}
 
 	fmt.Fprintln(os.Stdout, "holding")
-	_ = unix.Pause() // until a signal ends this process
+	for {
+		_ = unix.Pause() // the signals of Go's own scheduler end the call, but not this process
+	}
 }
 
 // hold opens what the mode says, and leaves it open.
