@@ -19,7 +19,7 @@ func init() { //nolint:gochecknoinits // main comes after the initialization of 
 		return
 	}
 
-	err := settleIn()
+	err := prepare()
 	if err == nil {
 		err = answer(os.Args[1], os.Stdout)
 	}
@@ -30,8 +30,8 @@ func init() { //nolint:gochecknoinits // main comes after the initialization of 
 	syscall.Exit(0) // and not os.Exit: nothing has begun that would have to be ended
 }
 
-// settleIn makes the process what it should be.
-func settleIn() error {
+// prepare makes the process what it should be.
+func prepare() error {
 	// What stops the agent, such as systemd, may send its signal to this process,
 	// too, and the agent still waits for the answer. The agent's death ends it.
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
