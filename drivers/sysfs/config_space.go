@@ -2,10 +2,12 @@ package sysfs
 
 import (
 	"context"
+	"errors"
 	"path"
 	"strings"
 	"time"
 
+	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/kernelcall"
 )
 
@@ -44,7 +46,10 @@ func (t *Tree) Answers(ctx context.Context, f Function, wake bool) (bool, error)
 		case isGone(err):
 			return false, nil
 		case err != nil:
-			return false, err
+			if _, told := errors.AsType[*cyborg.Error](err); told {
+				return false, err // such as that it was not answered in time
+			}
+			return false, classify(f.Address, "reading "+config, err)
 		case header == "" || header != strings.Repeat("\xff", len(header)):
 			return true, nil
 		}

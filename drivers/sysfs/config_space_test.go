@@ -1,12 +1,15 @@
 package sysfs_test
 
 import (
+	"os"
 	"path"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 )
 
@@ -47,4 +50,19 @@ func TestAnswers(t *testing.T) {
 			require.Equal(t, c.header != ones, asked(true))
 		})
 	}
+}
+
+// TestAnswersOfWhatCannotBeRead: a kernel that refuses to tell is no card that does
+// not answer, and its error says what can be done.
+func TestAnswersOfWhatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	host := sysfstest.New(t, sysfstest.GPU(t, gpu))
+	all, err := tree(t, host.Root()).Functions(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(filepath.Join(host.Root(), all[0].Path, "config"), 0o755)) // nobody can read a directory
+
+	_, err = tree(t, host.Root()).Answers(t.Context(), all[0], true)
+	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(err), err)
+	require.ErrorContains(t, err, "/config for "+gpu+" failed")
+	require.NotEmpty(t, cyborg.AsError(err).Hint)
 }
