@@ -2,12 +2,14 @@ package cyborg
 
 // DeviceReport is a physical card as a driver sees it.
 type DeviceReport struct {
-	Identity    string             `json:"identity"`
-	Type        DeviceType         `json:"type"`
-	VendorID    string             `json:"vendor_id"`
-	ProductID   string             `json:"product_id"`
-	Vendor      string             `json:"vendor"`
-	Model       string             `json:"model"`
+	Identity  string     `json:"identity"`
+	Type      DeviceType `json:"type"`
+	VendorID  string     `json:"vendor_id"`
+	ProductID string     `json:"product_id"`
+	Vendor    string     `json:"vendor"`
+	Model     string     `json:"model"`
+	// Fingerprint tells the card from another one under the same identity.
+	Fingerprint Fingerprint        `json:"fingerprint,omitzero"`
 	NUMANode    *int               `json:"numa_node,omitempty"`
 	BoardInfo   JSONObject         `json:"board_info,omitempty"`
 	ControlPath ControlPath        `json:"control_path"`
@@ -24,6 +26,10 @@ type DeployableReport struct {
 	BitstreamID string         `json:"bitstream_id,omitempty"`
 	ProgramSet  string         `json:"program_set,omitempty"`
 	Handles     []HandleReport `json:"handles"`
+	// SameHolder is what this deployable has in common with others of its host that
+	// only one holder can have together, such as an IOMMU group; empty for one that can
+	// be given out whoever has the others.
+	SameHolder string `json:"same_holder,omitempty"`
 	// Protected says why the function must not be touched, where the host itself
 	// depends on it; empty otherwise.
 	Protected string `json:"protected,omitempty"`

@@ -11,9 +11,12 @@ import (
 type Target struct {
 	Accelerator uuid.UUID `json:"accelerator"`
 	Backend     string    `json:"backend"`
-	Device      string    `json:"device"`     // the device's identity on its host
-	Deployable  string    `json:"deployable"` // the driver's name for it
-	BitstreamID string    `json:"bitstream_id,omitempty"`
+	Device      string    `json:"device"` // the device's identity on its host
+	// Fingerprint is that of the recorded device: its host refuses another card that
+	// is there under the same identity.
+	Fingerprint Fingerprint `json:"fingerprint,omitzero"`
+	Deployable  string      `json:"deployable"` // the driver's name for it
+	BitstreamID string      `json:"bitstream_id,omitempty"`
 	// ProgramSet is the same for the deployables of a device that one image
 	// disturbs.
 	ProgramSet string `json:"program_set,omitempty"`

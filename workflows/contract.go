@@ -445,6 +445,8 @@ type SettleEntry struct {
 	Handle     cyborg.WorkHandle `json:"handle"`
 	Operation  uuid.UUID         `json:"operation"`
 	Want       AttachmentGoal    `json:"want"`
+	// Fingerprint is that of the recorded device.
+	Fingerprint cyborg.Fingerprint `json:"fingerprint,omitzero"`
 }
 
 // SettleInput lists the attachments of one host to settle.
