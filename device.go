@@ -151,9 +151,13 @@ type Device struct {
 	NUMANode    *int        `json:"numa_node,omitempty"`
 	BoardInfo   JSONObject  `json:"board_info,omitempty"`
 	ControlPath ControlPath `json:"control_path"`
+	Fingerprint Fingerprint `json:"fingerprint,omitzero"`
 	Presence    Presence    `json:"presence"`
-	CreatedAt   time.Time   `json:"created_at"`
-	UpdatedAt   time.Time   `json:"updated_at"`
+	// ReplacedBy describes the other card that was seen in the place of this one, which
+	// is missing; empty where none was.
+	ReplacedBy string    `json:"replaced_by,omitempty"`
+	CreatedAt  time.Time `json:"created_at"`
+	UpdatedAt  time.Time `json:"updated_at"`
 	// Deployables is filled when a device is read with its parts.
 	Deployables []Accelerator `json:"accelerators,omitempty"`
 }

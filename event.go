@@ -39,6 +39,7 @@ const (
 	AxisPresence       EventAxis = "presence"       // whether a host shows a device, an accelerator or a handle
 	AxisProject        EventAxis = "project"        // the owner of an accelerator request
 	AxisProtected      EventAxis = "protected"      // why an accelerator must not be touched
+	AxisReplacedBy     EventAxis = "replaced_by"    // which other card is in the place of a device
 	AxisReported       EventAxis = "reported"       // the specs and attributes as the driver reports them
 	AxisSettled        EventAxis = "settled"        // what Reconcile has had a host correct
 	AxisSpecs          EventAxis = "specs"          // what an operator has set beside the reported specs
@@ -53,7 +54,7 @@ func EventAxes() []EventAxis {
 	return []EventAxis{
 		AxisAccelerator, AxisAdministration, AxisAttributes, AxisBackend, AxisBitstream, AxisBoot, AxisCancel, AxisClaim, AxisDevice,
 		AxisDriver, AxisFence, AxisHealth, AxisHolder, AxisIdentity, AxisInstallation, AxisJournal, AxisLifecycle, AxisName, AxisNovaWhitelist,
-		AxisOptions, AxisPresence, AxisProject, AxisProtected, AxisReported, AxisSettled, AxisSpecs, AxisState, AxisSteps,
+		AxisOptions, AxisPresence, AxisProject, AxisProtected, AxisReplacedBy, AxisReported, AxisSettled, AxisSpecs, AxisState, AxisSteps,
 		AxisStrayRun,
 	}
 }

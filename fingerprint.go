@@ -1,6 +1,9 @@
 package cyborg
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
 // Fingerprint tells a card from any other that may be put into its place. The
 // zero value says that nothing is known of the card, as by agents of release 0.1.
@@ -20,6 +23,12 @@ type Fingerprint struct {
 func (f Fingerprint) Other(of Fingerprint) bool {
 	differ := func(a, b string) bool { return a != "" && b != "" && a != b }
 	return differ(f.Model, of.Model) || differ(f.Serial, of.Serial)
+}
+
+// Learn returns the fingerprint of a card of which this was known before and which
+// was now seen as the given one.
+func (f Fingerprint) Learn(seen Fingerprint) Fingerprint {
+	return Fingerprint{Model: cmp.Or(seen.Model, f.Model), Serial: cmp.Or(seen.Serial, f.Serial)}
 }
 
 // String describes the card for people: "10de:20b0 10de:134f, serial 48-b0-2d-ff-ff-12-34-56".

@@ -287,14 +287,19 @@ CREATE TABLE devices (
     missing_since timestamp with time zone,
     created_at timestamp with time zone NOT NULL DEFAULT now(),
     updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    fingerprint jsonb NOT NULL DEFAULT '{}'::jsonb,
+    replaced_by text,
     CONSTRAINT devices_pkey PRIMARY KEY (uuid),
     CONSTRAINT devices_host_identity_key UNIQUE (host, identity),
     CONSTRAINT devices_id_key UNIQUE (id),
     CONSTRAINT devices_uuid_host_key UNIQUE (uuid, host),
     CONSTRAINT devices_host_backend_fkey FOREIGN KEY (host, backend) REFERENCES backends(host, name),
+    CONSTRAINT devices_fingerprint_check CHECK (jsonb_typeof(fingerprint) = 'object'::text),
     CONSTRAINT devices_identity_check CHECK (identity <> ''::text),
     CONSTRAINT devices_missing_since CHECK ((presence = 'missing'::text) = (missing_since IS NOT NULL)),
-    CONSTRAINT devices_presence_check CHECK (presence = ANY (ARRAY['present'::text, 'missing'::text]))
+    CONSTRAINT devices_presence_check CHECK (presence = ANY (ARRAY['present'::text, 'missing'::text])),
+    CONSTRAINT devices_replaced_by_check CHECK (replaced_by <> ''::text),
+    CONSTRAINT devices_replaced_is_missing CHECK (replaced_by IS NULL OR presence = 'missing'::text)
 );
 CREATE INDEX devices_by_backend ON devices USING btree (host, backend);
 CREATE INDEX devices_missing ON devices USING btree (missing_since) WHERE presence = 'missing'::text;
@@ -1044,8 +1049,9 @@ BEGIN
     INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
     SELECT 'device', n.uuid::text, n.host, e.axis, e.old, e.new, jsonb_build_object('identity', n.identity)
     FROM new_rows n JOIN old_rows o ON o.uuid = n.uuid CROSS JOIN LATERAL (VALUES
-        (1, 'presence', o.presence, n.presence),
-        (2, 'backend',  o.backend,  n.backend)) AS e (position, axis, old, new)
+        (1, 'presence',    o.presence, n.presence),
+        (2, 'replaced_by', coalesce(o.replaced_by, ''), coalesce(n.replaced_by, '')),
+        (3, 'backend',     o.backend,  n.backend)) AS e (position, axis, old, new)
     WHERE e.old <> e.new ORDER BY n.id, e.position;
     RETURN NULL;
 END $function$;

@@ -417,7 +417,7 @@ func fromRecord(d db.Disagreement) workflows.Disagreement {
 		Changed: d.Changed, Observations: d.Observations,
 		Assignment: d.Assignment, Report: d.Report,
 		Entry: workflows.SettleEntry{
-			Backend: d.Backend, Deployable: d.Deployable, Handle: d.Handle, Operation: d.Operation, Want: want,
+			Backend: d.Backend, Deployable: d.Deployable, Handle: d.Handle, Operation: d.Operation, Want: want, Fingerprint: d.Fingerprint,
 		},
 	}
 }
@@ -428,6 +428,6 @@ func toRecord(d workflows.Disagreement) db.Disagreement {
 		Host: d.Host, Backend: d.Entry.Backend, Deployable: d.Entry.Deployable, Handle: d.Entry.Handle,
 		Operation: d.Entry.Operation, Accelerator: d.Accelerator, Journal: d.Journal, Recorded: d.Recorded,
 		Unconfirmed: d.Unconfirmed, Attach: d.Entry.Want == workflows.GoalAttached, Assignment: d.Assignment, Report: d.Report,
-		Changed: d.Changed, Observations: d.Observations,
+		Changed: d.Changed, Observations: d.Observations, Fingerprint: d.Entry.Fingerprint,
 	}
 }

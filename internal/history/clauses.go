@@ -52,6 +52,7 @@ var clauseTable = map[cyborg.EventAxis]func(c change) string{
 	cyborg.AxisPresence:       presenceClause,
 	cyborg.AxisProject:        unsaid,
 	cyborg.AxisProtected:      protectedClause,
+	cyborg.AxisReplacedBy:     replacedByClause,
 	cyborg.AxisReported:       func(change) string { return "reported other abilities" },
 	cyborg.AxisSettled:        settledClause,
 	cyborg.AxisSpecs:          specsClause,
@@ -348,6 +349,14 @@ func protectedClause(c change) string {
 		return "lost its protection"
 	}
 	return "came under protection: " + c.To
+}
+
+// replacedByClause describes another card in the place of a device.
+func replacedByClause(c change) string {
+	if c.To == "" {
+		return "" // that it is back, or that nothing is there, is told by its presence
+	}
+	return "had another card in its place, " + c.To
 }
 
 // specsClause shows all that is set now, as JSON: the event does not say what

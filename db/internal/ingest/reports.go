@@ -434,9 +434,10 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 	}
 
 	var (
-		diff  merge.Changes
-		rows  []hostRow
-		boots []boot
+		diff     merge.Changes
+		rows     []hostRow
+		boots    []boot
+		replaced []string // hosts where another card is in the place of a recorded one
 	)
 
 	for _, i := range which {
@@ -480,6 +481,10 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 			host.Base = ""
 		}
 
+		if v.Replaced {
+			replaced = append(replaced, r.Host)
+		}
+
 		host.exceed = v.Exceed
 		host.Attachments = r.Content.Attachments
 		if host.Attachments == nil { // the column does not allow null
@@ -500,5 +505,8 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 	}
 
 	queueWrites(tx, rows, &diff)
+	if len(replaced) > 0 {
+		inventory.QueueForgetReplaced(tx, replaced)
+	}
 	return written, records.Send(ctx, tx)
 }

@@ -45,7 +45,8 @@ const selectAccelerators = `
 	       CASE WHEN ` + Maintained + ` THEN 'maintaining' ELSE 'enabled' END, d.maintain_reason, d.maintain_by, d.maintain_until, d.presence,
 	       d.missing_since, coalesce(d.fence_reason, ''), d.fence_operation, c.operation_id, coalesce(o.kind, ''), h.handles,
 	       d.specs_version, d.nova_spec, CASE WHEN d.image_lost_at IS NOT NULL THEN d.image END,
-	       coalesce(d.image_bitstream, ''), d.image_lost_at, d.uninstall_pending_since, d.created_at, d.updated_at
+	       coalesce(d.image_bitstream, ''), d.image_lost_at, d.uninstall_pending_since, d.created_at, d.updated_at,
+	       v.fingerprint, coalesce(v.replaced_by, '')
 	FROM deployables d
 	JOIN devices v ON v.uuid = d.device_uuid
 	LEFT JOIN claims c ON c.deployable_uuid = d.uuid
@@ -67,9 +68,13 @@ const Maintained = "(d.administration = 'maintaining' AND (d.maintain_until > cl
 // to know about it.
 type Accelerator struct {
 	cyborg.Accelerator
-	device    string               // the identity of its device on the host
-	ErrorKind cyborg.OperationKind // the kind of the operation that left it in error
-	MovedBy   uuid.UUID            // the operation that put it into its lifecycle state; zero where none did
+	device string // the identity of its device on the host
+	// fingerprint is that of its device; replacedBy describes another card that is
+	// there instead, or is empty.
+	fingerprint cyborg.Fingerprint
+	replacedBy  string
+	ErrorKind   cyborg.OperationKind // the kind of the operation that left it in error
+	MovedBy     uuid.UUID            // the operation that put it into its lifecycle state; zero where none did
 
 	// unheard is for how long its host has been waited for in the present epoch; nil
 	// where the host was heard in it. Only QueueLockAccelerators reads it; see Heard.
@@ -88,6 +93,7 @@ type acceleratorRows struct {
 	attributes records.Parsed[[]cyborg.Attribute]
 	nova       records.Parsed[*cyborg.NovaSpec]
 	image      records.Parsed[cyborg.Image]
+	print      records.Parsed[cyborg.Fingerprint]
 	handles    []handleRecord
 	infos      map[string]map[string]string // decoded infos of handles, by their JSON text
 }
@@ -110,12 +116,12 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (Accelerator, error) {
 		(*zeronull.Timestamptz)(&maintenance.Until), (*string)(&a.Presence), (*zeronull.Timestamptz)(&a.MissingAt), &fence.Reason,
 		(*zeronull.UUID)(&fence.Operation), (*zeronull.UUID)(&claim.Operation), (*string)(&claim.Kind), (*handleRecords)(r),
 		&a.SpecVersion, &r.nova, &r.image, &lost.BitstreamID, (*zeronull.Timestamptz)(&lost.FoundAt),
-		(*zeronull.Timestamptz)(&a.UninstallPending), &a.CreatedAt, &a.UpdatedAt)
+		(*zeronull.Timestamptz)(&a.UninstallPending), &a.CreatedAt, &a.UpdatedAt, &r.print, &a.replacedBy)
 	if err != nil {
 		return a, err
 	}
 
-	a.Attributes, a.Nova = r.attributes.Value, r.nova.Value
+	a.Attributes, a.Nova, a.fingerprint = r.attributes.Value, r.nova.Value, r.print.Value
 
 	// What an operator set takes precedence over what the driver reports.
 	if a.Specs, err = r.specs.Value.With(r.set.Value); err != nil {

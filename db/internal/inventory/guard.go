@@ -31,6 +31,11 @@ func (a *Accelerator) Unclaimed(operation uuid.UUID) error {
 
 // Present refuses an accelerator that its host does not show any more.
 func (a *Accelerator) Present() error {
+	if a.replacedBy != "" {
+		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is missing: another card (%s) is in its place on host %s since %s",
+			a.Name, a.replacedBy, a.Host, a.MissingAt.Format(time.RFC3339)).
+			WithHint("Put the card back; or detach it from who has it, and it leaves the records.")
+	}
 	if a.Presence == cyborg.PresenceMissing {
 		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is missing: host %s has not shown it since %s",
 			a.Name, a.Host, a.MissingAt.Format(time.RFC3339)).
@@ -256,7 +261,7 @@ func (a *Accelerator) Uninstalled() error {
 // Target returns the accelerator in the form that agents get it in.
 func (a *Accelerator) Target() cyborg.Target {
 	return cyborg.Target{
-		Accelerator: a.UUID, Backend: a.Backend, Device: a.device, Deployable: a.LocalName, BitstreamID: a.BitstreamID,
+		Accelerator: a.UUID, Backend: a.Backend, Device: a.device, Fingerprint: a.fingerprint, Deployable: a.LocalName, BitstreamID: a.BitstreamID,
 		ProgramSet: a.ProgramSet,
 	}
 }

@@ -41,6 +41,9 @@ func (v *Inventory) device(backend, driver string, r cyborg.DeviceReport, sequen
 	case d.row.ObservedSeq > sequence:
 		v.Overtaken, v.Exceed = true, max(v.Exceed, d.row.ObservedSeq)
 		return nil
+	case d.row.Fingerprint.Other(r.Fingerprint):
+		v.replaced(backend, d, r, sequence)
+		return nil
 	case d.row.Backend != backend && d.row.Backend != AdoptedBackend && v.busy(d.row.UUID):
 		v.Unsettled = true
 		v.complain(backend, "device %s stays with backend %s as long as it is in use", r.Identity, d.row.Backend)
@@ -58,6 +61,7 @@ func (v *Inventory) device(backend, driver string, r cyborg.DeviceReport, sequen
 	row.Backend, row.Driver, row.Type, row.Presence = backend, driver, r.Type, cyborg.PresencePresent
 	row.VendorID, row.ProductID, row.Vendor, row.Model, row.NUMANode = r.VendorID, r.ProductID, r.Vendor, r.Model, node
 	row.BoardInfo, row.ControlPathKind, row.ControlPathInfo = board, r.ControlPath.Kind, path
+	row.Fingerprint, row.ReplacedBy = row.Fingerprint.Learn(r.Fingerprint), nil
 
 	shown := map[string]bool{} // deployables, by the driver's name
 	for _, part := range r.Deployables {
@@ -80,6 +84,23 @@ func (v *Inventory) device(backend, driver string, r cyborg.DeviceReport, sequen
 	}
 
 	return nil
+}
+
+// replaced marks a device as missing in whose place another card was shown. As
+// long as somebody has the device, its records stay as they are, and the other card
+// is left out: it must not become what that one has. A device that nobody has is
+// forgotten (inventory.QueueForgetReplaced). Either way the host has to report again,
+// so that the other card is recorded as new.
+func (v *Inventory) replaced(backend string, d *Tracked[DeviceRow], r cyborg.DeviceReport, sequence int64) {
+	v.deviceMissing(d, sequence)
+	by := cyborg.Sanitize(r.Fingerprint.String(), LongestError)
+	d.row.ReplacedBy = &by
+	v.Unsettled, v.Replaced = true, true
+
+	if v.busy(d.row.UUID) {
+		v.complain(backend, "%s (%s) is left out: it is in the place of another card (%s), which is still in use; detach that one, or put it back",
+			r.Identity, r.Fingerprint, d.row.Fingerprint)
+	}
 }
 
 // busy reports whether a deployable of the device is held or claimed.
@@ -121,7 +142,7 @@ func (v *Inventory) deviceMissing(d *Tracked[DeviceRow], sequence int64) {
 		return
 	}
 
-	d.row.Presence = cyborg.PresenceMissing
+	d.row.Presence, d.row.ReplacedBy = cyborg.PresenceMissing, nil
 	for _, p := range v.Deployables {
 		if p.row.DeviceUUID == d.row.UUID {
 			v.deployableMissing(p)

@@ -31,6 +31,9 @@ type Inventory struct {
 	// it is, but may be later. The host is then asked for its report again.
 	Unsettled bool
 
+	// Replaced is set where another card was shown in the place of a recorded one.
+	Replaced bool
+
 	// Overtaken is set where an operation observed a device after the report was
 	// made, so that the records of this device are newer. The host is asked for its
 	// report again, because the device may have changed back since. A difference may

@@ -39,6 +39,12 @@ type DeviceRow struct {
 	ControlPathKind string   `json:"control_path_kind"`
 	ControlPathInfo Document `json:"control_path_info"`
 
+	// Fingerprint is what reports have said of the card so far.
+	Fingerprint cyborg.Fingerprint `json:"fingerprint"`
+	// ReplacedBy describes the other card that is there instead of this one; nil where
+	// none was seen.
+	ReplacedBy *string `json:"replaced_by"`
+
 	ObservedSeq int64           `json:"observed_seq"`
 	Presence    cyborg.Presence `json:"presence"`
 }

@@ -52,5 +52,5 @@ func (v *Inventory) tooLargeDocument(p reported, documents ...Document) bool {
 
 // deviceTexts are the texts of a device that a driver chooses.
 func deviceTexts(r *cyborg.DeviceReport) []string {
-	return []string{string(r.Type), r.VendorID, r.ProductID, r.Vendor, r.Model, r.ControlPath.Kind}
+	return []string{string(r.Type), r.VendorID, r.ProductID, r.Vendor, r.Model, r.ControlPath.Kind, r.Fingerprint.Model, r.Fingerprint.Serial}
 }

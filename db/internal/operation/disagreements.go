@@ -23,6 +23,7 @@ type Disagreement struct {
 	Handle      cyborg.WorkHandle
 	Operation   uuid.UUID
 	Accelerator uuid.UUID
+	Fingerprint cyborg.Fingerprint // of the recorded device
 
 	Journal  cyborg.AttachmentState // "" where the journal has no such entry
 	Recorded string                 // attached, in_doubt, left (unconfirmed), given (to an instance or a service), or "" for free
@@ -94,7 +95,7 @@ func selectDisagreements() string {
 		WHERE l.attachments <> '[]'),
 	handles AS NOT MATERIALIZED (
 		SELECT h.host, h.uuid, h.identity AS handle, h.unconfirmed_kind, h.unconfirmed_id, h.unconfirmed_operation, h.holder_kind, h.holder_id, h.operation_id, h.attached_at, h.presence,
-		       d.local_name AS deployable, d.uuid AS accelerator, d.lifecycle, d.error_kind, v.backend, v.observed_seq,
+		       d.local_name AS deployable, d.uuid AS accelerator, d.lifecycle, d.error_kind, v.backend, v.fingerprint, v.observed_seq,
 		       c.operation_id IS NOT NULL AS claimed
 		FROM attach_handles h JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
 		LEFT JOIN claims c ON c.deployable_uuid = d.uuid),
@@ -106,14 +107,14 @@ func selectDisagreements() string {
 		       coalesce(j.backend, r.backend) AS backend, coalesce(j.deployable, r.deployable) AS deployable,
 		       coalesce(j.handle, r.handle) AS handle, coalesce(j.state, '') AS journal, j.operation_id AS journal_operation,
 		       r.uuid, r.accelerator, r.holder_kind, r.holder_id, r.operation_id, r.attached_at, r.presence, r.lifecycle,
-		       r.error_kind, r.observed_seq, r.claimed
+		       r.error_kind, r.fingerprint, r.observed_seq, r.claimed
 		FROM journal j FULL JOIN held r ON r.host = j.host AND r.deployable = j.deployable AND r.handle = j.handle
 		WHERE r.uuid IS NULL OR j.state IS DISTINCT FROM 'attached' OR r.attached_at IS NULL OR r.lifecycle = 'error')
 	SELECT d.*, s.report_seq, ` + inventory.AgentColumns("s") + ` FROM (
 	SELECT p.host, p.backend, p.deployable, p.handle, coalesce(p.uuid, f.uuid) AS handle_uuid, coalesce(p.holder_kind, 'host'),
 	       coalesce(p.holder_id, p.host), coalesce(p.operation_id, p.journal_operation), coalesce(p.accelerator, f.accelerator),
 	       p.journal, CASE WHEN f.holder_kind IS NOT NULL THEN 'given' WHEN p.uuid IS NULL THEN '' WHEN p.attached_at IS NULL THEN 'in_doubt' ELSE 'attached' END,
-	       p.attached_at IS NOT NULL, NULL::uuid
+	       p.attached_at IS NOT NULL, NULL::uuid, coalesce(p.fingerprint, f.fingerprint, '{}')
 	FROM compared p LEFT JOIN LATERAL (
 		SELECT * FROM handles h
 		WHERE p.uuid IS NULL AND h.host = p.host AND h.deployable = p.deployable AND h.handle = p.handle) f ON true
@@ -124,7 +125,7 @@ func selectDisagreements() string {
 	       p.lifecycle = 'ready' OR p.lifecycle = 'error' AND p.error_kind = ANY($3)))
 	UNION ALL
 	SELECT h.host, coalesce(j.backend, h.backend), h.deployable, h.handle, h.uuid, h.unconfirmed_kind, h.unconfirmed_id, coalesce(j.operation_id, h.unconfirmed_operation),
-	       h.accelerator, coalesce(j.state, ''), 'left', false, h.unconfirmed_operation
+	       h.accelerator, coalesce(j.state, ''), 'left', false, h.unconfirmed_operation, h.fingerprint
 	FROM handles h JOIN live l ON l.name = h.host
 	LEFT JOIN journal j ON j.host = h.host AND j.deployable = h.deployable AND j.handle = h.handle
 	WHERE h.unconfirmed_kind IS NOT NULL AND NOT h.claimed) AS d JOIN hosts s ON s.name = d.host
@@ -169,7 +170,7 @@ func (s *Store) findDisagreements(ctx context.Context, q records.Querier, w want
 		err = row.Scan(append([]any{
 			&d.Host, &d.Backend, &d.Deployable, &d.Handle.Identity, (*zeronull.UUID)(&d.Handle.UUID),
 			&d.Handle.Holder.Kind, &d.Handle.Holder.ID, (*zeronull.UUID)(&d.Operation), (*zeronull.UUID)(&d.Accelerator),
-			&d.Journal, &d.Recorded, &d.Attach, (*zeronull.UUID)(&d.Unconfirmed), &d.Report,
+			&d.Journal, &d.Recorded, &d.Attach, (*zeronull.UUID)(&d.Unconfirmed), &d.Fingerprint, &d.Report,
 		}, inventory.ScanAgent(&d.Agent)...)...)
 		return d, err
 	})

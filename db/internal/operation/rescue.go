@@ -23,6 +23,13 @@ type rescue struct{ request cyborg.RescueRequest }
 
 func newRescue(r cyborg.RescueRequest, _ records.Options) operationHandler { return rescue{r} }
 
+// hasReplacedCard is an SQL condition: another card is in the place of one that the
+// instance of the accelerator request a has. Such an instance is not rebooted, because
+// Nova would give it the other card.
+const hasReplacedCard = `EXISTS (
+	SELECT FROM attach_handles h JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
+	WHERE h.holder_kind = 'instance' AND h.holder_id = a.instance_uuid::text AND v.replaced_by IS NOT NULL)`
+
 // choose finds the instances that have lost accelerators and that no open
 // operation reboots already. With Once it leaves out those that any operation
 // has rebooted since the boot.
@@ -41,6 +48,7 @@ func (r rescue) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 		LEFT JOIN rescues r ON r.instance_uuid = a.instance_uuid AND r.boot_id = a.lost_boot
 		LEFT JOIN operations o ON o.id = r.operation_id AND o.open
 		WHERE a.host = $1 AND a.lost_at IS NOT NULL AND a.state = 'Bound' AND (r.operation_id IS NULL OR NOT $2)
+		  AND NOT `+hasReplacedCard+`
 		ORDER BY a.id`, r.request.Host, r.request.Once).Query(func(rows pgx.Rows) error {
 		var (
 			id, open uuid.UUID
@@ -147,5 +155,6 @@ func (s *Store) UnrescuedHosts(ctx context.Context, limit int) ([]string, error)
 		SELECT DISTINCT a.host FROM arqs a
 		WHERE a.lost_at IS NOT NULL AND a.state = 'Bound'
 		  AND NOT EXISTS (SELECT FROM rescues r WHERE r.instance_uuid = a.instance_uuid AND r.boot_id = a.lost_boot)
+		  AND NOT `+hasReplacedCard+`
 		ORDER BY a.host LIMIT $1`, records.Limit(limit))
 }
