@@ -118,7 +118,10 @@ type Accelerator struct {
 	Maintenance *Maintenance   `json:"maintenance,omitempty"`
 	Presence    Presence       `json:"presence"`
 	MissingAt   time.Time      `json:"missing_since,omitzero"`
-	Fence       *Fence         `json:"fence,omitempty"`
+	// ReplacedBy describes the other card that was seen in the place of this one's
+	// device, which is missing; empty where none was.
+	ReplacedBy string `json:"replaced_by,omitempty"`
+	Fence      *Fence `json:"fence,omitempty"`
 	// UninstallPending is since when it is out of service without having been
 	// uninstalled, because its host did not show it then; zero where it is not so.
 	UninstallPending time.Time `json:"uninstall_pending_since,omitzero"`

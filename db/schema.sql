@@ -303,6 +303,7 @@ CREATE TABLE devices (
 );
 CREATE INDEX devices_by_backend ON devices USING btree (host, backend);
 CREATE INDEX devices_missing ON devices USING btree (missing_since) WHERE presence = 'missing'::text;
+CREATE TRIGGER devices_back BEFORE UPDATE ON devices FOR EACH ROW WHEN (old.replaced_by IS NOT NULL AND new.presence = 'present'::text) EXECUTE FUNCTION devices_back();
 CREATE TRIGGER devices_deleted AFTER DELETE ON devices REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION devices_deleted();
 CREATE TRIGGER devices_inserted AFTER INSERT ON devices REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION devices_inserted();
 CREATE TRIGGER devices_updated AFTER UPDATE ON devices REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION devices_updated();
@@ -1014,6 +1015,15 @@ BEGIN
            CASE TG_OP WHEN 'INSERT' THEN c.name ELSE '' END, CASE TG_OP WHEN 'INSERT' THEN jsonb_build_object('groups', c.groups) END
     FROM rows_changed c ORDER BY c.id;
     RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION devices_back()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    NEW.replaced_by := NULL;
+    RETURN NEW;
 END $function$;
 
 CREATE OR REPLACE FUNCTION devices_deleted()

@@ -7,6 +7,17 @@ ALTER TABLE devices ADD COLUMN fingerprint jsonb NOT NULL DEFAULT '{}' CHECK (js
     ADD COLUMN replaced_by text CHECK (replaced_by <> ''),
     ADD CONSTRAINT devices_replaced_is_missing CHECK (replaced_by IS NULL OR presence = 'missing');
 
+-- The card is back, also where a server of an earlier release has recorded that.
+-- +goose StatementBegin
+CREATE FUNCTION devices_back() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.replaced_by := NULL;
+    RETURN NEW;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER devices_back BEFORE UPDATE ON devices FOR EACH ROW
+    WHEN (OLD.replaced_by IS NOT NULL AND NEW.presence = 'present') EXECUTE FUNCTION devices_back();
+
 -- +goose StatementBegin
 CREATE OR REPLACE FUNCTION devices_updated() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

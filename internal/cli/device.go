@@ -51,7 +51,7 @@ func devices() thing[apiclient.Device] {
 			for i, a := range device.Accelerators {
 				lines[i] = a.UUID.String() + " " + a.Name + " " + string(a.Status)
 			}
-			return map[string]string{"accelerators": strings.Join(lines, "\n")}
+			return map[string]string{"accelerators": strings.Join(lines, "\n"), "fingerprint": device.Fingerprint.String()}
 		},
 	}
 }

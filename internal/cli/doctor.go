@@ -433,7 +433,7 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 		case a.Lifecycle == cyborg.LifecycleError:
 			broken = append(broken, fmt.Sprintf("%s (%s)", a.Name, a.Reason))
 		case a.Presence == cyborg.PresenceMissing:
-			missing = append(missing, a.Name)
+			missing = append(missing, missingAccelerator(a))
 		case a.Fence != nil && a.Claim == nil:
 			fenced = append(fenced, fmt.Sprintf("%s (%s)", a.Name, a.Fence.Reason))
 		}
@@ -455,6 +455,14 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 	if len(broken)+len(missing)+len(fenced) == 0 {
 		f.OKf("accelerators", "none of %d is in error, missing or fenced", len(all))
 	}
+}
+
+// missingAccelerator names a missing accelerator, and what is in its place.
+func missingAccelerator(a apiclient.Accelerator) string {
+	if a.ReplacedBy == "" {
+		return a.Name
+	}
+	return fmt.Sprintf("%s (another card, %s, is in its place)", a.Name, a.ReplacedBy)
 }
 
 // examineOperations reports operations that have been open for suspiciously

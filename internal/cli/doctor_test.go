@@ -266,6 +266,9 @@ func TestDoctorFindings(t *testing.T) {
 		"a broken card": {func(f *fakeAPI) {
 			f.has(func(a *apiclient.Accelerator) { a.Lifecycle, a.Reason = cyborg.LifecycleError, "no undo" })
 		}, "accelerators", doctor.Failed, "1 in error: fast (no undo)"},
+		"a replaced card": {func(f *fakeAPI) {
+			f.has(func(a *apiclient.Accelerator) { a.Presence, a.ReplacedBy = cyborg.PresenceMissing, "8086:37c8" })
+		}, "accelerators", doctor.Warning, "1 missing: fast (another card, 8086:37c8, is in its place)"},
 		"a missing card":                        {func(f *fakeAPI) { f.has(func(a *apiclient.Accelerator) { a.Presence = cyborg.PresenceMissing }) }, "accelerators", doctor.Warning, "1 missing: fast"},
 		"a fenced card":                         {func(f *fakeAPI) { f.has(func(a *apiclient.Accelerator) { a.Fence = &cyborg.Fence{Reason: "dust"} }) }, "accelerators", doctor.Warning, "1 fenced: fast (dust)"},
 		"an operation that could not be undone": {func(f *fakeAPI) { f.undoneOperation(6 * 24 * time.Hour) }, "needs_operator", doctor.Warning, "1 of the last 7 days could not be undone"},

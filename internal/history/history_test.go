@@ -243,6 +243,30 @@ func TestUndoneAttachmentIsASentence(t *testing.T) {
 	}
 }
 
+// TestReplacedDeviceIsASentence: what is in the place of a card is told with its
+// disappearing. That it is back says enough.
+func TestReplacedDeviceIsASentence(t *testing.T) {
+	t.Parallel()
+	of := func(transaction uint64, axis cyborg.EventAxis, from, to string) cyborg.Event {
+		return cyborg.Event{
+			Subject: cyborg.Subject{Kind: cyborg.SubjectDevice, ID: uuid.NewString()}, Cursor: cyborg.Cursor{Transaction: transaction}, Host: "south",
+			Axis: axis, From: from, To: to, Actor: "agent", Data: map[string]any{"identity": "0000:3b:00.0"},
+		}
+	}
+	replaced := feed{Event: []cyborg.Event{
+		of(1, cyborg.AxisPresence, "present", "missing"), of(1, cyborg.AxisReplacedBy, "", "8086:37c8"),
+		of(2, cyborg.AxisReplacedBy, "8086:37c8", ""), of(2, cyborg.AxisPresence, "missing", "present"),
+	}}
+
+	got := replaced.told()
+	for _, sentence := range []string{
+		"Device 0000:3b:00.0 vanished from south and had another card in its place, 8086:37c8.",
+		"Device 0000:3b:00.0 came back on south.",
+	} {
+		require.Contains(t, got, "  "+sentence+"\n")
+	}
+}
+
 // TestCorrectionsOfRunsAreSentences: what Reconcile has corrected of an operation's
 // run is told with the operation, and by itself where the operation is forgotten.
 // Whoever wanted it cancelled is named, and not Reconcile, which has repeated it.

@@ -68,11 +68,8 @@ const Maintained = "(d.administration = 'maintaining' AND (d.maintain_until > cl
 // to know about it.
 type Accelerator struct {
 	cyborg.Accelerator
-	device string // the identity of its device on the host
-	// fingerprint is that of its device; replacedBy describes another card that is
-	// there instead, or is empty.
-	fingerprint cyborg.Fingerprint
-	replacedBy  string
+	device      string               // the identity of its device on the host
+	fingerprint cyborg.Fingerprint   // of its device, as far as it is known
 	ErrorKind   cyborg.OperationKind // the kind of the operation that left it in error
 	MovedBy     uuid.UUID            // the operation that put it into its lifecycle state; zero where none did
 
@@ -116,7 +113,7 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (Accelerator, error) {
 		(*zeronull.Timestamptz)(&maintenance.Until), (*string)(&a.Presence), (*zeronull.Timestamptz)(&a.MissingAt), &fence.Reason,
 		(*zeronull.UUID)(&fence.Operation), (*zeronull.UUID)(&claim.Operation), (*string)(&claim.Kind), (*handleRecords)(r),
 		&a.SpecVersion, &r.nova, &r.image, &lost.BitstreamID, (*zeronull.Timestamptz)(&lost.FoundAt),
-		(*zeronull.Timestamptz)(&a.UninstallPending), &a.CreatedAt, &a.UpdatedAt, &r.print, &a.replacedBy)
+		(*zeronull.Timestamptz)(&a.UninstallPending), &a.CreatedAt, &a.UpdatedAt, &r.print, &a.ReplacedBy)
 	if err != nil {
 		return a, err
 	}

@@ -31,9 +31,9 @@ func (a *Accelerator) Unclaimed(operation uuid.UUID) error {
 
 // Present refuses an accelerator that its host does not show any more.
 func (a *Accelerator) Present() error {
-	if a.replacedBy != "" {
+	if a.ReplacedBy != "" {
 		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is missing: another card (%s) is in its place on host %s since %s",
-			a.Name, a.replacedBy, a.Host, a.MissingAt.Format(time.RFC3339)).
+			a.Name, a.ReplacedBy, a.Host, a.MissingAt.Format(time.RFC3339)).
 			WithHint("Put the card back; or detach it from who has it, and it leaves the records.")
 	}
 	if a.Presence == cyborg.PresenceMissing {
