@@ -49,12 +49,12 @@ func TestHardware(t *testing.T) {
 		rig.Command{Name: "selftest", Line: "/rig/selftest", Limit: 4 * time.Minute},
 		tests("sysfs", 8*time.Minute, "sysfs.test", "OnKernel$", true),
 		tests("generic", 15*time.Minute, "generic.test", "OnKernel$", true),
-		tests("agent", 20*time.Minute, "inside.test", "^Test(Doctor|Attach|HangingDriver|RebindByHand|KillBeforeEachWrite|BeforeReboot)$", false),
+		tests("agent", 20*time.Minute, "inside.test", "^Test(Doctor|Attach|HangingDriver|RebindByHand|ReplacedCard|KillBeforeEachWrite|BeforeReboot)$", false),
 	)
 	requirePass(t, first, "selftest", 0)
 	requirePass(t, first, "sysfs", 4)
 	requirePass(t, first, "generic", 3)
-	requirePass(t, first, "agent", 6)
+	requirePass(t, first, "agent", 7)
 	requireQuiet(t, first["dmesg"])
 
 	second := m.Boot(t, tests("reboot", 8*time.Minute, "inside.test", "^TestAfterReboot$", false))
