@@ -49,7 +49,7 @@ func (r *records) requireEventsLead(t *rapid.T, hosts ...string) {
 
 // shown draws what a host reports at one moment: cards on two backends, parts
 // on cards, handles on parts. From one moment to the next any of them may
-// vanish, come back, change, or move.
+// vanish, come back, change, or move, and another card may be in a card's place.
 func shown(last bool) *rapid.Generator[agentapi.Content] {
 	return rapid.Custom(func(t *rapid.T) agentapi.Content {
 		states := []cyborg.BackendState{cyborg.BackendOK, cyborg.BackendOK, cyborg.BackendOK, cyborg.BackendDisabled, cyborg.BackendFailed}
@@ -71,6 +71,7 @@ func shown(last bool) *rapid.Generator[agentapi.Content] {
 			cards[i] = &cyborg.DeviceReport{
 				Identity: fmt.Sprint("card", i), Type: cyborg.DeviceTypeFPGA, Model: rapid.SampledFrom([]string{"m1", "m2"}).Draw(t, "model"),
 				ControlPath: cyborg.ControlPath{Kind: "PCI", Info: map[string]string{}},
+				Fingerprint: cyborg.Fingerprint{Serial: rapid.SampledFrom([]string{"", "1", "2"}).Draw(t, "serial")},
 			}
 		}
 
