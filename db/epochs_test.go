@@ -379,7 +379,8 @@ func TestFeedOfADatabaseThatWasRestoredBeforeTheMigration(t *testing.T) {
 		DROP FUNCTION run_corrected, may_write, require_writer, writers_begin_epochs, loads_image;
 		ALTER TABLE arqs DROP COLUMN bound_boot, DROP COLUMN bound_uptime;
 		DROP TRIGGER attach_handles_released ON attach_handles; DROP FUNCTION attach_handles_released;
-		ALTER TABLE attach_handles DROP COLUMN undone_reason, DROP COLUMN undone_at`)
+		ALTER TABLE attach_handles DROP COLUMN undone_reason, DROP COLUMN undone_at;
+		DROP TRIGGER devices_back ON devices; DROP FUNCTION devices_back; ALTER TABLE devices DROP COLUMN fingerprint, DROP COLUMN replaced_by`)
 	_, err := db.Migrate(t.Context(), r.url)
 	require.NoError(t, err)
 
