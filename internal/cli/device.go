@@ -72,6 +72,7 @@ func deviceColumns() []column[apiclient.Device] {
 		{title: "Vendor ID", key: "vendor_id", value: func(x d) any { return x.VendorID }, long: true},
 		{title: "Product ID", key: "product_id", value: func(x d) any { return x.ProductID }, long: true},
 		{title: "NUMA Node", key: "numa_node", value: func(x d) any { return x.NUMANode }, long: true},
+		{title: "Replaced By", key: "replaced_by", value: func(x d) any { return x.ReplacedBy }, long: true},
 	}
 }
 
