@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/sysfs/kernelcall"
 )
 
 // Protection says why a function must not be touched, for each function that
@@ -52,7 +53,8 @@ func (t *Tree) Survey(ctx context.Context) ([]Function, Protection, error) {
 		s.functions[functions[i].Address] = &functions[i]
 	}
 
-	for _, look := range []func() error{s.protectChipset, s.protectStorage, s.protectNetwork, s.protectConsole} {
+	console := func() error { return s.protectConsole(ctx) }
+	for _, look := range []func() error{s.protectChipset, s.protectStorage, s.protectNetwork, console} {
 		if err := look(); err != nil {
 			return nil, nil, cyborg.Errorf(cyborg.ErrUnavailable, "nobody can tell which PCI functions the host lives on: %w", err)
 		}
@@ -175,11 +177,15 @@ func (s *survey) protectNetwork() error {
 }
 
 // protectConsole protects the functions that carry the system console, such as
-// a serial port on PCI.
-func (s *survey) protectConsole() error {
-	text, err := s.view.text("sys/class/tty/console/active")
+// a serial port on PCI. The kernel answers under the lock of the console, which it
+// keeps for as long as it prints to a slow one.
+func (s *survey) protectConsole(ctx context.Context) error {
+	text, err := s.view.ask(ctx, kernelcall.Call{Kind: kernelcall.Read, Path: "sys/class/tty/console/active"})
+	if isGone(err) {
+		return nil // a host without a console has none to lose
+	}
 	if err != nil {
-		return nil //nolint:nilerr // a host without a console has none to lose
+		return err
 	}
 
 	for name := range strings.FieldsSeq(text) {
