@@ -44,7 +44,9 @@ type Inspector interface {
 }
 
 // Target is the deployable that a call is about. Device and Deployable are what
-// the last discovery reported, so the hardware may have changed since.
+// the last discovery reported, so the hardware may have changed since. Where another
+// card is in the device's place now (cyborg.Fingerprint.Other), Install, Attach and
+// Program fail with kind ErrChanged, and Uninstall and Detach have nothing to do.
 type Target struct {
 	Device     cyborg.DeviceReport
 	Deployable cyborg.DeployableReport

@@ -26,8 +26,10 @@ func attachChecks() []check {
 		{name: "stopped after its note is repeated", run: attachStoppedIsRepeated},
 		{name: "does not begin under an ended context", run: attachDoesNotBegin},
 		{name: "leaves other handles alone", run: attachLeavesOthers},
+		{name: "leaves the fingerprint alone", run: attachLeavesFingerprint},
 		{name: "is not taken from its user", needs: canBeUsed, run: attachIsNotTaken},
 		{name: "of what vanished", needs: canVanish, run: attachOfWhatVanished},
+		{name: "of another card in its place", needs: canBeExchanged, run: attachOfAnotherCard},
 		{name: "is asked about by many", run: attachWhileQueried},
 	}
 }
@@ -263,6 +265,18 @@ func attachLeavesOthers(t *testing.T, b *bench) {
 	}
 }
 
+// attachLeavesFingerprint checks that a card does not look like another one while
+// it is attached.
+func attachLeavesFingerprint(t *testing.T, b *bench) {
+	b.install(t)
+	before, book := b.device(t).Fingerprint, &notebook{}
+	b.attach(t, book)
+	require.Equal(t, before, b.device(t).Fingerprint)
+
+	b.detach(t, book)
+	require.Equal(t, before, b.device(t).Fingerprint)
+}
+
 // attachIsNotTaken checks that Detach is rejected, and changes nothing, while
 // somebody uses the handle.
 func attachIsNotTaken(t *testing.T, b *bench) {
@@ -298,4 +312,39 @@ func attachOfWhatVanished(t *testing.T, b *bench) {
 	require.NoError(t, promptly(t, "Detach", func() error { return b.attacher().Detach(t.Context(), b.detachRequest(book)) }),
 		"of what is gone there is nothing left to detach")
 	require.Error(t, promptly(t, "Attach", func() error { return b.attacher().Attach(t.Context(), b.attachRequest(book)) }))
+}
+
+// attachOfAnotherCard checks that nothing is done to a card in the place of the one
+// that was attached: it is not attached, nothing is left to detach, and it is not
+// given to who asks for the other one.
+func attachOfAnotherCard(t *testing.T, b *bench) {
+	b.install(t)
+	book := &notebook{}
+	b.attach(t, book)
+
+	b.exchange(t)
+	before := b.state(t)
+	require.False(t, b.attached(t), "Attached of another card")
+	for _, undo := range []bool{false, true} {
+		request := b.detachRequest(book)
+		request.Undo = undo
+		require.NoError(t, b.attacher().Detach(t.Context(), request), "of what is gone there is nothing left to detach")
+	}
+
+	err := b.attacher().Attach(t.Context(), b.attachRequest(book))
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), "an attach of another card answers %v", err)
+	require.Equal(t, before, b.state(t))
+}
+
+// canBeExchanged says whether the rig can put another card into a card's place.
+func canBeExchanged(rig *Rig) bool { return rig.Exchange != nil }
+
+// exchange puts another card into the target's place, and requires that it has the
+// same identity and another fingerprint.
+func (b *bench) exchange(t *testing.T) {
+	t.Helper()
+	was := b.device(t).Fingerprint
+	b.Exchange(t, b.target.Device)
+	now := b.device(t).Fingerprint
+	require.True(t, now.Other(was), "%s in the place of %s", now, was)
 }

@@ -87,6 +87,9 @@ type Rig struct {
 	// Vanish takes a card off the bus until restore is called. Nothing is attached
 	// to a card that was put back.
 	Vanish func(t *testing.T, device cyborg.DeviceReport) (restore func())
+	// Exchange puts another card into the place of a card, where it has the same
+	// identity.
+	Exchange func(t *testing.T, device cyborg.DeviceReport)
 	// GroupsChange says that a card that was put back may be in another IOMMU group:
 	// a kernel numbers groups as they come.
 	GroupsChange bool
@@ -207,14 +210,25 @@ func (b *bench) discover(t *testing.T) []cyborg.DeviceReport {
 	return devices
 }
 
+// device returns what Discover reports of the target's device now.
+func (b *bench) device(t *testing.T) cyborg.DeviceReport {
+	t.Helper()
+	for _, device := range b.discover(t) {
+		if device.Identity == b.target.Device.Identity {
+			return device
+		}
+	}
+
+	require.Failf(t, "the target is gone", "Discover no longer shows %s", b.target.Device.Identity)
+	return cyborg.DeviceReport{}
+}
+
 // deployable returns what Discover reports of the target now.
 func (b *bench) deployable(t *testing.T) cyborg.DeployableReport {
 	t.Helper()
-	for _, device := range b.discover(t) {
-		for _, deployable := range device.Deployables {
-			if device.Identity == b.target.Device.Identity && deployable.Name == b.target.Deployable.Name {
-				return deployable
-			}
+	for _, deployable := range b.device(t).Deployables {
+		if deployable.Name == b.target.Deployable.Name {
+			return deployable
 		}
 	}
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
@@ -19,6 +20,7 @@ func installChecks() []check {
 		{name: "does not begin under an ended context", run: installDoesNotBegin},
 		{name: "is interrupted", needs: canBeSlow, run: installIsInterrupted},
 		{name: "of what vanished fails", needs: canVanish, run: installOfWhatVanished},
+		{name: "of another card in its place fails", needs: canBeExchanged, run: installOfAnotherCard},
 	}
 }
 
@@ -107,4 +109,17 @@ func installOfWhatVanished(t *testing.T, b *bench) {
 	require.Error(t, err)
 	require.NoError(t, promptly(t, "Uninstall", func() error { return b.installer().Uninstall(t.Context(), b.target) }),
 		"of what is gone there is nothing left to undo")
+}
+
+// installOfAnotherCard checks that a card in the place of the target's is not
+// installed for it, and that nothing is left to uninstall.
+func installOfAnotherCard(t *testing.T, b *bench) {
+	b.install(t)
+	b.exchange(t)
+	before := b.state(t)
+
+	require.NoError(t, b.installer().Uninstall(t.Context(), b.target))
+	err := b.installer().Install(t.Context(), b.target)
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), "an install of another card answers %v", err)
+	require.Equal(t, before, b.state(t))
 }

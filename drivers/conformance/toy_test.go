@@ -28,6 +28,7 @@ import (
 type hardware struct {
 	sync.Mutex
 	vanished  bool
+	card      int           // the number of the card that is there now
 	slow      chan struct{} // closed when steps are quick again; nil while they are
 	installed map[string]bool
 	attached  map[string]bool
@@ -42,7 +43,7 @@ type hardware struct {
 func (h *hardware) snapshot(*testing.T) string {
 	h.Lock()
 	defer h.Unlock()
-	return fmt.Sprint(h.vanished, h.installed, h.attached, h.users, h.images, h.traces)
+	return fmt.Sprint(h.vanished, h.card, h.installed, h.attached, h.users, h.images, h.traces)
 }
 
 // setVanished takes the card off the bus or puts it back, with nothing
@@ -137,6 +138,13 @@ func newToy(defect string) *conformance.Rig {
 				h.slow = nil
 			}
 		},
+		Exchange: func(*testing.T, cyborg.DeviceReport) {
+			h.Lock()
+			defer h.Unlock()
+			h.card++
+			clear(h.installed)
+			clear(h.attached)
+		},
 		Vanish: func(*testing.T, cyborg.DeviceReport) func() {
 			h.setVanished(true)
 			return func() { h.setVanished(false) }
@@ -201,7 +209,7 @@ func (d bareToy) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 	}
 
 	device := cyborg.DeviceReport{
-		Identity: "toy", Type: cyborg.DeviceTypeFPGA, VendorID: "toy", ProductID: "toy", Vendor: "Toys", Model: "T",
+		Identity: "toy", Type: cyborg.DeviceTypeFPGA, VendorID: "toy", ProductID: "toy", Vendor: "Toys", Model: "T", Fingerprint: d.fingerprint(),
 		ControlPath: cyborg.ControlPath{Kind: "DEV", Info: map[string]string{"path": "/dev/toy"}},
 	}
 
@@ -227,6 +235,25 @@ func (d bareToy) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 	}
 
 	return []cyborg.DeviceReport{device}, nil
+}
+
+// fingerprint is that of the card that is there now. The caller holds the lock.
+func (d bareToy) fingerprint() cyborg.Fingerprint {
+	if d.defect == "looks like another card while attached" && len(d.attached) > 0 {
+		return cyborg.Fingerprint{Model: "toy in use"}
+	}
+	return cyborg.Fingerprint{Model: "toy", Serial: strconv.Itoa(d.card)}
+}
+
+// checkCard refuses another card than the target's, unless the driver has the
+// defect.
+func (d toy) checkCard(target drivers.Target, defect string) error {
+	d.Lock()
+	defer d.Unlock()
+	if target.Device.Fingerprint.Other(d.fingerprint()) && d.defect != defect {
+		return cyborg.Errorf(cyborg.ErrChanged, "it is another toy")
+	}
+	return nil
 }
 
 // begin checks before each change that the context has not ended and that the
@@ -265,6 +292,9 @@ func (d toy) Install(ctx context.Context, target drivers.Target) error {
 	if err := d.begin(ctx, "begins an install without a context", "installs what vanished"); err != nil {
 		return err
 	}
+	if err := d.checkCard(target, "installs another card"); err != nil {
+		return err
+	}
 	if err := d.wait(ctx); err != nil {
 		return err
 	}
@@ -290,6 +320,9 @@ func (d toy) Uninstall(_ context.Context, target drivers.Target) error {
 
 func (d toy) Attach(ctx context.Context, request drivers.AttachRequest) error {
 	if err := d.begin(ctx, "begins an attach without a context", "attaches what vanished"); err != nil {
+		return err
+	}
+	if err := d.checkCard(request.Target, "attaches another card"); err != nil {
 		return err
 	}
 
@@ -344,6 +377,10 @@ func (d toy) Detach(ctx context.Context, request drivers.DetachRequest) error {
 	case "cannot detach what vanished":
 		if d.vanished {
 			return cyborg.Errorf(cyborg.ErrHardware, "the toy is gone")
+		}
+	case "cannot detach from another card":
+		if request.Target.Device.Fingerprint.Other(d.fingerprint()) {
+			return cyborg.Errorf(cyborg.ErrChanged, "it is another toy")
 		}
 	case "detaches only what is attached":
 		if !d.attached[handle] {

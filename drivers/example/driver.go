@@ -96,6 +96,7 @@ func report(f sysfs.Function, node, protected string) cyborg.DeviceReport {
 	return cyborg.DeviceReport{
 		Identity: address, Type: cyborg.DeviceTypeAIChip,
 		VendorID: f.Vendor, ProductID: f.Product, Vendor: f.Vendor, Model: f.Product, NUMANode: f.NUMANode,
+		Fingerprint: f.Fingerprint(""),
 		ControlPath: cyborg.ControlPath{Kind: "PCI", Info: f.Address.HandleInfo()},
 
 		Deployables: []cyborg.DeployableReport{{

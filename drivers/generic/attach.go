@@ -72,7 +72,7 @@ func (d *Driver) Detach(ctx context.Context, request drivers.DetachRequest) erro
 		return err
 	}
 
-	f, err := d.find(ctx, request.Target, request.Handle.Identity)
+	f, err := d.findSame(ctx, request.Target, request.Handle.Identity)
 	switch cyborg.ErrorKindOf(err) {
 	case "":
 	case cyborg.ErrNotFound, cyborg.ErrChanged:
@@ -101,6 +101,23 @@ func (d *Driver) Detach(ctx context.Context, request drivers.DetachRequest) erro
 	}
 
 	return d.binder.Restore(ctx, f.Address, d.options.vfio, prior)
+}
+
+// findSame is find for a call that changes the function and does not need its card
+// to answer. It tells another card of the same model, too.
+func (d *Driver) findSame(ctx context.Context, target drivers.Target, identity string) (sysfs.Function, error) {
+	f, err := d.find(ctx, target, identity)
+	if err != nil || target.Device.Fingerprint.Serial == "" {
+		return f, err
+	}
+
+	var presence sysfs.Presence
+	if f.PF == nil {
+		if presence, err = d.presence(ctx, f); cyborg.ErrorKindOf(err) == cyborg.ErrTimeout {
+			return f, err
+		}
+	}
+	return f, d.checkSerial(ctx, target, f, presence)
 }
 
 // release takes the function from VFIO where no note says which driver it had

@@ -162,11 +162,30 @@ func TestAttachRefusedAfterTheHostChanged(t *testing.T) {
 				t.Helper()
 				other := sysfstest.GPU(t, gpu)
 				other.Product = "2330"
-				h.Unplug(gpu)
-				h.Add(other)
+				exchange(h, other)
 			},
 			cyborg.ErrChanged, cyborg.ErrChanged,
 			[]string{"10de:2330", "10de:20b0"},
+		},
+		"another card of the maker in its place": {
+			gpu, func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
+				other := sysfstest.GPU(t, gpu)
+				other.SubsystemProduct, other.Serial = "1533", serial
+				exchange(h, other)
+			},
+			cyborg.ErrChanged, cyborg.ErrChanged,
+			[]string{"another card (10de:20b0 10de:1533)", "it was 10de:20b0 10de:0000, serial " + serial},
+		},
+		"another card of the model in its place": {
+			gpu, func(t *testing.T, h *sysfstest.Host) {
+				t.Helper()
+				other := sysfstest.GPU(t, gpu)
+				other.Serial = otherSerial
+				exchange(h, other)
+			},
+			cyborg.ErrChanged, cyborg.ErrChanged,
+			[]string{"another card (serial " + otherSerial + ")", "it was 10de:20b0 10de:0000, serial " + serial},
 		},
 		"in use through its driver": {
 			gpu, func(_ *testing.T, h *sysfstest.Host) { h.Open(812, "Xorg", "/dev/dri/card1") },
@@ -176,7 +195,9 @@ func TestAttachRefusedAfterTheHostChanged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBench(t, newHost(t, sysfstest.GPU(t, gpu), sysfstest.NIC(t, nic, "ens1"), sysfstest.QAT(t, qat)), c.address)
+			card := sysfstest.GPU(t, gpu)
+			card.Serial = serial
+			b := newBench(t, newHost(t, card, sysfstest.NIC(t, nic, "ens1"), sysfstest.QAT(t, qat)), c.address)
 			c.change(t, b.Host)
 			before := snapshot(t, b.Root())
 

@@ -113,6 +113,9 @@ type subject struct {
 	function string
 	// vfs is how many virtual functions the card gets first.
 	vfs int
+	// instead is another card that comes into its place, with as many.
+	instead     simulator.Function
+	insteadCard fakebus.Spec
 }
 
 // subjects returns functions that differ in what they had before: a driver with
@@ -121,21 +124,27 @@ type subject struct {
 func subjects(t *testing.T) map[string]subject {
 	t.Helper()
 	port := sysfstest.Bridge(t, "0000:00:01.0")
+	qatOfTwo := fakebus.QAT()
+	qatOfTwo.Subsystem = "8086:0001"
 	return map[string]subject{
 		"gpu": {
-			address: gpu, functions: []simulator.Function{port, sysfstest.Under(port, sysfstest.GPU(t, gpu))},
+			address: gpu, functions: []simulator.Function{port, withSerial(sysfstest.Under(port, sysfstest.GPU(t, gpu)), serial)},
 			card: fakebus.GPU(), function: "00.0",
+			instead: withSerial(sysfstest.Under(port, sysfstest.GPU(t, gpu)), otherSerial), insteadCard: fakebus.QAT(),
 		},
 		"fpga without driver": {
 			address: fpga, functions: []simulator.Function{sysfstest.FPGA(t, fpga)},
 			card: fakebus.FPGA(), function: "00.0",
+			instead: sysfstest.GPU(t, fpga), insteadCard: fakebus.GPU(),
 		},
 		"nic": {
 			address: nic, functions: []simulator.Function{sysfstest.NIC(t, nic, "ens1")},
+			instead: sysfstest.QAT(t, nic),
 		},
 		"virtual function": {
-			address: "0000:b1:01.1", functions: []simulator.Function{sysfstest.QAT(t, qat)},
+			address: "0000:b1:01.1", functions: []simulator.Function{withSerial(sysfstest.QAT(t, qat), serial)},
 			card: fakebus.QAT(), function: "01.1", vfs: 2,
+			instead: withSerial(sysfstest.QAT(t, qat), otherSerial), insteadCard: qatOfTwo,
 		},
 	}
 }
@@ -189,6 +198,13 @@ func simulatedRig(t *testing.T, s subject) *conformance.Rig {
 			host.Open(4711, "qemu-kvm", vfioNode(t, host, s.address))
 			return func() { host.End(4711) }
 		},
+		Exchange: func(t *testing.T, _ cyborg.DeviceReport) {
+			t.Helper()
+			exchange(host, s.instead)
+			if s.vfs > 0 {
+				host.SetVFs(qat, strconv.Itoa(s.vfs))
+			}
+		},
 		Vanish: func(t *testing.T, device cyborg.DeviceReport) func() {
 			t.Helper()
 			host.Unplug(device.Identity)
@@ -232,6 +248,12 @@ func kernelRig(t *testing.T, s subject) *conformance.Rig {
 			return fakebus.Hold(t, card.At(s.function), fakebus.Device)
 		},
 		GroupsChange: true,
+		Exchange: func(*testing.T, cyborg.DeviceReport) {
+			card.Exchange(s.insteadCard)
+			if s.vfs > 0 {
+				card.SetVFs(s.vfs)
+			}
+		},
 		Vanish: func(*testing.T, cyborg.DeviceReport) func() {
 			card.Remove()
 			return func() {

@@ -44,10 +44,10 @@ func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 		return there && d.chosen(pf)
 	})
 
-	silent := d.silent(ctx, chosen)
+	present := d.present(ctx, withPhysical(chosen, byAddress))
 	devices := []cyborg.DeviceReport{}
 	for _, f := range chosen {
-		if silent[f.Address] {
+		if !present[f.Address].Answers {
 			continue
 		}
 
@@ -61,10 +61,34 @@ func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 			}
 		}
 
-		devices = append(devices, report(f, parts, protection, networks))
+		device := report(f, parts, protection, networks)
+		device.Fingerprint = f.Fingerprint(present[physical(f)].Serial)
+		devices = append(devices, device)
 	}
 
 	return devices, nil
+}
+
+// physical returns the address of the function that has the serial number of the
+// function's card.
+func physical(f sysfs.Function) cyborg.PCIAddress {
+	if f.PF != nil {
+		return *f.PF
+	}
+	return f.Address
+}
+
+// withPhysical returns the cards, and the physical functions of those that are
+// virtual ones.
+func withPhysical(cards []sysfs.Function, byAddress map[cyborg.PCIAddress]sysfs.Function) []sysfs.Function {
+	all := slices.Clone(cards)
+	for _, card := range cards {
+		pf, there := byAddress[physical(card)]
+		if there && !slices.ContainsFunc(all, func(f sysfs.Function) bool { return f.Address == pf.Address }) {
+			all = append(all, pf)
+		}
+	}
+	return all
 }
 
 // report describes a device with the functions that can be given out as its

@@ -41,7 +41,7 @@ func TestDiscoverReportsAll(t *testing.T) {
 	info := map[string]string{"domain": "0000", "bus": "3b", "device": "00", "function": "0"}
 	require.Equal(t, []cyborg.DeviceReport{{
 		Identity: gpu, Type: cyborg.DeviceTypeGPU, VendorID: "10de", ProductID: "20b0",
-		Vendor: "NVIDIA Corporation", Model: "GA100 [A100 SXM4 40GB]", NUMANode: &node,
+		Vendor: "NVIDIA Corporation", Model: "GA100 [A100 SXM4 40GB]", Fingerprint: cyborg.Fingerprint{Model: "10de:20b0 10de:134f"}, NUMANode: &node,
 		BoardInfo: cyborg.JSONObject{
 			"pci_class": "030200", "pci_revision": "00", "iommu_group": "17", "subsystem_vendor_id": "10de", "subsystem_product_id": "134f",
 		},

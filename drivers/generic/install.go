@@ -55,11 +55,16 @@ func (d *Driver) usable(ctx context.Context, target drivers.Target, identity str
 			WithHint("Give out the virtual functions, or write 0 to sriov_numvfs.")
 	}
 
-	if answers, err := d.tree.Answers(ctx, f, true); err != nil {
+	presence, err := d.tree.Presence(ctx, f, true)
+	if err != nil {
 		return sysfs.Function{}, err
-	} else if !answers {
+	}
+	if !presence.Answers {
 		return sysfs.Function{}, cyborg.Errorf(cyborg.ErrHardware, "%s does not answer on its bus: the card was pulled out, or its link is down", f.Address).
 			WithHint("Put the card back, or remove it from the bus: echo 1 > /sys/bus/pci/devices/%s/remove", f.Address)
+	}
+	if err := d.checkSerial(ctx, target, f, presence); err != nil {
+		return sysfs.Function{}, err
 	}
 
 	return f, d.requireVFIO(ctx, f)
@@ -73,8 +78,10 @@ func (d *Driver) chosenAt(ctx context.Context, address cyborg.PCIAddress) bool {
 }
 
 // find reads the function that a call is about. The error is of kind
-// ErrNotFound where there is none at the address, and of kind ErrChanged where
-// another card is there now.
+// ErrNotFound where there is none at the address, and of kind ErrChanged where a
+// card of another model is there now. Whether it is another card of the same
+// model, only the card itself could tell: before the function is changed,
+// checkSerial asks it.
 func (d *Driver) find(ctx context.Context, target drivers.Target, identity string) (sysfs.Function, error) {
 	address, err := cyborg.ParsePCIAddress(identity)
 	if err != nil {
@@ -91,7 +98,55 @@ func (d *Driver) find(ctx context.Context, target drivers.Target, identity strin
 			address, f.Vendor, f.Product, known.VendorID, known.ProductID).WithHint("Discover the host again.")
 	}
 
-	return f, nil
+	card := f
+	if target.Device.Identity != identity {
+		if card, err = d.device(ctx, target); err != nil {
+			d.log.DebugContext(ctx, "the card of a function cannot be read", "address", identity, "error", err)
+			return f, nil
+		}
+	}
+	return f, checkFingerprint(target, f, card.Fingerprint(""))
+}
+
+// device reads the function that the target's device is named after.
+func (d *Driver) device(ctx context.Context, target drivers.Target) (sysfs.Function, error) {
+	address, err := cyborg.ParsePCIAddress(target.Device.Identity)
+	if err != nil {
+		return sysfs.Function{}, err
+	}
+	return d.tree.Function(ctx, address)
+}
+
+// checkSerial returns an error of kind ErrChanged where the card has another
+// serial number than the target's. A number that cannot be read is no other one.
+// The presence is what the function itself has answered; of a virtual one, the
+// physical one has the number.
+func (d *Driver) checkSerial(ctx context.Context, target drivers.Target, f sysfs.Function, presence sysfs.Presence) error {
+	if target.Device.Fingerprint.Serial == "" {
+		return nil
+	}
+
+	if card := physical(f); card != f.Address {
+		pf, err := d.tree.Function(ctx, card)
+		if err != nil {
+			d.log.DebugContext(ctx, "the card of a function cannot be read", "address", f.Address.String(), "error", err)
+			return nil
+		}
+		if presence, err = d.presence(ctx, pf); cyborg.ErrorKindOf(err) == cyborg.ErrTimeout {
+			return err
+		}
+	}
+	return checkFingerprint(target, f, cyborg.Fingerprint{Serial: presence.Serial})
+}
+
+// checkFingerprint returns an error of kind ErrChanged where the card that has the
+// function now is another one than the target's.
+func checkFingerprint(target drivers.Target, f sysfs.Function, now cyborg.Fingerprint) error {
+	if was := target.Device.Fingerprint; was.Other(now) {
+		return cyborg.Errorf(cyborg.ErrChanged, "at %s there is now another card (%s); it was %s", f.Address, now, was).
+			WithHint("Discover the host again.")
+	}
+	return nil
 }
 
 // requireVFIO returns an error that says why VFIO cannot use the function.

@@ -10,11 +10,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/sysfs"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 )
 
-// TestAnswers looks at functions with different configuration spaces.
-func TestAnswers(t *testing.T) {
+// presenceOf asks a function for its presence.
+func presenceOf(t *testing.T, host *sysfstest.Host, address string, wake bool) sysfs.Presence {
+	t.Helper()
+	f, err := tree(t, host.Root()).Function(t.Context(), sysfstest.Address(t, address))
+	require.NoError(t, err)
+	presence, err := tree(t, host.Root()).Presence(t.Context(), f, wake)
+	require.NoError(t, err)
+	return presence
+}
+
+// TestPresence looks at functions with different configuration spaces.
+func TestPresence(t *testing.T) {
 	t.Parallel()
 	ones := strings.Repeat("\xff", 64)
 	for name, c := range map[string]struct {
@@ -31,38 +42,65 @@ func TestAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			host := sysfstest.New(t, sysfstest.GPU(t, gpu))
-			all, err := tree(t, host.Root()).Functions(t.Context())
-			require.NoError(t, err)
-			f := all[0]
-			asked := func(wake bool) bool {
-				answers, err := tree(t, host.Root()).Answers(t.Context(), f, wake)
-				require.NoError(t, err)
-				return answers
-			}
-			require.True(t, asked(true), "there is no configuration space to read")
+			require.Equal(t, sysfs.Presence{Answers: true}, presenceOf(t, host, gpu, true), "there is no configuration space to read")
 
-			host.Set(path.Join(f.Path, "config"), c.header+strings.Repeat("\xff", 4000))
+			config := path.Join("sys/bus/pci/devices", gpu, "config")
+			host.Set(config, c.header+strings.Repeat("\xff", 4000))
 			if c.header == "" {
-				host.Set(path.Join(f.Path, "config"), "")
+				host.Set(config, "")
 			}
-			host.Set(path.Join(f.Path, "power/runtime_status"), c.power+"\n")
-			require.Equal(t, c.want, asked(false))
-			require.Equal(t, c.header != ones, asked(true))
+			host.Set(path.Join("sys/bus/pci/devices", gpu, "power/runtime_status"), c.power+"\n")
+			require.Equal(t, sysfs.Presence{Answers: c.want}, presenceOf(t, host, gpu, false))
+			require.Equal(t, sysfs.Presence{Answers: c.header != ones}, presenceOf(t, host, gpu, true))
 		})
 	}
 }
 
-// TestAnswersOfWhatCannotBeRead: a kernel that refuses to tell is no card that does
+// TestPresenceOfWhatCannotBeRead: a kernel that refuses to tell is no card that does
 // not answer, and its error says what can be done.
-func TestAnswersOfWhatCannotBeRead(t *testing.T) {
+func TestPresenceOfWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	host := sysfstest.New(t, sysfstest.GPU(t, gpu))
 	all, err := tree(t, host.Root()).Functions(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, os.Mkdir(filepath.Join(host.Root(), all[0].Path, "config"), 0o755)) // nobody can read a directory
 
-	_, err = tree(t, host.Root()).Answers(t.Context(), all[0], true)
+	_, err = tree(t, host.Root()).Presence(t.Context(), all[0], true)
 	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(err), err)
 	require.ErrorContains(t, err, "/config for "+gpu+" failed")
 	require.NotEmpty(t, cyborg.AsError(err).Hint)
+}
+
+// TestSerial reads the serial number of a card that sleeps, and of one of which
+// the kernel shows only a part.
+func TestSerial(t *testing.T) {
+	t.Parallel()
+	const serial = "48-b0-2d-ff-ff-12-34-56"
+	card := sysfstest.GPU(t, gpu)
+	card.Serial = serial
+	host := sysfstest.New(t, card)
+	require.Equal(t, sysfs.Presence{Answers: true, Serial: serial}, presenceOf(t, host, gpu, false))
+
+	host.Set(path.Join("sys/bus/pci/devices", gpu, "power/runtime_status"), "suspended\n")
+	require.Equal(t, sysfs.Presence{Answers: true}, presenceOf(t, host, gpu, false), "nobody wakes it up")
+	require.Equal(t, sysfs.Presence{Answers: true, Serial: serial}, presenceOf(t, host, gpu, true))
+
+	config := path.Join("sys/bus/pci/devices", gpu, "config")
+	space, err := os.ReadFile(filepath.Join(host.Root(), config))
+	require.NoError(t, err)
+	for _, size := range []int{64, 256, 0x148, 0x14c, 0x153} { // for everybody, without PCI Express, and cut off
+		host.Set(config, string(space[:size]))
+		require.Equal(t, sysfs.Presence{Answers: true}, presenceOf(t, host, gpu, true), size)
+	}
+}
+
+// TestFingerprint says which card a function belongs to.
+func TestFingerprint(t *testing.T) {
+	t.Parallel()
+	f := sysfs.Function{Vendor: "10de", Product: "20b0", SubsystemVendor: "10de", SubsystemProduct: "134f", Revision: "a1"}
+	require.Equal(t, cyborg.Fingerprint{Model: "10de:20b0 10de:134f", Serial: "s"}, f.Fingerprint("s"))
+	f.SubsystemVendor, f.SubsystemProduct = "0000", "0000" // as the kernel shows that there is none
+	require.Equal(t, cyborg.Fingerprint{Model: "10de:20b0"}, f.Fingerprint(""))
+	f.SubsystemVendor, f.SubsystemProduct = "", ""
+	require.Equal(t, cyborg.Fingerprint{Model: "10de:20b0"}, f.Fingerprint(""))
 }

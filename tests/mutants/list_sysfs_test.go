@@ -94,14 +94,14 @@ func ofSysfs() []mutant {
 			new: "case errors.Is(err, kernelcall.ErrProcess) && address.Bus == 0:",
 		},
 		{
-			breaks: "a card that reads as ones does not answer", file: pkg + "/config_space.go", pkg: pkg, test: "TestAnswers",
+			breaks: "a card that reads as ones does not answer", file: pkg + "/config_space.go", pkg: pkg, test: "TestPresence",
 			old: "header != strings.Repeat(\"\\xff\", len(header)):",
 			new: "header != strings.Repeat(\"\\xff\", len(header)+1):",
 		},
 		{
 			breaks: "a card that does not answer is not attached", file: "drivers/generic/install.go", pkg: "drivers/generic", test: "TestDiscoverLeavesOutSilentCards",
-			old: "} else if !answers {",
-			new: "} else if !answers && f.PF != nil {",
+			old: "if !presence.Answers {",
+			new: "if !presence.Answers && f.PF != nil {",
 		},
 	}
 }

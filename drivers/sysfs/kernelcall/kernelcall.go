@@ -42,6 +42,9 @@ const (
 	Read  Kind = "read"  // reads a file
 	Write Kind = "write" // writes a text to a file with one write(2)
 	Open  Kind = "open"  // opens a file for reading and writing, and closes it
+	// Registers reads from the configuration space of a PCI function its header and,
+	// behind that, its device serial number, if it has one.
+	Registers Kind = "registers"
 )
 
 // Call is one access to the kernel.
@@ -64,7 +67,7 @@ func (c Call) String() string {
 		return "writing to " + c.Path
 	case Open:
 		return "opening " + c.Path
-	case Read:
+	case Read, Registers:
 	}
 	return "reading " + c.Path
 }
@@ -146,7 +149,7 @@ func (c Call) make() reply {
 	}
 
 	flags := map[Kind]int{
-		Read: os.O_RDONLY, Open: os.O_RDWR,
+		Read: os.O_RDONLY, Registers: os.O_RDONLY, Open: os.O_RDWR,
 		Write: os.O_WRONLY, // without O_CREATE: an attribute that does not exist is an error
 	}
 	flag, known := flags[c.Kind]
@@ -184,23 +187,35 @@ func (c Call) use(file *os.File) ([]byte, error) {
 		})
 
 	case Read:
-		text, page := []byte{}, make([]byte, 64<<10)
-		for len(text) < c.Most {
-			var n int
-			err := ignoringInterrupts(func() (err error) {
-				n, err = syscall.Read(descriptor, page[:min(len(page), c.Most-len(text))])
-				return err
-			})
-			if err != nil || n == 0 {
-				return text, err
-			}
-			text = append(text, page[:n]...)
+		return read(descriptor, c.Most)
+
+	case Registers:
+		header, err := read(descriptor, HeaderSize)
+		if err != nil || len(header) < HeaderSize {
+			return header, err
 		}
-		return text, nil
+		return append(header, serialNumber(descriptorAt(descriptor))...), nil
 
 	case Open:
 	}
 	return nil, nil
+}
+
+// read returns so many bytes of the file, or what it has.
+func read(descriptor, most int) ([]byte, error) {
+	text, page := []byte{}, make([]byte, 64<<10)
+	for len(text) < most {
+		var n int
+		err := ignoringInterrupts(func() (err error) {
+			n, err = syscall.Read(descriptor, page[:min(len(page), most-len(text))])
+			return err
+		})
+		if err != nil || n == 0 {
+			return text, err
+		}
+		text = append(text, page[:n]...)
+	}
+	return text, nil
 }
 
 // ignoringInterrupts makes a system call again that a signal has interrupted.

@@ -2,6 +2,7 @@ package simulator
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"path"
@@ -43,6 +44,16 @@ func (st *state) add(f Function) error {
 
 	for _, a := range attributes(f) {
 		if err := st.root.WriteFile(path.Join(dir, a.name), []byte(a.text+"\n"), 0o644); err != nil {
+			return err
+		}
+	}
+
+	if f.Serial != "" {
+		space, err := configuration(f)
+		if err == nil {
+			err = st.root.WriteFile(path.Join(dir, "config"), space, 0o644)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -114,6 +125,26 @@ func attributes(f Function) []attribute {
 	}
 
 	return list
+}
+
+// configuration returns the configuration space of a function that has a serial
+// number: a header with its ids, and behind another capability the number.
+func configuration(f Function) ([]byte, error) {
+	vendor, err1 := strconv.ParseUint(f.Vendor, 16, 16)
+	product, err2 := strconv.ParseUint(f.Product, 16, 16)
+	serial, err3 := strconv.ParseUint(strings.ReplaceAll(f.Serial, "-", ""), 16, 64)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s cannot be simulated: %w", f.Address, err)
+	}
+
+	const first, second = 0x100, 0x148
+	space := make([]byte, 0x1000)
+	binary.LittleEndian.PutUint16(space, uint16(vendor))
+	binary.LittleEndian.PutUint16(space[2:], uint16(product))
+	binary.LittleEndian.PutUint32(space[first:], second<<20|1<<16|1) // advanced error reporting
+	binary.LittleEndian.PutUint32(space[second:], 1<<16|3)
+	binary.LittleEndian.PutUint64(space[second+4:], serial)
+	return space, nil
 }
 
 // addDriver registers a driver with the simulated kernel.

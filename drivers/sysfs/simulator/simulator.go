@@ -68,6 +68,10 @@ type Function struct {
 	SubsystemVendor  string `json:"subsystem_vendor,omitempty"`
 	SubsystemProduct string `json:"subsystem_product,omitempty"`
 
+	// Serial is the device serial number, in the form of lspci. A function without one
+	// has no configuration space here.
+	Serial string `json:"serial,omitempty"`
+
 	// Class is the 24-bit class code, such as 0x030200.
 	Class uint32 `json:"class"`
 

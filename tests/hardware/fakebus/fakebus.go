@@ -160,6 +160,14 @@ func (c *Card) PlugAgain() {
 	c.in = true
 }
 
+// Exchange takes the card out and puts another one into its slot.
+func (c *Card) Exchange(spec Spec) {
+	c.t.Helper()
+	c.Remove()
+	c.spec = spec
+	c.PlugAgain()
+}
+
 // Yank pulls the card out and tells nobody: the kernel still has its functions, and
 // all that they read is ones. Unyank puts it back.
 func (c *Card) Yank() {
