@@ -80,6 +80,7 @@ func discoverIsValid(t *testing.T, b *bench) {
 			require.Equalf(t, device.Type, deployable.Specs.DeviceType, "device type of %s", deployable.Name)
 			require.GreaterOrEqualf(t, deployable.Specs.Num, len(deployable.Handles), "num of %s, and its handles", deployable.Name)
 			requireAttributes(t, deployable)
+			require.Truef(t, deployable.SameHolder == "" || cyborg.IsName(deployable.SameHolder), "same holder %q of %s", deployable.SameHolder, deployable.Name)
 			for _, handle := range deployable.Handles {
 				handles.add(t, "handle identity", handle.Identity)
 				requireHandle(t, handle)
@@ -204,12 +205,20 @@ func discoverLosesWhatVanishes(t *testing.T, b *bench) {
 	require.Equal(t, before, after)
 }
 
-// withoutGroups returns the reports without the IOMMU groups of their cards.
+// withoutGroups returns the reports without the IOMMU groups of their cards. Of what
+// goes to one holder only that it does is left.
 func withoutGroups(devices []cyborg.DeviceReport) []cyborg.DeviceReport {
 	devices = slices.Clone(devices)
 	for i := range devices {
 		devices[i].BoardInfo = maps.Clone(devices[i].BoardInfo)
 		delete(devices[i].BoardInfo, "iommu_group")
+
+		devices[i].Deployables = slices.Clone(devices[i].Deployables)
+		for j, d := range devices[i].Deployables {
+			if d.SameHolder != "" {
+				devices[i].Deployables[j].SameHolder = "another group"
+			}
+		}
 	}
 	return devices
 }

@@ -235,6 +235,10 @@ func (s *slot) report(card *Card) cyborg.DeviceReport {
 			},
 		}
 
+		if s.together {
+			deployable.SameHolder = "card/" + s.identity()
+		}
+
 		for _, address := range part.handles {
 			deployable.Handles = append(deployable.Handles, cyborg.HandleReport{
 				Kind: cyborg.HandleTestPCI, Info: address.HandleInfo(), Identity: address.String(),

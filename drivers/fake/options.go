@@ -30,6 +30,8 @@ type options struct {
 	Domain      string `mapstructure:"domain"`
 	Deployables int    `mapstructure:"deployables"`
 	Handles     int    `mapstructure:"handles"`
+	// SameHolder has all parts of a card go to one holder.
+	SameHolder bool `mapstructure:"same_holder"`
 
 	// How long each step takes.
 	InstallLatency   time.Duration `mapstructure:"install_latency"`
@@ -182,7 +184,12 @@ func (o *options) layout(wrong *mistakes) []*slot {
 		return nil
 	}
 
-	return park.slots(uint32(domain), o.Deployables, o.Handles)
+	slots := park.slots(uint32(domain), o.Deployables, o.Handles)
+	for _, s := range slots {
+		s.together = o.SameHolder
+	}
+
+	return slots
 }
 
 // latencies checks and returns how long each step takes.

@@ -151,6 +151,8 @@ type slot struct {
 	address cyborg.PCIAddress
 	number  int // among the cards of its type, from 0
 	regions []region
+	// together says that all regions of the card go to one holder.
+	together bool
 }
 
 // region is one part of a card, which is reported as a deployable.

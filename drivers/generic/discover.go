@@ -44,7 +44,7 @@ func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 		return there && d.chosen(pf)
 	})
 
-	present := d.present(ctx, withPhysical(chosen, byAddress))
+	present, together := d.present(ctx, withPhysical(chosen, byAddress)), sameHolder(functions)
 	devices := []cyborg.DeviceReport{}
 	for _, f := range chosen {
 		if !present[f.Address].Answers {
@@ -61,7 +61,7 @@ func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 			}
 		}
 
-		device := report(f, parts, protection, networks)
+		device := report(f, parts, protection, networks, together)
 		device.Fingerprint = f.Fingerprint(present[physical(f)].Serial)
 		devices = append(devices, device)
 	}
@@ -93,7 +93,9 @@ func withPhysical(cards []sysfs.Function, byAddress map[cyborg.PCIAddress]sysfs.
 
 // report describes a device with the functions that can be given out as its
 // deployables.
-func report(f sysfs.Function, parts []sysfs.Function, protection sysfs.Protection, networks map[cyborg.PCIAddress]string) cyborg.DeviceReport {
+func report(
+	f sysfs.Function, parts []sysfs.Function, protection sysfs.Protection, networks, together map[cyborg.PCIAddress]string,
+) cyborg.DeviceReport {
 	device := cyborg.DeviceReport{
 		Identity: f.Address.String(), Type: deviceType(f), VendorID: f.Vendor, ProductID: f.Product,
 		Vendor: f.VendorName, Model: f.ProductName, NUMANode: f.NUMANode, BoardInfo: boardInfo(f),
@@ -102,7 +104,9 @@ func report(f sysfs.Function, parts []sysfs.Function, protection sysfs.Protectio
 	}
 
 	for _, part := range parts {
-		device.Deployables = append(device.Deployables, deployable(part, device.Type, protection[part.Address], networks[part.Address]))
+		d := deployable(part, device.Type, protection[part.Address], networks[part.Address])
+		d.SameHolder = together[part.Address]
+		device.Deployables = append(device.Deployables, d)
 	}
 
 	return device
