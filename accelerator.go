@@ -82,6 +82,36 @@ type Claim struct {
 	Kind      OperationKind `json:"kind"`
 }
 
+// HeldTogether is a handle that somebody has of an accelerator which goes to one
+// holder together with others.
+type HeldTogether struct {
+	Accelerator uuid.UUID `json:"accelerator"`
+	Name        string    `json:"name"`
+	// Holder is who has the handle; nil where the accelerator is in the whitelist of
+	// Nova, which may give it to anybody.
+	Holder *Holder `json:"holder,omitempty"`
+	// Left says that the holder no longer has it in the records, and may still have
+	// it on the host.
+	Left      bool      `json:"left,omitempty"`
+	Operation uuid.UUID `json:"operation_id,omitzero"` // that gave it to the holder
+}
+
+// Precludes says that this holder must not get what goes to one holder, because
+// somebody else has the handle.
+func (h *HeldTogether) Precludes(holder Holder) bool { return h.Holder == nil || *h.Holder != holder }
+
+// Taken says who has the handle: "instance 5f5f… has".
+func (h *HeldTogether) Taken() string {
+	switch {
+	case h.Holder == nil:
+		return "Nova may give out"
+	case h.Left:
+		return h.Holder.String() + " may still have"
+	default:
+		return h.Holder.String() + " has"
+	}
+}
+
 // Accelerator is the part of a device that can be allocated (OpenStack calls it
 // a deployable), with all that is recorded about it.
 type Accelerator struct {
@@ -126,6 +156,11 @@ type Accelerator struct {
 	// uninstalled, because its host did not show it then; zero where it is not so.
 	UninstallPending time.Time `json:"uninstall_pending_since,omitzero"`
 	Protected        string    `json:"protected,omitempty"` // why it must not be touched: the host itself depends on it
+	// SameHolder is what it has in common with others of its host that go to one
+	// holder with it, such as an IOMMU group; empty where it may be given out whoever
+	// has the others. HeldTogether are the handles of these others that somebody has.
+	SameHolder   string         `json:"same_holder,omitempty"`
+	HeldTogether []HeldTogether `json:"held_together,omitempty"`
 	// Nova is set while it is in the whitelist of its host's Nova. Only Nova may
 	// give it out then.
 	Nova    *NovaSpec      `json:"nova_whitelist,omitempty"`

@@ -113,8 +113,10 @@ CREATE INDEX attach_handles_missing ON attach_handles USING btree (missing_since
 CREATE INDEX attach_handles_unconfirmed ON attach_handles USING btree (host) WHERE unconfirmed_kind IS NOT NULL;
 CREATE INDEX attach_handles_undone ON attach_handles USING btree (host) WHERE undone_at IS NOT NULL;
 CREATE TRIGGER attach_handles_deleted AFTER DELETE ON attach_handles REFERENCING OLD TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION attach_handles_added_or_removed();
+CREATE TRIGGER attach_handles_given_together BEFORE INSERT ON attach_handles FOR EACH ROW WHEN (new.holder_kind IS NOT NULL) EXECUTE FUNCTION attach_handles_same_holder();
 CREATE TRIGGER attach_handles_inserted AFTER INSERT ON attach_handles REFERENCING NEW TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION attach_handles_added_or_removed();
 CREATE TRIGGER attach_handles_released BEFORE UPDATE ON attach_handles FOR EACH ROW WHEN (old.undone_at IS NOT NULL AND new.attached_at IS NULL) EXECUTE FUNCTION attach_handles_released();
+CREATE TRIGGER attach_handles_same_holder BEFORE UPDATE OF holder_kind, holder_id ON attach_handles FOR EACH ROW WHEN (new.holder_kind IS NOT NULL AND (old.holder_kind IS DISTINCT FROM new.holder_kind OR old.holder_id IS DISTINCT FROM new.holder_id)) EXECUTE FUNCTION attach_handles_same_holder();
 CREATE TRIGGER attach_handles_updated AFTER UPDATE ON attach_handles REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION attach_handles_updated();
 CREATE TRIGGER placement_updated AFTER UPDATE ON attach_handles REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_handles_changed();
 
@@ -196,6 +198,7 @@ CREATE TABLE deployables (
     created_at timestamp with time zone NOT NULL DEFAULT now(),
     updated_at timestamp with time zone NOT NULL DEFAULT now(),
     uninstall_pending_since timestamp with time zone,
+    same_holder text NOT NULL DEFAULT ''::text,
     CONSTRAINT deployables_pkey PRIMARY KEY (uuid),
     CONSTRAINT deployables_accelerator_key UNIQUE (accelerator),
     CONSTRAINT deployables_host_local_name_key UNIQUE (host, local_name),
@@ -233,6 +236,7 @@ CREATE INDEX deployables_image_lost ON deployables USING btree (host) WHERE imag
 CREATE INDEX deployables_maintained ON deployables USING btree (maintain_until, id) WHERE administration = 'maintaining'::text;
 CREATE INDEX deployables_missing ON deployables USING btree (id) WHERE presence = 'missing'::text;
 CREATE INDEX deployables_new ON deployables USING btree (id) WHERE untouched AND lifecycle = 'inactive'::text AND presence = 'present'::text AND protected = ''::text;
+CREATE INDEX deployables_same_holder ON deployables USING btree (host, same_holder) WHERE same_holder <> ''::text;
 CREATE INDEX deployables_uninstall_pending ON deployables USING btree (id) WHERE uninstall_pending_since IS NOT NULL;
 CREATE INDEX deployables_untouched ON deployables USING btree (id) WHERE untouched;
 CREATE INDEX deployables_whitelisted ON deployables USING btree (host) WHERE nova_spec IS NOT NULL;
@@ -783,6 +787,33 @@ BEGIN
     RETURN NEW;
 END $function$;
 
+CREATE OR REPLACE FUNCTION attach_handles_same_holder()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    taken  deployables;
+    other  text;
+    holder text;
+BEGIN
+    SELECT * INTO taken FROM deployables WHERE uuid = NEW.deployable_uuid AND same_holder <> '';
+    IF NOT FOUND THEN
+        RETURN NEW;
+    END IF;
+    PERFORM pg_advisory_xact_lock(hashtextextended(NEW.host || ' ' || taken.same_holder, 2));
+    SELECT d.accelerator, coalesce(h.holder_kind || ' ' || h.holder_id || ' has', h.unconfirmed_kind || ' ' || h.unconfirmed_id || ' may still have',
+        'Nova may give out') INTO other, holder
+    FROM deployables d LEFT JOIN attach_handles h ON h.deployable_uuid = d.uuid AND h.uuid <> NEW.uuid
+        AND (coalesce(h.holder_kind, h.unconfirmed_kind), coalesce(h.holder_id, h.unconfirmed_id)) <> (NEW.holder_kind, NEW.holder_id)
+    WHERE d.host = NEW.host AND d.same_holder = taken.same_holder AND d.same_holder <> '' AND (h.uuid IS NOT NULL OR d.nova_spec IS NOT NULL)
+    LIMIT 1;
+    IF FOUND THEN
+        RAISE exclusion_violation USING TABLE = 'attach_handles', CONSTRAINT = 'attach_handles_same_holder', MESSAGE = format(
+            'accelerator "%s" shares %s with "%s", which %s: they go to one holder', taken.accelerator, taken.same_holder, other, holder);
+    END IF;
+    RETURN NEW;
+END $function$;
+
 CREATE OR REPLACE FUNCTION attach_handles_updated()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -1322,10 +1353,10 @@ BEGIN
         PERFORM placement_out_of_step(ARRAY(
             SELECT DISTINCT n.host FROM new_rows n JOIN old_rows o ON o.uuid = n.uuid
             WHERE (o.provider_uuid, o.name, o.specs -> 'num', o.attributes, o.attributes_set, o.lifecycle, o.administration, o.presence,
-                   o.fence_reason IS NULL, o.protected = '', o.untouched, o.nova_spec IS NULL)
+                   o.fence_reason IS NULL, o.protected = '', o.untouched, o.nova_spec IS NULL, o.same_holder)
                IS DISTINCT FROM
                   (n.provider_uuid, n.name, n.specs -> 'num', n.attributes, n.attributes_set, n.lifecycle, n.administration, n.presence,
-                   n.fence_reason IS NULL, n.protected = '', n.untouched, n.nova_spec IS NULL)));
+                   n.fence_reason IS NULL, n.protected = '', n.untouched, n.nova_spec IS NULL, n.same_holder)));
     END CASE;
     RETURN NULL;
 END $function$;
@@ -1384,7 +1415,8 @@ BEGIN
         LEFT JOIN operations p ON p.id = coalesce(n.operation_id, o.operation_id)
         WHERE o.presence <> n.presence
            OR (o.holder_kind IS NULL) <> (n.holder_kind IS NULL)
-              AND (coalesce(p.kind, '') <> 'bind' OR coalesce(n.holder_kind, o.holder_kind) <> 'instance')));
+              AND (coalesce(p.kind, '') <> 'bind' OR coalesce(n.holder_kind, o.holder_kind) <> 'instance'
+                   OR EXISTS (SELECT FROM deployables d WHERE d.uuid = n.deployable_uuid AND d.same_holder <> ''))));
     RETURN NULL;
 END $function$;
 

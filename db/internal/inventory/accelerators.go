@@ -40,7 +40,7 @@ type AcceleratorFilter struct {
 // acceleratorRows.scan and of handleRecord.ScanIndex.
 const selectAccelerators = `
 	SELECT d.id, d.uuid, d.accelerator, d.name, d.local_name, d.provider_uuid, d.device_uuid, d.host, v.identity, v.backend,
-	       v.driver, v.type, d.specs, d.specs_set, ` + allAttributes + `, d.bitstream_id, d.program_set, d.protected, d.lifecycle,
+	       v.driver, v.type, d.specs, d.specs_set, ` + allAttributes + `, d.bitstream_id, d.program_set, d.protected, d.same_holder, ` + heldTogether + `, d.lifecycle,
 	       d.reason, d.error_kind, coalesce(d.error_operation, d.lifecycle_operation),
 	       CASE WHEN ` + Maintained + ` THEN 'maintaining' ELSE 'enabled' END, d.maintain_reason, d.maintain_by, d.maintain_until, d.presence,
 	       d.missing_since, coalesce(d.fence_reason, ''), d.fence_operation, c.operation_id, coalesce(o.kind, ''), h.handles,
@@ -58,6 +58,17 @@ const selectAccelerators = `
 		               undone_reason, undone_at, EXISTS (SELECT FROM arqs a WHERE a.handle_uuid = t.uuid AND a.lost_at IS NOT NULL))
 		           ORDER BY id) AS handles
 		FROM attach_handles t WHERE deployable_uuid = d.uuid) AS h`
+
+// heldTogether is an SQL expression on the deployable d: the handles that somebody
+// has of others with which it goes to one holder, in the form of
+// cyborg.HeldTogether. For a deployable without others nothing is looked up.
+const heldTogether = `CASE WHEN d.same_holder <> '' THEN (
+		SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('accelerator', o.uuid, 'name', o.accelerator,
+		    'holder', CASE WHEN t.uuid IS NOT NULL THEN jsonb_build_object('kind', coalesce(t.holder_kind, t.unconfirmed_kind), 'id', coalesce(t.holder_id, t.unconfirmed_id)) END,
+		    'left', t.unconfirmed_kind IS NOT NULL, 'operation_id', coalesce(t.operation_id, t.unconfirmed_operation))) ORDER BY o.id, t.id)
+		FROM deployables o LEFT JOIN attach_handles t ON t.deployable_uuid = o.uuid AND (t.holder_kind IS NOT NULL OR t.unconfirmed_kind IS NOT NULL)
+		WHERE o.host = d.host AND o.same_holder = d.same_holder AND o.same_holder <> '' AND o.uuid <> d.uuid
+		  AND (t.uuid IS NOT NULL OR o.nova_spec IS NOT NULL)) END`
 
 // Maintained is an SQL condition: the deployable d is in maintenance now. A
 // maintenance whose time is over has ended, even where Reconcile has not
@@ -89,6 +100,7 @@ type acceleratorRows struct {
 	set        records.Parsed[cyborg.SpecsPatch]
 	attributes records.Parsed[[]cyborg.Attribute]
 	nova       records.Parsed[*cyborg.NovaSpec]
+	together   records.Parsed[[]cyborg.HeldTogether]
 	image      records.Parsed[cyborg.Image]
 	print      records.Parsed[cyborg.Fingerprint]
 	handles    []handleRecord
@@ -108,7 +120,7 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (Accelerator, error) {
 	r.handles = r.handles[:0]
 	err := row.Scan(&a.ID, &a.UUID, &a.Name, &a.ProviderName, &a.LocalName, &a.ProviderUUID, &a.DeviceUUID, &a.Host, &a.device,
 		&a.Backend, &a.Driver, (*string)(&a.DeviceType), &r.specs, &r.set, &r.attributes, &a.BitstreamID, &a.ProgramSet, &a.Protected,
-		(*string)(&a.Lifecycle), &a.Reason, (*string)(&a.ErrorKind), (*zeronull.UUID)(&a.MovedBy), (*string)(&a.Admin),
+		&a.SameHolder, &r.together, (*string)(&a.Lifecycle), &a.Reason, (*string)(&a.ErrorKind), (*zeronull.UUID)(&a.MovedBy), (*string)(&a.Admin),
 		&maintenance.Reason, &maintenance.By,
 		(*zeronull.Timestamptz)(&maintenance.Until), (*string)(&a.Presence), (*zeronull.Timestamptz)(&a.MissingAt), &fence.Reason,
 		(*zeronull.UUID)(&fence.Operation), (*zeronull.UUID)(&claim.Operation), (*string)(&claim.Kind), (*handleRecords)(r),
@@ -118,7 +130,8 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (Accelerator, error) {
 		return a, err
 	}
 
-	a.Attributes, a.Nova, a.fingerprint = r.attributes.Value, r.nova.Value, r.print.Value
+	a.Attributes, a.Nova = r.attributes.Value, r.nova.Value
+	a.fingerprint, a.HeldTogether = r.print.Value, r.together.Value
 
 	// What an operator set takes precedence over what the driver reports.
 	if a.Specs, err = r.specs.Value.With(r.set.Value); err != nil {

@@ -160,6 +160,62 @@ func (a *Accelerator) NotHeldBy(holder cyborg.Holder) error {
 	return nil
 }
 
+// Together refuses an accelerator for a holder while somebody else has another one
+// that goes to one holder with it, or may give it out.
+func (a *Accelerator) Together(holder cyborg.Holder) error {
+	if a.SameHolder == "" {
+		return nil
+	}
+
+	for i := range a.HeldTogether {
+		if h := &a.HeldTogether[i]; h.Precludes(holder) {
+			return a.heldTogether(h)
+		}
+	}
+
+	// Its own handles are no exception.
+	for _, h := range a.Handles {
+		by := h.Holder
+		if by == nil {
+			by = h.Unconfirmed
+		}
+
+		if by != nil && *by != holder {
+			return cyborg.Errorf(cyborg.ErrInUse, "accelerator %q is attached to %s, and because of %s all of it goes to one holder", a.Name, by, a.SameHolder).
+				WithOperation(h.Operation).WithHint("Detach it first.")
+		}
+	}
+
+	return nil
+}
+
+// NotTogether refuses an accelerator for Nova, which may give it to anybody, while
+// Cyborg has given out another one that goes to one holder with it.
+func (a *Accelerator) NotTogether() error {
+	for i := range a.HeldTogether {
+		if h := &a.HeldTogether[i]; h.Holder != nil {
+			return a.heldTogether(h)
+		}
+	}
+	return nil
+}
+
+// heldTogether is the refusal of an accelerator because somebody has another one
+// that goes to one holder with it.
+func (a *Accelerator) heldTogether(h *cyborg.HeldTogether) error {
+	out := cyborg.Errorf(cyborg.ErrInUse, "accelerator %q shares %s with %q, which %s: they go to one holder", a.Name, a.SameHolder, h.Name, h.Taken()).
+		WithOperation(h.Operation)
+
+	switch {
+	case h.Holder == nil:
+		return out.WithHint("Take that one out of Nova's whitelist first, with cyborg host whitelist, and restart nova-compute.")
+	case h.Left:
+		return out.WithHint("Reconcile asks host %s as soon as it is heard.", a.Host)
+	default:
+		return out.WithHint("Give both to the same holder, or detach that one first.")
+	}
+}
+
 // nameHolders lists holders for a message.
 func nameHolders(holders []cyborg.Holder) string {
 	names := make([]string, len(holders))

@@ -21,7 +21,7 @@ func (v *Inventory) deployable(backend string, d *Tracked[DeviceRow], r cyborg.D
 
 	p, ok := v.Deployables[r.Name]
 	this := reported{backend, "deployable", r.Name, ok}
-	if v.tooLarge(this, r.BitstreamID, r.ProgramSet) || v.tooLargeDocument(this, specs, attributes) {
+	if v.tooLarge(this, r.BitstreamID, r.ProgramSet, r.SameHolder) || v.tooLargeDocument(this, specs, attributes) {
 		return nil
 	}
 
@@ -46,7 +46,7 @@ func (v *Inventory) deployable(backend string, d *Tracked[DeviceRow], r cyborg.D
 	row := &p.row
 	row.DeviceUUID, row.Presence = d.row.UUID, cyborg.PresencePresent
 	row.Specs, row.Attributes, row.BitstreamID, row.Protected = specs, attributes, r.BitstreamID, cyborg.Sanitize(r.Protected, LongestError)
-	row.ProgramSet = r.ProgramSet
+	row.ProgramSet, row.SameHolder = r.ProgramSet, r.SameHolder
 	if row.ProgramSet == "" { // by default one image changes the whole device
 		row.ProgramSet = d.row.Identity
 	}

@@ -62,6 +62,7 @@ type DeployableRow struct {
 	Attributes   Document        `json:"attributes"`
 	BitstreamID  string          `json:"bitstream_id"`
 	ProgramSet   string          `json:"program_set"`
+	SameHolder   string          `json:"same_holder"`
 	Protected    string          `json:"protected"`
 	Presence     cyborg.Presence `json:"presence"`
 	FenceReason  *string         `json:"fence_reason"`

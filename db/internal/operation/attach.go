@@ -66,6 +66,10 @@ func (a attach) guard(targets []inventory.Accelerator, operation uuid.UUID) erro
 		return err
 	}
 
+	if err := t.Together(holder); err != nil {
+		return err
+	}
+
 	if t.FreeHandle() != nil {
 		return nil
 	}

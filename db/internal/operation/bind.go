@@ -114,10 +114,14 @@ func (b bind) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	// The host is locked in shared mode for an instance whose profiles ask for no
 	// image: such a bind only needs to be alone on its accelerators. A bind that
 	// may load an image disturbs neighbours and locks the host exclusively.
+	//
+	// Accelerators that go to one holder are locked together: another bind for another
+	// holder then sees in its turn who has them.
 	lock.Queue(batch, `
 		SELECT unnest($1::text[]), false
+		UNION ALL SELECT 'same_holder/' || host || '/' || same_holder, false FROM deployables WHERE provider_uuid = ANY($6) AND same_holder <> ''
 		UNION ALL SELECT $2, $3 AND NOT EXISTS (SELECT FROM arqs WHERE uuid = ANY($4) AND profile_group ?| $5)`,
-		keys, b.request.Host, b.request.Holder.Kind == cyborg.HolderInstance, b.arqs(), []string{bitstreamProperty, functionProperty})
+		keys, b.request.Host, b.request.Holder.Kind == cyborg.HolderInstance, b.arqs(), []string{bitstreamProperty, functionProperty}, b.providers())
 
 	openstack.QueueLockARQs(batch, &found, " WHERE a.uuid = ANY($1)", b.arqs())
 
@@ -252,6 +256,10 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 			return out.failedWith(err), nil
 		}
 
+		if err := a.Together(b.request.Holder); err != nil {
+			return b.heldTogether(ctx, tx, out, a, err)
+		}
+
 		// Several requests may ask for one accelerator, so handles that this bind has
 		// taken for an earlier request are not free either.
 		free := slices.IndexFunc(a.Handles, func(h cyborg.AttachHandle) bool {
@@ -300,18 +308,13 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 // although Placement has allocated one. If an operation is about to free a
 // handle, the bind may wait for that operation; else it fails.
 func (b bind) noFreeHandle(ctx context.Context, tx pgx.Tx, out choice, a *inventory.Accelerator) (choice, error) {
-	// A request with a claim that is not being bound is being unbound or deleted,
-	// so its handle may soon be free.
-	var freeing uuid.UUID
-	err := tx.QueryRow(ctx, `
-		SELECT a.claimed_by FROM arqs a JOIN attach_handles h ON h.uuid = a.handle_uuid
-		WHERE h.deployable_uuid = $1 AND a.claimed_by IS NOT NULL AND a.state <> 'BindStarted' ORDER BY a.id LIMIT 1`, a.UUID).Scan(&freeing)
+	freeing, err := freeingHandle(ctx, tx, a.UUID)
 	switch {
-	case err == nil:
+	case err != nil:
+		return out, err
+	case freeing != uuid.Nil:
 		return b.waitOrFail(out, cyborg.Errorf(cyborg.ErrClaimed, "accelerator %q has no free attach handle before operation %s has ended", a.Name, freeing).
 			WithOperation(freeing))
-	case !errors.Is(err, pgx.ErrNoRows):
-		return out, err
 	case b.request.RefuseIfHeld:
 		// The caller first checks whether the holders still exist, and then asks again.
 		return out, cyborg.Errorf(cyborg.ErrNoFit, "all attach handles of accelerator %q are held", a.Name)
@@ -319,6 +322,40 @@ func (b bind) noFreeHandle(ctx context.Context, tx pgx.Tx, out choice, a *invent
 
 	return out.failedWith(cyborg.Errorf(cyborg.ErrNotFound, "accelerator %q has no free attach handle", a.Name).
 		WithHint("Placement believes that it has one: Reconcile compares the two.")), nil
+}
+
+// heldTogether decides what follows where somebody else has what goes to one holder
+// with accelerator a, as the refusal says. If an operation is about to take that
+// back, the bind may wait for that operation; else it fails.
+func (b bind) heldTogether(ctx context.Context, tx pgx.Tx, out choice, a *inventory.Accelerator, refusal error) (choice, error) {
+	others := []uuid.UUID{a.UUID}
+	for _, h := range a.HeldTogether {
+		others = append(others, h.Accelerator)
+	}
+
+	freeing, err := freeingHandle(ctx, tx, others...)
+	switch {
+	case err != nil:
+		return out, err
+	case freeing != uuid.Nil:
+		return b.waitOrFail(out, cyborg.Errorf(cyborg.ErrClaimed, "%s; operation %s takes one back", cyborg.AsError(refusal).Message, freeing).
+			WithOperation(freeing))
+	}
+
+	return out.failedWith(refusal), nil
+}
+
+// freeingHandle returns an operation that is about to free a handle of one of these
+// accelerators; zero where there is none. A request with a claim that is not being
+// bound is being unbound or deleted, so its handle may soon be free.
+func freeingHandle(ctx context.Context, tx pgx.Tx, accelerators ...uuid.UUID) (freeing uuid.UUID, _ error) {
+	err := tx.QueryRow(ctx, `
+		SELECT a.claimed_by FROM arqs a JOIN attach_handles h ON h.uuid = a.handle_uuid
+		WHERE h.deployable_uuid = ANY($1) AND a.claimed_by IS NOT NULL AND a.state <> 'BindStarted' ORDER BY a.id LIMIT 1`, accelerators).Scan(&freeing)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return uuid.Nil, nil
+	}
+	return freeing, err
 }
 
 // waitOrFail refuses a bind because another operation works on one of its

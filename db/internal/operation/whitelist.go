@@ -146,8 +146,9 @@ func (w whitelist) guard(targets []inventory.Accelerator, operation uuid.UUID) e
 }
 
 // whitelistable refuses what Nova must not give out: missing devices, those
-// that the host itself needs, those that Cyborg gives out or has still to uninstall, and
-// those that somebody may still hold.
+// that the host itself needs, those that Cyborg gives out or has still to uninstall,
+// those that somebody may still hold, and those that go to one holder with what somebody
+// holds.
 func whitelistable(a *inventory.Accelerator, spec cyborg.NovaSpec) error {
 	if err := inventory.FirstError(a.Present(), a.Unprotected(), spec.Check()); err != nil {
 		return err
@@ -176,7 +177,7 @@ func whitelistable(a *inventory.Accelerator, spec cyborg.NovaSpec) error {
 			WithOperation(a.MovedBy).WithHint("Take it out of service first: cyborg accelerator retire.")
 	}
 
-	return inventory.FirstError(a.Unheld(), a.Confirmed(), a.Unfenced(), a.Uninstalled())
+	return inventory.FirstError(a.Unheld(), a.NotTogether(), a.Confirmed(), a.Unfenced(), a.Uninstalled())
 }
 
 func (w whitelist) begin(ctx context.Context, tx pgx.Tx, o *running) error {

@@ -16,6 +16,7 @@ import (
 // SQLSTATE codes (PostgreSQL manual, appendix A).
 const (
 	uniqueViolation      = "23505"
+	exclusionViolation   = "23P01" // of attach_handles_same_holder, the only rule that raises it
 	serializationFailure = "40001"
 	deadlockDetected     = "40P01"
 	queryCanceled        = "57014"
@@ -47,8 +48,9 @@ func collided(err error) bool {
 	if errors.Is(err, ErrCollision) {
 		return true
 	}
+	// A guard that looks again says who has what goes to one holder.
 	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (pg.Code == serializationFailure || pg.Code == deadlockDetected)
+	return ok && (pg.Code == serializationFailure || pg.Code == deadlockDetected || pg.Code == exclusionViolation)
 }
 
 // Violates reports whether err is the violation of the unique constraint of
@@ -105,6 +107,8 @@ func Explain(err error) *cyborg.Error {
 		return cyborg.Errorf(cyborg.ErrTimeout, "the database did not answer in time")
 	case errors.Is(err, context.Canceled):
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the call ended before the database answered: %w", context.Canceled)
+	case isPg && pg.Code == exclusionViolation:
+		return cyborg.Errorf(cyborg.ErrInUse, "%s", pg.Message).WithHint("Give both to the same holder, or detach that one first.")
 	case collided(err):
 		return cyborg.Errorf(cyborg.ErrBusy, "too many others change the same records now").WithHint("Try again in a moment.")
 	case isPg && transient(pg):
