@@ -73,13 +73,23 @@ func closed(d *Deployable) bool {
 }
 
 // reserved returns how many units Placement must not give away, because no free
-// handle would be left for them.
+// handle would be left for them, or only one for somebody who has another
+// accelerator that goes to one holder with it. What Nova has given out is not
+// reserved as well: Placement would refuse to move that to another consumer, as
+// Nova does when it migrates the instance.
 func reserved(d *Deployable, total int) int {
-	present := 0
+	present, held := 0, 0
 	for i := range d.Handles {
 		if d.Handles[i].Presence == cyborg.PresencePresent {
 			present++
 		}
+		if d.Handles[i].Holder != nil {
+			held++
+		}
+	}
+
+	if d.SameHolder != "" && (held > 0 || len(d.HeldTogether) > 0) {
+		return max(total-max(held-d.HeldOutsideNova, 0), 0)
 	}
 
 	left := max(present-d.HeldOutsideNova, 0)
