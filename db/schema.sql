@@ -1415,8 +1415,9 @@ BEGIN
         LEFT JOIN operations p ON p.id = coalesce(n.operation_id, o.operation_id)
         WHERE o.presence <> n.presence
            OR (o.holder_kind IS NULL) <> (n.holder_kind IS NULL)
-              AND (coalesce(p.kind, '') <> 'bind' OR coalesce(n.holder_kind, o.holder_kind) <> 'instance'
-                   OR EXISTS (SELECT FROM deployables d WHERE d.uuid = n.deployable_uuid AND d.same_holder <> ''))));
+              AND (coalesce(p.kind, '') <> 'bind' OR coalesce(n.holder_kind, o.holder_kind) <> 'instance')
+           OR (o.holder_kind IS NULL, o.unconfirmed_kind IS NULL) <> (n.holder_kind IS NULL, n.unconfirmed_kind IS NULL)
+              AND EXISTS (SELECT FROM deployables d WHERE d.uuid = n.deployable_uuid AND d.same_holder <> '')));
     RETURN NULL;
 END $function$;
 
