@@ -77,7 +77,13 @@ func (a *Activities) attach(ctx context.Context, t *try, in workflows.AttachInpu
 	}
 
 	plan.entry.State = journal.Attached
-	return finish(ctx, a, s, plan.found, recording(journal.Change{Attachments: []journal.Attachment{plan.entry}}))
+	return finish(ctx, a, s, plan.found, func(seen cyborg.Observation) (workflows.ChangeResult, journal.Change, error) {
+		// A card that slept before has told its serial number only now.
+		if now := seen.Device.Fingerprint; now.Serial != "" && plan.entry.Of(now) {
+			plan.entry.Fingerprint = journal.Fingerprint(now)
+		}
+		return workflows.ChangeResult{Observation: seen}, journal.Change{Attachments: []journal.Attachment{plan.entry}}, nil
+	})
 }
 
 // attachPlan is what an attach is about to do, and what it found before.
@@ -132,6 +138,15 @@ func (a *Activities) planAttach(ctx context.Context, t *try, in workflows.Attach
 		if plan.before == nil {
 			plan.before = detachedAttachment(detach, key)
 		}
+	}
+
+	// What was attached to another card says nothing of this one. The operation that
+	// has attached it does not get this one instead.
+	if before := plan.before; before != nil && !before.Of(found.Device.Fingerprint) {
+		if in.Undo || before.Operation == in.Operation {
+			return attachPlan{}, otherCard(found.Device.Identity, found.Device.Fingerprint, cyborg.Fingerprint(before.Fingerprint))
+		}
+		plan.before = nil
 	}
 
 	switch {
@@ -197,7 +212,7 @@ func newEntry(found inventory.Found, handle cyborg.HandleReport, operation uuid.
 
 	return journal.Attachment{
 		Backend: found.Backend, Handle: handle.Identity, Device: found.Device.Identity, Deployable: found.Deployable.Name,
-		Operation: operation, HolderKind: string(holder.Kind), HolderID: holder.ID,
+		Fingerprint: journal.Fingerprint(found.Device.Fingerprint), Operation: operation, HolderKind: string(holder.Kind), HolderID: holder.ID,
 		State: journal.InDoubt, HandedOut: !attaches,
 	}
 }
@@ -286,7 +301,7 @@ func (a *Activities) attached(ctx context.Context, t *try, found inventory.Found
 	attacher, ok := found.Driver.(drivers.Attacher)
 	if !ok {
 		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: found.Backend, Handle: handle.Identity})
-		return known && entry.State == journal.Attached, nil
+		return known && entry.State == journal.Attached && entry.Of(found.Device.Fingerprint), nil
 	}
 
 	err = t.guarded("asking whether "+handle.Identity+" is attached", func() (err error) {

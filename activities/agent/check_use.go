@@ -68,7 +68,7 @@ func (a *Activities) checkGiven(ctx context.Context, t *try, given cyborg.GivenH
 		// The records do not know of an attachment in the journal. Reconcile decides by
 		// them. What a boot has undone is attached to nobody.
 		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: given.Target.Backend, Handle: handle.Identity})
-		if known && !a.Journal.Lost(entry) {
+		if known && !a.Journal.Lost(entry) && entry.Of(found.Device.Fingerprint) {
 			return cyborg.Errorf(cyborg.ErrInUse, "handle %s is still attached to %s %s by operation %s, says the journal of host %s",
 				handle.Identity, entry.HolderKind, entry.HolderID, entry.Operation, a.Inventory.Host()).
 				WithHint("Reconcile takes it back; then try again.")

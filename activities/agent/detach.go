@@ -79,7 +79,19 @@ func (a *Activities) detach(ctx context.Context, t *try, in workflows.DetachInpu
 		change.DropAttachments = append(change.DropAttachments, journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity})
 	}
 
-	return finish(ctx, a, s, *found, recording(change))
+	return finish(ctx, a, s, *found, recording(journal.Change{DropAttachments: hostKeys(in)}))
+}
+
+// hostKeys returns the keys of the handles that the host holds. Once the driver has
+// detached those that are there, all of them are detached: the others are gone.
+func hostKeys(in workflows.DetachInput) []journal.AttachmentKey {
+	var keys []journal.AttachmentKey
+	for _, handle := range in.Handles {
+		if handle.Holder.Kind == cyborg.HolderHost {
+			keys = append(keys, journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity})
+		}
+	}
+	return keys
 }
 
 // planDetach finds the handles that the driver has to detach. It refuses with
@@ -117,6 +129,12 @@ func (a *Activities) planDetach(
 			t.log.WarnContext(ctx, "a handle to detach is gone", "handle", wanted.Identity)
 			continue // what is gone is detached
 		}
+		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: in.Target.Backend, Handle: wanted.Identity})
+		if known && wanted.Holder.Kind == cyborg.HolderHost && !entry.Of(found.Device.Fingerprint) {
+			t.log.WarnContext(ctx, "a handle to detach is of another card now", "handle", wanted.Identity)
+			continue
+		}
+
 		who, err := a.inUse(ctx, t, found, handle)
 		if err != nil {
 			return nil, nil, keep(err)
@@ -232,12 +250,12 @@ func (a *Activities) failedDetach(
 	return uncertain(cause)
 }
 
-// forget drops from the journal the attachments of a device that is gone.
+// forget drops from the journal the attachments of a device that is gone. Those of
+// another card in its place stay.
 func (a *Activities) forget(in workflows.DetachInput) error {
 	var change journal.Change
-	for _, handle := range in.Handles {
-		key := journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity}
-		if _, known := a.Journal.Attachment(key); known && handle.Holder.Kind == cyborg.HolderHost {
+	for _, key := range hostKeys(in) {
+		if entry, known := a.Journal.Attachment(key); known && entry.Of(in.Target.Fingerprint) {
 			change.DropAttachments = append(change.DropAttachments, key)
 		}
 	}
@@ -301,8 +319,8 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 	}
 
 	for _, entry := range mine {
-		if handle, err := found.Handle(entry.Handle); err != nil {
-			t.log.WarnContext(ctx, "a handle to take back is gone", "handle", entry.Handle)
+		if handle, err := found.Handle(entry.Handle); err != nil || !entry.Of(found.Device.Fingerprint) {
+			t.log.WarnContext(ctx, "a handle to take back is gone, or is of another card now", "handle", entry.Handle)
 		} else if err := a.checkAttachedUnused(ctx, t, found, handle); err != nil {
 			return result, err
 		} else if err := a.callDetach(ctx, t, found, handle, entry.Note, true); err != nil {

@@ -144,7 +144,7 @@ func (a *Activities) uninstall(ctx context.Context, t *try, in workflows.Install
 func (a *Activities) checkIdle(ctx context.Context, t *try, found inventory.Found) error {
 	for _, handle := range found.Deployable.Handles {
 		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: found.Backend, Handle: handle.Identity})
-		if known && !a.Journal.Lost(entry) {
+		if known && !a.Journal.Lost(entry) && entry.Of(found.Device.Fingerprint) {
 			return cyborg.Errorf(cyborg.ErrInUse, "handle %s is attached since operation %s", handle.Identity, entry.Operation).
 				WithHint("Detach it first.")
 		}

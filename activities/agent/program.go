@@ -66,9 +66,9 @@ func (a *Activities) rememberBefore(found inventory.Found, wholeDevice bool) pro
 		}
 		asked[key] = true
 
-		// Somebody else may have programmed the region since; then our image is not
-		// what was there.
-		if loaded, known := a.Journal.Loaded(key); known && loaded.BitstreamID == one.BitstreamID {
+		// Somebody else may have programmed the region since, or exchanged the card; then
+		// our image is not what was there.
+		if loaded, known := a.Journal.Loaded(key); known && loaded.Of(found.Device.Fingerprint) && loaded.BitstreamID == one.BitstreamID {
 			note.Images = append(note.Images, loaded)
 		}
 	}
@@ -307,7 +307,7 @@ func loadedInto(found inventory.Found, loaded journal.Loaded) []journal.Loaded {
 		}
 
 		entry := loaded
-		entry.RegionKey, entry.BitstreamID = key, one.BitstreamID
+		entry.RegionKey, entry.BitstreamID, entry.Fingerprint = key, one.BitstreamID, journal.Fingerprint(found.Device.Fingerprint)
 		all = append(all, entry)
 	}
 

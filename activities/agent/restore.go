@@ -80,6 +80,11 @@ func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreIn
 	if prior.Note == nil {
 		note.Images = a.lostSince(found, note.BitstreamIDs)
 	}
+	for _, image := range note.Images {
+		if !image.Of(found.Device.Fingerprint) {
+			return result, otherCard(found.Device.Identity, found.Device.Fingerprint, cyborg.Fingerprint(image.Fingerprint))
+		}
+	}
 
 	var missing []string
 	// A missing image is no failure yet: the hardware may read back as before
@@ -174,7 +179,7 @@ func (a *Activities) lostSince(found inventory.Found, ids map[string]string) []j
 		asked[key] = true
 
 		loaded, known := a.Journal.Loaded(key)
-		if known && loaded.BitstreamID == ids[one.Name] && (!loaded.WholeDevice || a.fillsAll(found, loaded)) {
+		if known && loaded.Of(found.Device.Fingerprint) && loaded.BitstreamID == ids[one.Name] && (!loaded.WholeDevice || a.fillsAll(found, loaded)) {
 			lost = append(lost, loaded)
 		}
 	}
@@ -187,7 +192,7 @@ func (a *Activities) lostSince(found inventory.Found, ids map[string]string) []j
 func (a *Activities) fillsAll(found inventory.Found, image journal.Loaded) bool {
 	return !slices.ContainsFunc(found.Device.Deployables, func(one cyborg.DeployableReport) bool {
 		loaded, known := a.Journal.Loaded(regionOf(found.Backend, found.Device, one))
-		return !known || loaded.SHA256 != image.SHA256
+		return !known || loaded.SHA256 != image.SHA256 || !loaded.Of(found.Device.Fingerprint)
 	})
 }
 

@@ -73,7 +73,7 @@ func (a *Activities) settleOne(
 		return false, err
 	}
 
-	target := cyborg.Target{Backend: backend, Deployable: entry.Deployable, Device: device}
+	target := cyborg.Target{Backend: backend, Deployable: entry.Deployable, Device: device, Fingerprint: entry.Fingerprint}
 	unlock, err := a.lock(ctx, to, target, "settling of operation "+entry.Operation.String())
 	if err != nil {
 		return false, err
@@ -102,6 +102,9 @@ func (a *Activities) settleOne(
 	seen, err := a.Inventory.Observe(ctx, backend, device, nil)
 	if err != nil { // such as of a device that is gone; the attachment is settled all the same
 		t.log.WarnContext(ctx, "the device of a settled attachment cannot be looked at", "device", device, "error", err)
+		return true, nil
+	}
+	if seen.Device.Fingerprint.Other(entry.Fingerprint) { // it is gone, too
 		return true, nil
 	}
 
@@ -173,7 +176,7 @@ func (a *Activities) settleDetached(
 	}
 
 	handle, err := found.Handle(entry.Handle.Identity)
-	if err != nil {
+	if err != nil || isKnown && !known.Of(found.Device.Fingerprint) { // it is gone, or it is that of another card
 		return isKnown, a.Journal.Write(drop)
 	}
 

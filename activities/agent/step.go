@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"math"
 	"time"
 
@@ -146,9 +147,20 @@ func recording(change journal.Change) func(cyborg.Observation) (workflows.Change
 	}
 }
 
+// errOtherCard is wrapped by the error of kind ErrChanged that says that another
+// card is there in the place of the one that a step is about.
+var errOtherCard = errors.New("there is now another card")
+
+// otherCard returns the error of a step about one card, where another one is in its
+// place.
+func otherCard(place string, now, was cyborg.Fingerprint) error {
+	return cyborg.Errorf(cyborg.ErrChanged, "%w (%s) in the place of %s (%s)", errOtherCard, now, place, was).
+		WithHint("The former one is gone: detach it from its holder. This one is another accelerator.")
+}
+
 // find returns the target as it was seen at most fresh ago. The error is of
 // kind ErrChanged if the deployable is no longer on the device that the
-// operation was admitted for.
+// operation was admitted for, and if another card is in the place of that one.
 func (a *Activities) find(ctx context.Context, target cyborg.Target, fresh time.Duration) (inventory.Found, error) {
 	found, err := a.Inventory.Find(ctx, target.Backend, target.Deployable, fresh)
 	if err != nil {
@@ -157,6 +169,9 @@ func (a *Activities) find(ctx context.Context, target cyborg.Target, fresh time.
 	if found.Device.Identity != target.Device {
 		return inventory.Found{}, cyborg.Errorf(cyborg.ErrChanged, "%s is now on device %s and not on %s",
 			target.Deployable, found.Device.Identity, target.Device)
+	}
+	if now := found.Device.Fingerprint; now.Other(target.Fingerprint) {
+		return inventory.Found{}, otherCard(target.Device, now, target.Fingerprint)
 	}
 	return found, nil
 }
@@ -175,9 +190,10 @@ func (a *Activities) findToChange(ctx context.Context, target cyborg.Target, fre
 }
 
 // gone reports whether an error of find means that the hardware is no longer
-// there. Where the backend is disabled, nobody can know that.
+// there, also where another card is in its place. Where the backend is disabled,
+// nobody can know that.
 func (a *Activities) gone(target cyborg.Target, err error) bool {
-	return cyborg.ErrorKindOf(err) == cyborg.ErrNotFound && a.Inventory.Enabled(target.Backend)
+	return errors.Is(err, errOtherCard) || cyborg.ErrorKindOf(err) == cyborg.ErrNotFound && a.Inventory.Enabled(target.Backend)
 }
 
 // isRefusal reports whether an error's kind tells the workflow that nothing was

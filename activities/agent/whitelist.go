@@ -319,6 +319,7 @@ func pciFunctions(found inventory.Found, spec cyborg.NovaSpec) ([]whitelisted, e
 // Only a function that is bound to VFIO (attached) can be used by a guest. A
 // user of one that is bound to another driver is no guest.
 func (a *Activities) checkUnusedByGuests(ctx context.Context, t *try, target cyborg.Target) error {
+	target.Fingerprint = cyborg.Fingerprint{} // the file lists an address, and a guest may have whichever card is there
 	found, err := a.find(ctx, target, freshEnough)
 	if err != nil {
 		if a.gone(target, err) {

@@ -16,7 +16,7 @@ func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) erro
 		return err
 	}
 
-	c := newChange(StepAttach, s)
+	c := newChange(StepAttach, s, request.Target)
 
 	c.due = func(card *Card) (bool, error) {
 		state := card.Deployables[part.key]
@@ -49,7 +49,7 @@ func (d *driver) Detach(ctx context.Context, request drivers.DetachRequest) erro
 		return err
 	}
 
-	c := newChange(StepDetach, s)
+	c := newChange(StepDetach, s, request.Target)
 	c.due = func(card *Card) (bool, error) {
 		handle := card.Deployables[part.key].Handles[request.Handle.Identity]
 		return handle.Attached, d.checkUnused(request.Handle.Identity, handle)
@@ -60,7 +60,7 @@ func (d *driver) Detach(ctx context.Context, request drivers.DetachRequest) erro
 }
 
 // Attached says whether the handle is attached. No handle of a vanished card is
-// attached.
+// attached, and none of another card than the target's.
 func (d *driver) Attached(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (bool, error) {
 	s, part, err := d.findHandle(target, handle)
 	if err != nil {
@@ -72,7 +72,7 @@ func (d *driver) Attached(ctx context.Context, target drivers.Target, handle cyb
 		return false, err
 	}
 
-	return card.Deployables[part.key].Handles[handle.Identity].Attached, nil
+	return card.Deployables[part.key].Handles[handle.Identity].Attached && !target.Device.Fingerprint.Other(s.fingerprint(card)), nil
 }
 
 // checkUnused returns an error of kind ErrInUse that names the user of the

@@ -73,6 +73,16 @@ func (b Bench) Return(ctx context.Context, identity string) error {
 	})
 }
 
+// Exchange puts another card into the place of one, where it has the same identity:
+// one with this serial number, and of this model, which is a PCI product id. Where
+// one of them is empty, it is that of the park's card.
+func (b Bench) Exchange(ctx context.Context, identity, product, serial string) error {
+	if err := checkProduct(product); err != nil {
+		return err
+	}
+	return b.Edit(ctx, identity, func(card *Card) { card.exchange(product, serial) })
+}
+
 // Use lets somebody use a handle of the card; an empty name ends the use. The
 // error is of kind ErrNotFound where the card has no such handle.
 func (b Bench) Use(ctx context.Context, identity, handle, by string) error {

@@ -18,6 +18,10 @@ type Card struct {
 	BootID string `json:"boot_id"`
 	// Vanished is true while the card is off the bus.
 	Vanished bool `json:"vanished"`
+	// Product and Serial are those of another card that stands in the place of the
+	// park's; empty where it is the park's card.
+	Product string `json:"product,omitempty"`
+	Serial  string `json:"serial,omitempty"`
 
 	// Deployables are the parts of the card, by key: r0, r1, …
 	Deployables map[string]*Region `json:"deployables"`
@@ -29,7 +33,7 @@ type Card struct {
 	// driver's options. A waiting step notices within a tenth of a second when its
 	// latency is changed.
 	Latency map[Step]Duration `json:"latency"`
-	// Script is the fingerprint of the script in the driver's options that was last
+	// Script is the checksum of the script in the driver's options that was last
 	// applied to the card. It prevents that a restart of the driver applies the
 	// same script again.
 	Script string `json:"script,omitempty"`
@@ -75,6 +79,9 @@ func readCard(text []byte) (card *Card, broken bool, err error) {
 		return nil, true, cyborg.Errorf(cyborg.ErrInvalid, "there is more after the card's closing brace")
 	}
 
+	if err := checkProduct(card.Product); err != nil {
+		return nil, false, err
+	}
 	card.fill()
 	for step := range card.Fail {
 		if err := checkStep(step); err != nil {
@@ -179,6 +186,17 @@ func (c *Card) powerCycle(losesImage bool) {
 			state.empty()
 		}
 	}
+}
+
+// exchange puts another card in, as new: nothing of it is installed, attached or
+// programmed, and nobody uses it.
+func (c *Card) exchange(product, serial string) {
+	c.Product, c.Serial, c.Vanished = product, serial, false
+	for _, state := range c.Deployables {
+		state.Installed = false
+		state.empty()
+	}
+	c.eachHandle(func(h *Handle) { *h = Handle{} })
 }
 
 // eachHandle calls do with every handle of the card.

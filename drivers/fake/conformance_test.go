@@ -97,6 +97,10 @@ func newRig(t *testing.T, options map[string]any) *conformance.Rig {
 			})
 			return func() { edit(t, func(card *fake.Card) { clear(card.Latency) }) }
 		},
+		Exchange: func(t *testing.T, device cyborg.DeviceReport) {
+			t.Helper()
+			require.NoError(t, p.bench.Exchange(t.Context(), device.Identity, "", "of another card"))
+		},
 		Vanish: func(t *testing.T, device cyborg.DeviceReport) func() {
 			t.Helper()
 			require.NoError(t, p.bench.Vanish(t.Context(), device.Identity))

@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -80,6 +81,7 @@ func New(env drivers.Environment, raw map[string]any) (drivers.Driver, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lockTimeout)
 	defer cancel()
 	for _, s := range d.slots {
+		s.setSerial(env.Host)
 		if err := d.plug(ctx, s, scripts[s.identity()]); err != nil {
 			return nil, err
 		}
@@ -92,19 +94,22 @@ func New(env drivers.Environment, raw map[string]any) (drivers.Driver, error) {
 // options to the card unless it was applied before: a restart must not repeat
 // failures that are used up.
 func (d *driver) plug(ctx context.Context, s *slot, want script) error {
-	fingerprint, err := want.fingerprint()
+	checksum, err := want.checksum()
 	if err != nil {
 		return err
 	}
 
 	return d.update(ctx, s, func(card *Card) error {
-		if card.Script == fingerprint {
+		if card.Script == checksum {
 			return nil
 		}
 
 		d.log.InfoContext(ctx, "the script of the options is laid over a fake card", "device", s.identity())
 
-		card.Script, card.Vanished = fingerprint, want.Vanished
+		if other := want.Exchange; card.Product != other.Product || card.Serial != other.Serial {
+			card.exchange(other.Product, other.Serial)
+		}
+		card.Script, card.Vanished = checksum, want.Vanished
 		clear(card.Fail)
 		maps.Copy(card.Fail, want.Fail)
 		card.eachHandle(func(h *Handle) { h.InUseBy = "" })
@@ -219,7 +224,7 @@ func (d *driver) update(ctx context.Context, s *slot, change func(card *Card) er
 func (s *slot) report(card *Card) cyborg.DeviceReport {
 	report := cyborg.DeviceReport{
 		Identity: s.identity(), Type: s.kind,
-		VendorID: vendorID, ProductID: s.product, Vendor: "Cyborg", Model: s.name,
+		VendorID: vendorID, ProductID: cmp.Or(card.Product, s.product), Vendor: "Cyborg", Model: s.name, Fingerprint: s.fingerprint(card),
 		NUMANode: new(s.number % 2), BoardInfo: cyborg.JSONObject{"simulated": true},
 		ControlPath: cyborg.ControlPath{Kind: "PCI", Info: s.address.HandleInfo()},
 	}
@@ -231,7 +236,7 @@ func (s *slot) report(card *Card) cyborg.DeviceReport {
 			Name: part.name, Attributes: s.attributes(state), BitstreamID: state.BitstreamID, ProgramSet: s.programSet(part),
 			Specs: cyborg.Specs{
 				Num: len(part.handles), DeviceType: s.kind, Type: s.purpose, Capability: maps.Clone(s.capability),
-				VendorID: vendorID, ProductID: s.product,
+				VendorID: vendorID, ProductID: report.ProductID,
 			},
 		}
 

@@ -15,7 +15,7 @@ func (d *driver) Install(ctx context.Context, target drivers.Target) error {
 		return err
 	}
 
-	c := newChange(StepInstall, s)
+	c := newChange(StepInstall, s, target)
 	c.due = func(card *Card) (bool, error) { return !card.Deployables[part.key].Installed, nil }
 	c.finish = func(card *Card) { card.Deployables[part.key].Installed = true }
 
@@ -30,7 +30,7 @@ func (d *driver) Uninstall(ctx context.Context, target drivers.Target) error {
 		return err
 	}
 
-	c := newChange(StepUninstall, s)
+	c := newChange(StepUninstall, s, target)
 	c.due = func(card *Card) (bool, error) {
 		state := card.Deployables[part.key]
 		for _, address := range part.handles {

@@ -44,11 +44,21 @@ type options struct {
 	Fail   map[string]any `mapstructure:"fail"`
 	Vanish []string       `mapstructure:"vanish"`
 	InUse  []string       `mapstructure:"in_use"`
+	// Exchange lists cards in whose place others stand.
+	Exchange []exchangeOption `mapstructure:"exchange"`
 
 	// Careless has the driver refuse nothing because somebody uses a handle.
 	Careless bool `mapstructure:"careless"`
 
 	BootIDFile string `mapstructure:"boot_id_file"`
+}
+
+// exchangeOption is another card in the place of one of the park.
+type exchangeOption struct {
+	Card    string         `mapstructure:"card"` // its identity
+	Product string         `mapstructure:"product"`
+	Serial  string         `mapstructure:"serial"`
+	Unknown map[string]any `mapstructure:",remain"`
 }
 
 // PathOptions lists the options that name files or directories.
@@ -213,13 +223,20 @@ type script struct {
 	Fail     map[Step]Failure `json:"fail"`
 	Vanished bool             `json:"vanished"`
 	InUse    []string         `json:"in_use"`
+	Exchange exchange         `json:"exchange,omitzero"`
 }
 
-// fingerprint identifies a script; that of an empty script is empty. It is a
-// prefix of a checksum: it must only tell the few scripts apart that one card
-// ever gets.
-func (s script) fingerprint() (string, error) {
-	if len(s.Fail) == 0 && !s.Vanished && len(s.InUse) == 0 {
+// exchange is another card, of this model and with this serial number; see
+// Bench.Exchange.
+type exchange struct {
+	Product string `json:"product,omitempty"`
+	Serial  string `json:"serial,omitempty"`
+}
+
+// checksum identifies a script; that of an empty script is empty. It is a prefix
+// of a checksum: it must only tell the few scripts apart that one card ever gets.
+func (s script) checksum() (string, error) {
+	if len(s.Fail) == 0 && !s.Vanished && len(s.InUse) == 0 && s.Exchange == (exchange{}) {
 		return "", nil
 	}
 
@@ -276,6 +293,26 @@ func (o *options) scripts(slots []*slot, wrong *mistakes) map[string]script {
 
 		one.Vanished = true
 		all[identity] = one
+	}
+
+	for _, other := range o.Exchange {
+		one, ok := all[other.Card]
+		if !ok {
+			wrong.add("exchange: there is no card %q in this park", other.Card)
+			continue
+		}
+		if err := checkProduct(other.Product); err != nil {
+			wrong.add("exchange: %v", err)
+		}
+		for _, key := range slices.Sorted(maps.Keys(other.Unknown)) {
+			wrong.add("exchange: there is no key %q; the keys are card, product and serial", key)
+		}
+		if other.Product == "" && other.Serial == "" {
+			wrong.add("exchange: the other card in the place of %s has neither a product nor a serial", other.Card)
+		}
+
+		one.Exchange = exchange{Product: other.Product, Serial: other.Serial}
+		all[other.Card] = one
 	}
 
 	for _, handle := range o.InUse {

@@ -91,6 +91,10 @@ func TestOptionsReportAllMistakes(t *testing.T) {
 	for _, options := range []map[string]any{
 		{"vanish": []string{"00fa:02:00.0"}},
 		{"in_use": []string{"00fa:01:00.1"}},
+		{"exchange": []any{map[string]any{"card": "00fa:02:00.0", "serial": "2"}}},
+		{"exchange": []any{map[string]any{"card": "00fa:01:00.0"}}},
+		{"exchange": []any{map[string]any{"card": "00fa:01:00.0", "product": "FA11"}}},
+		{"exchange": []any{map[string]any{"card": "00fa:01:00.0", "serial": "2", "colour": "red"}}},
 		{"deployables": 17, "handles": 16},
 		{"handles": 257},
 		{"park": 8},

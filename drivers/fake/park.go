@@ -1,6 +1,9 @@
 package fake
 
 import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strconv"
@@ -149,7 +152,8 @@ func (p Park) String() string {
 type slot struct {
 	model
 	address cyborg.PCIAddress
-	number  int // among the cards of its type, from 0
+	number  int    // among the cards of its type, from 0
+	serial  string // of the card that the park has here
 	regions []region
 	// together says that all regions of the card go to one holder.
 	together bool
@@ -160,6 +164,27 @@ type region struct {
 	key     string // in the card's file: r0, r1, …
 	name    string
 	handles []cyborg.PCIAddress
+}
+
+// fingerprint returns that of the card that is there now.
+func (s *slot) fingerprint(card *Card) cyborg.Fingerprint {
+	return cyborg.Fingerprint{Model: vendorID + ":" + cmp.Or(card.Product, s.product), Serial: cmp.Or(card.Serial, s.serial)}
+}
+
+// setSerial gives the card the serial number that it has on this host: made of the
+// names, so that it stays the same over restarts, and when its file is deleted.
+func (s *slot) setSerial(host string) {
+	sum := sha256.Sum256([]byte(host + " " + s.identity()))
+	s.serial = hex.EncodeToString(sum[:6])
+}
+
+// checkProduct returns an error of kind ErrInvalid where that is no PCI product id,
+// and not empty either.
+func checkProduct(product string) error {
+	if product == "" || len(product) == 4 && strings.Trim(product, "0123456789abcdef") == "" {
+		return nil
+	}
+	return cyborg.Errorf(cyborg.ErrInvalid, "%q is no product id; write 4 hexadecimal digits, such as fa11", product)
 }
 
 // identity returns the card's identity, which is its PCI address.

@@ -27,7 +27,7 @@ func (d *driver) Program(ctx context.Context, request drivers.ProgramRequest) er
 	loaded := Region{BitstreamID: cmp.Or(request.Image.ID, request.Image.SHA256, checksum), Function: function, SHA256: checksum}
 	disturbed := s.disturbed(part, request.Image.WholeDevice)
 
-	c := newChange(StepProgram, s)
+	c := newChange(StepProgram, s, request.Target)
 	c.due = func(card *Card) (due bool, err error) {
 		for _, one := range disturbed {
 			state := card.Deployables[one.key]

@@ -106,6 +106,7 @@ func TestStateMistakesAreReported(t *testing.T) {
 
 	for _, edit := range []struct{ old, replacement, message string }{
 		{`"vanished"`, `"vanishd"`, "vanishd"},
+		{`"vanished"`, `"product": "FA11", "vanished"`, `"FA11" is no product id`},
 		{`"fail": {}`, `"fail": {"atach": 1}`, `no step "atach"`},
 		{`"fail": {}`, `"fail": {"attach": 0}`, "0 is not how often"},
 		{`"fail": {}`, `"fail": {"attach": {"kind": "bad"}}`, `no error kind "bad"`},
@@ -221,6 +222,56 @@ func TestReturnedCardIsDetached(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, held)
 	require.NoError(t, driver.Attach(t.Context(), attach(target, handle)))
+}
+
+// TestExchangedCards: another card in a card's place has its identity and nothing
+// else of it, and there is nothing to undo on it. The former card may come back.
+func TestExchangedCards(t *testing.T) {
+	t.Parallel()
+	p := newPark(t, nil)
+	driver, target, handle := p.attach(t)
+	was := target.Device.Fingerprint
+	require.Equal(t, "abcd:fa01", was.Model)
+	require.NotEmpty(t, was.Serial)
+
+	require.NoError(t, p.bench.Exchange(t.Context(), target.Device.Identity, "fa11", "2"))
+	now := p.discover(t)[0]
+	require.Equal(t, cyborg.Fingerprint{Model: "abcd:fa11", Serial: "2"}, now.Fingerprint)
+	require.Equal(t, target.Device.Identity, now.Identity)
+	require.Equal(t, "fa11", now.Deployables[0].Specs.ProductID)
+
+	require.NoError(t, p.bench.Use(t.Context(), target.Device.Identity, handle.Identity, "qemu"))
+	by, err := driver.InUse(t.Context(), target, handle)
+	require.NoError(t, err)
+	require.Empty(t, by)
+	path, image := stage(t, fake.MakeImage(cyborg.DeviceTypeFPGA, "aes", []byte("payload")))
+	err = driver.Program(t.Context(), drivers.ProgramRequest{Target: target, Path: path, Image: image, Progress: quiet})
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), err)
+	require.Empty(t, p.card(t).Deployables["r0"].BitstreamID)
+
+	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(p.bench.Exchange(t.Context(), target.Device.Identity, "fa1", "")))
+	require.NoError(t, p.bench.Exchange(t.Context(), target.Device.Identity, "", ""))
+	require.Equal(t, was, p.discover(t)[0].Fingerprint)
+}
+
+// TestExchangeOption: the options put another card in once. With other options, the
+// park's card is back, and with the same ones nothing happens at a restart.
+func TestExchangeOption(t *testing.T) {
+	t.Parallel()
+	options := map[string]any{"park": "2xfpga", "exchange": []any{map[string]any{"card": "00fa:01:00.0", "serial": "2"}}}
+	p := newPark(t, options)
+	_, target, _ := p.attach(t)
+	require.Equal(t, cyborg.Fingerprint{Model: "abcd:fa01", Serial: "2"}, target.Device.Fingerprint)
+
+	p.driver = p.restart(t)
+	require.True(t, p.card(t).Deployables["r0"].Handles["00fa:01:00.0"].Attached)
+	require.NotEqual(t, "2", p.discover(t)[1].Fingerprint.Serial)
+
+	driver, err := fake.New(p.environment(), map[string]any{"park": "2xfpga"})
+	require.NoError(t, err)
+	p.driver = driver
+	require.NotEqual(t, "2", p.discover(t)[0].Fingerprint.Serial)
+	require.False(t, p.card(t).Deployables["r0"].Installed)
 }
 
 func TestBenchReadsAndChangesCards(t *testing.T) {

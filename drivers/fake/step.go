@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers"
 )
 
 // pollInterval is how often a waiting step reads its card's file again, so that
@@ -18,6 +19,7 @@ const pollInterval = 100 * time.Millisecond
 type change struct {
 	step Step
 	slot *slot
+	of   cyborg.Fingerprint // of the card that is to be changed
 	// due says whether there is anything to do. Its error rejects the change.
 	due func(card *Card) (bool, error)
 	// note is called before the card is changed for the first time.
@@ -32,8 +34,8 @@ type change struct {
 
 // newChange returns a change without a note, a state in between or progress.
 // The caller adds due and finish.
-func newChange(step Step, s *slot) change {
-	return change{step: step, slot: s, note: func() error { return nil }, progress: func(int) {}}
+func newChange(step Step, s *slot, target drivers.Target) change {
+	return change{step: step, slot: s, of: target.Device.Fingerprint, note: func() error { return nil }, progress: func(int) {}}
 }
 
 // run takes the step. It checks the card again each time it reads it: while the
@@ -97,11 +99,18 @@ func (d *driver) run(ctx context.Context, c change) error {
 
 // check says whether there is anything to do on the card, or returns why the
 // change is rejected. A vanished card can still be detached from and
-// uninstalled, because settle has reset what needs power.
+// uninstalled, because settle has reset what needs power. On another card in its
+// place there is nothing to undo.
 func (c *change) check(card *Card) (todo bool, err error) {
 	undoes := c.step == StepDetach || c.step == StepUninstall
-	if card.Vanished && !undoes {
+	now := c.slot.fingerprint(card)
+	switch {
+	case card.Vanished && !undoes:
 		return false, vanishedError(c.slot)
+	case c.of.Other(now) && undoes:
+		return false, nil
+	case c.of.Other(now):
+		return false, cyborg.Errorf(cyborg.ErrChanged, "at %s there is now another card (%s); it was %s", c.slot.identity(), now, c.of)
 	}
 
 	return c.due(card)

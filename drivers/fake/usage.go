@@ -7,7 +7,8 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
-// InUse returns who uses the handle, as the card's file says.
+// InUse returns who uses the handle, as the card's file says. Nobody uses that of
+// a card in whose place another one stands.
 func (d *driver) InUse(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (string, error) {
 	s, part, err := d.findHandle(target, handle)
 	if err != nil {
@@ -19,6 +20,9 @@ func (d *driver) InUse(ctx context.Context, target drivers.Target, handle cyborg
 		return "", err
 	}
 
+	if target.Device.Fingerprint.Other(s.fingerprint(card)) {
+		return "", nil
+	}
 	return card.Deployables[part.key].Handles[handle.Identity].InUseBy, nil
 }
 

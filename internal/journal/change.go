@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/cyborg-project/cyborg"
 )
 
 // The types below are the file format. They change only by fields that may be
@@ -64,6 +66,13 @@ func (k AttachmentKey) compare(other AttachmentKey) int {
 	return cmp.Or(cmp.Compare(k.Backend, other.Backend), cmp.Compare(k.Handle, other.Handle))
 }
 
+// Fingerprint is that of a card, as in cyborg.Fingerprint. It is empty in what
+// earlier releases have written: then it is unknown which card an entry is about.
+type Fingerprint struct {
+	Model  string `json:"model,omitempty"`
+	Serial string `json:"serial,omitempty"`
+}
+
 // Attachment is a handle that is attached to the host, or is being attached or
 // detached.
 type Attachment struct {
@@ -71,6 +80,8 @@ type Attachment struct {
 	Handle     string `json:"handle"`
 	Device     string `json:"device"`
 	Deployable string `json:"deployable"`
+	// Fingerprint is that of the device.
+	Fingerprint Fingerprint `json:"fingerprint,omitzero"`
 	// Operation is the operation that attached the handle.
 	Operation  uuid.UUID       `json:"operation"`
 	HolderKind string          `json:"holder_kind"`
@@ -83,6 +94,12 @@ type Attachment struct {
 	HandedOut bool `json:"handed_out,omitempty"`
 	// Note belongs to the driver, which needs it to detach.
 	Note json.RawMessage `json:"note,omitempty"`
+}
+
+// Of reports whether the attachment may be one of this card. It is none of another
+// card in the place of the one that was attached.
+func (a Attachment) Of(card cyborg.Fingerprint) bool {
+	return !cyborg.Fingerprint(a.Fingerprint).Other(card)
 }
 
 // Key returns the attachment's key.
@@ -104,6 +121,8 @@ func (k RegionKey) compare(other RegionKey) int {
 // Loaded is the image that this agent loaded last into a region.
 type Loaded struct {
 	RegionKey
+	// Fingerprint is that of the device.
+	Fingerprint Fingerprint `json:"fingerprint,omitzero"`
 	// Deployable is the deployable through which the image was loaded.
 	Deployable  string `json:"deployable"`
 	SHA256      string `json:"sha256"`
@@ -113,6 +132,11 @@ type Loaded struct {
 	BitstreamID string    `json:"bitstream_id"`
 	Operation   uuid.UUID `json:"operation"`
 	At          time.Time `json:"at"`
+}
+
+// Of reports whether the image may be in this card.
+func (l Loaded) Of(card cyborg.Fingerprint) bool {
+	return !cyborg.Fingerprint(l.Fingerprint).Other(card)
 }
 
 // byRegion orders images by the region that they fill.

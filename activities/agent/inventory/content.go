@@ -149,15 +149,19 @@ func (b *backend) services() []string {
 	return drivers.Services(b.instance.driver)
 }
 
-// attachments lists the journal's attachments as they are reported.
+// attachments lists the journal's attachments as they are reported. Where another
+// card is in the place of the one that was attached, the hardware does not show the
+// attachment any more, whatever the journal says: it does as soon as the card is
+// back.
 func (i *Inventory) attachments() []agentapi.Attachment {
+	cards := i.fingerprints()
 	all := []agentapi.Attachment{}
 	for _, entry := range i.journal.Attachments() {
 		state := cyborg.AttachmentDone
 		switch {
 		case i.journal.Lost(entry):
 			state = cyborg.AttachmentLost
-		case entry.State == journal.InDoubt:
+		case entry.State == journal.InDoubt, !entry.Of(cards[place{entry.Backend, entry.Device}]):
 			state = cyborg.AttachmentInDoubt
 		}
 
@@ -167,6 +171,22 @@ func (i *Inventory) attachments() []agentapi.Attachment {
 	}
 
 	return all
+}
+
+// place is where a backend shows a device.
+type place struct{ backend, device string }
+
+// fingerprints returns those of the cards that were seen last.
+func (i *Inventory) fingerprints() map[place]cyborg.Fingerprint {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	cards := map[place]cyborg.Fingerprint{}
+	for name, b := range i.backends {
+		for identity, device := range b.devices {
+			cards[place{name, identity}] = device.report.Fingerprint
+		}
+	}
+	return cards
 }
 
 // failureOf returns why a backend cannot be used now; empty where it can. The
