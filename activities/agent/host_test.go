@@ -70,6 +70,8 @@ type host struct {
 	allowed []cyborg.OperationKind
 	// uptime is for how long the machine is up.
 	uptime atomic.Int64
+	// asleep has the card not tell its serial number while nothing of it is attached.
+	asleep bool
 	// late makes each try begin long after it was scheduled.
 	late atomic.Bool
 }
@@ -170,6 +172,16 @@ func (s shim) change(name string, do func() error) error {
 		return err
 	}
 	return s.fate.point()
+}
+
+func (s shim) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
+	devices, err := s.full.Discover(ctx)
+	if s.host.asleep && err == nil && !s.host.attachedNow(handle) {
+		for i := range devices {
+			devices[i].Fingerprint.Serial = ""
+		}
+	}
+	return devices, err
 }
 
 func (s shim) Install(ctx context.Context, target drivers.Target) error {

@@ -1,0 +1,301 @@
+package agent_test
+
+import (
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/fake"
+	"github.com/cyborg-project/cyborg/internal/journal"
+	"github.com/cyborg-project/cyborg/workflows"
+)
+
+// otherSerial is the serial number of the card that comes into the place of the
+// host's.
+const otherSerial = "of another card"
+
+// look has the agent look at its hardware, and returns the fingerprint of the card.
+func (h *host) look() cyborg.Fingerprint {
+	h.t.Helper()
+	h.must(workflows.DiscoverActivity, workflows.DiscoverInput{Host: hostName}, nil)
+	return h.inventory.Content().Backends[0].Devices[0].Fingerprint
+}
+
+// exchange puts another card of the model into the place of the host's, as new but
+// for the edit, and returns its fingerprint.
+func (h *host) exchange(edit func(c *fake.Card)) cyborg.Fingerprint {
+	h.t.Helper()
+	require.NoError(h.t, h.bench.Exchange(h.t.Context(), card, "", otherSerial))
+	h.edit(edit)
+	return h.look()
+}
+
+// asAttached makes the other card look like the one that was attached.
+func asAttached(c *fake.Card) {
+	c.Deployables["r0"].Installed = true
+	c.Deployables["r0"].Handles[handle].Attached = true
+}
+
+// of sets the fingerprint that the records know.
+func of(target cyborg.Target, fingerprint cyborg.Fingerprint) cyborg.Target {
+	target.Fingerprint = fingerprint
+	return target
+}
+
+// TestStepsOnAnotherCard takes every step for a card in whose place there is
+// another one. Nothing is done to that one: what begins is refused, and what takes
+// away has nothing to take.
+func TestStepsOnAnotherCard(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	op := uuid.New()
+	programming := h.stage(op, region, "aes")
+	was := of(target(), h.look())
+	require.NotEmpty(t, was.Fingerprint.Serial)
+
+	install := workflows.InstallInput{Operation: uuid.New(), Target: was}
+	attaching, detaching, using := attach(uuid.New(), handle), detach(uuid.New(), handle), checkUse(handle)
+	attaching.Target, detaching.Target, using.Given[0].Target = was, was, was
+	programming.Target = was
+	staging := workflows.StageInput{Operation: uuid.New(), Target: was, Image: programming.Image}
+	now := h.exchange(asAttached)
+	require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
+	before, calls := h.card(), len(h.fate.calls)
+	for name, in := range map[string]any{
+		workflows.InstallActivity: install, workflows.AttachActivity: attaching, workflows.CheckUseActivity: using,
+		workflows.ProgramActivity: programming, workflows.StageActivity: staging,
+	} {
+		err := h.refused(cyborg.ErrChanged, name, in)
+		require.Contains(t, err.Message, "there is now another card ("+now.String()+") in the place of "+card+" ("+was.Fingerprint.String()+")")
+		require.NotEmpty(t, err.Hint)
+	}
+	h.refused(cyborg.ErrChanged, workflows.RestoreActivity, workflows.RestoreInput{Operation: op, Target: was})
+
+	h.must(workflows.DetachActivity, detaching, nil)
+	h.must(workflows.DetachActivity, undo(detaching), nil)
+	h.must(workflows.UninstallActivity, workflows.InstallInput{Operation: uuid.New(), Target: was}, nil)
+	h.must(workflows.UninstallActivity, workflows.InstallInput{Operation: install.Operation, Target: was, Undo: true}, nil)
+	require.Equal(t, before, h.card())
+	require.Len(t, h.fate.calls, calls)
+}
+
+// TestDetachOfAnotherCard takes back what was attached to a card that was
+// exchanged, in each way. The journal forgets it, and the other card is not
+// touched: neither where the records know which card it was, nor where only the
+// journal does.
+func TestDetachOfAnotherCard(t *testing.T) {
+	t.Parallel()
+	op := uuid.New()
+	for name, take := range map[string]func(h *host, was cyborg.Target){
+		"detach": func(h *host, was cyborg.Target) {
+			in := detach(uuid.New(), handle)
+			in.Target = was
+			h.must(workflows.DetachActivity, in, nil)
+		},
+		"undo of the attach": func(h *host, was cyborg.Target) {
+			in := undo(detach(op, handle))
+			in.Target = was
+			h.must(workflows.DetachActivity, in, nil)
+		},
+		"settle": func(h *host, was cyborg.Target) {
+			one := entry(op, handle, workflows.GoalDetached)
+			one.Fingerprint = was.Fingerprint
+			result := h.settle(one)
+			require.Empty(h.t, result.Errors)
+			require.Equal(h.t, map[string]bool{handle: true}, result.Changed)
+			if one.Fingerprint != (cyborg.Fingerprint{}) {
+				require.Empty(h.t, result.Observations, "what is there now is another device")
+			}
+			require.Equal(h.t, map[string]bool{handle: false}, h.settle(one).Changed)
+		},
+		"given up": func(h *host, was cyborg.Target) {
+			one := entry(op, handle, workflows.GoalGivenUp)
+			one.Fingerprint = was.Fingerprint
+			require.Empty(h.t, h.settle(one).Errors)
+		},
+	} {
+		for _, recorded := range []bool{true, false} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				h := newHost(t)
+				h.ready()
+				was := of(target(), h.look())
+				in := attach(op, handle)
+				in.Target = was
+				h.must(workflows.AttachActivity, in, nil)
+				if !recorded {
+					was.Fingerprint = cyborg.Fingerprint{}
+				}
+
+				h.exchange(asAttached)
+				require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentInDoubt}, h.attachments())
+				require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
+				if name == "settle" && !recorded { // the repeat finds no entry, and then the hardware counts
+					require.NoError(t, h.bench.Edit(t.Context(), card, func(c *fake.Card) { *c.Deployables["r0"].Handles[handle] = fake.Handle{} }))
+				}
+				before := h.card()
+				take(h, was)
+				require.Equal(t, before, h.card())
+				require.Zero(t, h.fate.count("detach"))
+				require.Empty(t, h.attachments())
+			})
+		}
+	}
+}
+
+// TestAnotherCardIsNotGivenToTheHolder: Reconcile, a repeated attach and the undo of
+// a detach bring back an attachment, and not to another card.
+func TestAnotherCardIsNotGivenToTheHolder(t *testing.T) {
+	t.Parallel()
+	for _, recorded := range []bool{true, false} {
+		h := newHost(t)
+		h.ready()
+		was := of(target(), h.look())
+		in := attach(uuid.New(), handle)
+		in.Target = was
+		h.must(workflows.AttachActivity, in, nil)
+		begun := attach(uuid.New(), second)
+		begun.Target = was
+		h.edit(func(c *fake.Card) {
+			c.Fail[fake.StepAttach] = fake.Failure{Times: 1, Kind: cyborg.ErrBusy, When: fake.After}
+		})
+		h.refused(cyborg.ErrBusy, workflows.AttachActivity, begun)
+		taken := detach(uuid.New(), handle)
+		taken.Target = was
+		h.edit(func(c *fake.Card) {
+			c.Fail[fake.StepDetach] = fake.Failure{Times: 1, Kind: cyborg.ErrBusy, When: fake.Before}
+		})
+		h.refused(cyborg.ErrBusy, workflows.DetachActivity, taken)
+
+		wanted := entry(in.Operation, handle, workflows.GoalAttached)
+		back := again(taken.Operation, handle)
+		back.Target = was
+		if recorded {
+			wanted.Fingerprint = was.Fingerprint
+		} else {
+			begun.Target, back.Target = target(), target()
+		}
+
+		h.exchange(func(c *fake.Card) { c.Deployables["r0"].Installed = true })
+		calls := h.fate.count("attach")
+		result := h.settle(wanted)
+		require.Contains(t, result.Errors[handle], "there is now another card")
+		require.Empty(t, result.Settled)
+		h.refused(cyborg.ErrChanged, workflows.AttachActivity, back)
+		h.refused(cyborg.ErrHardware, workflows.AttachActivity, begun) // its first try may have changed something, so it is undone
+		require.Equal(t, calls, h.fate.count("attach"))
+		require.False(t, h.attachedNow(handle))
+
+		// The former card is put back, without anything attached to it.
+		require.NoError(t, h.bench.Exchange(t.Context(), card, "", ""))
+		h.edit(func(c *fake.Card) { c.Deployables["r0"].Installed = true })
+		h.look()
+		require.Empty(t, h.settle(wanted).Errors)
+		require.True(t, h.attachedNow(handle))
+	}
+}
+
+// TestAttachOfAnotherCard attaches another card for a holder of its own. The driver
+// does not get the note of the former card, and a late detach of that one takes
+// nothing from the new holder.
+func TestAttachOfAnotherCard(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	was := of(target(), h.look())
+	former := attach(uuid.New(), handle)
+	former.Target = was
+	h.must(workflows.AttachActivity, former, nil)
+
+	now := of(target(), h.exchange(func(c *fake.Card) { c.Deployables["r0"].Installed = true }))
+	using := checkUse(handle)
+	using.Given[0].Target = now
+	h.must(workflows.CheckUseActivity, using, nil)
+	h.must(workflows.UninstallActivity, workflows.InstallInput{Operation: uuid.New(), Target: now}, nil)
+	h.must(workflows.InstallActivity, workflows.InstallInput{Operation: uuid.New(), Target: now}, nil)
+
+	in := attach(uuid.New(), handle)
+	in.Target = now
+	h.must(workflows.AttachActivity, in, nil)
+	require.Empty(t, h.fate.priors[len(h.fate.priors)-1])
+	require.True(t, h.attachedNow(handle))
+	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentDone}, h.attachments())
+
+	late := detach(former.Operation, handle)
+	late.Target = was
+	h.must(workflows.DetachActivity, late, nil)
+	h.must(workflows.DetachActivity, undo(late), nil)
+	require.True(t, h.attachedNow(handle))
+	require.Equal(t, in.Operation, h.inventory.Content().Attachments[0].Operation)
+}
+
+// TestBootWithAnotherCard: the card is exchanged while the machine is off.
+func TestBootWithAnotherCard(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	op := uuid.New()
+	wanted := entry(op, handle, workflows.GoalAttached)
+	wanted.Fingerprint = h.look()
+	in := attach(op, handle)
+	in.Target.Fingerprint = wanted.Fingerprint
+	h.must(workflows.AttachActivity, in, nil)
+
+	h.boot = "boot-2"
+	require.NoError(t, h.bench.Exchange(t.Context(), card, "fa11", otherSerial))
+	h.start()
+	h.look()
+	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentLost}, h.attachments())
+	require.Contains(t, h.settle(wanted).Errors[handle], "there is now another card (abcd:fa11, serial "+otherSerial+")")
+	require.Empty(t, h.fate.calls)
+
+	wanted.Want = workflows.GoalDetached
+	require.Empty(t, h.settle(wanted).Errors)
+	require.Empty(t, h.fate.calls)
+	require.Empty(t, h.attachments())
+}
+
+// TestImagesOfAnotherCard: what was loaded into the former card says nothing of
+// another one, which somebody else has programmed with an image of the same id.
+func TestImagesOfAnotherCard(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.load(uuid.New(), region, "old")
+	failed := h.stage(uuid.New(), region, "new")
+	h.edit(func(c *fake.Card) {
+		c.Fail[fake.StepProgram] = fake.Failure{Times: 2, Kind: cyborg.ErrBusy, When: fake.After}
+	})
+	h.refused(cyborg.ErrBusy, workflows.ProgramActivity, failed)
+
+	h.exchange(func(c *fake.Card) { c.Deployables["r0"].BitstreamID = "old" })
+	programs := h.fate.count("program")
+	h.refused(cyborg.ErrChanged, workflows.RestoreActivity, workflows.RestoreInput{Operation: failed.Operation, Target: target()})
+	require.Equal(t, programs, h.fate.count("program"), "the image of the former card is not loaded into this one")
+
+	op := uuid.New()
+	h.refused(cyborg.ErrBusy, workflows.ProgramActivity, h.stage(op, region, "new"))
+	err := h.refused(cyborg.ErrHardware, workflows.RestoreActivity, workflows.RestoreInput{Operation: op, Target: target()})
+	require.Contains(t, err.Message, "what was loaded before is not back", "nobody has the image that this card had")
+}
+
+// TestSerialOfACardThatSlept: the journal has the serial number also of a card that
+// did not tell it before it was attached.
+func TestSerialOfACardThatSlept(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.asleep = true
+	h.ready()
+	require.Equal(t, cyborg.Fingerprint{Model: "abcd:fa01"}, h.look())
+	h.must(workflows.AttachActivity, attach(uuid.New(), handle), nil)
+
+	known, ok := h.journal.Attachment(journal.AttachmentKey{Backend: backend, Handle: handle})
+	require.True(t, ok)
+	require.Equal(t, h.look(), cyborg.Fingerprint(known.Fingerprint))
+	require.NotEmpty(t, known.Fingerprint.Serial)
+
+	h.must(workflows.DetachActivity, detach(uuid.New(), handle), nil)
+	require.Empty(t, h.look().Serial)
+}
