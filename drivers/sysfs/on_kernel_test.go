@@ -75,6 +75,29 @@ func TestSharedFileSystemOnKernel(t *testing.T) {
 	require.Equal(t, "its file system out is mounted on /out", protection[address])
 }
 
+// TestSerialOnKernel reads the serial number of the machine's network card, which
+// QEMU makes of its hardware address, and those of functions without one.
+func TestSerialOnKernel(t *testing.T) {
+	t.Parallel()
+	fakebus.Need(t)
+	serial := func(address string) string {
+		presence, err := tree(t, "/").Presence(t.Context(), function(t, address), true)
+		require.NoError(t, err)
+		require.True(t, presence.Answers)
+		return presence.Serial
+	}
+	require.Equal(t, "52-54-00-ff-ff-12-34-56", serial("0000:00:10.0"))
+	require.Empty(t, serial("0000:00:1f.0"), "it is without PCI Express")
+	require.Empty(t, serial("0000:01:00.0"))
+	card := fakebus.Plug(t, fakebus.GPU())
+	require.Empty(t, serial(card.At("00.0")))
+	card.Yank()
+	presence, err := tree(t, "/").Presence(t.Context(), function(t, card.At("00.0")), true)
+	require.NoError(t, err)
+	require.Equal(t, sysfs.Presence{}, presence)
+	card.Unyank()
+}
+
 // holderTable has what is said of each way to hold a function.
 var holderTable = map[fakebus.Holding]string{
 	fakebus.Group:  `^process \d+ \(vfiohold\) has /dev/vfio/\d+ open$`,

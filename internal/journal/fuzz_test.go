@@ -30,6 +30,7 @@ func FuzzOpen(f *testing.F) {
 		Steps:    []journal.Step{{StepKey: journal.StepKey{Operation: uuid.Max, Name: "attach"}, State: journal.Started, Note: json.RawMessage(`{"a":1}`)}},
 		Attachments: []journal.Attachment{{
 			Backend: "fake", Handle: "h", Device: "d", Deployable: "p", Operation: uuid.Max, HolderKind: "host", HolderID: "h1", State: journal.Attached,
+			Fingerprint: journal.Fingerprint{Model: "abcd:fa01", Serial: "1"},
 		}},
 		Loaded: []journal.Loaded{{RegionKey: journal.RegionKey{Backend: "fake", Device: "d", Region: "r"}, SHA256: "aa"}},
 		Staged: []journal.Staged{{Operation: uuid.Max, SHA256: "aa"}},
@@ -48,7 +49,7 @@ func FuzzOpen(f *testing.F) {
 		f.Add(false, []byte(text))
 	}
 
-	for leaf := range 40 {
+	for leaf := range 42 {
 		for i, value := range fuzztest.Values() {
 			if i%8 == leaf%8 {
 				f.Add(false, []byte(fuzztest.ReplaceLeaf(f, full, leaf, value)))

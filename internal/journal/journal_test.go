@@ -362,3 +362,32 @@ func childWrites(dir string) {
 		fmt.Println(n)
 	}
 }
+
+// TestFingerprints: what an earlier release has written may be about any card. What
+// this one writes is about one, also when the file was rewritten.
+func TestFingerprints(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "journal"), []byte("cyborg-journal 1\n"+line(`{"attachments": [{"backend": "fake", "handle": "old", "state": "attached"}], `+
+		`"loaded": [{"backend": "fake", "device": "d", "region": "r"}]}`)), 0o600))
+	card, other := cyborg.Fingerprint{Model: "10de:20b5", Serial: "1"}, cyborg.Fingerprint{Model: "10de:20b5", Serial: "2"}
+
+	j := open(t, dir)
+	old, ok := j.Attachment(journal.AttachmentKey{Backend: "fake", Handle: "old"})
+	require.True(t, ok)
+	require.True(t, old.Of(card) && old.Of(other))
+	image, ok := j.Loaded(journal.RegionKey{Backend: "fake", Device: "d", Region: "r"})
+	require.True(t, ok)
+	require.True(t, image.Of(card) && image.Of(other))
+
+	entry := attached("new")
+	entry.Fingerprint, image.Fingerprint = journal.Fingerprint(card), journal.Fingerprint(card)
+	require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{entry}, Loaded: []journal.Loaded{image}}))
+	require.NoError(t, j.Close())
+	again := open(t, dir)
+	entry, _ = again.Attachment(entry.Key())
+	image, _ = again.Loaded(image.RegionKey)
+	require.True(t, entry.Of(card) && image.Of(card))
+	require.True(t, entry.Of(cyborg.Fingerprint{Model: "10de:20b5"}), "a number that cannot be read is no other one")
+	require.False(t, entry.Of(other) || image.Of(other))
+}

@@ -7,7 +7,7 @@ import "slices"
 func mutants() []mutant {
 	return slices.Concat(ofJournal(), ofWorkflows(), ofRecords(), ofFeed(), ofWaker(), ofAgents(), ofHeartbeats(), ofTheAPI(), ofReports(), ofDoors(), ofEnrollment(),
 		ofOldJournals(), ofGrants(), ofClocksAndStalls(), ofRaces(), ofWordsOfAgents(), ofWarnings(), ofWrongCertificates(), ofUninstalls(), ofPendingSettlements(), ofFailovers(), ofUsers(), ofSysfs(),
-		ofShares(), ofReconcile(), ofBounds(), ofWriters())
+		ofShares(), ofReconcile(), ofBounds(), ofWriters(), ofCards())
 }
 
 // ofJournal are about what the journal and the files below it keep.

@@ -1,0 +1,119 @@
+package mutants_test
+
+// ofCards are about which card is in a slot.
+func ofCards() []mutant {
+	const (
+		agent   = "activities/agent"
+		calls   = "drivers/sysfs/kernelcall"
+		generic = "drivers/generic"
+		fake    = "drivers/fake"
+	)
+
+	return []mutant{
+		{
+			breaks: "a step is about one card", file: agent + "/step.go", pkg: agent, test: "TestStepsOnAnotherCard",
+			old: "now.Other(target.Fingerprint)",
+			new: "now.Model != \"\" && now.Other(cyborg.Fingerprint{})",
+		},
+		{
+			breaks: "a card in whose place another one is counts as gone", file: agent + "/step.go", pkg: agent, test: "TestDetachOfAnotherCard",
+			old: "return errors.Is(err, errOtherCard) || ",
+			new: "return ",
+		},
+		{
+			breaks: "what the journal has of another card is not detached", file: agent + "/detach.go", pkg: agent, test: "TestDetachOfAnotherCard",
+			old: "wanted.Holder.Kind == cyborg.HolderHost && !entry.Of(found.Device.Fingerprint)",
+			new: "wanted.Holder.Kind == cyborg.HolderHost && !entry.Of(cyborg.Fingerprint{})",
+		},
+		{
+			breaks: "an undo takes nothing from another card", file: agent + "/detach.go", pkg: agent, test: "TestDetachOfAnotherCard",
+			old: "err != nil || !entry.Of(found.Device.Fingerprint)",
+			new: "err != nil",
+		},
+		{
+			breaks: "Reconcile takes nothing from another card", file: agent + "/settle.go", pkg: agent, test: "TestDetachOfAnotherCard",
+			old: "err != nil || isKnown && !known.Of(found.Device.Fingerprint)",
+			new: "err != nil",
+		},
+		{
+			breaks: "a late detach leaves what another card has", file: agent + "/detach.go", pkg: agent, test: "TestAttachOfAnotherCard",
+			old: "known && entry.Of(in.Target.Fingerprint)",
+			new: "known",
+		},
+		{
+			breaks: "Reconcile gives no other card to a holder", file: agent + "/attach.go", pkg: agent, test: "TestAnotherCardIsNotGivenToTheHolder",
+			old: "if in.Undo || before.Operation == in.Operation {",
+			new: "if in.Undo {",
+		},
+		{
+			breaks: "an undo gives no other card to a holder", file: agent + "/attach.go", pkg: agent, test: "TestAnotherCardIsNotGivenToTheHolder",
+			old: "if in.Undo || before.Operation == in.Operation {",
+			new: "if before.Operation == in.Operation {",
+		},
+		{
+			breaks: "the note of another card is not given to the driver", file: agent + "/attach.go", pkg: agent, test: "TestAttachOfAnotherCard",
+			old: "\t\tplan.before = nil\n",
+			new: "\n",
+		},
+		{
+			breaks: "what was attached to another card does not block this one", file: agent + "/check_use.go", pkg: agent, test: "TestAttachOfAnotherCard",
+			old: " && entry.Of(found.Device.Fingerprint)",
+			new: "",
+		},
+		{
+			breaks: "the image of another card is not loaded again", file: agent + "/restore.go", pkg: agent, test: "TestImagesOfAnotherCard",
+			old: "if !image.Of(found.Device.Fingerprint) {",
+			new: "if !image.Of(cyborg.Fingerprint{}) {",
+		},
+		{
+			breaks: "the image of another card is not what was there", file: agent + "/program.go", pkg: agent, test: "TestImagesOfAnotherCard",
+			old: "known && loaded.Of(found.Device.Fingerprint) && ",
+			new: "known && ",
+		},
+		{
+			breaks: "an attachment of another card is in doubt", file: agent + "/inventory/content.go", pkg: agent, test: "TestDetachOfAnotherCard",
+			old: "!entry.Of(cards[place{entry.Backend, entry.Device}])",
+			new: "!entry.Of(cyborg.Fingerprint{})",
+		},
+		{
+			breaks: "the serial number of a card that slept is kept", file: agent + "/attach.go", pkg: agent, test: "TestSerialOfACardThatSlept",
+			old: "now.Serial != \"\" && plan.entry.Of(now)",
+			new: "now.Serial == \"\" && plan.entry.Of(now)",
+		},
+		{
+			breaks: "capabilities are behind what everybody may read", file: calls + "/registers.go", pkg: calls, test: "TestSerialNumber",
+			old: "offset >= extendedStart && n < most",
+			new: "offset >= 0 && n < most",
+		},
+		{
+			breaks: "a card that is pulled out while it is read has no serial number", file: calls + "/registers.go", pkg: calls, test: "TestSerialNumber",
+			old: " || !read(0, again) || isFilledWith(0xff, again)",
+			new: "",
+		},
+		{
+			breaks: "a detach asks the card which one it is", file: generic + "/attach.go", pkg: generic, test: "TestDetachLeavesAnotherCardOfTheModelAlone",
+			old: "f, err := d.findSame(ctx, request.Target",
+			new: "f, err := d.find(ctx, request.Target",
+		},
+		{
+			breaks: "a virtual function is known by its card", file: generic + "/install.go", pkg: generic, test: "TestDetachLeavesAnotherCardOfTheModelAlone",
+			old: "if card := physical(f); card != f.Address {",
+			new: "if card := physical(f); card == f.Address {",
+		},
+		{
+			breaks: "nothing is done to a card that does not answer in time", file: generic + "/attach.go", pkg: generic, test: "TestDetachOfWhatDoesNotAnswerInTime",
+			old: "if presence, err = d.presence(ctx, f); cyborg.ErrorKindOf(err) == cyborg.ErrTimeout {",
+			new: "if presence, err = d.presence(ctx, f); cyborg.ErrorKindOf(err) == cyborg.ErrBusy {",
+		},
+		{
+			breaks: "the card of a virtual function is the one that was attached", file: generic + "/install.go", pkg: generic, test: "TestFingerprintOfAnotherModel",
+			old: "if target.Device.Identity != identity {",
+			new: "if target.Device.Identity == identity {",
+		},
+		{
+			breaks: "the fake driver leaves another card alone", file: fake + "/step.go", pkg: fake, test: "TestConformance",
+			old: "case c.of.Other(now) && undoes:",
+			new: "case c.of.Other(cyborg.Fingerprint{}) && undoes:",
+		},
+	}
+}
