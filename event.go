@@ -41,6 +41,7 @@ const (
 	AxisProtected      EventAxis = "protected"      // why an accelerator must not be touched
 	AxisReplacedBy     EventAxis = "replaced_by"    // which other card is in the place of a device
 	AxisReported       EventAxis = "reported"       // the specs and attributes as the driver reports them
+	AxisSameHolder     EventAxis = "same_holder"    // with which others an accelerator goes to one holder
 	AxisSettled        EventAxis = "settled"        // what Reconcile has had a host correct
 	AxisSpecs          EventAxis = "specs"          // what an operator has set beside the reported specs
 	AxisState          EventAxis = "state"          // the state of a backend, an operation or an accelerator request
@@ -54,8 +55,8 @@ func EventAxes() []EventAxis {
 	return []EventAxis{
 		AxisAccelerator, AxisAdministration, AxisAttributes, AxisBackend, AxisBitstream, AxisBoot, AxisCancel, AxisClaim, AxisDevice,
 		AxisDriver, AxisFence, AxisHealth, AxisHolder, AxisIdentity, AxisInstallation, AxisJournal, AxisLifecycle, AxisName, AxisNovaWhitelist,
-		AxisOptions, AxisPresence, AxisProject, AxisProtected, AxisReplacedBy, AxisReported, AxisSettled, AxisSpecs, AxisState, AxisSteps,
-		AxisStrayRun,
+		AxisOptions, AxisPresence, AxisProject, AxisProtected, AxisReplacedBy, AxisReported, AxisSameHolder, AxisSettled, AxisSpecs,
+		AxisState, AxisSteps, AxisStrayRun,
 	}
 }
 

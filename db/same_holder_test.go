@@ -254,6 +254,8 @@ func TestTogetherInTheSchema(t *testing.T) {
 	require.NoError(t, err)
 	h.together(t, map[string]string{"card0": "iommu/17", "card3": "iommu/17"})
 	require.Equal(t, "iommu/17", r.accelerator(t, cards[3].UUID).SameHolder)
+	require.Equal(t, []string{"''=>'iommu/17'", "'iommu/17'=>''"}, scalar[[]string](t, r, `
+		SELECT array_agg(format('%L=>%L', from_value, to_value) ORDER BY id) FROM events WHERE axis = 'same_holder' AND subject_id = $1`, cards[1].UUID))
 	require.True(t, r.accelerator(t, cards[3].UUID).HeldTogether[0].Precludes(cyborg.Holder{Kind: "service", ID: "s4"}))
 	_, err = r.sql.Exec(t.Context(), "UPDATE attach_handles SET attached_at = now() WHERE deployable_uuid = $1", cards[3].UUID)
 	require.NoError(t, err, "who has it already is not asked")

@@ -251,6 +251,8 @@ CREATE TRIGGER note_update BEFORE UPDATE ON deployables FOR EACH ROW EXECUTE FUN
 CREATE TRIGGER placement_deleted AFTER DELETE ON deployables REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
 CREATE TRIGGER placement_inserted AFTER INSERT ON deployables REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
 CREATE TRIGGER placement_updated AFTER UPDATE ON deployables REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
+CREATE TRIGGER same_holder_changed AFTER UPDATE OF same_holder ON deployables FOR EACH ROW WHEN (old.same_holder <> new.same_holder) EXECUTE FUNCTION same_holder_changed();
+CREATE TRIGGER same_holder_reported AFTER INSERT ON deployables FOR EACH ROW WHEN (new.same_holder <> ''::text) EXECUTE FUNCTION same_holder_changed();
 CREATE TRIGGER uninstall_pending_changed AFTER UPDATE OF uninstall_pending_since ON deployables FOR EACH ROW WHEN ((old.uninstall_pending_since IS NULL) <> (new.uninstall_pending_since IS NULL)) EXECUTE FUNCTION uninstall_pending_changed();
 
 CREATE TABLE device_profiles (
@@ -1486,6 +1488,16 @@ BEGIN
         (2, 'cancel', 'requested', 'repeated', NULL::jsonb, OLD.cancel_repeated_at IS NULL AND NEW.cancel_repeated_at IS NOT NULL)
         ) AS e (position, axis, old, new, data, changed)
     WHERE e.changed ORDER BY e.position;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION same_holder_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value)
+    VALUES ('accelerator', NEW.uuid::text, NEW.host, 'same_holder', coalesce(OLD.same_holder, ''), NEW.same_holder);
     RETURN NULL;
 END $function$;
 

@@ -5,6 +5,19 @@
 ALTER TABLE deployables ADD COLUMN same_holder text NOT NULL DEFAULT '';
 CREATE INDEX deployables_same_holder ON deployables (host, same_holder) WHERE same_holder <> '';
 
+-- These events are written row by row, so that no other change of an accelerator pays for them.
+-- +goose StatementBegin
+CREATE FUNCTION same_holder_changed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value)
+    VALUES ('accelerator', NEW.uuid::text, NEW.host, 'same_holder', coalesce(OLD.same_holder, ''), NEW.same_holder);
+    RETURN NULL;
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER same_holder_reported AFTER INSERT ON deployables FOR EACH ROW WHEN (NEW.same_holder <> '') EXECUTE FUNCTION same_holder_changed();
+CREATE TRIGGER same_holder_changed AFTER UPDATE OF same_holder ON deployables FOR EACH ROW
+    WHEN (OLD.same_holder <> NEW.same_holder) EXECUTE FUNCTION same_holder_changed();
+
 -- Nobody gets a handle while somebody else has one, or may still have one, of a deployable with the same same_holder, or while Nova may
 -- give such a deployable out. Only who gets a handle is refused: a report may find that two which are held share a group since a boot, and
 -- that must be recorded.

@@ -77,6 +77,9 @@ func acceleratorTexts(a apiclient.Accelerator) map[string]string {
 		"attributes":     attributesText(a.Attributes),
 	}
 
+	if len(a.HeldTogether) > 0 {
+		texts["held_together"] = heldTogetherText(a.HeldTogether)
+	}
 	if a.Maintenance != nil {
 		texts["maintenance"] = maintenanceText(a.Maintenance)
 	}
@@ -143,6 +146,10 @@ func why(a apiclient.Accelerator) string {
 	if a.Fence != nil {
 		reasons = append(reasons, "fenced: "+a.Fence.Reason)
 	}
+	if len(a.Holders) == 0 && len(a.HeldTogether) > 0 {
+		first := &a.HeldTogether[0]
+		reasons = append(reasons, fmt.Sprintf("goes to one holder with %s, which %s", first.Name, first.Taken()))
+	}
 
 	return strings.Join(reasons, "; ")
 }
@@ -155,6 +162,16 @@ func maintenanceText(m *cyborg.Maintenance) string {
 		text += " until " + timeText(m.Until)
 	}
 	return text
+}
+
+// heldTogetherText has a line for each handle: whose accelerator it is, and who has
+// it.
+func heldTogetherText(held []cyborg.HeldTogether) string {
+	lines := make([]string, len(held))
+	for i := range held {
+		lines[i] = fmt.Sprintf("%s, which %s", held[i].Name, held[i].Taken())
+	}
+	return strings.Join(lines, "\n")
 }
 
 // holdersText has a line for each holder.

@@ -427,7 +427,7 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 		return
 	}
 
-	var broken, missing, fenced []string
+	var broken, missing, fenced, shared []string
 	for _, a := range all {
 		switch {
 		case a.Lifecycle == cyborg.LifecycleError:
@@ -436,6 +436,8 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 			missing = append(missing, missingAccelerator(a))
 		case a.Fence != nil && a.Claim == nil:
 			fenced = append(fenced, fmt.Sprintf("%s (%s)", a.Name, a.Fence.Reason))
+		case sharedByHolders(a):
+			shared = append(shared, fmt.Sprintf("%s (%s)", a.Name, a.SameHolder))
 		}
 	}
 
@@ -452,7 +454,12 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 		f.Warn("accelerators", fmt.Sprintf("%d fenced: %s", len(fenced), english.Some(fenced)), "`cyborg accelerator show` says by which operation.")
 	}
 
-	if len(broken)+len(missing)+len(fenced) == 0 {
+	if len(shared) > 0 {
+		f.Warn("accelerators", fmt.Sprintf("%d go to one holder with others that somebody else has: %s", len(shared), english.Some(shared)),
+			"They came into one group while they were held, as by a boot. `cyborg accelerator show` says who has them. Detach all but one holder's.")
+	}
+
+	if len(broken)+len(missing)+len(fenced)+len(shared) == 0 {
 		f.OKf("accelerators", "none of %d is in error, missing or fenced", len(all))
 	}
 }
@@ -463,6 +470,14 @@ func missingAccelerator(a apiclient.Accelerator) string {
 		return a.Name
 	}
 	return fmt.Sprintf("%s (another card, %s, is in its place)", a.Name, a.ReplacedBy)
+}
+
+// sharedByHolders says that several have an accelerator and what goes to one holder
+// with it.
+func sharedByHolders(a apiclient.Accelerator) bool {
+	return a.SameHolder != "" && len(a.Holders) > 1 || slices.ContainsFunc(a.HeldTogether, func(h cyborg.HeldTogether) bool {
+		return slices.ContainsFunc(a.Holders, h.Precludes)
+	})
 }
 
 // examineOperations reports operations that have been open for suspiciously

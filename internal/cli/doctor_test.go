@@ -271,6 +271,12 @@ func TestDoctorFindings(t *testing.T) {
 		}, "accelerators", doctor.Warning, "1 missing: fast (another card, 8086:37c8, is in its place)"},
 		"a missing card":                        {func(f *fakeAPI) { f.has(func(a *apiclient.Accelerator) { a.Presence = cyborg.PresenceMissing }) }, "accelerators", doctor.Warning, "1 missing: fast"},
 		"a fenced card":                         {func(f *fakeAPI) { f.has(func(a *apiclient.Accelerator) { a.Fence = &cyborg.Fence{Reason: "dust"} }) }, "accelerators", doctor.Warning, "1 fenced: fast (dust)"},
+		"a group of two holders": {func(f *fakeAPI) {
+			f.has(func(a *apiclient.Accelerator) {
+				a.Holders, a.SameHolder = []cyborg.Holder{{Kind: cyborg.HolderHost, ID: "h1"}}, "iommu/17"
+				a.HeldTogether = []cyborg.HeldTogether{{Name: "audio", Holder: &cyborg.Holder{Kind: cyborg.HolderService, ID: "ovs"}}}
+			})
+		}, "accelerators", doctor.Warning, "1 go to one holder with others that somebody else has: fast (iommu/17)"},
 		"an operation that could not be undone": {func(f *fakeAPI) { f.undoneOperation(6 * 24 * time.Hour) }, "needs_operator", doctor.Warning, "1 of the last 7 days could not be undone"},
 		"Placement differs": {func(f *fakeAPI) {
 			f.drift(apiclient.Drift{Drift: cyborg.Drift{Host: "h1", Class: cyborg.DriftNoComputeNode, Detail: "it is not there", FoundAt: noon, LastAt: noon}})

@@ -54,6 +54,7 @@ var clauseTable = map[cyborg.EventAxis]func(c change) string{
 	cyborg.AxisProtected:      protectedClause,
 	cyborg.AxisReplacedBy:     replacedByClause,
 	cyborg.AxisReported:       func(change) string { return "reported other abilities" },
+	cyborg.AxisSameHolder:     sameHolderClause,
 	cyborg.AxisSettled:        settledClause,
 	cyborg.AxisSpecs:          specsClause,
 	cyborg.AxisState:          stateClause,
@@ -357,6 +358,15 @@ func replacedByClause(c change) string {
 		return "" // that it is back, or that nothing is there, is told by its presence
 	}
 	return "had another card in its place, " + c.To
+}
+
+// sameHolderClause describes an accelerator that goes to one holder with others of
+// its host, or no longer does.
+func sameHolderClause(c change) string {
+	if c.To == "" {
+		return "may be given out whoever has the others of its host"
+	}
+	return "goes to one holder with what else is of " + c.To
 }
 
 // specsClause shows all that is set now, as JSON: the event does not say what
