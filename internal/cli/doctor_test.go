@@ -269,8 +269,8 @@ func TestDoctorFindings(t *testing.T) {
 		"a replaced card": {func(f *fakeAPI) {
 			f.has(func(a *apiclient.Accelerator) { a.Presence, a.ReplacedBy = cyborg.PresenceMissing, "8086:37c8" })
 		}, "accelerators", doctor.Warning, "1 missing: fast (another card, 8086:37c8, is in its place)"},
-		"a missing card":                        {func(f *fakeAPI) { f.has(func(a *apiclient.Accelerator) { a.Presence = cyborg.PresenceMissing }) }, "accelerators", doctor.Warning, "1 missing: fast"},
-		"a fenced card":                         {func(f *fakeAPI) { f.has(func(a *apiclient.Accelerator) { a.Fence = &cyborg.Fence{Reason: "dust"} }) }, "accelerators", doctor.Warning, "1 fenced: fast (dust)"},
+		"a missing card": {func(f *fakeAPI) { f.has(func(a *apiclient.Accelerator) { a.Presence = cyborg.PresenceMissing }) }, "accelerators", doctor.Warning, "1 missing: fast"},
+		"a fenced card":  {func(f *fakeAPI) { f.has(func(a *apiclient.Accelerator) { a.Fence = &cyborg.Fence{Reason: "dust"} }) }, "accelerators", doctor.Warning, "1 fenced: fast (dust)"},
 		"a group of two holders": {func(f *fakeAPI) {
 			f.has(func(a *apiclient.Accelerator) {
 				a.Holders, a.SameHolder = []cyborg.Holder{{Kind: cyborg.HolderHost, ID: "h1"}}, "iommu/17"
