@@ -227,13 +227,13 @@ func TestTogetherInTheSchema(t *testing.T) {
 	_, err = first.Exec(t.Context(), give, cards[0].UUID, "s1")
 	require.NoError(t, err)
 
-	failed := make(chan error)
+	failed := make(chan error, 1)
 	go func() {
 		_, err := r.sql.Exec(t.Context(), give, cards[1].UUID, "s2")
 		failed <- err
 	}()
 	require.Eventually(t, func() bool {
-		return scalar[bool](t, r, "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))")
+		return len(failed) > 0 || scalar[bool](t, r, "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))")
 	}, 5*time.Minute, time.Millisecond)
 	require.NoError(t, first.Commit(t.Context()))
 	refused(<-failed)

@@ -235,7 +235,7 @@ func ofBounds() []mutant {
 		},
 		{
 			breaks: "the texts of a deployable are bounded", file: "db/internal/merge/deployables.go", pkg: merged, test: "TestWhatAHostTellsIsBounded",
-			old: "v.tooLarge(this, r.BitstreamID, r.ProgramSet) || ",
+			old: "v.tooLarge(this, r.BitstreamID, r.ProgramSet, r.SameHolder) || ",
 			new: "",
 		},
 		{

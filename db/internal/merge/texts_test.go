@@ -34,6 +34,7 @@ func TestWhatAHostTellsIsBounded(t *testing.T) {
 		"its info":         {change: func(d *card) { d.ControlPath.Info = tree }},
 		"bitstream id":     {change: func(d *card) { d.Deployables[0].BitstreamID = text }, device: true},
 		"program set":      {change: func(d *card) { d.Deployables[0].ProgramSet = text }, device: true},
+		"same holder":      {change: func(d *card) { d.Deployables[0].SameHolder = text }, device: true},
 		"capability":       {change: func(d *card) { d.Deployables[0].Specs.Capability = object }, device: true},
 		"attributes":       {change: func(d *card) { d.Deployables[0].Attributes = []cyborg.Attribute{{Key: tree["k"]}} }, device: true},
 		"info of a handle": {change: func(d *card) { d.Deployables[0].Handles[0].Info = tree }, device: true, deployable: true},
