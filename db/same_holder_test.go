@@ -206,6 +206,106 @@ func TestTogetherConcurrentBinds(t *testing.T) {
 	}
 }
 
+// TestTogetherUnderRaces: while many bind and attach accelerators that go to one
+// holder, and give them back, through several processes, at no time two have some.
+// What is refused is refused because somebody has one, and nothing waits in a circle.
+func TestTogetherUnderRaces(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h, cards := r.addTogether(t, "h1", 4)
+	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, time.Hour))
+	r.profile(t, "one", one())
+	stores := []*db.Store{r.Store, openStore(t, r.url, defaults())}
+
+	var (
+		wg    sync.WaitGroup
+		given atomic.Int32
+	)
+	refused := func(err error) bool {
+		switch kind := cyborg.ErrorKindOf(err); kind {
+		case "":
+			given.Add(1)
+			if holders := scalar[int](t, r, "SELECT count(DISTINCT (holder_kind, holder_id)) FROM attach_handles WHERE holder_kind IS NOT NULL AND deployable_uuid <> $1", cards[4].UUID); holders > 1 {
+				t.Errorf("%d have what goes to one holder", holders)
+			}
+			return false
+		case cyborg.ErrInUse, cyborg.ErrClaimed, cyborg.ErrNotFound:
+			return true
+		default:
+			t.Error(err)
+			return true
+		}
+	}
+	finish := func(store *db.Store, run db.Run) {
+		if err := store.End(t.Context(), run, cyborg.Outcome{Operation: run.Operation, State: cyborg.OperationSucceeded}); err != nil {
+			t.Error(err)
+		}
+	}
+	attach := func(store *db.Store, id uuid.UUID) {
+		out, err := store.Admit(t.Context(), toAttach(id, vm()))
+		if err != nil {
+			refused(err)
+			return
+		}
+		run := runOf(out.Operation.ID)
+		if _, err := store.Begin(t.Context(), run); refused(err) {
+			if err := store.End(t.Context(), run, cyborg.Outcome{Operation: run.Operation, State: cyborg.OperationFailed, Error: cyborg.AsError(err)}); err != nil {
+				t.Error(err)
+			}
+			return
+		}
+		finish(store, run)
+		if out, err = store.Admit(t.Context(), toDetach(id, nil)); err != nil {
+			t.Error(err)
+			return
+		}
+		if _, err := store.Begin(t.Context(), runOf(out.Operation.ID)); err != nil {
+			t.Error(err)
+		}
+		finish(store, runOf(out.Operation.ID))
+	}
+	bind := func(store *db.Store, provider uuid.UUID) {
+		arqs, err := store.CreateARQs(t.Context(), "one", alice())
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		out, err := store.Admit(t.Context(), toBind("h1", vm(), provider, arqs...))
+		if !refused(err) {
+			if _, err := store.Begin(t.Context(), runOf(out.Operation.ID)); err != nil {
+				t.Error(err)
+			}
+			finish(store, runOf(out.Operation.ID))
+		}
+		if _, err := store.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arqs[0].UUID}, AllowBound: true}, alice()); err != nil {
+			t.Error(err)
+		}
+	}
+
+	for i := range 16 {
+		wg.Go(func() {
+			for n := range 12 {
+				store, card := stores[i%2], cards[(i+n)%4]
+				if i%4 == 3 {
+					attach(store, card.UUID)
+				} else {
+					bind(store, card.ProviderUUID)
+				}
+			}
+		})
+	}
+	wg.Go(func() { // what locks the whole host runs among them
+		for n := range 20 {
+			h.content.Backends[0].Devices[0].Model = fmt.Sprint("F", n)
+			h.report(t)
+		}
+	})
+
+	wg.Wait()
+	require.Positive(t, given.Load())
+	r.requireAgreed(t)
+}
+
 // TestTogetherInTheSchema: the database itself refuses a second holder, whoever
 // writes it, also where two transactions do that at once; but not a report that finds
 // two holders in one group.

@@ -1,0 +1,24 @@
+package records
+
+import (
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/cyborg-project/cyborg"
+)
+
+// TestExplainWhatGoesToOneHolder: where the guards have let pass what the schema
+// refuses, the transaction is tried again, and then refused in the words of the
+// schema.
+func TestExplainWhatGoesToOneHolder(t *testing.T) {
+	t.Parallel()
+	refused := &pgconn.PgError{Code: exclusionViolation, ConstraintName: "attach_handles_same_holder", Message: `accelerator "a" shares iommu/17 with "b"`}
+	require.True(t, collided(refused))
+
+	err := Explain(refused)
+	require.Equal(t, cyborg.ErrInUse, err.Kind)
+	require.Equal(t, refused.Message, err.Message)
+	require.NotEmpty(t, err.Hint)
+}
