@@ -166,7 +166,7 @@ func TestReplacedDeviceIsKept(t *testing.T) {
 	for name, c := range map[string]struct {
 		keep func(t *testing.T, r *records, h *host, a *cyborg.Accelerator) (end func())
 	}{
-		"while an operation works on it": {func(t *testing.T, r *records, h *host, a *cyborg.Accelerator) func() {
+		"while an operation works on it": {func(t *testing.T, r *records, _ *host, a *cyborg.Accelerator) func() {
 			t.Helper()
 			work := r.begin(t, toProvision(cyborg.ProvisionRequest{Accelerator: a.UUID}))
 			return func() { r.end(t, work, cyborg.OperationFailed) }
@@ -187,7 +187,7 @@ func TestReplacedDeviceIsKept(t *testing.T) {
 				h.content.Attachments = nil
 			}
 		}},
-		"while Nova gives it out": {func(t *testing.T, r *records, h *host, a *cyborg.Accelerator) func() {
+		"while Nova gives it out": {func(t *testing.T, r *records, _ *host, _ *cyborg.Accelerator) func() {
 			t.Helper()
 			r.exec(t, `UPDATE deployables SET nova_spec = '{}'`)
 			return func() { r.exec(t, `UPDATE deployables SET nova_spec = NULL`) }

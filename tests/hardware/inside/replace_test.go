@@ -40,7 +40,7 @@ func TestReplacedCard(t *testing.T) { //nolint:paralleltest // a host has one ag
 	require.Equal(t, "4xxx", fakebus.DriverOf(t, address))
 
 	require.NoError(t, a.detach(t.Context(), id))
-	a.until(t, "new hardware", func(ctx context.Context) error {
+	a.until(t, "new hardware", func(_ context.Context) error {
 		found := a.accelerator(t, address)
 		if found.UUID == id || found.Status != cyborg.StatusInactive {
 			return fmt.Errorf("%s is %s", found.UUID, found.Status)
