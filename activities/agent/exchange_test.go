@@ -229,7 +229,8 @@ func TestAttachOfAnotherCard(t *testing.T) {
 	h.must(workflows.DetachActivity, late, nil)
 	h.must(workflows.DetachActivity, undo(late), nil)
 	require.True(t, h.attachedNow(handle))
-	require.Equal(t, in.Operation, h.inventory.Content().Attachments[0].Operation)
+	known, _ := h.journal.Attachment(journal.AttachmentKey{Backend: backend, Handle: handle})
+	require.Equal(t, in.Operation, known.Operation)
 }
 
 // TestBootWithAnotherCard: the card is exchanged while the machine is off.
@@ -258,27 +259,49 @@ func TestBootWithAnotherCard(t *testing.T) {
 	require.Empty(t, h.attachments())
 }
 
-// TestImagesOfAnotherCard: what was loaded into the former card says nothing of
-// another one, which somebody else has programmed with an image of the same id.
+// failPrograms makes the next image fail after the card has lost the one before.
+func (h *host) failPrograms() {
+	h.edit(func(c *fake.Card) {
+		c.Fail[fake.StepProgram] = fake.Failure{Times: 1, Kind: cyborg.ErrBusy, When: fake.After}
+	})
+}
+
+// TestImagesOfAnotherCard: what was loaded into the former card is not loaded into
+// another one, also where the records do not know that.
 func TestImagesOfAnotherCard(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.load(uuid.New(), region, "old")
 	failed := h.stage(uuid.New(), region, "new")
-	h.edit(func(c *fake.Card) {
-		c.Fail[fake.StepProgram] = fake.Failure{Times: 2, Kind: cyborg.ErrBusy, When: fake.After}
-	})
+	h.failPrograms()
 	h.refused(cyborg.ErrBusy, workflows.ProgramActivity, failed)
 
-	h.exchange(func(c *fake.Card) { c.Deployables["r0"].BitstreamID = "old" })
+	h.exchange(func(*fake.Card) {})
 	programs := h.fate.count("program")
 	h.refused(cyborg.ErrChanged, workflows.RestoreActivity, workflows.RestoreInput{Operation: failed.Operation, Target: target()})
-	require.Equal(t, programs, h.fate.count("program"), "the image of the former card is not loaded into this one")
+	require.Equal(t, programs, h.fate.count("program"))
+}
 
-	op := uuid.New()
-	h.refused(cyborg.ErrBusy, workflows.ProgramActivity, h.stage(op, region, "new"))
-	err := h.refused(cyborg.ErrHardware, workflows.RestoreActivity, workflows.RestoreInput{Operation: op, Target: target()})
-	require.Contains(t, err.Message, "what was loaded before is not back", "nobody has the image that this card had")
+// TestAnotherCardsImageOfTheSameName: somebody else has programmed another card
+// with an image of the same id as the one that the former card had.
+func TestAnotherCardsImageOfTheSameName(t *testing.T) {
+	t.Parallel()
+	for _, begun := range []bool{true, false} {
+		h := newHost(t)
+		h.load(uuid.New(), region, "old")
+		h.exchange(func(c *fake.Card) { c.Deployables["r0"].BitstreamID = "old" })
+
+		op := uuid.New()
+		in := h.stage(op, region, "new")
+		if begun {
+			h.failPrograms()
+			h.refused(cyborg.ErrBusy, workflows.ProgramActivity, in)
+		} else {
+			h.edit(func(c *fake.Card) { c.Deployables["r0"].BitstreamID = "" }) // as at a boot
+		}
+		err := h.refused(cyborg.ErrHardware, workflows.RestoreActivity, workflows.RestoreInput{Operation: op, Target: withImage(target(), "old")})
+		require.Contains(t, err.Message, "what was loaded before is not back", "nobody has the image that this card had")
+	}
 }
 
 // TestSerialOfACardThatSlept: the journal has the serial number also of a card that

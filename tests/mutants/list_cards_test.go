@@ -38,7 +38,7 @@ func ofCards() []mutant {
 		{
 			breaks: "a late detach leaves what another card has", file: agent + "/detach.go", pkg: agent, test: "TestAttachOfAnotherCard",
 			old: "known && entry.Of(in.Target.Fingerprint)",
-			new: "known",
+			new: "known && entry.Of(cyborg.Fingerprint{})",
 		},
 		{
 			breaks: "Reconcile gives no other card to a holder", file: agent + "/attach.go", pkg: agent, test: "TestAnotherCardIsNotGivenToTheHolder",
@@ -66,14 +66,19 @@ func ofCards() []mutant {
 			new: "if !image.Of(cyborg.Fingerprint{}) {",
 		},
 		{
-			breaks: "the image of another card is not what was there", file: agent + "/program.go", pkg: agent, test: "TestImagesOfAnotherCard",
+			breaks: "the image of another card is not what was there", file: agent + "/program.go", pkg: agent, test: "TestAnotherCardsImageOfTheSameName",
+			old: "known && loaded.Of(found.Device.Fingerprint) && ",
+			new: "known && ",
+		},
+		{
+			breaks: "the image of another card was not lost at a boot", file: agent + "/restore.go", pkg: agent, test: "TestAnotherCardsImageOfTheSameName",
 			old: "known && loaded.Of(found.Device.Fingerprint) && ",
 			new: "known && ",
 		},
 		{
 			breaks: "an attachment of another card is in doubt", file: agent + "/inventory/content.go", pkg: agent, test: "TestDetachOfAnotherCard",
 			old: "!entry.Of(cards[place{entry.Backend, entry.Device}])",
-			new: "!entry.Of(cyborg.Fingerprint{})",
+			new: "!entry.Of(cards[place{}])",
 		},
 		{
 			breaks: "the serial number of a card that slept is kept", file: agent + "/attach.go", pkg: agent, test: "TestSerialOfACardThatSlept",
@@ -88,7 +93,7 @@ func ofCards() []mutant {
 		{
 			breaks: "a card that is pulled out while it is read has no serial number", file: calls + "/registers.go", pkg: calls, test: "TestSerialNumber",
 			old: " || !read(0, again) || isFilledWith(0xff, again)",
-			new: "",
+			new: " || !read(0, again)",
 		},
 		{
 			breaks: "a detach asks the card which one it is", file: generic + "/attach.go", pkg: generic, test: "TestDetachLeavesAnotherCardOfTheModelAlone",
