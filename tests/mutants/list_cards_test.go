@@ -120,5 +120,20 @@ func ofCards() []mutant {
 			old: "case c.of.Other(now) && undoes:",
 			new: "case c.of.Other(cyborg.Fingerprint{}) && undoes:",
 		},
+		{
+			breaks: "another card in the slot of one is another device", file: "db/internal/merge/devices.go", pkg: "db", test: "TestReplacedDeviceIsForgotten",
+			old: "case d.row.Fingerprint.Other(r.Fingerprint):",
+			new: "case false:",
+		},
+		{
+			breaks: "the records keep a card that somebody has", file: "db/internal/inventory/forget_replaced.go", pkg: "db", test: "TestReplacedDeviceStaysWithItsHolder",
+			old: "(holder_kind IS NOT NULL\n",
+			new: "(holder_kind IS NULL AND false\n",
+		},
+		{
+			breaks: "Nova gives no instance the card that is in the place of its own", file: "db/internal/operation/rescue.go", pkg: "db", test: "TestInstanceOfAReplacedDeviceIsNotRescued",
+			old: "v.replaced_by IS NOT NULL)`",
+			new: "false)`",
+		},
 	}
 }

@@ -35,8 +35,8 @@ func ofUsers() []mutant {
 		},
 		{
 			breaks: "what the host has attached goes to no instance", file: pkg + "/check_use.go", pkg: pkg, test: "TestCheckUseOfWhatIsAttached",
-			old: "if known && !a.Journal.Lost(entry) {",
-			new: "if known && a.Journal.Lost(entry) {",
+			old: "if known && !a.Journal.Lost(entry) && entry.Of(",
+			new: "if known && a.Journal.Lost(entry) && entry.Of(",
 		},
 		{
 			breaks: "an attach to an instance asks its host", file: "workflows/attach.go", pkg: "workflows", test: "TestAHandleInUseIsNotGiven",
@@ -107,8 +107,8 @@ func ofUsers() []mutant {
 		},
 		{
 			breaks: "an undo loads only what the records name", file: pkg + "/restore.go", pkg: pkg, test: "TestRestoreAfterABootBeforeProgramBegan",
-			old: "known && loaded.BitstreamID == ids[one.Name] &&",
-			new: "known &&",
+			old: "loaded.Of(found.Device.Fingerprint) && loaded.BitstreamID == ids[one.Name] &&",
+			new: "loaded.Of(found.Device.Fingerprint) &&",
 		},
 		{
 			breaks: "an undo replaces no image of another region", file: pkg + "/restore.go", pkg: pkg, test: "TestRestoreAfterABootOfTheWholeDevice",
