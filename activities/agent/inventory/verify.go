@@ -12,8 +12,7 @@ import (
 // handle is still attached. An attachment that is gone, because the card was
 // pulled and put back or somebody unbound it by hand, becomes in doubt in the
 // journal. The conductor sees that in the next report and has the attachment
-// brought into the state that the records decided. Of another card in the place of
-// the one that was attached, the driver is not asked; see Inventory.attachments.
+// brought into the state that the records decided.
 func (i *Inventory) verify(ctx context.Context, in *instance, devices []cyborg.DeviceReport) {
 	attacher, ok := in.driver.(drivers.Attacher)
 	if !ok {
@@ -25,7 +24,7 @@ func (i *Inventory) verify(ctx context.Context, in *instance, devices []cyborg.D
 			continue
 		}
 
-		if target, handle, shown := findHandle(devices, entry.Handle); shown && entry.Of(target.Device.Fingerprint) {
+		if target, handle, shown := findHandle(devices, entry.Handle); shown {
 			i.verifyOne(ctx, in, attacher, entry, target, handle)
 		}
 	}
