@@ -383,7 +383,7 @@ func TestFeedOfADatabaseThatWasRestoredBeforeTheMigration(t *testing.T) {
 		ALTER TABLE arqs DROP COLUMN bound_boot, DROP COLUMN bound_uptime;
 		DROP TRIGGER attach_handles_released ON attach_handles; DROP FUNCTION attach_handles_released;
 		ALTER TABLE attach_handles DROP COLUMN undone_reason, DROP COLUMN undone_at;
-		DROP TRIGGER devices_back ON devices; DROP FUNCTION devices_back; ALTER TABLE devices DROP COLUMN fingerprint, DROP COLUMN replaced_by`)
+		DROP TRIGGER devices_back ON devices; DROP FUNCTION devices_back, other_card; ALTER TABLE devices DROP COLUMN fingerprint, DROP COLUMN replaced_by`)
 	_, err := db.Migrate(t.Context(), r.url)
 	require.NoError(t, err)
 

@@ -2,6 +2,7 @@ package db_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
@@ -96,7 +97,8 @@ func TestReplacedDeviceStaysWithItsHolder(t *testing.T) {
 			for i := range h.content.Attachments { // a boot of the host came with it
 				h.content.Attachments[i].State = cyborg.AttachmentLost
 			}
-			for range 2 { // each report says the same
+			h.report(t)
+			for range 2 { // the next report says the same
 				h.report(t)
 				a = r.accelerator(t, a.UUID)
 				require.Equal(t, []cyborg.Holder{holder}, a.Holders())
@@ -104,7 +106,7 @@ func TestReplacedDeviceStaysWithItsHolder(t *testing.T) {
 				require.Equal(t, &cyborg.Fence{Reason: "vanished while in use"}, a.Fence)
 				require.Equal(t, "1234", a.Specs.VendorID, "what it is stays as it was")
 				require.Empty(t, r.disagreements(t), "its host is asked for nothing")
-				require.True(t, h.asked(t))
+				require.False(t, h.asked(t), "nothing would come of it")
 			}
 
 			device, err := r.Device(t.Context(), a.DeviceUUID)
@@ -119,6 +121,7 @@ func TestReplacedDeviceStaysWithItsHolder(t *testing.T) {
 			requireKind(t, cyborg.ErrChanged, err, `another card (8086:37c8 8086:0000) is in its place on host h1`)
 
 			r.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
+			require.True(t, h.asked(t))
 			h.content.Attachments = nil
 			h.report(t)
 			require.True(t, r.hasForgotten(t, a.UUID))
@@ -187,10 +190,14 @@ func TestReplacedDeviceIsKept(t *testing.T) {
 				h.content.Attachments = nil
 			}
 		}},
-		"while Nova gives it out": {func(t *testing.T, r *records, _ *host, _ *cyborg.Accelerator) func() {
+		"while Nova gives it out": {func(t *testing.T, r *records, h *host, _ *cyborg.Accelerator) func() {
 			t.Helper()
 			r.exec(t, `UPDATE deployables SET nova_spec = '{}'`)
-			return func() { r.exec(t, `UPDATE deployables SET nova_spec = NULL`) }
+			return func() {
+				require.Contains(t, h.record(t).Backends[0].Error, "which is in Nova's whitelist")
+				r.exec(t, `UPDATE deployables SET nova_spec = NULL`)
+				r.exec(t, `UPDATE hosts SET digest = ''`) // as the end of the operation does
+			}
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -289,34 +296,147 @@ func TestReplacedDeviceAfterAnOperation(t *testing.T) {
 	require.True(t, r.hasForgotten(t, a.UUID))
 }
 
-// TestInstanceOfAReplacedDeviceIsNotRescued: Nova would give it the other card.
-func TestInstanceOfAReplacedDeviceIsNotRescued(t *testing.T) {
+// TestInstanceThatLacksItsCardIsNotRescued: Nova would give it the other card. Neither
+// is it rescued while its host does not show the card, or cannot tell: another one may be
+// there. Who asks for it learns why.
+func TestInstanceThatLacksItsCardIsNotRescued(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		boot func(h *host)
+		why  string
+	}{
+		"replaced": {func(h *host) { h.put(0, qat()) }, `another card (8086:37c8 8086:0000) is in the place of its accelerator "h1_card0"`},
+		"missing":  {func(h *host) { h.content.Backends[0].Devices = h.devices()[1:] }, `its host does not show its accelerator "h1_card0"`},
+		"nobody can tell": {func(h *host) {
+			h.content.Backends[0].State, h.content.Backends[0].Error = cyborg.BackendFailed, "no rights"
+		}, "cannot tell"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRecords(t)
+			h := r.addHost(t, "h1", 2)
+			r.profile(t, "one", one())
+			h.put(0, gpu())
+			h.report(t)
+			who := uuid.New()
+			r.bound(t, h.ready(t, "card0"), who)
+			before := h.content.Backends[0]
+			before.Devices = []cyborg.DeviceReport{h.devices()[0], h.devices()[1]}
+			lacked := func() string {
+				why, err := r.LackedCard(t.Context(), who)
+				require.NoError(t, err)
+				return why
+			}
+			require.Empty(t, lacked())
+
+			c.boot(h)
+			h.reboot(t, 0)
+			hosts, err := r.UnrescuedHosts(t.Context(), 10)
+			require.NoError(t, err)
+			require.Empty(t, hosts)
+			out, err := r.Admit(t.Context(), toRescue("h1", true))
+			require.NoError(t, err)
+			require.True(t, out.NothingToDo)
+			require.Contains(t, lacked(), c.why)
+
+			asked := r.begin(t, toRescue("h1", false))
+			require.Equal(t, who, asked.Rescues[0].Instance)
+			r.end(t, asked, cyborg.OperationFailed)
+			r.exec(t, "DELETE FROM rescues")
+
+			h.content.Backends[0] = before
+			h.report(t)
+			require.Empty(t, lacked())
+			hosts, err = r.UnrescuedHosts(t.Context(), 10)
+			require.NoError(t, err)
+			require.Equal(t, []string{"h1"}, hosts)
+			require.Equal(t, who, r.begin(t, toRescue("h1", true)).Rescues[0].Instance)
+		})
+	}
+}
+
+// TestReplacedDeviceOfAnotherName: another card may show what the one had under a
+// device of another identity, as where its physical function is the device. The parts
+// do not move there, and neither does their holder.
+func TestReplacedDeviceOfAnotherName(t *testing.T) {
+	t.Parallel()
+	for name, held := range map[string]bool{"held": true, "free": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRecords(t)
+			h := r.addGPU(t)
+			a := h.ready(t, "card0")
+			who := instance(uuid.NewString())
+			if held {
+				r.do(t, toAttach(a.UUID, who), cyborg.OperationSucceeded)
+			}
+
+			h.devices()[0].Identity = "pf"
+			h.put(0, qat())
+			h.report(t)
+			if held {
+				a = r.accelerator(t, a.UUID)
+				require.Equal(t, cyborg.PresenceMissing, a.Presence)
+				require.Equal(t, qat().String(), a.ReplacedBy)
+				require.Equal(t, []cyborg.Holder{who}, a.Holders())
+				require.Contains(t, h.record(t).Backends[0].Error, "card0 (8086:37c8 8086:0000) is left out: it is in the place of another card")
+				require.False(t, h.asked(t))
+				r.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
+				require.True(t, h.asked(t))
+				h.report(t)
+			}
+
+			require.True(t, r.hasForgotten(t, a.UUID))
+			h.report(t)
+			require.Equal(t, cyborg.StatusInactive, h.accelerator(t, "card0").Status())
+		})
+	}
+}
+
+// TestCardUnderAnotherName: what is the same card by its serial number keeps its parts
+// when it is shown as another device.
+func TestCardUnderAnotherName(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
-	h := r.addHost(t, "h1", 2)
-	r.profile(t, "one", one())
-	h.put(0, gpu())
-	h.report(t)
-	replaced, other := uuid.New(), uuid.New()
-	r.bound(t, h.ready(t, "card0"), replaced)
-	r.bound(t, h.ready(t, "card1"), other)
-	h.put(0, qat())
-	h.reboot(t, 0)
+	h := r.addGPU(t)
+	a := h.ready(t, "card0")
+	r.do(t, toAttach(a.UUID, instance(uuid.NewString())), cyborg.OperationSucceeded)
 
-	for _, once := range []bool{true, false} {
-		work := r.begin(t, toRescue("h1", once))
-		require.Len(t, work.Rescues, 1)
-		require.Equal(t, other, work.Rescues[0].Instance)
-		r.end(t, work, cyborg.OperationFailed)
+	h.devices()[0].Identity = "pf"
+	h.put(0, cyborg.Fingerprint{Model: "10de:20b5", Serial: gpu().Serial})
+	h.report(t)
+	a = r.accelerator(t, a.UUID)
+	require.Equal(t, cyborg.PresencePresent, a.Presence)
+	require.Len(t, a.Holders(), 1)
+}
+
+// TestInstallOfAForgottenCardIsNotThatOfAnother: what was forgotten while it may have
+// been installed has to be uninstalled when it comes back, and another card in its
+// place has not.
+func TestInstallOfAForgottenCardIsNotThatOfAnother(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		card    cyborg.Fingerprint
+		pending bool
+	}{"the same": {gpu(), true}, "without a serial": {cyborg.Fingerprint{Model: gpu().Model}, true}, "another": {secondGPU(), false}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRecords(t)
+			h := r.addGPU(t)
+			h.ready(t, "card0")
+			devices := h.devices()
+			h.content.Backends[0].Devices = nil
+			h.report(t)
+			for _, table := range []string{"devices", "deployables", "attach_handles"} {
+				r.exec(t, "UPDATE "+table+" SET missing_since = now() - interval '2 days'")
+			}
+			_, err := r.Forget(t.Context(), 24*time.Hour)
+			require.NoError(t, err)
+
+			h.content.Backends[0].Devices = devices
+			h.put(0, c.card)
+			h.report(t)
+			require.Equal(t, c.pending, !h.accelerator(t, "card0").UninstallPending.IsZero())
+		})
 	}
-	hosts, err := r.UnrescuedHosts(t.Context(), 10)
-	require.NoError(t, err)
-	require.Empty(t, hosts)
-
-	h.put(0, gpu())
-	h.report(t)
-	hosts, err = r.UnrescuedHosts(t.Context(), 10)
-	require.NoError(t, err)
-	require.Equal(t, []string{"h1"}, hosts)
-	require.Equal(t, replaced, r.begin(t, toRescue("h1", true)).Rescues[0].Instance)
 }

@@ -309,6 +309,7 @@ CREATE TABLE devices (
 );
 CREATE INDEX devices_by_backend ON devices USING btree (host, backend);
 CREATE INDEX devices_missing ON devices USING btree (missing_since) WHERE presence = 'missing'::text;
+CREATE INDEX devices_replaced ON devices USING btree (host) WHERE replaced_by IS NOT NULL;
 CREATE TRIGGER devices_back BEFORE UPDATE ON devices FOR EACH ROW WHEN (old.replaced_by IS NOT NULL AND new.presence = 'present'::text) EXECUTE FUNCTION devices_back();
 CREATE TRIGGER devices_deleted AFTER DELETE ON devices REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION devices_deleted();
 CREATE TRIGGER devices_inserted AFTER INSERT ON devices REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION devices_inserted();
@@ -375,6 +376,7 @@ CREATE TABLE forgotten_handles (
 CREATE TABLE forgotten_installs (
     host text NOT NULL,
     local_name text NOT NULL,
+    fingerprint jsonb NOT NULL DEFAULT '{}'::jsonb,
     CONSTRAINT forgotten_installs_pkey PRIMARY KEY (host, local_name)
 );
 
@@ -1322,6 +1324,12 @@ BEGIN
     WHERE e.changed ORDER BY n.id, e.position;
     RETURN NULL;
 END $function$;
+
+CREATE OR REPLACE FUNCTION other_card(a jsonb, b jsonb)
+ RETURNS boolean
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+RETURN (COALESCE(((a ->> 'model'::text) <> (b ->> 'model'::text)), false) OR COALESCE(((a ->> 'serial'::text) <> (b ->> 'serial'::text)), false));
 
 CREATE OR REPLACE FUNCTION placement_claims_changed()
  RETURNS trigger

@@ -656,6 +656,25 @@ func TestOnlyARescueReachesNova(t *testing.T) {
 	require.Equal(t, 1, c.model.Reboots(who))
 }
 
+// TestInstanceThatLacksItsCardIsNotRebooted: its card is no longer shown since the
+// rescue was admitted. Another one may be at the same address, which Nova would give it.
+func TestInstanceThatLacksItsCardIsNotRebooted(t *testing.T) {
+	t.Parallel()
+	c := newCompute(t, 1, conductor.Policy{})
+	rescue, who := c.rescued()
+	c.cards = 0
+	c.report()
+
+	value, err := c.env.ExecuteActivity(workflows.LookAtInstanceActivity, workflows.LookAtInstanceInput{
+		Operation: rescue, Host: "h1", Rescue: cyborg.Rescue{Instance: who},
+	})
+	require.NoError(t, err)
+	var found workflows.LookAtInstanceResult
+	require.NoError(t, value.Get(&found))
+	require.Equal(t, cyborg.RescueSkipped, found.Outcome)
+	require.Equal(t, `its host does not show its accelerator "h1_card0"`, found.Detail)
+}
+
 // TestRescueOfV01Reboots: a run that a server of release 0.1 works on does not name its
 // rescue when it has an instance rebooted. Its workflow's id does, and its own
 // instances are rebooted, also while servers of both releases run.

@@ -86,10 +86,21 @@ func (a *Activities) LookAtInstance(ctx context.Context, in workflows.LookAtInst
 
 	found, err := a.decideRescue(ctx, in.Rescue, in.Host, &current)
 	if err == nil && found.Outcome == "" && found.Wait == "" {
-		found.EarlierReboots, err = a.cloud.Nova.OwnReboots(ctx, in.Rescue.Instance)
+		found, err = a.readyToReboot(ctx, in.Rescue.Instance)
+	}
+	return found, workflows.ToFailure(err)
+}
+
+// readyToReboot looks at an instance once more that must be rebooted. It is left alone
+// while its host does not show its card: another one may be at the same address by now.
+func (a *Activities) readyToReboot(ctx context.Context, instance uuid.UUID) (found workflows.LookAtInstanceResult, err error) {
+	lacked, err := a.store.LackedCard(ctx, instance)
+	if err != nil || lacked != "" {
+		return workflows.LookAtInstanceResult{Outcome: cyborg.RescueSkipped, Detail: lacked}, err
 	}
 
-	return found, workflows.ToFailure(err)
+	found.EarlierReboots, err = a.cloud.Nova.OwnReboots(ctx, instance)
+	return found, err
 }
 
 // ownRescue makes sure that the calling run still has its operation, and that this

@@ -7,6 +7,15 @@ ALTER TABLE devices ADD COLUMN fingerprint jsonb NOT NULL DEFAULT '{}' CHECK (js
     ADD COLUMN replaced_by text CHECK (replaced_by <> ''),
     ADD CONSTRAINT devices_replaced_is_missing CHECK (replaced_by IS NULL OR presence = 'missing');
 
+CREATE INDEX devices_replaced ON devices (host) WHERE replaced_by IS NOT NULL;
+
+-- On which card something was that was installed when it was forgotten.
+ALTER TABLE forgotten_installs ADD COLUMN fingerprint jsonb NOT NULL DEFAULT '{}';
+
+-- other_card says that two fingerprints are of different cards, as Fingerprint.Other does.
+CREATE FUNCTION other_card(a jsonb, b jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN coalesce(a ->> 'model' <> b ->> 'model', false) OR coalesce(a ->> 'serial' <> b ->> 'serial', false);
+
 -- The card is back, also where a server of an earlier release has recorded that.
 -- +goose StatementBegin
 CREATE FUNCTION devices_back() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -183,7 +183,7 @@ const (
 	// must not record in which boot the image was seen.
 	deviceRows     = `SELECT to_jsonb(d) FROM devices d WHERE `
 	deployableRows = `
-		SELECT to_jsonb(d) || jsonb_build_object('claimed', c.operation_id IS NOT NULL,
+		SELECT to_jsonb(d) || jsonb_build_object('claimed', c.operation_id IS NOT NULL, 'nova_gives', d.nova_spec IS NOT NULL,
 		    'image_boot', CASE WHEN NOT loads_image(d.fence_operation) THEN d.image_boot END)
 		FROM deployables d LEFT JOIN claims c ON c.deployable_uuid = d.uuid WHERE `
 	handleRows = `

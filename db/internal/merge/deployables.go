@@ -37,6 +37,9 @@ func (v *Inventory) deployable(backend string, d *Tracked[DeviceRow], r cyborg.D
 
 		p.row.administrationRow = v.administration(d.row.UUID)
 		v.Deployables[r.Name] = p
+	case p.row.DeviceUUID != d.row.UUID && v.isOfAnother(p, d):
+		v.displaced = append(v.displaced, displacedPart{backend: backend, part: p, by: d})
+		return nil
 	// An operation observed the deployable's present device after this report.
 	case p.row.DeviceUUID != d.row.UUID && v.observedSince(p.row.DeviceUUID, sequence):
 		v.Unsettled = true

@@ -86,21 +86,87 @@ func (v *Inventory) device(backend, driver string, r cyborg.DeviceReport, sequen
 	return nil
 }
 
-// replaced marks a device as missing in whose place another card was shown. As
-// long as somebody has the device, its records stay as they are, and the other card
-// is left out: it must not become what that one has. A device that nobody has is
-// forgotten (inventory.QueueForgetReplaced). Either way the host has to report again,
-// so that the other card is recorded as new.
+// replaced marks a device as missing in whose place another card was shown.
 func (v *Inventory) replaced(backend string, d *Tracked[DeviceRow], r cyborg.DeviceReport, sequence int64) {
 	v.deviceMissing(d, sequence)
-	by := cyborg.Sanitize(r.Fingerprint.String(), LongestError)
-	d.row.ReplacedBy = &by
-	v.Unsettled, v.Replaced = true, true
+	v.keepOrForget(backend, r.Identity, d, r.Fingerprint)
+}
 
-	if v.busy(d.row.UUID) {
-		v.complain(backend, "%s (%s) is left out: it is in the place of another card (%s), which is still in use; detach that one, or put it back",
-			r.Identity, r.Fingerprint, d.row.Fingerprint)
+// keepOrForget says of a missing device which other card is in its place. As long as
+// somebody has the device, its records stay as they are, and what is shown of the
+// other card is left out: it must not become what that one has. Whatever ends that has
+// the host asked for its report (ingest.QueueWantReportOfReplaced). A device that
+// nobody has is forgotten at once (inventory.QueueForgetReplaced), and the host reports
+// again, so that the other card is recorded as new.
+func (v *Inventory) keepOrForget(backend, left string, d *Tracked[DeviceRow], other cyborg.Fingerprint) {
+	by := cyborg.Sanitize(other.String(), LongestError)
+	d.row.ReplacedBy = &by
+	v.Replaced = true
+
+	why := ""
+	switch {
+	case v.busy(d.row.UUID):
+		why = "which is still in use; detach that one, or put it back"
+	case v.novaGives(d.row.UUID):
+		why = "which is in Nova's whitelist; take that one out of it, or put it back"
+	default:
+		v.Unsettled = true
+		return
 	}
+	v.complain(backend, "%s (%s) is left out: it is in the place of another card (%s), %s", left, other, d.row.Fingerprint, why)
+}
+
+// displacedPart is a recorded deployable that another card than its own is shown
+// with.
+type displacedPart struct {
+	backend string
+	part    *Tracked[DeployableRow]
+	by      *Tracked[DeviceRow] // the other card
+}
+
+// isOfAnother reports whether the recorded device of the deployable is another card
+// than d. One card may be shown as another device, such as by its virtual function
+// alone: then its serial number is the same.
+func (v *Inventory) isOfAnother(p *Tracked[DeployableRow], d *Tracked[DeviceRow]) bool {
+	was := v.deviceOf(p)
+	if was == nil {
+		return false
+	}
+	before, now := was.row.Fingerprint, d.row.Fingerprint
+	return before.Other(now) && (before.Serial == "" || before.Serial != now.Serial)
+}
+
+// deviceOf returns the recorded device of a deployable, if it was loaded.
+func (v *Inventory) deviceOf(p *Tracked[DeployableRow]) *Tracked[DeviceRow] {
+	for _, d := range v.Devices {
+		if d.row.UUID == p.row.DeviceUUID {
+			return d
+		}
+	}
+	return nil
+}
+
+// displace treats the devices of deployables that were shown with another card, once
+// all devices are known, as replaced by that card.
+func (v *Inventory) displace() {
+	for _, one := range v.displaced {
+		local, was := one.part.row.LocalName, v.deviceOf(one.part)
+		if was.row.Presence == cyborg.PresenceMissing {
+			v.keepOrForget(one.backend, local, was, one.by.row.Fingerprint)
+			continue
+		}
+		v.complain(one.backend, "%s of device %s is left out: it belongs to device %s, which is another card", local, one.by.row.Identity, was.row.Identity)
+	}
+}
+
+// novaGives reports whether a deployable of the device is in the whitelist of Nova.
+func (v *Inventory) novaGives(device uuid.UUID) bool {
+	for _, p := range v.Deployables {
+		if p.row.DeviceUUID == device && p.row.NovaGives {
+			return true
+		}
+	}
+	return false
 }
 
 // busy reports whether a deployable of the device is held or claimed.

@@ -28,6 +28,8 @@ type wantedHandle struct {
 // the reported ones are merged: only then may a handle move to another
 // deployable. One that is too large to be recorded there stays where it was.
 func (v *Inventory) finish() {
+	v.displace()
+
 	shown := map[HandleKey]bool{}
 	owner := map[HandleKey]uuid.UUID{} // the first deployable that shows the handle
 	stays := map[HandleKey]bool{}

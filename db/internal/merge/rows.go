@@ -71,7 +71,8 @@ type DeployableRow struct {
 	// where it has none, or while one is being loaded.
 	ImageBoot *string `json:"image_boot"`
 
-	Claimed bool `json:"claimed"` // read only: an operation works on it
+	Claimed   bool `json:"claimed"`    // read only: an operation works on it
+	NovaGives bool `json:"nova_gives"` // read only: it is in the whitelist of Nova
 
 	administrationRow
 }

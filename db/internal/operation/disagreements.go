@@ -290,6 +290,7 @@ func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagr
 		if err := settleHandles(ctx, tx, host, current); err != nil {
 			return err
 		}
+		ingest.QueueWantReportOfReplaced(tx, host)
 		return tellSettled(ctx, tx, host, settled)
 	})
 }

@@ -3,6 +3,7 @@ package operation
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/google/uuid"
@@ -23,12 +24,13 @@ type rescue struct{ request cyborg.RescueRequest }
 
 func newRescue(r cyborg.RescueRequest, _ records.Options) operationHandler { return rescue{r} }
 
-// hasReplacedCard is an SQL condition: another card is in the place of one that the
-// instance of the accelerator request a has. Such an instance is not rebooted, because
-// Nova would give it the other card.
-const hasReplacedCard = `EXISTS (
+// lacksCard is an SQL condition: the host does not show a card that the instance of
+// the accelerator request a has, or cannot tell. Another one may be in its place, which
+// Nova would give to the instance: it knows the address only.
+const lacksCard = `EXISTS (
 	SELECT FROM attach_handles h JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
-	WHERE h.holder_kind = 'instance' AND h.holder_id = a.instance_uuid::text AND v.replaced_by IS NOT NULL)`
+	JOIN backends b ON b.host = v.host AND b.name = v.backend
+	WHERE h.holder_kind = 'instance' AND h.holder_id = a.instance_uuid::text AND (h.presence = 'missing' OR b.state = 'failed'))`
 
 // choose finds the instances that have lost accelerators and that no open
 // operation reboots already. With Once it leaves out those that any operation
@@ -42,13 +44,12 @@ func (r rescue) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	batch.Queue("SELECT EXISTS (SELECT FROM hosts WHERE name = $1)", r.request.Host).QueryRow(func(row pgx.Row) error { return row.Scan(&known) })
 
 	// With Once ($2), an instance that has a row in rescues is left out even if
-	// that operation has ended.
+	// that operation has ended, and so is one that lacks its card: that may come later.
 	batch.Queue(`
 		SELECT a.uuid, a.instance_uuid, a.lost_boot, a.lost_at, coalesce(o.id, '00000000-0000-0000-0000-000000000000') FROM arqs a
 		LEFT JOIN rescues r ON r.instance_uuid = a.instance_uuid AND r.boot_id = a.lost_boot
 		LEFT JOIN operations o ON o.id = r.operation_id AND o.open
-		WHERE a.host = $1 AND a.lost_at IS NOT NULL AND a.state = 'Bound' AND (r.operation_id IS NULL OR NOT $2)
-		  AND NOT `+hasReplacedCard+`
+		WHERE a.host = $1 AND a.lost_at IS NOT NULL AND a.state = 'Bound' AND (NOT $2 OR r.operation_id IS NULL AND NOT `+lacksCard+`)
 		ORDER BY a.id`, r.request.Host, r.request.Once).Query(func(rows pgx.Rows) error {
 		var (
 			id, open uuid.UUID
@@ -148,6 +149,31 @@ func (s *Store) OwnRescue(ctx context.Context, run Run, instance uuid.UUID) (los
 	return known.Rescues[at], host, nil
 }
 
+// LackedCard says which card the instance has in the records that its host does not
+// show now, and why; empty where it shows all of them. Nova must not start the
+// instance meanwhile: it may give it another card at the same address.
+func (s *Store) LackedCard(ctx context.Context, instance uuid.UUID) (string, error) {
+	var name, replacedBy, failure string
+	var missing bool
+	err := s.db.Pool.QueryRow(ctx, `
+		SELECT d.accelerator, h.presence = 'missing', coalesce(v.replaced_by, ''), b.error
+		FROM attach_handles h JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
+		JOIN backends b ON b.host = v.host AND b.name = v.backend
+		WHERE h.holder_kind = 'instance' AND h.holder_id = $1 AND (h.presence = 'missing' OR b.state = 'failed')
+		ORDER BY v.replaced_by IS NULL, d.id LIMIT 1`, instance.String()).Scan(&name, &missing, &replacedBy, &failure)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return "", nil
+	case err != nil:
+		return "", s.db.Failure(ctx, err)
+	case replacedBy != "":
+		return fmt.Sprintf("another card (%s) is in the place of its accelerator %q", replacedBy, name), nil
+	case missing:
+		return fmt.Sprintf("its host does not show its accelerator %q", name), nil
+	}
+	return fmt.Sprintf("its host cannot tell whether it has its accelerator %q: %s", name, failure), nil
+}
+
 // UnrescuedHosts lists hosts with instances that may be without their
 // accelerators and that no operation has made Nova reboot yet.
 func (s *Store) UnrescuedHosts(ctx context.Context, limit int) ([]string, error) {
@@ -155,6 +181,6 @@ func (s *Store) UnrescuedHosts(ctx context.Context, limit int) ([]string, error)
 		SELECT DISTINCT a.host FROM arqs a
 		WHERE a.lost_at IS NOT NULL AND a.state = 'Bound'
 		  AND NOT EXISTS (SELECT FROM rescues r WHERE r.instance_uuid = a.instance_uuid AND r.boot_id = a.lost_boot)
-		  AND NOT `+hasReplacedCard+`
+		  AND NOT `+lacksCard+`
 		ORDER BY a.host LIMIT $1`, records.Limit(limit))
 }

@@ -350,6 +350,7 @@ func (o *running) conclude(ctx context.Context, tx pgx.Tx, outcome *cyborg.Outco
 
 	queueUninstalled(tx, o, outcome)
 	o.queueFinish(tx, outcome)
+	ingest.QueueWantReportOfReplaced(tx, o.host)
 	return nil
 }
 
