@@ -131,9 +131,24 @@ func ofCards() []mutant {
 			new: "(holder_kind IS NULL AND false\n",
 		},
 		{
-			breaks: "Nova gives no instance the card that is in the place of its own", file: "db/internal/operation/rescue.go", pkg: "db", test: "TestInstanceOfAReplacedDeviceIsNotRescued",
-			old: "v.replaced_by IS NOT NULL)`",
-			new: "false)`",
+			breaks: "Nova gives no instance the card that is in the place of its own", file: "db/internal/operation/rescue.go", pkg: "db", test: "TestInstanceThatLacksItsCardIsNotRescued",
+			old: "(h.presence = 'missing' OR b.state = 'failed'))`",
+			new: "b.state = 'failed')`",
+		},
+		{
+			breaks: "parts do not move to another card", file: "db/internal/merge/deployables.go", pkg: "db", test: "TestReplacedDeviceOfAnotherName",
+			old: "p.row.DeviceUUID != d.row.UUID && v.isOfAnother(p, d)",
+			new: "false",
+		},
+		{
+			breaks: "what was installed on another card is not uninstalled", file: "db/internal/inventory/uninstall.go", pkg: "db", test: "TestInstallOfAForgottenCardIsNotThatOfAnother",
+			old: "WHERE NOT on_another",
+			new: "WHERE true",
+		},
+		{
+			breaks: "the end of an operation has the host show what is in the place of a card", file: "db/internal/operation/run.go", pkg: "db", test: "TestReplacedDeviceStaysWithItsHolder",
+			old: "ingest.QueueWantReportOfReplaced(tx, o.host)",
+			new: "",
 		},
 	}
 }
