@@ -1,22 +1,19 @@
 package inside
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
@@ -43,28 +40,7 @@ type agent struct {
 	process *exec.Cmd
 	begun   time.Time
 	ended   chan struct{} // closed once the process has ended
-	trace   *exec.Cmd     // strace, which watches it, if any
-	said    output        // of all its processes
-}
-
-// output is what a process says, which may be read at any time.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-// Write adds to it.
-func (o *output) Write(text []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(text)
-}
-
-// String returns it.
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
+	said    *os.File      // what all its processes say
 }
 
 // start starts an agent with the cards in its slots, and returns once the
@@ -84,12 +60,17 @@ func startWith(t *testing.T, limit string) *agent {
 	require.NoError(t, err)
 	t.Cleanup(api.Close)
 
-	a := &agent{api: api, servers: servers, limit: limit}
+	// A file, because strace would keep a pipe of the agent open when that has ended.
+	said, err := os.CreateTemp(t.TempDir(), "agent")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = said.Close() })
+
+	a := &agent{api: api, servers: servers, limit: limit, said: said}
 	a.launch(t)
 	t.Cleanup(func() {
 		a.kill(t)
 		if t.Failed() {
-			t.Logf("the agent said:\n%s", &a.said)
+			t.Logf("the agent said:\n%s", a.output(t))
 		}
 	})
 	a.waitHeard(t)
@@ -99,17 +80,33 @@ func startWith(t *testing.T, limit string) *agent {
 // launch starts the process.
 func (a *agent) launch(t *testing.T) {
 	t.Helper()
+	a.run(t, "cyborg-agent")
+}
+
+// launchHeldBack starts the process below strace, which holds back the first write to
+// the file, of whatever process the agent has make it. Strace stops at writes only,
+// because the emulated processor is slow enough, and is a child of the agent (-D), so
+// that the agent can be killed as always.
+func (a *agent) launchHeldBack(t *testing.T, file string) {
+	t.Helper()
+	a.run(t, "strace", "-D", "-f", "--seccomp-bpf", "-o", "/dev/null", "-P", file, "-e", "trace=write",
+		"-e", "inject=write:delay_enter=3600s:when=1", "cyborg-agent")
+}
+
+// run starts the process with this command line before its own options.
+func (a *agent) run(t *testing.T, program string, arguments ...string) {
+	t.Helper()
 	var patterns []string
 	for _, slot := range []string{gpuSlot, qatSlot, killedSlot, rebootSlot, stuckSlot} {
 		patterns = append(patterns, fmt.Sprintf("{address: '0000:%s:*.*'}", slot))
 	}
 
-	a.process = exec.Command("cyborg-agent", "--host", Host, "--state-dir", "/disk/agent", "--image-dir", "/disk/images",
+	a.process = exec.Command(program, append(arguments, "--host", Host, "--state-dir", "/disk/agent", "--image-dir", "/disk/images",
 		"--endpoints", "http://"+a.servers.Agents, "--temporal-address", a.servers.Temporal,
-		"--backends", fmt.Sprintf("[{driver: generic, options: {device_spec: [%s], deadline: %s}}]", strings.Join(patterns, ", "), a.limit))
+		"--backends", fmt.Sprintf("[{driver: generic, options: {device_spec: [%s], deadline: %s}}]", strings.Join(patterns, ", "), a.limit))...)
 	a.process.Env = append(os.Environ(),
 		"CYBORG_TEMPORAL_TLS_CERT="+shared+"/"+Certificate, "CYBORG_TEMPORAL_TLS_KEY="+shared+"/"+Key, "CYBORG_TEMPORAL_TLS_CA="+shared+"/"+Authorities)
-	a.process.Stdout, a.process.Stderr = &a.said, &a.said
+	a.process.Stdout, a.process.Stderr = a.said, a.said
 
 	a.begun, a.ended = time.Now(), make(chan struct{})
 	require.NoError(t, a.process.Start())
@@ -118,6 +115,14 @@ func (a *agent) launch(t *testing.T) {
 		_ = process.Wait() // it is killed
 		close(ended)
 	}()
+}
+
+// output returns what the processes of the agent have said so far.
+func (a *agent) output(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(a.said.Name())
+	require.NoError(t, err)
+	return string(text)
 }
 
 // kill kills the agent, and returns once it has ended.
@@ -134,45 +139,6 @@ func (a *agent) waitEnd(t *testing.T) {
 	case <-a.ended:
 	case <-time.After(limit):
 		require.FailNow(t, "the agent does not end")
-	}
-}
-
-// holdBack has strace hold back the first write to the file, of whatever process
-// the agent has make it, and returns once strace watches all its threads.
-func (a *agent) holdBack(t *testing.T, file string) {
-	t.Helper()
-	trace := exec.Command("strace", "-f", "-o", "/dev/null", "-P", file, "-e", "trace=write",
-		"-e", "inject=write:delay_enter=3600s:when=1", "-p", strconv.Itoa(a.process.Process.Pid))
-	a.trace = trace
-	output, err := trace.StderrPipe()
-	require.NoError(t, err)
-	require.NoError(t, trace.Start())
-
-	attached, said := make(chan struct{}), strings.Builder{}
-	var reader sync.WaitGroup
-	reader.Go(func() {
-		once := sync.OnceFunc(func() { close(attached) })
-		for lines := bufio.NewScanner(output); lines.Scan(); {
-			fmt.Fprintln(&said, lines.Text())
-			// It says so only once it has all threads.
-			if strings.Contains(lines.Text(), "attached") {
-				once()
-			}
-		}
-	})
-	t.Cleanup(func() {
-		_ = trace.Process.Kill() // it has ended where the agent has
-		reader.Wait()
-		_ = trace.Wait()
-		if t.Failed() {
-			t.Logf("strace said:\n%s", &said)
-		}
-	})
-
-	select {
-	case <-attached:
-	case <-time.After(limit):
-		require.FailNow(t, "strace does not attach to the agent")
 	}
 }
 
@@ -196,14 +162,29 @@ func (a *agent) killBefore(t *testing.T, file string, ended <-chan error) {
 	})
 
 	// The kernel has then killed what was about to write, but strace still holds it.
+	tracer := a.tracer(t)
 	a.kill(t)
-	require.NoError(t, a.trace.Process.Kill())
+	require.NoError(t, unix.Kill(tracer, unix.SIGKILL))
 	a.until(t, "ended with the agent", func(context.Context) error {
 		if left := writers(t, file); len(left) > 0 {
 			return fmt.Errorf("%v are left", left)
 		}
 		return nil
 	})
+}
+
+// tracer returns the process of strace.
+func (a *agent) tracer(t *testing.T) int {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", a.process.Process.Pid))
+	require.NoError(t, err)
+	_, line, found := strings.Cut(string(status), "TracerPid:")
+	require.True(t, found)
+	var tracer int
+	_, err = fmt.Sscan(line, &tracer)
+	require.NoError(t, err)
+	require.NotZero(t, tracer, "strace watches the agent")
+	return tracer
 }
 
 // writers lists the processes that are in a write to the file.
@@ -233,7 +214,7 @@ func (a *agent) waitHeard(t *testing.T) {
 	a.until(t, "heard", func(ctx context.Context) error {
 		select {
 		case <-a.ended:
-			require.FailNow(t, "the agent has ended", "%s", &a.said)
+			require.FailNow(t, "the agent has ended", "%s", a.output(t))
 		default:
 		}
 

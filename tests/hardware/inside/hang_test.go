@@ -60,14 +60,14 @@ func TestHangingDriver(t *testing.T) { //nolint:paralleltest // a host has one a
 	begun := sleepers(t, address)
 
 	a.kill(t)
-	before := len(a.said.String())
+	before := len(a.output(t))
 	a.launch(t)
 	a.waitHeard(t)
 	require.NoError(t, a.attach(t.Context(), works))
 	require.NoError(t, a.detach(t.Context(), works))
 
 	a.until(t, "left alone", func(context.Context) error {
-		if !strings.Contains(a.said.String()[before:], "hangs in the kernel since") {
+		if !strings.Contains(a.output(t)[before:], "hangs in the kernel since") {
 			return errors.New("the agent has not said that it hangs")
 		}
 		return nil

@@ -49,7 +49,9 @@ func TestKillBeforeEachWrite(t *testing.T) { //nolint:paralleltest // a host has
 		{drivers + "vfio-pci/unbind", "vfio-pci", "", detach, attach},
 		{drivers + "nvidia/bind", "", "", detach, nil},
 	} {
-		a.holdBack(t, step.file)
+		a.kill(t)
+		a.launchHeldBack(t, step.file)
+		a.waitHeard(t)
 		done := make(chan error, 1)
 		go func() { done <- step.kill.do(t.Context(), id) }()
 		a.killBefore(t, step.file, done)
