@@ -24,13 +24,15 @@ import (
 func examineKernel(ctx context.Context, f *doctor.Findings, c config.Agent) {
 	devices := filepath.Join(c.Root, "sys/bus/pci/devices")
 	tree := sysfs.NewTree(c.Root, slog.New(slog.DiscardHandler)) // what is strange in sysfs, the agent's log says
+	before, unreadable := os.ReadDir(devices)
 	functions, err := tree.Functions(ctx)
-	entries, unreadable := os.ReadDir(devices)
+	after, unreadableAfter := os.ReadDir(devices)
+	missed := unread(functions, before, after)
 	switch {
-	case err != nil || unreadable != nil:
-		f.Fail("sysfs", "the PCI devices cannot be read: "+cmp.Or(unreadable, err).Error(), "Mount sysfs there, or set agent.root.")
-	case len(functions) < len(entries):
-		f.Warn("sysfs", fmt.Sprintf("%s shows %d functions, of which %d can be read", devices, len(entries), len(functions)), "The agent's log says why.")
+	case cmp.Or(unreadable, unreadableAfter, err) != nil:
+		f.Fail("sysfs", "the PCI devices cannot be read: "+cmp.Or(unreadable, unreadableAfter, err).Error(), "Mount sysfs there, or set agent.root.")
+	case len(missed) > 0:
+		f.Warn("sysfs", fmt.Sprintf("%s shows functions that cannot be read: %s", devices, english.Some(missed)), "The agent's log says why.")
 	default:
 		f.OKf("sysfs", "%s shows %d functions", devices, len(functions))
 	}
@@ -53,6 +55,26 @@ func examineKernel(ctx context.Context, f *doctor.Findings, c config.Agent) {
 	k.examineVFIO(f)
 	k.examineVirtualFunctions(f, tree)
 	examineMessages(f)
+}
+
+// unread lists the entries that were there all the time and were not read as
+// functions: others come and go meanwhile, such as virtual functions.
+func unread(functions []sysfs.Function, before, after []os.DirEntry) []string {
+	read, stays := map[string]bool{}, map[string]bool{}
+	for _, f := range functions {
+		read[f.Address.String()] = true
+	}
+	for _, entry := range after {
+		stays[entry.Name()] = true
+	}
+
+	var out []string
+	for _, entry := range before {
+		if name := entry.Name(); stays[name] && !read[name] {
+			out = append(out, name)
+		}
+	}
+	return out
 }
 
 // kernel is the running kernel with its PCI functions.
