@@ -68,17 +68,17 @@ func (a *Activities) detach(ctx context.Context, t *try, in workflows.DetachInpu
 		return result, err
 	}
 
-	// The entries are dropped together with the end of the step: until then a
-	// repeat detaches all of them again, which the driver allows.
-	var change journal.Change
+	var detached []journal.AttachmentKey
 	for _, handle := range handles {
 		entry, _ := a.Journal.Attachment(journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity})
 		if err := a.callDetach(ctx, t, *found, handle, entry.Note, false); err != nil {
-			return result, a.failedDetach(ctx, t, s, in, *found, handles, change.DropAttachments, err)
+			return result, a.failedDetach(ctx, t, s, in, *found, handles, detached, err)
 		}
-		change.DropAttachments = append(change.DropAttachments, journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity})
+		detached = append(detached, journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity})
 	}
 
+	// The entries are dropped together with the end of the step: until then a
+	// repeat detaches all of them again, which the driver allows.
 	return finish(ctx, a, s, *found, recording(journal.Change{DropAttachments: hostKeys(in)}))
 }
 
