@@ -82,9 +82,15 @@ func physical(f sysfs.Function) cyborg.PCIAddress {
 // virtual ones.
 func withPhysical(cards []sysfs.Function, byAddress map[cyborg.PCIAddress]sysfs.Function) []sysfs.Function {
 	all := slices.Clone(cards)
-	for _, card := range cards {
-		pf, there := byAddress[physical(card)]
-		if there && !slices.ContainsFunc(all, func(f sysfs.Function) bool { return f.Address == pf.Address }) {
+	listed := make(map[cyborg.PCIAddress]bool, len(cards))
+	for i := range cards {
+		listed[cards[i].Address] = true
+	}
+
+	for i := range cards {
+		address := physical(cards[i])
+		if pf, there := byAddress[address]; there && !listed[address] {
+			listed[address] = true
 			all = append(all, pf)
 		}
 	}
