@@ -86,10 +86,15 @@ func serialText(register string) string {
 
 // Fingerprint tells the card of the function from another one in its slot, with
 // the serial number that was read, if any. The revision is no part of it: new
-// firmware may change that.
+// firmware may change that. Where an id cannot be read, the model is unknown:
+// without the subsystem it would look like another one.
 func (f *Function) Fingerprint(serial string) cyborg.Fingerprint {
+	if f.SubsystemVendor == "" || f.SubsystemProduct == "" {
+		return cyborg.Fingerprint{Serial: serial}
+	}
+
 	model := f.Vendor + ":" + f.Product
-	if subsystem := f.SubsystemVendor + ":" + f.SubsystemProduct; subsystem != ":" && subsystem != "0000:0000" {
+	if subsystem := f.SubsystemVendor + ":" + f.SubsystemProduct; subsystem != "0000:0000" { // the kernel shows that there is none
 		model += " " + subsystem
 	}
 	return cyborg.Fingerprint{Model: model, Serial: serial}

@@ -101,6 +101,29 @@ func TestFingerprint(t *testing.T) {
 	require.Equal(t, cyborg.Fingerprint{Model: "10de:20b0 10de:134f", Serial: "s"}, f.Fingerprint("s"))
 	f.SubsystemVendor, f.SubsystemProduct = "0000", "0000" // as the kernel shows that there is none
 	require.Equal(t, cyborg.Fingerprint{Model: "10de:20b0"}, f.Fingerprint(""))
-	f.SubsystemVendor, f.SubsystemProduct = "", ""
-	require.Equal(t, cyborg.Fingerprint{Model: "10de:20b0"}, f.Fingerprint(""))
+}
+
+// TestFingerprintOfWhatCannotBeRead: an id that cannot be read makes no other model.
+func TestFingerprintOfWhatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	for _, attribute := range []string{"subsystem_vendor", "subsystem_device"} {
+		host := sysfstest.New(t, sysfstest.GPU(t, gpu))
+		at := path.Join("sys/bus/pci/devices", gpu)
+		host.Set(path.Join(at, attribute), "\n")
+		f, err := tree(t, host.Root()).Function(t.Context(), sysfstest.Address(t, gpu))
+		require.NoError(t, err)
+		require.Contains(t, []string{f.SubsystemVendor, f.SubsystemProduct}, "", attribute)
+		require.Equal(t, cyborg.Fingerprint{Serial: "s"}, f.Fingerprint("s"))
+
+		host.Set(path.Join(at, attribute), "")
+		require.NoError(t, os.Remove(filepath.Join(host.Root(), at, attribute)))
+		f, err = tree(t, host.Root()).Function(t.Context(), sysfstest.Address(t, gpu))
+		require.NoError(t, err)
+		require.NotEmpty(t, f.Fingerprint("").Model, "modalias has it, too")
+
+		require.NoError(t, os.Remove(filepath.Join(host.Root(), at, "modalias")))
+		f, err = tree(t, host.Root()).Function(t.Context(), sysfstest.Address(t, gpu))
+		require.NoError(t, err)
+		require.Equal(t, cyborg.Fingerprint{}, f.Fingerprint(""))
+	}
 }

@@ -23,8 +23,8 @@ type Function struct {
 	Path string
 
 	// Vendor, Product, SubsystemVendor and SubsystemProduct are ids of four
-	// hexadecimal digits in lower case. The last two are empty where the tree does
-	// not have them.
+	// hexadecimal digits in lower case. The last two are empty where they cannot be
+	// read.
 	Vendor, Product                   string
 	SubsystemVendor, SubsystemProduct string
 	Class                             Class
@@ -273,10 +273,13 @@ func (d *details) modalias() map[string]string {
 	return fields
 }
 
-// id reads an id of four hexadecimal digits.
+// id reads an id of four hexadecimal digits; it is empty where there is an error.
 func (d *details) id(attribute, fallback string) (string, error) {
 	value, err := d.hex(attribute, fallback, 16)
-	return fmt.Sprintf("%04x", value), err
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%04x", value), nil
 }
 
 // hex reads a hexadecimal attribute of at most so many bits. It takes the
