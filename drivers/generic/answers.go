@@ -30,7 +30,7 @@ func (d *Driver) present(ctx context.Context, cards []sysfs.Function) map[cyborg
 	all.SetLimit(atOnce)
 	for _, card := range cards {
 		all.Go(func() error {
-			presence, err := d.presence(limited, card)
+			presence, err := d.presence(limited, card, false)
 			if err != nil && ctx.Err() == nil {
 				d.log.WarnContext(ctx, "nobody can tell whether a card answers", "address", card.Address.String(), "error", err)
 			}
@@ -55,8 +55,8 @@ func (d *Driver) present(ctx context.Context, cards []sysfs.Function) map[cyborg
 }
 
 // presence asks a card whether it is there. A driver of its own may have sent the
-// card to a deep sleep on purpose, from which it takes seconds to wake. VFIO sends
-// all to sleep that nobody uses.
-func (d *Driver) presence(ctx context.Context, card sysfs.Function) (sysfs.Presence, error) {
-	return d.tree.Presence(ctx, card, card.Driver == d.options.vfio)
+// card to a deep sleep on purpose, from which it takes seconds to wake: that one is
+// woken up with wake only. VFIO sends all to sleep that nobody uses.
+func (d *Driver) presence(ctx context.Context, card sysfs.Function, wake bool) (sysfs.Presence, error) {
+	return d.tree.Presence(ctx, card, wake || card.Driver == d.options.vfio)
 }

@@ -107,17 +107,10 @@ func (d *Driver) Detach(ctx context.Context, request drivers.DetachRequest) erro
 // to answer. It tells another card of the same model, too.
 func (d *Driver) findSame(ctx context.Context, target drivers.Target, identity string) (sysfs.Function, error) {
 	f, err := d.find(ctx, target, identity)
-	if err != nil || target.Device.Fingerprint.Serial == "" {
+	if err != nil {
 		return f, err
 	}
-
-	var presence sysfs.Presence
-	if f.PF == nil {
-		if presence, err = d.presence(ctx, f); cyborg.ErrorKindOf(err) == cyborg.ErrTimeout {
-			return f, err
-		}
-	}
-	return f, d.checkSerial(ctx, target, f, presence)
+	return f, d.checkSerial(ctx, target, f, nil, false)
 }
 
 // release takes the function from VFIO where no note says which driver it had

@@ -2,6 +2,7 @@ package generic
 
 import (
 	"context"
+	"maps"
 	"slices"
 
 	"github.com/cyborg-project/cyborg"
@@ -45,6 +46,7 @@ func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 	})
 
 	present, together := d.present(ctx, withPhysical(chosen, byAddress)), sameHolder(functions)
+	maps.Copy(present, d.present(ctx, firstFunctions(chosen, byAddress, present)))
 	devices := []cyborg.DeviceReport{}
 	for _, f := range chosen {
 		if !present[f.Address].Answers {
@@ -62,20 +64,67 @@ func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 		}
 
 		device := report(f, parts, protection, networks, together)
-		device.Fingerprint = f.Fingerprint(present[physical(f)].Serial)
+		device.Fingerprint = f.Fingerprint(serialOf(f, byAddress, present))
 		devices = append(devices, device)
 	}
 
 	return devices, nil
 }
 
-// physical returns the address of the function that has the serial number of the
-// function's card.
+// physical returns the address of the physical function of a virtual one, and of
+// any other function its own.
 func physical(f sysfs.Function) cyborg.PCIAddress {
 	if f.PF != nil {
 		return *f.PF
 	}
 	return f.Address
+}
+
+// numbered returns the addresses of the functions that may have the serial number
+// of the function's card, the likeliest first. A card of several functions needs
+// to have it in function 0 only (PCI Express Base Specification, 7.9.3).
+func numbered(f sysfs.Function) []cyborg.PCIAddress {
+	own := physical(f)
+	first := own
+	first.Function = 0
+	if first == own {
+		return []cyborg.PCIAddress{own}
+	}
+	return []cyborg.PCIAddress{own, first}
+}
+
+// serialOf returns the serial number of the function's card, of what the functions
+// have answered.
+func serialOf(f sysfs.Function, byAddress map[cyborg.PCIAddress]sysfs.Function, present map[cyborg.PCIAddress]sysfs.Presence) string {
+	for _, address := range numbered(f) {
+		if serial := present[address].Serial; serial != "" && byAddress[address].PF == nil {
+			return serial
+		}
+	}
+	return ""
+}
+
+// firstFunctions returns the functions 0 of the cards that have answered without a
+// serial number, as far as they were not asked themselves.
+func firstFunctions(
+	cards []sysfs.Function, byAddress map[cyborg.PCIAddress]sysfs.Function, present map[cyborg.PCIAddress]sysfs.Presence,
+) []sysfs.Function {
+	var all []sysfs.Function
+	listed := map[cyborg.PCIAddress]bool{}
+	for i := range cards {
+		places := numbered(cards[i])
+		if own := present[places[0]]; len(places) == 1 || !own.Answers || own.Serial != "" {
+			continue
+		}
+
+		address := places[1]
+		_, asked := present[address]
+		if first, there := byAddress[address]; there && first.PF == nil && !asked && !listed[address] {
+			listed[address] = true
+			all = append(all, first)
+		}
+	}
+	return all
 }
 
 // withPhysical returns the cards, and the physical functions of those that are

@@ -77,6 +77,32 @@ func TestFingerprints(t *testing.T) {
 	require.Equal(t, map[string]cyborg.Fingerprint{"0000:b1:01.0": of, "0000:b1:01.1": of}, fingerprints(t, driver))
 }
 
+// TestSerialOfFunction0: only function 0 of a card of several functions needs to
+// have the serial number. The others are known by it, whether function 0 is chosen
+// or not, and nothing is done to them on another card.
+func TestSerialOfFunction0(t *testing.T) {
+	t.Parallel()
+	const audio, next = "0000:3b:00.1", "0000:3b:01.1"
+	host := newHost(t, withSerial(sysfstest.GPU(t, gpu), serial), sysfstest.FPGA(t, audio), sysfstest.FPGA(t, next))
+	want := cyborg.Fingerprint{Model: "10ee:5004 10ee:0000", Serial: serial}
+	all := fingerprints(t, simulated(t, host))
+	require.Equal(t, want, all[audio])
+	require.Equal(t, cyborg.Fingerprint{Model: want.Model}, all[next], "its slot has no function 0")
+
+	driver, err := generic.NewWithKernel(host.Simulator, environment(t, host), map[string]any{"device_spec": `{"vendor_id": "10ee"}`})
+	require.NoError(t, err)
+	require.Equal(t, want, fingerprints(t, driver)[audio])
+
+	b := newBench(t, host, audio)
+	require.NoError(t, b.attach(t))
+	exchange(host, withSerial(sysfstest.GPU(t, gpu), otherSerial))
+	before := snapshot(t, b.Root())
+	require.NoError(t, b.detach(t, false))
+	err = b.attach(t)
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), err)
+	require.Equal(t, before, snapshot(t, b.Root()))
+}
+
 // TestDetachLeavesAnotherCardOfTheModelAlone exchanges cards that are attached for
 // others of the same model, of which somebody has given the same function to VFIO.
 func TestDetachLeavesAnotherCardOfTheModelAlone(t *testing.T) {

@@ -63,7 +63,7 @@ func (d *Driver) usable(ctx context.Context, target drivers.Target, identity str
 		return sysfs.Function{}, cyborg.Errorf(cyborg.ErrHardware, "%s does not answer on its bus: the card was pulled out, or its link is down", f.Address).
 			WithHint("Put the card back, or remove it from the bus: echo 1 > /sys/bus/pci/devices/%s/remove", f.Address)
 	}
-	if err := d.checkSerial(ctx, target, f, presence); err != nil {
+	if err := d.checkSerial(ctx, target, f, &presence, true); err != nil {
 		return sysfs.Function{}, err
 	}
 
@@ -119,24 +119,34 @@ func (d *Driver) device(ctx context.Context, target drivers.Target) (sysfs.Funct
 
 // checkSerial returns an error of kind ErrChanged where the card has another
 // serial number than the target's. A number that cannot be read is no other one.
-// The presence is what the function itself has answered; of a virtual one, the
-// physical one has the number.
-func (d *Driver) checkSerial(ctx context.Context, target drivers.Target, f sysfs.Function, presence sysfs.Presence) error {
+// Own is what the function itself has answered; nil where it was not asked yet.
+// With wake, a card that sleeps is woken up for it.
+func (d *Driver) checkSerial(ctx context.Context, target drivers.Target, f sysfs.Function, own *sysfs.Presence, wake bool) error {
 	if target.Device.Fingerprint.Serial == "" {
 		return nil
 	}
 
-	if card := physical(f); card != f.Address {
-		pf, err := d.tree.Function(ctx, card)
-		if err != nil {
-			d.log.DebugContext(ctx, "the card of a function cannot be read", "address", f.Address.String(), "error", err)
-			return nil
+	for _, address := range numbered(f) {
+		var answer sysfs.Presence
+		if address == f.Address && own != nil {
+			answer = *own
+		} else {
+			card, err := d.tree.Function(ctx, address)
+			if err != nil || card.PF != nil {
+				d.log.DebugContext(ctx, "the card of a function cannot be read there", "address", f.Address.String(), "at", address.String(), "error", err)
+				continue
+			}
+			if answer, err = d.presence(ctx, card, wake); cyborg.ErrorKindOf(err) == cyborg.ErrTimeout {
+				return err
+			}
 		}
-		if presence, err = d.presence(ctx, pf); cyborg.ErrorKindOf(err) == cyborg.ErrTimeout {
-			return err
+
+		if answer.Serial != "" {
+			return checkFingerprint(target, f, cyborg.Fingerprint{Serial: answer.Serial})
 		}
 	}
-	return checkFingerprint(target, f, cyborg.Fingerprint{Serial: presence.Serial})
+
+	return nil
 }
 
 // checkFingerprint returns an error of kind ErrChanged where the card that has the

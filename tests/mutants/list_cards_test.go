@@ -101,14 +101,19 @@ func ofCards() []mutant {
 			new: "f, err := d.find(ctx, request.Target",
 		},
 		{
-			breaks: "a virtual function is known by its card", file: generic + "/install.go", pkg: generic, test: "TestDetachLeavesAnotherCardOfTheModelAlone",
-			old: "if card := physical(f); card != f.Address {",
-			new: "if card := physical(f); card == f.Address {",
+			breaks: "a virtual function is known by its card", file: generic + "/discover.go", pkg: generic, test: "TestDetachLeavesAnotherCardOfTheModelAlone",
+			old: "own := physical(f)",
+			new: "own := f.Address",
 		},
 		{
-			breaks: "nothing is done to a card that does not answer in time", file: generic + "/attach.go", pkg: generic, test: "TestDetachOfWhatDoesNotAnswerInTime",
-			old: "if presence, err = d.presence(ctx, f); cyborg.ErrorKindOf(err) == cyborg.ErrTimeout {",
-			new: "if presence, err = d.presence(ctx, f); cyborg.ErrorKindOf(err) == cyborg.ErrBusy {",
+			breaks: "function 0 has the serial number of the others", file: generic + "/discover.go", pkg: generic, test: "TestSerialOfFunction0",
+			old: "if first == own {",
+			new: "if first.Domain == own.Domain {",
+		},
+		{
+			breaks: "nothing is done to a card that does not answer in time", file: generic + "/install.go", pkg: generic, test: "TestDetachOfWhatDoesNotAnswerInTime",
+			old: "if answer, err = d.presence(ctx, card, wake); cyborg.ErrorKindOf(err) == cyborg.ErrTimeout {",
+			new: "if answer, err = d.presence(ctx, card, wake); cyborg.ErrorKindOf(err) == cyborg.ErrBusy {",
 		},
 		{
 			breaks: "the card of a virtual function is the one that was attached", file: generic + "/install.go", pkg: generic, test: "TestFingerprintOfAnotherModel",
