@@ -140,7 +140,9 @@ type Programmer interface {
 type Users interface {
 	// InUse returns who uses the handle, as a phrase for people, or "" where nobody
 	// does, as far as the host can tell. It is asked before the handle is given to
-	// anybody and before it is taken back. An error refuses that.
+	// anybody and before it is taken back. An error refuses that. It is of kind
+	// ErrChanged where another card is in the target's place now: that one must not be
+	// given away in the place of the target, and there is nothing to take back.
 	InUse(ctx context.Context, target Target, handle cyborg.HandleReport) (string, error)
 }
 

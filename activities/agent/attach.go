@@ -281,7 +281,9 @@ func (a *Activities) refusedAttach(ctx context.Context, t *try, s step, plan att
 }
 
 // inUse returns who uses a handle, as far as the driver can find out; empty for
-// nobody.
+// nobody. The error is of kind ErrChanged where the driver finds another card in the
+// place of the one that was found: a look at the inventory does not wake a card that
+// sleeps.
 func (a *Activities) inUse(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport) (who string, err error) {
 	users, ok := found.Driver.(drivers.Users)
 	if !ok {

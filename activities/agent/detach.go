@@ -136,7 +136,7 @@ func (a *Activities) planDetach(
 		}
 
 		who, err := a.inUse(ctx, t, found, handle)
-		if err != nil {
+		if err != nil && cyborg.ErrorKindOf(err) != cyborg.ErrChanged { // of another card, the driver detaches nothing
 			return nil, nil, keep(err)
 		}
 

@@ -116,6 +116,10 @@ func (a *Activities) uninstall(ctx context.Context, t *try, in workflows.Install
 
 	if err == nil && !in.Undo {
 		err = a.checkIdle(ctx, t, found)
+		if cyborg.ErrorKindOf(err) == cyborg.ErrChanged {
+			t.log.WarnContext(ctx, "what is to be uninstalled is another card now", "deployable", in.Target.Deployable, "reason", err)
+			return result, nil
+		}
 	}
 	if err != nil && s.begun {
 		return result, uncertain(err)
@@ -140,7 +144,7 @@ func (a *Activities) uninstall(ctx context.Context, t *try, in workflows.Install
 }
 
 // checkIdle refuses, with kind ErrInUse, a deployable with a handle that is
-// attached or in use.
+// attached or in use, and with kind ErrChanged another card in its place.
 func (a *Activities) checkIdle(ctx context.Context, t *try, found inventory.Found) error {
 	for _, handle := range found.Deployable.Handles {
 		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: found.Backend, Handle: handle.Identity})

@@ -225,11 +225,16 @@ func (a *Activities) checkAttachedUnused(ctx context.Context, t *try, found inve
 	return a.checkUnused(ctx, t, found, handle)
 }
 
-// checkUnused refuses, with kind ErrInUse, a handle that somebody uses.
+// checkUnused refuses, with kind ErrInUse, a handle that somebody uses. Nobody uses
+// what is another card's by now; the driver does nothing to that one.
 func (a *Activities) checkUnused(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport) error {
 	who, err := a.inUse(ctx, t, found, handle)
-	if err == nil && who != "" {
-		err = cyborg.Errorf(cyborg.ErrInUse, "it is in use by %s", who)
+	switch {
+	case cyborg.ErrorKindOf(err) == cyborg.ErrChanged:
+		return nil
+	case err == nil && who != "":
+		return cyborg.Errorf(cyborg.ErrInUse, "it is in use by %s", who)
+	default:
+		return err
 	}
-	return err
 }

@@ -90,6 +90,7 @@ func TestDefectsAreFound(t *testing.T) {
 		"programs what vanished":                 "program/of what vanished fails",
 		"knows no users":                         "in_use/tells the user",
 		"takes attached for used":                "in_use/tells the user",
+		"asks whichever card is there":           "in_use/of another card in its place fails",
 		"measures nonsense":                      "usage/measures and changes nothing",
 		"watches for ever":                       "watch/ends with its context",
 		"watches nothing":                        "watch/notices what vanishes",

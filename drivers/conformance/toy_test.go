@@ -470,7 +470,11 @@ func (d toy) Program(ctx context.Context, request drivers.ProgramRequest) error 
 	return nil
 }
 
-func (d toy) InUse(_ context.Context, _ drivers.Target, handle cyborg.HandleReport) (string, error) {
+func (d toy) InUse(_ context.Context, target drivers.Target, handle cyborg.HandleReport) (string, error) {
+	if err := d.checkCard(target, "asks whichever card is there"); err != nil {
+		return "", err
+	}
+
 	d.Lock()
 	defer d.Unlock()
 	switch {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
@@ -15,6 +16,7 @@ func inUseChecks() []check {
 	return []check{
 		{name: "tells the user", run: inUseReportsUser},
 		{name: "changes nothing", run: inUseChangesNothing},
+		{name: "of another card in its place fails", needs: canBeExchanged, run: inUseOfAnotherCard},
 	}
 }
 
@@ -56,6 +58,13 @@ func inUseChangesNothing(t *testing.T, b *bench) {
 	before := b.state(t)
 	b.user(t)
 	require.Equal(t, before, b.state(t))
+}
+
+// inUseOfAnotherCard checks that another card is not taken for an unused target.
+func inUseOfAnotherCard(t *testing.T, b *bench) {
+	b.exchange(t)
+	_, err := b.users().InUse(t.Context(), b.target, b.handle)
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), "InUse of another card answers %v", err)
 }
 
 // usageChecks lists the checks of drivers with Meter.

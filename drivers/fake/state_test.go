@@ -241,9 +241,8 @@ func TestExchangedCards(t *testing.T) {
 	require.Equal(t, "fa11", now.Deployables[0].Specs.ProductID)
 
 	require.NoError(t, p.bench.Use(t.Context(), target.Device.Identity, handle.Identity, "qemu"))
-	by, err := driver.InUse(t.Context(), target, handle)
-	require.NoError(t, err)
-	require.Empty(t, by)
+	_, err := driver.InUse(t.Context(), target, handle)
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), err)
 	path, image := stage(t, fake.MakeImage(cyborg.DeviceTypeFPGA, "aes", []byte("payload")))
 	err = driver.Program(t.Context(), drivers.ProgramRequest{Target: target, Path: path, Image: image, Progress: quiet})
 	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), err)

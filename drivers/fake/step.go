@@ -110,7 +110,7 @@ func (c *change) check(card *Card) (todo bool, err error) {
 	case c.of.Other(now) && undoes:
 		return false, nil
 	case c.of.Other(now):
-		return false, cyborg.Errorf(cyborg.ErrChanged, "at %s there is now another card (%s); it was %s", c.slot.identity(), now, c.of)
+		return false, otherCard(c.slot, now, c.of)
 	}
 
 	return c.due(card)
@@ -119,6 +119,11 @@ func (c *change) check(card *Card) (todo bool, err error) {
 // vanishedError is the error of a step on a card that has left the bus.
 func vanishedError(s *slot) error {
 	return cyborg.Errorf(cyborg.ErrHardware, "fake card %s is gone from the bus", s.identity())
+}
+
+// otherCard is the error where another card is in the place of the target's.
+func otherCard(s *slot, now, was cyborg.Fingerprint) error {
+	return cyborg.Errorf(cyborg.ErrChanged, "at %s there is now another card (%s); it was %s", s.identity(), now, was)
 }
 
 // wait returns when the step's latency has passed. It calls check with the

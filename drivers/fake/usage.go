@@ -7,8 +7,8 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
-// InUse returns who uses the handle, as the card's file says. Nobody uses that of
-// a card in whose place another one stands.
+// InUse returns who uses the handle, as the card's file says. The error
+// is of kind ErrChanged where another card is in the place of the target's.
 func (d *driver) InUse(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (string, error) {
 	s, part, err := d.findHandle(target, handle)
 	if err != nil {
@@ -20,8 +20,8 @@ func (d *driver) InUse(ctx context.Context, target drivers.Target, handle cyborg
 		return "", err
 	}
 
-	if target.Device.Fingerprint.Other(s.fingerprint(card)) {
-		return "", nil
+	if now := s.fingerprint(card); target.Device.Fingerprint.Other(now) {
+		return "", otherCard(s, now, target.Device.Fingerprint)
 	}
 	return card.Deployables[part.key].Handles[handle.Identity].InUseBy, nil
 }

@@ -139,8 +139,9 @@ func (d *Driver) Attached(ctx context.Context, target drivers.Target, handle cyb
 }
 
 // InUse says who uses the function through the driver that it has now. Nobody
-// uses a function that is gone or was exchanged. The error is of kind ErrBusy
-// where an access to the function hangs in the kernel.
+// uses a function that is gone. The error is of kind ErrChanged where another card
+// is there now, which it asks also of a card that sleeps, and of kind ErrBusy where
+// an access to the function hangs in the kernel.
 func (d *Driver) InUse(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (string, error) {
 	f, err := d.find(ctx, target, handle.Identity)
 	switch cyborg.ErrorKindOf(err) {
@@ -148,8 +149,11 @@ func (d *Driver) InUse(ctx context.Context, target drivers.Target, handle cyborg
 		if err := d.hangs(handle); err != nil {
 			return "", err
 		}
+		if err := d.checkSerial(ctx, target, f, nil, true); err != nil {
+			return "", err
+		}
 		return d.tree.Users(ctx, f)
-	case cyborg.ErrNotFound, cyborg.ErrChanged:
+	case cyborg.ErrNotFound:
 		return "", nil
 	default:
 		return "", err

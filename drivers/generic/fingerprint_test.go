@@ -142,6 +142,28 @@ func TestDetachLeavesAnotherCardOfTheModelAlone(t *testing.T) {
 	}
 }
 
+// TestInUseOfACardThatSleeps: a discovery does not wake a card, so it does not see
+// that it is another one of the model. Before it is given away, it is asked.
+func TestInUseOfACardThatSleeps(t *testing.T) {
+	t.Parallel()
+	host := newHost(t, withSerial(sysfstest.GPU(t, gpu), serial))
+	b := newBench(t, host, gpu)
+	sleep := func() { host.Set("sys/bus/pci/devices/"+gpu+"/power/runtime_status", "suspended\n") }
+	sleep()
+	ask := func() error {
+		who, err := b.driver.InUse(t.Context(), b.target, b.target.Deployable.Handles[0])
+		require.Empty(t, who)
+		return err
+	}
+	require.NoError(t, ask())
+
+	exchange(host, withSerial(sysfstest.GPU(t, gpu), otherSerial))
+	sleep()
+	require.Empty(t, fingerprints(t, b.driver)[gpu].Serial)
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(ask()))
+	require.NoError(t, b.detach(t, false))
+}
+
 // TestFingerprintOfAnotherModel: a virtual function has the same ids as before, and
 // its card has not. Nothing of it is attached.
 func TestFingerprintOfAnotherModel(t *testing.T) {
@@ -227,9 +249,8 @@ func TestExchangeOnKernel(t *testing.T) {
 	attached, err := attacher.Attached(t.Context(), target, handle)
 	require.NoError(t, err)
 	require.False(t, attached)
-	who, err := driver.(drivers.Users).InUse(t.Context(), target, handle)
-	require.NoError(t, err)
-	require.Empty(t, who)
+	_, err = driver.(drivers.Users).InUse(t.Context(), target, handle)
+	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), err)
 	err = attacher.Attach(t.Context(), attach)
 	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), err)
 	require.NoError(t, attacher.Detach(t.Context(), drivers.DetachRequest{Target: target, Handle: handle, Prior: note}))

@@ -101,6 +101,12 @@ func ofCards() []mutant {
 			new: "f, err := d.find(ctx, request.Target",
 		},
 		{
+			breaks: "a card that sleeps is asked which one it is before it is given away", file: generic + "/attach.go", pkg: generic,
+			test: "TestInUseOfACardThatSleeps",
+			old:  "d.checkSerial(ctx, target, f, nil, true)",
+			new:  "d.checkSerial(ctx, target, f, nil, false)",
+		},
+		{
 			breaks: "a virtual function is known by its card", file: generic + "/discover.go", pkg: generic, test: "TestDetachLeavesAnotherCardOfTheModelAlone",
 			old: "own := physical(f)",
 			new: "own := f.Address",
