@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 
 	"github.com/google/uuid"
 
@@ -76,14 +77,50 @@ func (a *Activities) attach(ctx context.Context, t *try, in workflows.AttachInpu
 		return result, err
 	}
 
-	plan.entry.State = journal.Attached
-	return finish(ctx, a, s, plan.found, func(seen cyborg.Observation) (workflows.ChangeResult, journal.Change, error) {
-		// A card that slept before has told its serial number only now.
-		if now := seen.Device.Fingerprint; now.Serial != "" && plan.entry.Of(now) {
-			plan.entry.Fingerprint = journal.Fingerprint(now)
-		}
-		return workflows.ChangeResult{Observation: seen}, journal.Change{Attachments: []journal.Attachment{plan.entry}}, nil
+	var seen cyborg.Observation
+	result, err = finish(ctx, a, s, plan.found, func(now cyborg.Observation) (workflows.ChangeResult, journal.Change, error) {
+		seen = now
+		attached := learnCard(plan.entry, now)
+		attached.State = journal.Attached
+		return workflows.ChangeResult{Observation: now}, journal.Change{Attachments: []journal.Attachment{attached}}, sameCard(plan.found, now)
 	})
+	if errors.Is(err, errOtherCard) {
+		err = a.attachedOther(ctx, t, s, plan, seen)
+	}
+	return result, err
+}
+
+// learnCard returns the attachment with what was seen of its card. One that slept
+// before tells its serial number only once it is attached.
+func learnCard(entry journal.Attachment, seen cyborg.Observation) journal.Attachment {
+	entry.Fingerprint = journal.Fingerprint(cyborg.Fingerprint(entry.Fingerprint).Learn(seen.Device.Fingerprint))
+	return entry
+}
+
+// attachedOther takes back what was attached to another card than the one that the
+// step is about, as the device shows afterwards, and returns the error of the step.
+// It is a refusal where the other card is certainly as it was before.
+func (a *Activities) attachedOther(ctx context.Context, t *try, s step, plan attachPlan, seen cyborg.Observation) error {
+	cause := sameCard(plan.found, seen)
+	plan.found.Device = seen.Device
+	if err := a.takeBack(ctx, t, plan.found, plan.handle, plan.entry.Note); err != nil {
+		t.log.ErrorContext(ctx, "what was attached to another card cannot be taken back", "handle", plan.handle.Identity, "error", err)
+		return uncertain(cause)
+	}
+
+	if s.begun || plan.again {
+		return uncertain(cause)
+	}
+	return a.forgetAttach(ctx, t, s, plan, cause)
+}
+
+// takeBack detaches a handle of a card to which it should not have been attached,
+// unless somebody uses it already.
+func (a *Activities) takeBack(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport, note json.RawMessage) error {
+	if err := a.checkAttachedUnused(ctx, t, found, handle); err != nil {
+		return err
+	}
+	return a.callDetach(ctx, t, found, handle, note, true)
 }
 
 // attachPlan is what an attach is about to do, and what it found before.
@@ -147,6 +184,12 @@ func (a *Activities) planAttach(ctx context.Context, t *try, in workflows.Attach
 			return attachPlan{}, otherCard(found.Device.Identity, found.Device.Fingerprint, cyborg.Fingerprint(before.Fingerprint))
 		}
 		plan.before = nil
+	}
+
+	// Of a card that sleeps, the journal may know more than the records.
+	if before := plan.before; before != nil && (in.Undo || before.Operation == in.Operation) {
+		plan.found.Device.Fingerprint = cyborg.Fingerprint(before.Fingerprint).Learn(found.Device.Fingerprint)
+		plan.entry.Fingerprint = journal.Fingerprint(plan.found.Device.Fingerprint)
 	}
 
 	switch {
@@ -265,7 +308,12 @@ func (a *Activities) refusedAttach(ctx context.Context, t *try, s step, plan att
 		}
 	}
 
-	// The journal goes back to what it held before the attach, in one write.
+	return a.forgetAttach(ctx, t, s, plan, cause)
+}
+
+// forgetAttach has the journal go back to what it held before an attach that has
+// changed nothing, in one write, and returns the cause as the error for the workflow.
+func (a *Activities) forgetAttach(ctx context.Context, t *try, s step, plan attachPlan, cause error) error {
 	change := journal.Change{DropSteps: []journal.StepKey{s.key}, DropAttachments: []journal.AttachmentKey{plan.entry.Key()}}
 	if plan.before != nil {
 		change.Attachments = []journal.Attachment{*plan.before}

@@ -79,17 +79,28 @@ func (a *Activities) detach(ctx context.Context, t *try, in workflows.DetachInpu
 
 	// The entries are dropped together with the end of the step: until then a
 	// repeat detaches all of them again, which the driver allows.
-	return finish(ctx, a, s, *found, recording(journal.Change{DropAttachments: hostKeys(in)}))
+	return finish(ctx, a, s, *found, recording(journal.Change{DropAttachments: keysOf(a.entriesOf(in))}))
 }
 
-// hostKeys returns the keys of the handles that the host holds. Once the driver has
-// detached those that are there, all of them are detached: the others are gone.
-func hostKeys(in workflows.DetachInput) []journal.AttachmentKey {
-	var keys []journal.AttachmentKey
+// entriesOf returns what the journal has of the handles that the host holds, without
+// what is attached to another card than the target. Once the driver has detached
+// those that are there, all of them are detached: the others are gone.
+func (a *Activities) entriesOf(in workflows.DetachInput) []journal.Attachment {
+	var entries []journal.Attachment
 	for _, handle := range in.Handles {
-		if handle.Holder.Kind == cyborg.HolderHost {
-			keys = append(keys, journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity})
+		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity})
+		if known && handle.Holder.Kind == cyborg.HolderHost && entry.Of(in.Target.Fingerprint) {
+			entries = append(entries, entry)
 		}
+	}
+	return entries
+}
+
+// keysOf returns the keys of the entries.
+func keysOf(entries []journal.Attachment) []journal.AttachmentKey {
+	keys := make([]journal.AttachmentKey, len(entries))
+	for i, entry := range entries {
+		keys[i] = entry.Key()
 	}
 	return keys
 }
@@ -168,11 +179,7 @@ func (a *Activities) beginDetach(s *step, in workflows.DetachInput) error {
 		note   detachNote
 		change journal.Change
 	)
-	for _, wanted := range in.Handles {
-		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: in.Target.Backend, Handle: wanted.Identity})
-		if !known || wanted.Holder.Kind != cyborg.HolderHost {
-			continue
-		}
+	for _, entry := range a.entriesOf(in) {
 		note.Attachments = append(note.Attachments, entry)
 		entry.State = journal.InDoubt
 		change.Attachments = append(change.Attachments, entry)
@@ -253,19 +260,13 @@ func (a *Activities) failedDetach(
 // forget drops from the journal the attachments of a device that is gone. Those of
 // another card in its place stay.
 func (a *Activities) forget(in workflows.DetachInput) error {
-	var change journal.Change
-	for _, key := range hostKeys(in) {
-		if entry, known := a.Journal.Attachment(key); known && entry.Of(in.Target.Fingerprint) {
-			change.DropAttachments = append(change.DropAttachments, key)
-		}
-	}
-
-	if len(change.DropAttachments) == 0 {
+	entries := a.entriesOf(in)
+	if len(entries) == 0 {
 		return nil
 	}
 
 	defer a.Inventory.MarkChanged()
-	return a.Journal.Write(change)
+	return a.Journal.Write(journal.Change{DropAttachments: keysOf(entries)})
 }
 
 // undoAttach undoes the attach of the same operation, wherever it stopped. It

@@ -322,3 +322,202 @@ func TestSerialOfACardThatSlept(t *testing.T) {
 	h.must(workflows.DetachActivity, detach(uuid.New(), handle), nil)
 	require.Empty(t, h.look().Serial)
 }
+
+// asleepOther puts another card of the model into the place of the host's, which
+// tells its serial number only while it is attached.
+func (h *host) asleepOther() {
+	h.t.Helper()
+	h.asleep = true
+	require.Empty(h.t, h.exchange(func(c *fake.Card) { c.Deployables["r0"].Installed = true }).Serial)
+}
+
+// TestStepsOnAnotherCardThatSleeps: a look does not wake the card, so it cannot see
+// that it is another one. The driver can, and gets the recorded serial number.
+func TestStepsOnAnotherCardThatSleeps(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	was := of(target(), h.look())
+	taken := attach(uuid.New(), second)
+	taken.Target = was
+	h.must(workflows.AttachActivity, taken, nil)
+
+	programming := h.stage(uuid.New(), region, "aes")
+	programming.Target = was
+	attaching, using := attach(uuid.New(), handle), checkUse(handle)
+	attaching.Target, using.Given[0].Target = was, was
+	h.asleepOther()
+	before := h.card()
+	for name, in := range map[string]any{
+		workflows.InstallActivity: workflows.InstallInput{Operation: uuid.New(), Target: was}, workflows.AttachActivity: attaching,
+		workflows.CheckUseActivity: using, workflows.ProgramActivity: programming,
+	} {
+		h.refused(cyborg.ErrChanged, name, in)
+	}
+	require.Equal(t, []string{second}, keys(h.attachments()))
+
+	wanted := entry(taken.Operation, second, workflows.GoalAttached)
+	wanted.Fingerprint = was.Fingerprint
+	require.Contains(t, h.settle(wanted).Errors[second], "there is now another card")
+
+	back := detach(uuid.New(), second)
+	back.Target = was
+	h.must(workflows.DetachActivity, back, nil)
+	h.must(workflows.UninstallActivity, workflows.InstallInput{Operation: uuid.New(), Target: was}, nil)
+	require.Equal(t, before, h.card())
+	require.Empty(t, h.attachments())
+}
+
+// TestLateDetachFromACardThatSleeps: the detach of a former card leaves the entry of
+// the one that is there now, also where that one does not tell which it is.
+func TestLateDetachFromACardThatSleeps(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	late := detach(uuid.New(), second)
+	late.Target = of(target(), h.look())
+	in := attach(uuid.New(), second)
+	in.Target = of(target(), h.exchange(func(c *fake.Card) { c.Deployables["r0"].Installed = true }))
+	h.must(workflows.AttachActivity, in, nil)
+
+	h.asleep = true
+	require.Empty(t, h.look().Serial)
+	h.must(workflows.DetachActivity, late, nil)
+	require.True(t, h.attachedNow(second))
+	require.Equal(t, map[string]cyborg.AttachmentState{second: cyborg.AttachmentDone}, h.attachments())
+}
+
+// TestDriverThatDoesNotCompare: an attach wakes another card, and only then the
+// agent sees which one it is. It takes the handle back, unless somebody uses it.
+func TestDriverThatDoesNotCompare(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		used  bool
+		after map[string]cyborg.AttachmentState
+	}{
+		"unused": {after: map[string]cyborg.AttachmentState{}},
+		"used":   {used: true, after: map[string]cyborg.AttachmentState{handle: cyborg.AttachmentInDoubt}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t)
+			h.ready()
+			in := attach(uuid.New(), handle)
+			in.Target = of(target(), h.look())
+			h.asleepOther()
+			h.blind = true
+			h.after = func() {
+				if c.used {
+					require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
+				}
+			}
+
+			err := h.do(workflows.AttachActivity, in, nil)
+			require.NotNil(t, err)
+			require.Contains(t, err.Message, "there is now another card")
+			require.Equal(t, c.used, err.Kind == cyborg.ErrHardware, "what is left is to be undone: %s", err)
+			require.Equal(t, c.used, h.attachedNow(handle))
+			require.Equal(t, c.after, h.attachments())
+
+			h.must(workflows.DetachActivity, undo(workflows.DetachInput{Operation: in.Operation, Target: in.Target, Handles: []cyborg.WorkHandle{in.Handle}}), nil)
+			require.Equal(t, c.used, h.attachedNow(handle), "it is another card, and its user keeps it")
+			require.Empty(t, h.attachments())
+		})
+	}
+}
+
+// TestSettleWithADriverThatDoesNotCompare is the same for Reconcile. The attachment
+// stays in doubt, because the former card may come back.
+func TestSettleWithADriverThatDoesNotCompare(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	in := attach(uuid.New(), handle)
+	in.Target = of(target(), h.look())
+	h.must(workflows.AttachActivity, in, nil)
+	h.asleepOther()
+	h.blind = true
+
+	wanted := entry(in.Operation, handle, workflows.GoalAttached)
+	wanted.Fingerprint = in.Target.Fingerprint
+	result := h.settle(wanted)
+	require.Contains(t, result.Errors[handle], "there is now another card")
+	require.Empty(t, result.Observations)
+	require.False(t, h.attachedNow(handle))
+	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentInDoubt}, h.attachments())
+}
+
+// TestOtherStepsWithADriverThatDoesNotCompare: a card that is installed or programmed
+// shows afterwards that it is another one. That is no success.
+func TestOtherStepsWithADriverThatDoesNotCompare(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{workflows.InstallActivity, workflows.ProgramActivity} {
+		h := newHost(t)
+		h.ready()
+		programming := h.stage(uuid.New(), region, "aes")
+		programming.Target = of(target(), h.look())
+		in := map[string]any{
+			workflows.ProgramActivity: programming,
+			workflows.InstallActivity: workflows.InstallInput{Operation: uuid.New(), Target: programming.Target},
+		}
+		h.asleepOther()
+		h.blind, h.after = true, func() { h.asleep = false }
+		require.Contains(t, h.refused(cyborg.ErrHardware, name, in[name]).Message, "there is now another card")
+		_, known := h.loadedNow()
+		require.False(t, known)
+	}
+}
+
+// loadedNow returns what the journal has of the image in the host's first region.
+func (h *host) loadedNow() (journal.Loaded, bool) {
+	h.t.Helper()
+	set := h.inventory.Content().Backends[0].Devices[0].Deployables[0].ProgramSet
+	return h.journal.Loaded(journal.RegionKey{Backend: backend, Device: card, Region: "set " + set})
+}
+
+// TestImageOfACardThatSleeps: the journal knows into which card an image went, also
+// where that one sleeps again.
+func TestImageOfACardThatSleeps(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	programming := h.stage(uuid.New(), region, "aes")
+	programming.Target = of(target(), h.look())
+	h.asleep = true
+	h.must(workflows.ProgramActivity, programming, nil)
+	loaded, known := h.loadedNow()
+	require.True(t, known)
+	require.Equal(t, programming.Target.Fingerprint, cyborg.Fingerprint(loaded.Fingerprint))
+}
+
+// TestSettleKeepsTheSerial: Reconcile attaches a card again that sleeps. The journal
+// keeps its serial number, and learns it where it had none.
+func TestSettleKeepsTheSerial(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ slept, recorded bool }{
+		"known to the journal": {}, "known to the records": {recorded: true}, "known to nobody": {slept: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t)
+			h.ready()
+			h.asleep = c.slept
+			in := attach(uuid.New(), second) // which does not wake the card
+			in.Target = of(target(), h.look())
+			h.must(workflows.AttachActivity, in, nil)
+			wanted := entry(in.Operation, second, workflows.GoalAttached)
+			if c.recorded {
+				wanted.Fingerprint = in.Target.Fingerprint
+			}
+
+			h.asleep = true
+			h.edit(func(c *fake.Card) { *c.Deployables["r0"].Handles[second] = fake.Handle{} })
+			require.Empty(t, h.look().Serial)
+			if c.slept {
+				h.after = func() { h.asleep = false }
+			}
+			require.Empty(t, h.settle(wanted).Errors)
+			known, _ := h.journal.Attachment(journal.AttachmentKey{Backend: backend, Handle: second})
+			require.NotEmpty(t, known.Fingerprint.Serial)
+		})
+	}
+}

@@ -72,6 +72,10 @@ type host struct {
 	uptime atomic.Int64
 	// asleep has the card not tell its serial number while nothing of it is attached.
 	asleep bool
+	// blind has the driver not compare which card is there.
+	blind bool
+	// after, where set, is called when the driver has attached or programmed.
+	after func()
 	// late makes each try begin long after it was scheduled.
 	late atomic.Bool
 }
@@ -163,6 +167,14 @@ type shim struct {
 	host *host
 }
 
+// sees returns the target as the driver gets it.
+func (s shim) sees(target drivers.Target) drivers.Target {
+	if s.host.blind {
+		target.Device.Fingerprint = cyborg.Fingerprint{}
+	}
+	return target
+}
+
 func (s shim) change(name string, do func() error) error {
 	s.fate.called(name)
 	if err := s.fate.point(); err != nil {
@@ -185,11 +197,17 @@ func (s shim) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 }
 
 func (s shim) Install(ctx context.Context, target drivers.Target) error {
-	return s.change("install", func() error { return s.full.Install(ctx, target) })
+	return s.change("install", func() error {
+		err := s.full.Install(ctx, s.sees(target))
+		if s.host.after != nil && err == nil {
+			s.host.after()
+		}
+		return err
+	})
 }
 
 func (s shim) Uninstall(ctx context.Context, target drivers.Target) error {
-	return s.change("uninstall", func() error { return s.full.Uninstall(ctx, target) })
+	return s.change("uninstall", func() error { return s.full.Uninstall(ctx, s.sees(target)) })
 }
 
 func (s shim) Attach(ctx context.Context, request drivers.AttachRequest) error {
@@ -205,7 +223,12 @@ func (s shim) Attach(ctx context.Context, request drivers.AttachRequest) error {
 			}
 			return errors.Join(request.Note([]byte(`{"touched":true}`)), cyborg.Errorf(refuse, "the driver has vanished"))
 		}
-		return s.full.Attach(ctx, request)
+		request.Target = s.sees(request.Target)
+		err := s.full.Attach(ctx, request)
+		if s.host.after != nil && err == nil {
+			s.host.after()
+		}
+		return err
 	})
 }
 
@@ -213,11 +236,27 @@ func (s shim) Detach(ctx context.Context, request drivers.DetachRequest) error {
 	s.fate.mu.Lock()
 	s.fate.priors = append(s.fate.priors, string(request.Prior))
 	s.fate.mu.Unlock()
+	request.Target = s.sees(request.Target)
 	return s.change("detach", func() error { return s.full.Detach(ctx, request) })
 }
 
 func (s shim) Program(ctx context.Context, request drivers.ProgramRequest) error {
-	return s.change("program", func() error { return s.full.Program(ctx, request) })
+	request.Target = s.sees(request.Target)
+	return s.change("program", func() error {
+		err := s.full.Program(ctx, request)
+		if s.host.after != nil && err == nil {
+			s.host.after()
+		}
+		return err
+	})
+}
+
+func (s shim) Attached(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (bool, error) {
+	return s.full.Attached(ctx, s.sees(target), handle)
+}
+
+func (s shim) InUse(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (string, error) {
+	return s.full.InUse(ctx, s.sees(target), handle)
 }
 
 // reporter is a conductor that acknowledges everything, or fails.

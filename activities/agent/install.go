@@ -58,7 +58,9 @@ func (a *Activities) install(ctx context.Context, t *try, in workflows.InstallIn
 		}
 	}
 
-	return finish(ctx, a, s, found, recording(journal.Change{}))
+	return finish(ctx, a, s, found, func(seen cyborg.Observation) (workflows.ChangeResult, journal.Change, error) {
+		return workflows.ChangeResult{Observation: seen}, journal.Change{}, sameCard(found, seen)
+	})
 }
 
 // beginUndo writes into the journal that this step has begun, and that the step

@@ -147,6 +147,10 @@ func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramIn
 func recordProgram(
 	in workflows.ProgramInput, found inventory.Found, seen cyborg.Observation,
 ) (result workflows.ProgramResult, change journal.Change, err error) {
+	if err := sameCard(found, seen); err != nil {
+		return result, change, err
+	}
+
 	result.Observation = seen
 	for _, one := range seen.Device.Deployables {
 		if one.Name == found.Deployable.Name {
@@ -160,7 +164,9 @@ func recordProgram(
 		return result, change, cyborg.Errorf(cyborg.ErrHardware, "%s is gone after the image was loaded", found.Deployable.Name)
 	}
 
+	was := found.Device.Fingerprint
 	found.Device = seen.Device
+	found.Device.Fingerprint = was.Learn(seen.Device.Fingerprint) // the card may sleep again
 	change.DropStaged = []uuid.UUID{in.Operation}
 	change.Loaded = loadedInto(found, journal.Loaded{
 		Deployable: found.Deployable.Name, SHA256: in.SHA256, ImageID: in.Image.ID,

@@ -105,6 +105,9 @@ func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreIn
 
 	return finish(ctx, a, s, found, func(seen cyborg.Observation) (workflows.ChangeResult, journal.Change, error) {
 		change := journal.Change{Loaded: note.Images, DropStaged: []uuid.UUID{in.Operation}}
+		if err := sameCard(found, seen); err != nil {
+			return result, change, err
+		}
 		if different := differences(seen.Device, note); len(different) > 0 {
 			return result, change, cyborg.Errorf(cyborg.ErrHardware, "what was loaded before is not back: %s", strings.Join(append(different, missing...), "; ")).
 				WithHint("Program it with an image of your choice, then make it ready.")

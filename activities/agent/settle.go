@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"context"
+	"errors"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/activities/agent/inventory"
@@ -87,9 +88,10 @@ func (a *Activities) settleOne(
 		return false, cyborg.Errorf(cyborg.ErrChanged, "operation %s has attached it since", known.Operation)
 	}
 
+	attached := false
 	switch entry.Want {
 	case workflows.GoalAttached:
-		changed, err = a.settleAttached(ctx, t, entry, target)
+		attached, changed, err = a.settleAttached(ctx, t, entry, target)
 	case workflows.GoalDetached, workflows.GoalGivenUp:
 		changed, err = a.settleDetached(ctx, t, entry, target, known, isKnown)
 	default:
@@ -104,6 +106,12 @@ func (a *Activities) settleOne(
 		t.log.WarnContext(ctx, "the device of a settled attachment cannot be looked at", "device", device, "error", err)
 		return true, nil
 	}
+
+	if entry.Want == workflows.GoalAttached {
+		if err := a.settledCard(ctx, t, target, entry.Handle.Identity, attached, seen); err != nil {
+			return false, err
+		}
+	}
 	if seen.Device.Fingerprint.Other(entry.Fingerprint) { // it is gone, too
 		return true, nil
 	}
@@ -112,19 +120,55 @@ func (a *Activities) settleOne(
 	return true, nil
 }
 
+// settledCard writes into the journal what the device of a settled attachment shows
+// of its card. If that is another one than the attachment's, the error says so, the
+// attachment is in doubt, and what the driver has attached just now is taken back.
+func (a *Activities) settledCard(ctx context.Context, t *try, target cyborg.Target, handle string, attached bool, seen cyborg.Observation) error {
+	known, isKnown := a.Journal.Attachment(journal.AttachmentKey{Backend: target.Backend, Handle: handle})
+	now := seen.Device.Fingerprint
+	switch {
+	case !isKnown:
+		return nil
+	case known.Of(now):
+		learned := learnCard(known, seen)
+		if learned.Fingerprint == known.Fingerprint {
+			return nil
+		}
+		return a.Journal.Write(journal.Change{Attachments: []journal.Attachment{learned}})
+	}
+
+	cause := otherCard(target.Device, now, cyborg.Fingerprint(known.Fingerprint))
+	known.State = journal.InDoubt
+	if err := a.Journal.Write(journal.Change{Attachments: []journal.Attachment{known}}); err != nil || !attached {
+		return errors.Join(cause, err)
+	}
+
+	found, err := a.Inventory.Find(ctx, target.Backend, target.Deployable, sinceLook)
+	if err != nil {
+		return errors.Join(cause, err)
+	}
+	report, err := found.Handle(handle)
+	if err == nil {
+		err = a.takeBack(ctx, t, found, report, known.Note)
+	}
+	return errors.Join(cause, err)
+}
+
 // settleAttached attaches a handle that the records say is attached. Where the
 // journal says that the attach was left in doubt, was undone by a boot, or
 // belongs to another operation, the driver attaches at once. Otherwise the
 // hardware is asked first, and left alone if it shows the handle attached:
-// somebody may be using it.
-func (a *Activities) settleAttached(ctx context.Context, t *try, entry workflows.SettleEntry, target cyborg.Target) (changed bool, err error) {
+// somebody may be using it. The first result says that the driver has attached it.
+func (a *Activities) settleAttached(
+	ctx context.Context, t *try, entry workflows.SettleEntry, target cyborg.Target,
+) (attached, changed bool, err error) {
 	plan, err := a.planAttach(ctx, t, workflows.AttachInput{Operation: entry.Operation, Target: target, Handle: entry.Handle})
 	if err != nil {
-		return false, err
+		return false, false, err
 	}
 
 	if err := a.checkNoStranger(ctx, t, plan, true); err != nil {
-		return false, err
+		return false, false, err
 	}
 
 	plan.entry.Operation = entry.Operation
@@ -138,25 +182,25 @@ func (a *Activities) settleAttached(ctx context.Context, t *try, entry workflows
 		switch {
 		case err != nil || !is: // it is to be attached; the driver finds out what is wrong, if anything
 		case b != nil:
-			return false, nil
+			return false, false, nil
 		default: // the journal was lost; somebody may be using the handle, so only the journal is corrected
 			t.log.WarnContext(ctx, "a handle is attached as the records say, and the journal did not know it",
 				"handle", plan.handle.Identity, "operation_id", entry.Operation)
 			plan.entry.State = journal.Attached
-			return true, a.Journal.Write(journal.Change{Attachments: []journal.Attachment{plan.entry}})
+			return false, true, a.Journal.Write(journal.Change{Attachments: []journal.Attachment{plan.entry}})
 		}
 	}
 
 	if err := a.Journal.Write(journal.Change{Attachments: []journal.Attachment{plan.entry}}); err != nil {
-		return false, err
+		return false, false, err
 	}
 
 	if err := a.callAttach(ctx, t, plan.found, plan.handle, &plan.entry, plan.prior); err != nil {
-		return false, err
+		return false, false, err
 	}
 
 	plan.entry.State = journal.Attached
-	return true, a.Journal.Write(journal.Change{Attachments: []journal.Attachment{plan.entry}})
+	return true, true, a.Journal.Write(journal.Change{Attachments: []journal.Attachment{plan.entry}})
 }
 
 // settleDetached detaches a handle that the records say is free. It refuses

@@ -158,9 +158,23 @@ func otherCard(place string, now, was cyborg.Fingerprint) error {
 		WithHint("The former one is gone: detach it from its holder. This one is another accelerator.")
 }
 
+// sameCard returns the error of a step after which the device shows that it is
+// another card than the one that was found: it slept until then, and the driver has
+// not compared the two.
+func sameCard(found inventory.Found, seen cyborg.Observation) error {
+	if now, was := seen.Device.Fingerprint, found.Device.Fingerprint; now.Other(was) {
+		return otherCard(found.Device.Identity, now, was)
+	}
+	return nil
+}
+
 // find returns the target as it was seen at most fresh ago. The error is of
 // kind ErrChanged if the deployable is no longer on the device that the
 // operation was admitted for, and if another card is in the place of that one.
+//
+// A look does not wake a card that sleeps, so it may not have seen which card is
+// there. The fingerprint that is returned is then that of the card which the step
+// is about: the driver wakes the card and compares.
 func (a *Activities) find(ctx context.Context, target cyborg.Target, fresh time.Duration) (inventory.Found, error) {
 	found, err := a.Inventory.Find(ctx, target.Backend, target.Deployable, fresh)
 	if err != nil {
@@ -173,6 +187,7 @@ func (a *Activities) find(ctx context.Context, target cyborg.Target, fresh time.
 	if now := found.Device.Fingerprint; now.Other(target.Fingerprint) {
 		return inventory.Found{}, otherCard(target.Device, now, target.Fingerprint)
 	}
+	found.Device.Fingerprint = target.Fingerprint.Learn(found.Device.Fingerprint)
 	return found, nil
 }
 

@@ -37,8 +37,8 @@ func ofCards() []mutant {
 		},
 		{
 			breaks: "a late detach leaves what another card has", file: agent + "/detach.go", pkg: agent, test: "TestAttachOfAnotherCard",
-			old: "known && entry.Of(in.Target.Fingerprint)",
-			new: "known && entry.Of(cyborg.Fingerprint{})",
+			old: "cyborg.HolderHost && entry.Of(in.Target.Fingerprint)",
+			new: "cyborg.HolderHost && entry.Of(cyborg.Fingerprint{})",
 		},
 		{
 			breaks: "Reconcile gives no other card to a holder", file: agent + "/attach.go", pkg: agent, test: "TestAnotherCardIsNotGivenToTheHolder",
@@ -82,8 +82,50 @@ func ofCards() []mutant {
 		},
 		{
 			breaks: "the serial number of a card that slept is kept", file: agent + "/attach.go", pkg: agent, test: "TestSerialOfACardThatSlept",
-			old: "now.Serial != \"\" && plan.entry.Of(now)",
-			new: "now.Serial == \"\" && plan.entry.Of(now)",
+			old: "attached := learnCard(plan.entry, now)",
+			new: "attached := learnCard(plan.entry, cyborg.Observation{})",
+		},
+		{
+			breaks: "a driver is told which card it is about, also where the card sleeps", file: agent + "/step.go", pkg: agent,
+			test: "TestStepsOnAnotherCardThatSleeps",
+			old:  "found.Device.Fingerprint = target.Fingerprint.Learn(found.Device.Fingerprint)",
+			new:  "found.Device.Fingerprint = found.Device.Fingerprint.Learn(found.Device.Fingerprint)",
+		},
+		{
+			breaks: "an attach to another card is taken back", file: agent + "/attach.go", pkg: agent, test: "TestDriverThatDoesNotCompare",
+			old: "if errors.Is(err, errOtherCard) {",
+			new: "if errors.Is(err, errOtherCard) && ctx.Err() != nil {",
+		},
+		{
+			breaks: "an attach to another card is not taken from its user", file: agent + "/attach.go", pkg: agent, test: "TestDriverThatDoesNotCompare",
+			old: "if err := a.checkAttachedUnused(ctx, t, found, handle); err != nil {",
+			new: "if err := ctx.Err(); err != nil {",
+		},
+		{
+			breaks: "Reconcile takes back what it has attached to another card", file: agent + "/settle.go", pkg: agent,
+			test: "TestSettleWithADriverThatDoesNotCompare",
+			old:  "case known.Of(now):",
+			new:  "case known.Of(now) || ctx.Err() == nil:",
+		},
+		{
+			breaks: "an image in another card is no success", file: agent + "/program.go", pkg: agent, test: "TestOtherStepsWithADriverThatDoesNotCompare",
+			old: "if err := sameCard(found, seen); err != nil {",
+			new: "if err := sameCard(found, seen); err != nil && result.BitstreamID != \"\" {",
+		},
+		{
+			breaks: "Reconcile keeps the serial number that the journal has", file: agent + "/attach.go", pkg: agent, test: "TestSettleKeepsTheSerial",
+			old: "before != nil && (in.Undo || before.Operation == in.Operation) {",
+			new: "before != nil && in.Undo {",
+		},
+		{
+			breaks: "Reconcile learns the serial number of a card that slept", file: agent + "/settle.go", pkg: agent, test: "TestSettleKeepsTheSerial",
+			old: "if learned.Fingerprint == known.Fingerprint {",
+			new: "if learned.Fingerprint != known.Fingerprint {",
+		},
+		{
+			breaks: "a late detach leaves what a card has that sleeps", file: agent + "/detach.go", pkg: agent, test: "TestLateDetachFromACardThatSleeps",
+			old: "handle.Holder.Kind == cyborg.HolderHost && entry.Of(in.Target.Fingerprint)",
+			new: "handle.Holder.Kind == cyborg.HolderHost && entry.Of(cyborg.Fingerprint{})",
 		},
 		{
 			breaks: "capabilities are behind what everybody may read", file: calls + "/registers.go", pkg: calls, test: "TestSerialNumber",
