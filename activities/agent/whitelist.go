@@ -191,9 +191,13 @@ func (a *Activities) restoreUnknownWhitelist(ctx context.Context, work cyborg.Wh
 
 	var before []whitelisted
 	for _, entry := range work.Before {
+		// A line of the file has an address and ids. So it is as before where another card
+		// of the model is there, and stands for nothing where there is no card, or one of
+		// another model.
+		entry.Target.Fingerprint.Serial = ""
 		found, err := a.find(ctx, entry.Target, freshEnough)
 		if err != nil && a.gone(entry.Target, err) {
-			continue // a device that is gone cannot be in the whitelist any more
+			continue
 		}
 		if err != nil {
 			return err

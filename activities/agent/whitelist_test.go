@@ -327,3 +327,24 @@ func TestHostNamesInAWhitelistAreSanitized(t *testing.T) {
 	require.NotContains(t, why, "\x1b")
 	require.Less(t, len(why), 400)
 }
+
+// TestRestoreOfAWhitelistWithAnotherCard: the journal is lost, and a card that was in
+// the whitelist has been exchanged. Its line is as before if the model is.
+func TestRestoreOfAWhitelistWithAnotherCard(t *testing.T) {
+	t.Parallel()
+	for product, want := range map[string][]string{"": {handle, second}, "fa11": nil} {
+		h := newHost(t)
+		fingerprint := h.look()
+		op := uuid.New()
+		h.must(workflows.WriteWhitelistActivity, whitelist(uuid.New(), region), nil)
+		h.must(workflows.WriteWhitelistActivity, had(whitelist(op, other), region), nil)
+		h.lose()
+
+		require.NoError(t, h.bench.Exchange(t.Context(), card, product, otherSerial))
+		h.look()
+		in := had(whitelist(op, other), region)
+		in.Work.Before[0].Target.Fingerprint = fingerprint
+		h.must(workflows.RestoreWhitelistActivity, in, nil)
+		require.Equal(t, want, h.whitelisted())
+	}
+}

@@ -92,6 +92,12 @@ func ofCards() []mutant {
 			new:  "found.Device.Fingerprint = found.Device.Fingerprint.Learn(found.Device.Fingerprint)",
 		},
 		{
+			breaks: "the restore of a whitelist has the line of a card that was exchanged for one of its model", file: agent + "/whitelist.go", pkg: agent,
+			test: "TestRestoreOfAWhitelistWithAnotherCard",
+			old:  "entry.Target.Fingerprint.Serial = \"\"",
+			new:  "entry.Target.Fingerprint.Serial += \"\"",
+		},
+		{
 			breaks: "an attach to another card is taken back", file: agent + "/attach.go", pkg: agent, test: "TestDriverThatDoesNotCompare",
 			old: "if errors.Is(err, errOtherCard) {",
 			new: "if errors.Is(err, errOtherCard) && ctx.Err() != nil {",
