@@ -400,8 +400,7 @@ func TestDriverThatDoesNotCompare(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHost(t)
-			h.ready()
+			h := newCarelessHost(t)
 			in := attach(uuid.New(), handle)
 			in.Target = of(target(), h.look())
 			h.asleepOther()
@@ -422,6 +421,7 @@ func TestDriverThatDoesNotCompare(t *testing.T) {
 			h.must(workflows.DetachActivity, undo(workflows.DetachInput{Operation: in.Operation, Target: in.Target, Handles: []cyborg.WorkHandle{in.Handle}}), nil)
 			require.Equal(t, c.used, h.attachedNow(handle), "it is another card, and its user keeps it")
 			require.Empty(t, h.attachments())
+			h.untouched()
 		})
 	}
 }
