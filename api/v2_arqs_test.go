@@ -401,6 +401,36 @@ func TestBindTakesOverFromDeletedInstance(t *testing.T) {
 	}, h.holders(accelerator))
 }
 
+// What a deleted instance has left of accelerators that go to one holder is taken
+// over, too. What an instance has that Nova still has is refused.
+func TestBindTakesOverWhatGoesToOneHolder(t *testing.T) {
+	t.Parallel()
+	here, gone := uuid.New(), uuid.New()
+	h := setupWith(t, func(deps *api.Deps) { deps.Instances = instances{here: {project: "tenant"}} })
+	first := h.ready("first")
+	second := h.host("h1", 2)["fpga-1"]
+	h.do("POST", path(second), map[string]any{"name": "second"}).expect(http.StatusCreated)
+
+	shared := report("h1", 2, 2)
+	for i := range 2 {
+		shared.Content.Backends[0].Devices[i].Deployables[0].SameHolder = "iommu/17"
+	}
+	shared.Digest = shared.Content.Digest()
+	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{shared})
+	require.NoError(t, err)
+
+	bind := func(instance uuid.UUID, to cyborg.Accelerator) *reply {
+		return h.do("PATCH", requestsPath, toBind("h1", to.ProviderUUID, instance, h.requests("one", 1)...))
+	}
+	bind(gone, first).expect(http.StatusAccepted)
+	bind(here, second).expect(http.StatusAccepted)
+	require.Empty(t, h.do("GET", ofInstance(gone), nil).arqs(http.StatusOK))
+
+	require.Contains(t, bind(uuid.New(), first).fault(http.StatusConflict), "they go to one holder")
+	require.Equal(t, []cyborg.Holder{{Kind: cyborg.HolderInstance, ID: here.String()}}, h.holders(second))
+	require.Empty(t, h.holders(first))
+}
+
 // A bind also takes over from an instance that Nova could put on no host, and
 // whose requests it could not delete because it did not reach us.
 func TestBindTakesOverFromUnschedulableInstance(t *testing.T) {

@@ -161,6 +161,32 @@ func TestTogetherBind(t *testing.T) {
 	r.do(t, toAttach(cards[0].UUID, who), cyborg.OperationSucceeded)
 }
 
+// TestTogetherBindLooksAtHolders: a caller that wants to check the holders first is
+// refused, and nothing is recorded.
+func TestTogetherBindLooksAtHolders(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	_, cards := r.addTogether(t, "h1", 2)
+	r.profile(t, "one", one())
+	r.do(t, toBind("h1", vm(), cards[0].ProviderUUID, r.request(t, "one")[0]), cyborg.OperationSucceeded)
+
+	for _, card := range cards[:2] {
+		asked := r.request(t, "one")[0]
+		looks := toBind("h1", vm(), card.ProviderUUID, asked)
+		edit(&looks, func(b *cyborg.BindRequest) { b.RefuseIfHeld = true })
+		_, err := r.Admit(t.Context(), looks)
+		requireKind(t, cyborg.ErrNoFit, err)
+		require.Equal(t, cyborg.ARQInitial, r.arq(t, asked.UUID).State)
+
+		found, err := r.ProvidersTogether(t.Context(), []uuid.UUID{card.ProviderUUID})
+		require.NoError(t, err)
+		require.ElementsMatch(t, []uuid.UUID{cards[0].ProviderUUID, cards[1].ProviderUUID}, found)
+	}
+	found, err := r.ProvidersTogether(t.Context(), []uuid.UUID{cards[2].ProviderUUID})
+	require.NoError(t, err)
+	require.Equal(t, []uuid.UUID{cards[2].ProviderUUID}, found)
+}
+
 // TestTogetherConcurrentBinds: of many binds of different accelerators that go to one
 // holder, through several processes, those of one instance win. No other one does,
 // and none fails for another reason.

@@ -81,8 +81,8 @@ func (a *API) projectOf(r *http.Request, holder cyborg.Holder, deadline time.Tim
 
 // bind gets the bind admitted, and answers. Two refusals are resolved here
 // before they reach Nova: the instance still has requests of an earlier
-// scheduling attempt, or all handles are held by instances that Nova may have
-// deleted meanwhile.
+// scheduling attempt, or all handles, or others that go to one holder with them,
+// are held by instances that Nova may have deleted meanwhile.
 func (a *API) bind(w http.ResponseWriter, r *http.Request, request cyborg.BindRequest, deadline time.Time) error {
 	ctx := r.Context()
 	request.RefuseIfHeld = a.instances != nil
@@ -177,8 +177,8 @@ func (a *API) deleteInstanceARQs(ctx context.Context, instance uuid.UUID, arqs [
 	return pending, err
 }
 
-// deleteAbandonedARQs deletes the requests that hold the wanted accelerators on
-// behalf of instances that Nova has deleted, or that Nova could not place on
+// deleteAbandonedARQs deletes the requests that hold the wanted accelerators, or
+// others that go to one holder with them, on behalf of instances that Nova has deleted, or that Nova could not place on
 // any host. Nova's DELETE for them did not reach this service, but Placement
 // has already given their accelerators to the new instance. Without this, the
 // bind would fail until Reconcile has checked all instances (package stalearqs
@@ -193,12 +193,22 @@ func (a *API) deleteAbandonedARQs(ctx context.Context, request cyborg.BindReques
 		return
 	}
 
+	providers := make([]uuid.UUID, len(request.ARQs))
+	for i, b := range request.ARQs {
+		providers[i] = b.Provider
+	}
+
+	wanted, err := a.store.ProvidersTogether(ctx, providers)
+	if err != nil {
+		a.log.WarnContext(ctx, "what goes to one holder with the accelerators of a bind is not known", slog.String("host", request.Host), slog.String("error", err.Error()))
+		return
+	}
+
 	// Each instance is checked once. The nil instance is excluded: it marks
 	// requests that are held by no instance.
 	checked := map[uuid.UUID]bool{uuid.Nil: true}
 	for _, arq := range held {
-		wanted := slices.ContainsFunc(request.ARQs, func(b cyborg.BindARQ) bool { return b.Provider == arq.ProviderUUID })
-		if !wanted || checked[arq.Instance] {
+		if !slices.Contains(wanted, arq.ProviderUUID) || checked[arq.Instance] {
 			continue
 		}
 

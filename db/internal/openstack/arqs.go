@@ -108,6 +108,20 @@ func (s *Store) ARQs(ctx context.Context, filter ARQFilter, listing records.List
 	return found, s.db.Failure(ctx, err)
 }
 
+// ProvidersTogether returns the resource providers of the accelerators that go to one
+// holder with those of the given ones, and the given ones themselves.
+func (s *Store) ProvidersTogether(ctx context.Context, providers []uuid.UUID) ([]uuid.UUID, error) {
+	rows, err := s.db.Pool.Query(ctx, `
+		SELECT unnest($1::uuid[])
+		UNION SELECT o.provider_uuid FROM deployables d JOIN deployables o ON o.host = d.host AND o.same_holder = d.same_holder AND o.same_holder <> ''
+		WHERE d.provider_uuid = ANY($1)`, providers)
+	if err != nil {
+		return nil, s.db.Failure(ctx, err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
+	return found, s.db.Failure(ctx, err)
+}
+
 // ARQ reads one accelerator request. The error is of kind ErrNotFound where
 // there is none.
 func (s *Store) ARQ(ctx context.Context, id uuid.UUID) (cyborg.ARQ, error) {

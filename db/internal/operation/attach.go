@@ -66,12 +66,8 @@ func (a attach) guard(targets []inventory.Accelerator, operation uuid.UUID) erro
 		return err
 	}
 
-	if err := t.Together(holder); err != nil {
-		return err
-	}
-
 	if t.FreeHandle() != nil {
-		return nil
+		return t.Together(holder)
 	}
 
 	// No handle is free. Unheld names the holders, where there are any.

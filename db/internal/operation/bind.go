@@ -256,10 +256,6 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 			return out.failedWith(err), nil
 		}
 
-		if err := a.Together(b.request.Holder); err != nil {
-			return b.heldTogether(ctx, tx, out, a, err)
-		}
-
 		// Several requests may ask for one accelerator, so handles that this bind has
 		// taken for an earlier request are not free either.
 		free := slices.IndexFunc(a.Handles, func(h cyborg.AttachHandle) bool {
@@ -267,6 +263,9 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 		})
 		if free < 0 {
 			return b.noFreeHandle(ctx, tx, out, a)
+		}
+		if err := a.Together(b.request.Holder); err != nil {
+			return b.heldTogether(ctx, tx, out, a, err)
 		}
 
 		used[a.Handles[free].UUID] = true
@@ -340,6 +339,9 @@ func (b bind) heldTogether(ctx context.Context, tx pgx.Tx, out choice, a *invent
 	case freeing != uuid.Nil:
 		return b.waitOrFail(out, cyborg.Errorf(cyborg.ErrClaimed, "%s; operation %s takes one back", cyborg.AsError(refusal).Message, freeing).
 			WithOperation(freeing))
+	case b.request.RefuseIfHeld:
+		// As where all handles are held: the holder may be gone.
+		return out, cyborg.Errorf(cyborg.ErrNoFit, "%s", cyborg.AsError(refusal).Message)
 	}
 
 	return out.failedWith(refusal), nil
