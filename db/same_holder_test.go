@@ -111,6 +111,41 @@ func TestTogetherPartsOfOne(t *testing.T) {
 	requireKind(t, cyborg.ErrInUse, err, "is attached to instance vm1", "iommu/17")
 }
 
+// TestTogetherWithTheMissing: what is missing counts as long as somebody has it. After
+// a boot its group is unknown, because the kernel has numbered the groups anew.
+func TestTogetherWithTheMissing(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h, cards := r.addTogether(t, "h1", 2)
+	r.do(t, toAttach(cards[0].UUID, instance("vm1")), cyborg.OperationSucceeded)
+	all := h.content.Backends[0].Devices
+	h.content.Backends[0].Devices = all[1:]
+	h.report(t)
+	require.Equal(t, cyborg.PresenceMissing, r.accelerator(t, cards[0].UUID).Presence)
+	_, err := r.Admit(t.Context(), toAttach(cards[1].UUID, instance("vm2")))
+	requireKind(t, cyborg.ErrInUse, err, "instance vm1 has")
+
+	h.boot = "boot-2"
+	h.report(t)
+	require.Empty(t, r.accelerator(t, cards[0].UUID).SameHolder)
+	require.Equal(t, "iommu/17", r.accelerator(t, cards[1].UUID).SameHolder)
+	r.do(t, toAttach(cards[1].UUID, instance("vm2")), cyborg.OperationSucceeded)
+
+	h.content.Backends[0].Devices = all
+	h.report(t)
+	require.Equal(t, "iommu/17", r.accelerator(t, cards[0].UUID).SameHolder)
+}
+
+// TestTogetherIsToldLast: that an accelerator has appeared is told before what goes to
+// one holder with it.
+func TestTogetherIsToldLast(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	_, cards := r.addTogether(t, "h1", 1)
+	require.Equal(t, []string{"presence", "name", "lifecycle", "administration", "same_holder"}, scalar[[]string](t, r, `
+		SELECT (array_agg(axis ORDER BY id))[1:5] FROM events WHERE subject_kind = 'accelerator' AND subject_id = $1`, cards[0].UUID.String()))
+}
+
 // TestTogetherUnconfirmed: who may still have one on the host counts as its holder.
 func TestTogetherUnconfirmed(t *testing.T) {
 	t.Parallel()

@@ -252,7 +252,6 @@ CREATE TRIGGER placement_deleted AFTER DELETE ON deployables REFERENCING OLD TAB
 CREATE TRIGGER placement_inserted AFTER INSERT ON deployables REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
 CREATE TRIGGER placement_updated AFTER UPDATE ON deployables REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
 CREATE TRIGGER same_holder_changed AFTER UPDATE OF same_holder ON deployables FOR EACH ROW WHEN (old.same_holder <> new.same_holder) EXECUTE FUNCTION same_holder_changed();
-CREATE TRIGGER same_holder_reported AFTER INSERT ON deployables FOR EACH ROW WHEN (new.same_holder <> ''::text) EXECUTE FUNCTION same_holder_changed();
 CREATE TRIGGER uninstall_pending_changed AFTER UPDATE OF uninstall_pending_since ON deployables FOR EACH ROW WHEN ((old.uninstall_pending_since IS NULL) <> (new.uninstall_pending_since IS NULL)) EXECUTE FUNCTION uninstall_pending_changed();
 
 CREATE TABLE device_profiles (
@@ -997,7 +996,8 @@ BEGIN
         (4, 'administration', n.administration, CASE WHEN n.administration = 'maintaining'
             THEN jsonb_build_object('reason', n.maintain_reason, 'by', n.maintain_by, 'until', n.maintain_until) END),
         (5, 'bitstream',      n.bitstream_id,   NULL::jsonb),
-        (6, 'protected',      n.protected,      NULL::jsonb)) AS e (position, axis, value, data)
+        (6, 'protected',      n.protected,      NULL::jsonb),
+        (7, 'same_holder',    n.same_holder,    NULL::jsonb)) AS e (position, axis, value, data)
     WHERE e.value <> '' ORDER BY n.id, e.position;
     RETURN NULL;
 END $function$;
@@ -1427,7 +1427,10 @@ BEGIN
            OR (o.holder_kind IS NULL) <> (n.holder_kind IS NULL)
               AND (coalesce(p.kind, '') <> 'bind' OR coalesce(n.holder_kind, o.holder_kind) <> 'instance')
            OR (o.holder_kind IS NULL, o.unconfirmed_kind IS NULL) <> (n.holder_kind IS NULL, n.unconfirmed_kind IS NULL)
-              AND EXISTS (SELECT FROM deployables d WHERE d.uuid = n.deployable_uuid AND d.same_holder <> '')));
+              AND EXISTS (
+                  SELECT FROM deployables d WHERE d.uuid = n.deployable_uuid AND d.same_holder <> ''
+                    AND (EXISTS (SELECT FROM deployables s WHERE s.host = d.host AND s.same_holder = d.same_holder AND s.same_holder <> '' AND s.uuid <> d.uuid)
+                      OR EXISTS (SELECT FROM attach_handles h WHERE h.deployable_uuid = d.uuid AND h.uuid <> n.uuid)))));
     RETURN NULL;
 END $function$;
 
@@ -1505,7 +1508,7 @@ CREATE OR REPLACE FUNCTION same_holder_changed()
 AS $function$
 BEGIN
     INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value)
-    VALUES ('accelerator', NEW.uuid::text, NEW.host, 'same_holder', coalesce(OLD.same_holder, ''), NEW.same_holder);
+    VALUES ('accelerator', NEW.uuid::text, NEW.host, 'same_holder', OLD.same_holder, NEW.same_holder);
     RETURN NULL;
 END $function$;
 

@@ -64,3 +64,36 @@ func TestPlacementReservesWhatGoesToOneHolder(t *testing.T) {
 	c.exec("UPDATE attach_handles SET unconfirmed_kind = NULL, unconfirmed_id = NULL, unconfirmed_operation = NULL")
 	requireStep(0, 0)
 }
+
+// Where nothing goes to one holder with an accelerator, as with a function that is
+// alone in its IOMMU group, a bind changes nothing in Placement.
+func TestPlacementOfWhatIsAloneInItsGroup(t *testing.T) {
+	t.Parallel()
+	c := newCloud(t)
+	c.model.AddHost("h1")
+	card := aCard("a", 2, 1)
+	card.Deployables[0].SameHolder, card.Deployables[1].SameHolder = "iommu/17", "iommu/18"
+	c.report("h1", card)
+	c.ready("h1")
+	_, err := c.TakeDuePlacement(t.Context(), 10, time.Hour)
+	require.NoError(t, err)
+	c.sync("h1")
+
+	of, vm := c.of("h1"), uuid.NewString()
+	c.exec(`INSERT INTO device_profiles (name, groups) VALUES ('one', '[{"resources:FPGA": "1"}]')`)
+	arqs, err := c.CreateARQs(t.Context(), "one", cyborg.Actor{Name: "alice"})
+	require.NoError(t, err)
+	c.model.Allocate(vm, of[0].ProviderName, "FPGA", 1)
+	c.operate(db.Admission{Request: cyborg.BindRequest{
+		Host: "h1", Holder: cyborg.Holder{Kind: cyborg.HolderInstance, ID: vm}, Within: time.Minute,
+		ARQs: []cyborg.BindARQ{{UUID: arqs[0].UUID, Provider: of[0].ProviderUUID}},
+	}})
+
+	due, err := c.TakeDuePlacement(t.Context(), 10, time.Hour)
+	require.NoError(t, err)
+	require.Empty(t, due)
+	require.Empty(t, c.compare().Drift)
+	require.Empty(t, c.compare().Drift)
+	c.sync("h1")
+	c.requireReserved(map[string]int{"h1_a.0": 0, "h1_a.1": 0})
+}

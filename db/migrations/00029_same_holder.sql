@@ -5,16 +5,32 @@
 ALTER TABLE deployables ADD COLUMN same_holder text NOT NULL DEFAULT '';
 CREATE INDEX deployables_same_holder ON deployables (host, same_holder) WHERE same_holder <> '';
 
--- These events are written row by row, so that no other change of an accelerator pays for them.
 -- +goose StatementBegin
+CREATE OR REPLACE FUNCTION deployables_inserted() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    SELECT 'accelerator', n.uuid::text, n.host, e.axis, '', e.value, e.data
+    FROM new_rows n CROSS JOIN LATERAL (VALUES
+        (1, 'presence',       n.presence,       jsonb_build_object('deployable', n.name, 'device', n.device_uuid)),
+        (2, 'name',           n.accelerator,    NULL::jsonb),
+        (3, 'lifecycle',      n.lifecycle,      NULL::jsonb),
+        (4, 'administration', n.administration, CASE WHEN n.administration = 'maintaining'
+            THEN jsonb_build_object('reason', n.maintain_reason, 'by', n.maintain_by, 'until', n.maintain_until) END),
+        (5, 'bitstream',      n.bitstream_id,   NULL::jsonb),
+        (6, 'protected',      n.protected,      NULL::jsonb),
+        (7, 'same_holder',    n.same_holder,    NULL::jsonb)) AS e (position, axis, value, data)
+    WHERE e.value <> '' ORDER BY n.id, e.position;
+    RETURN NULL;
+END $$;
+
+-- This event is written row by row, so that no other change of an accelerator pays for it.
 CREATE FUNCTION same_holder_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value)
-    VALUES ('accelerator', NEW.uuid::text, NEW.host, 'same_holder', coalesce(OLD.same_holder, ''), NEW.same_holder);
+    VALUES ('accelerator', NEW.uuid::text, NEW.host, 'same_holder', OLD.same_holder, NEW.same_holder);
     RETURN NULL;
 END $$;
 -- +goose StatementEnd
-CREATE TRIGGER same_holder_reported AFTER INSERT ON deployables FOR EACH ROW WHEN (NEW.same_holder <> '') EXECUTE FUNCTION same_holder_changed();
 CREATE TRIGGER same_holder_changed AFTER UPDATE OF same_holder ON deployables FOR EACH ROW
     WHEN (OLD.same_holder <> NEW.same_holder) EXECUTE FUNCTION same_holder_changed();
 
@@ -81,7 +97,8 @@ BEGIN
 END $$;
 
 -- A handle that an instance gets by a bind, or gives back, does not count, because Placement itself gave it away, or takes it back; but
--- what goes to one holder with it is then open to nobody else, or to all again.
+-- what goes to one holder with it is then open to nobody else, or to all again. Where nothing does, as with a function that is alone in its
+-- IOMMU group, such a handle changes nothing.
 CREATE OR REPLACE FUNCTION placement_handles_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM placement_sync) THEN
@@ -94,7 +111,10 @@ BEGIN
            OR (o.holder_kind IS NULL) <> (n.holder_kind IS NULL)
               AND (coalesce(p.kind, '') <> 'bind' OR coalesce(n.holder_kind, o.holder_kind) <> 'instance')
            OR (o.holder_kind IS NULL, o.unconfirmed_kind IS NULL) <> (n.holder_kind IS NULL, n.unconfirmed_kind IS NULL)
-              AND EXISTS (SELECT FROM deployables d WHERE d.uuid = n.deployable_uuid AND d.same_holder <> '')));
+              AND EXISTS (
+                  SELECT FROM deployables d WHERE d.uuid = n.deployable_uuid AND d.same_holder <> ''
+                    AND (EXISTS (SELECT FROM deployables s WHERE s.host = d.host AND s.same_holder = d.same_holder AND s.same_holder <> '' AND s.uuid <> d.uuid)
+                      OR EXISTS (SELECT FROM attach_handles h WHERE h.deployable_uuid = d.uuid AND h.uuid <> n.uuid)))));
     RETURN NULL;
 END $$;
 -- +goose StatementEnd

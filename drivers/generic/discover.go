@@ -45,7 +45,7 @@ func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 		return there && d.chosen(pf)
 	})
 
-	present, together := d.present(ctx, withPhysical(chosen, byAddress)), sameHolder(functions)
+	present := d.present(ctx, withPhysical(chosen, byAddress))
 	maps.Copy(present, d.present(ctx, firstFunctions(chosen, byAddress, present)))
 	devices := []cyborg.DeviceReport{}
 	for _, f := range chosen {
@@ -63,7 +63,7 @@ func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 			}
 		}
 
-		device := report(f, parts, protection, networks, together)
+		device := report(f, parts, protection, networks)
 		device.Fingerprint = f.Fingerprint(serialOf(f, byAddress, present))
 		devices = append(devices, device)
 	}
@@ -148,9 +148,7 @@ func withPhysical(cards []sysfs.Function, byAddress map[cyborg.PCIAddress]sysfs.
 
 // report describes a device with the functions that can be given out as its
 // deployables.
-func report(
-	f sysfs.Function, parts []sysfs.Function, protection sysfs.Protection, networks, together map[cyborg.PCIAddress]string,
-) cyborg.DeviceReport {
+func report(f sysfs.Function, parts []sysfs.Function, protection sysfs.Protection, networks map[cyborg.PCIAddress]string) cyborg.DeviceReport {
 	device := cyborg.DeviceReport{
 		Identity: f.Address.String(), Type: deviceType(f), VendorID: f.Vendor, ProductID: f.Product,
 		Vendor: f.VendorName, Model: f.ProductName, NUMANode: f.NUMANode, BoardInfo: boardInfo(f),
@@ -159,9 +157,7 @@ func report(
 	}
 
 	for _, part := range parts {
-		d := deployable(part, device.Type, protection[part.Address], networks[part.Address])
-		d.SameHolder = together[part.Address]
-		device.Deployables = append(device.Deployables, d)
+		device.Deployables = append(device.Deployables, deployable(part, device.Type, protection[part.Address], networks[part.Address]))
 	}
 
 	return device
@@ -190,8 +186,16 @@ func boardInfo(f sysfs.Function) cyborg.JSONObject {
 
 // deployable describes one function that can be given out. Its name is its
 // address; the conductor adds the host's name.
+//
+// VFIO hands out an IOMMU group as a whole, because the IOMMU cannot keep its
+// members from each other's memory. A function alone in its group names it, too:
+// another one may have been in it, which is gone and still has a holder.
 func deployable(f sysfs.Function, deviceType cyborg.DeviceType, protected, network string) cyborg.DeployableReport {
-	address := f.Address.String()
+	address, group := f.Address.String(), ""
+	if f.IOMMUGroup != "" {
+		group = "iommu/" + f.IOMMUGroup
+	}
+
 	return cyborg.DeployableReport{
 		Name: address,
 		Specs: cyborg.Specs{
@@ -199,6 +203,7 @@ func deployable(f sysfs.Function, deviceType cyborg.DeviceType, protected, netwo
 		},
 		Attributes: attributes(f, network),
 		Handles:    []cyborg.HandleReport{{Kind: cyborg.HandlePCI, Info: f.Address.HandleInfo(), Identity: address}},
+		SameHolder: group,
 		Protected:  protected,
 	}
 }

@@ -57,7 +57,8 @@ func TestDiscoverReportsAll(t *testing.T) {
 				{Key: "trait1", Value: "CUSTOM_PCI_NVIDIA"},
 				{Key: "trait2", Value: "CUSTOM_PCI_PRODUCT_ID_20B0"},
 			},
-			Handles: []cyborg.HandleReport{{Kind: cyborg.HandlePCI, Info: info, Identity: gpu}},
+			Handles:    []cyborg.HandleReport{{Kind: cyborg.HandlePCI, Info: info, Identity: gpu}},
+			SameHolder: "iommu/17",
 		}},
 	}}, devices)
 }

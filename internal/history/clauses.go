@@ -361,8 +361,12 @@ func replacedByClause(c change) string {
 }
 
 // sameHolderClause describes an accelerator that goes to one holder with others of
-// its host, or no longer does.
+// its host, or no longer does. What an accelerator that has just appeared says of it
+// needs no words.
 func sameHolderClause(c change) string {
+	if c.From == "" && hasPresenceOf(c.Subject.ID, c.group) {
+		return ""
+	}
 	if c.To == "" {
 		return "may be given out whoever has the others of its host"
 	}

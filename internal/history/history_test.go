@@ -243,6 +243,25 @@ func TestUndoneAttachmentIsASentence(t *testing.T) {
 	}
 }
 
+// TestSameHolderOfANewAccelerator: what goes to one holder with an accelerator is told
+// where it changes, and not where the accelerator appears.
+func TestSameHolderOfANewAccelerator(t *testing.T) {
+	t.Parallel()
+	id := uuid.NewString()
+	of := func(transaction uint64, axis cyborg.EventAxis, from, to string) cyborg.Event {
+		return cyborg.Event{
+			Subject: cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: id}, Cursor: cyborg.Cursor{Transaction: transaction}, Host: "south",
+			Axis: axis, From: from, To: to, Actor: "agent",
+		}
+	}
+
+	got := feed{Event: []cyborg.Event{
+		of(1, cyborg.AxisPresence, "", "present"), of(1, cyborg.AxisSameHolder, "", "iommu/17"), of(2, cyborg.AxisSameHolder, "iommu/17", "iommu/18"),
+	}}.told()
+	require.NotContains(t, got, "iommu/17")
+	require.Contains(t, got, "goes to one holder with what else is of iommu/18")
+}
+
 // TestReplacedDeviceIsASentence: what is in the place of a card is told with its
 // disappearing. That it is back says enough.
 func TestReplacedDeviceIsASentence(t *testing.T) {

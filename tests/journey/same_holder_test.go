@@ -26,7 +26,7 @@ func TestTogetherOnASimulatedMachine(t *testing.T) {
 		require.NoError(t, err)
 	}
 	first, second, alone := m.accelerator(t, fpga), m.accelerator(t, crowded), m.accelerator(t, bare)
-	require.Equal(t, []string{"iommu/17", "iommu/17", ""}, []string{first.SameHolder, second.SameHolder, alone.SameHolder})
+	require.Equal(t, []string{"iommu/17", "iommu/17", "iommu/18"}, []string{first.SameHolder, second.SameHolder, alone.SameHolder})
 
 	rack, service := cyborg.Holder{Kind: cyborg.HolderHost, ID: "rack"}, cyborg.Holder{Kind: cyborg.HolderService, ID: "build-farm"}
 	_, err := s.API.Attach(t.Context(), first.UUID, rack)
@@ -58,6 +58,5 @@ func TestTogetherOnASimulatedMachine(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.API.Attach(t.Context(), first.UUID, rack)
 	require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(err), "%v", err)
-	p.tells([]string{"goes to one holder with what else is of iommu/17"}, "accelerator", "history", second.UUID.String())
 	harness.RequireSound(t, s)
 }

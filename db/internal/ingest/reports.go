@@ -442,8 +442,11 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 
 	for _, i := range which {
 		r := reports[i]
-		v := inventories[r.Host]
+		v, host := inventories[r.Host], known[r.Host]
 
+		// A host that was adopted has no boot id before its first report: that report
+		// is no reboot.
+		v.Booted = host.BootID != "" && host.BootID != r.BootID
 		merged, err := v.Merge(r)
 		if err != nil {
 			return nil, err
@@ -452,7 +455,7 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 			continue
 		}
 
-		host, ok := known[r.Host]
+		_, ok := known[r.Host]
 		differences := diff.Collect(v)
 		// The generation stays only where this report changes nothing and the recorded
 		// digest is empty: what emptied the digest has raised the generation already.
@@ -460,9 +463,7 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 			host.Generation++
 		}
 
-		// A host that was adopted has no boot id before its first report: that report
-		// is no reboot.
-		if host.BootID != "" && host.BootID != r.BootID {
+		if v.Booted {
 			boots = append(boots, boot{r.Host, r.BootID, r.Uptime})
 		}
 

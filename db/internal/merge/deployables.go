@@ -140,3 +140,21 @@ func (v *Inventory) deployableMissing(p *Tracked[DeployableRow]) {
 	p.row.Presence = cyborg.PresenceMissing
 	v.merged[p.row.UUID] = true
 }
+
+// forgetSameHolders empties what the deployables that this report does not show have
+// in common with others, because the host has booted: the kernel numbers IOMMU groups
+// anew, and what has an old number now may be another group. What an operation
+// observed later is of this boot.
+func (v *Inventory) forgetSameHolders(sequence int64) {
+	newer := map[uuid.UUID]bool{}
+	for _, d := range v.Devices {
+		newer[d.row.UUID] = d.row.ObservedSeq > sequence
+	}
+
+	for _, p := range v.Deployables {
+		shown := v.merged[p.row.UUID] && p.row.Presence == cyborg.PresencePresent
+		if !shown && !newer[p.row.DeviceUUID] {
+			p.row.SameHolder = ""
+		}
+	}
+}

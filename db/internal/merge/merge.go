@@ -27,6 +27,10 @@ type Inventory struct {
 	name  func(host, local string) string
 	taken *Names
 
+	// Booted says that the host has booted since the report that is recorded. The
+	// caller of Merge sets it.
+	Booted bool
+
 	// Unsettled is set where something that was reported could not be recorded as
 	// it is, but may be later. The host is then asked for its report again.
 	Unsettled bool
@@ -227,6 +231,9 @@ func (v *Inventory) report(r agentapi.Report) error {
 		}
 	}
 
+	if v.Booted {
+		v.forgetSameHolders(r.Sequence)
+	}
 	v.finish()
 
 	for name, complaints := range v.Complaints {

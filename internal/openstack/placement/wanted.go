@@ -88,10 +88,10 @@ func reserved(d *Deployable, total int) int {
 		}
 	}
 
-	if d.SameHolder != "" && (held > 0 || len(d.HeldTogether) > 0) {
-		return max(total-max(held-d.HeldOutsideNova, 0), 0)
-	}
-
 	left := max(present-d.HeldOutsideNova, 0)
-	return min(max(total-left, d.HeldOutsideNova, 0), total)
+	out := min(max(total-left, d.HeldOutsideNova, 0), total)
+	if d.SameHolder != "" && (held > 0 || len(d.HeldTogether) > 0) {
+		out = max(out, total-max(held-d.HeldOutsideNova, 0))
+	}
+	return out
 }
