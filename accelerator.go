@@ -82,8 +82,8 @@ type Claim struct {
 	Kind      OperationKind `json:"kind"`
 }
 
-// HeldTogether is a handle that somebody has of an accelerator which goes to one
-// holder together with others.
+// HeldTogether is who has an accelerator which goes to one holder together with
+// others.
 type HeldTogether struct {
 	Accelerator uuid.UUID `json:"accelerator"`
 	Name        string    `json:"name"`
@@ -158,7 +158,8 @@ type Accelerator struct {
 	Protected        string    `json:"protected,omitempty"` // why it must not be touched: the host itself depends on it
 	// SameHolder is what it has in common with others of its host that go to one
 	// holder with it, such as an IOMMU group; empty where it may be given out whoever
-	// has the others. HeldTogether are the handles of these others that somebody has.
+	// has the others. HeldTogether has an entry for each of those who have something
+	// of these others, with one of them; where there are very many, for the first few.
 	SameHolder   string         `json:"same_holder,omitempty"`
 	HeldTogether []HeldTogether `json:"held_together,omitempty"`
 	// Nova is set while it is in the whitelist of its host's Nova. Only Nova may

@@ -222,6 +222,29 @@ func TestTogetherBindLooksAtHolders(t *testing.T) {
 	require.Equal(t, []uuid.UUID{cards[2].ProviderUUID}, found)
 }
 
+// TestTogetherOfMany: there is one entry for each holder of the others, whatever it has
+// of them, and none of what one has itself.
+func TestTogetherOfMany(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h, cards := r.addTogether(t, "h1", 4)
+	for _, card := range cards[:3] {
+		r.do(t, toAttach(card.UUID, instance("vm1")), cyborg.OperationSucceeded)
+	}
+	r.do(t, toAttach(cards[4].UUID, instance("vm2")), cyborg.OperationSucceeded)
+	h.together(t, map[string]string{"card0": "iommu/17", "card1": "iommu/17", "card2": "iommu/17", "card3": "iommu/17", "card4": "iommu/17"})
+
+	for i, want := range [][]string{
+		{"h1_card1 vm1", "h1_card4 vm2"}, {"h1_card0 vm1", "h1_card4 vm2"}, {"h1_card0 vm1", "h1_card4 vm2"}, {"h1_card0 vm1", "h1_card4 vm2"}, {"h1_card0 vm1"},
+	} {
+		var got []string
+		for _, other := range r.accelerator(t, cards[i].UUID).HeldTogether {
+			got = append(got, other.Name+" "+other.Holder.ID)
+		}
+		require.Equal(t, want, got, cards[i].Name)
+	}
+}
+
 // TestTogetherConcurrentBinds: of many binds of different accelerators that go to one
 // holder, through several processes, those of one instance win. No other one does,
 // and none fails for another reason.

@@ -164,8 +164,7 @@ func maintenanceText(m *cyborg.Maintenance) string {
 	return text
 }
 
-// heldTogetherText has a line for each handle: whose accelerator it is, and who has
-// it.
+// heldTogetherText has a line for each holder, with one accelerator that it has.
 func heldTogetherText(held []cyborg.HeldTogether) string {
 	lines := make([]string, len(held))
 	for i := range held {

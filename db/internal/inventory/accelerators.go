@@ -40,7 +40,7 @@ type AcceleratorFilter struct {
 // acceleratorRows.scan and of handleRecord.ScanIndex.
 const selectAccelerators = `
 	SELECT d.id, d.uuid, d.accelerator, d.name, d.local_name, d.provider_uuid, d.device_uuid, d.host, v.identity, v.backend,
-	       v.driver, v.type, d.specs, d.specs_set, ` + allAttributes + `, d.bitstream_id, d.program_set, d.protected, d.same_holder, ` + heldTogether + `, d.lifecycle,
+	       v.driver, v.type, d.specs, d.specs_set, ` + allAttributes + `, d.bitstream_id, d.program_set, d.protected, d.same_holder, g.held, d.lifecycle,
 	       d.reason, d.error_kind, coalesce(d.error_operation, d.lifecycle_operation),
 	       CASE WHEN ` + Maintained + ` THEN 'maintaining' ELSE 'enabled' END, d.maintain_reason, d.maintain_by, d.maintain_until, d.presence,
 	       d.missing_since, coalesce(d.fence_reason, ''), d.fence_operation, c.operation_id, coalesce(o.kind, ''), h.handles,
@@ -57,18 +57,48 @@ const selectAccelerators = `
 		       array_agg(ROW(id, uuid, kind, info, identity, presence, holder_kind, holder_id, operation_id, attached_at, unconfirmed_kind, unconfirmed_id,
 		               undone_reason, undone_at, EXISTS (SELECT FROM arqs a WHERE a.handle_uuid = t.uuid AND a.lost_at IS NOT NULL))
 		           ORDER BY id) AS handles
-		FROM attach_handles t WHERE deployable_uuid = d.uuid) AS h`
+		FROM attach_handles t WHERE deployable_uuid = d.uuid) AS h
+	CROSS JOIN LATERAL (` + togetherInGroup + `) AS g`
 
-// heldTogether is an SQL expression on the deployable d: the handles that somebody
-// has of others with which it goes to one holder, in the form of
-// cyborg.HeldTogether. For a deployable without others nothing is looked up.
-const heldTogether = `CASE WHEN d.same_holder <> '' THEN (
-		SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('accelerator', o.uuid, 'name', o.accelerator,
-		    'holder', CASE WHEN t.uuid IS NOT NULL THEN jsonb_build_object('kind', coalesce(t.holder_kind, t.unconfirmed_kind), 'id', coalesce(t.holder_id, t.unconfirmed_id)) END,
-		    'left', t.unconfirmed_kind IS NOT NULL, 'operation_id', coalesce(t.operation_id, t.unconfirmed_operation))) ORDER BY o.id, t.id)
-		FROM deployables o LEFT JOIN attach_handles t ON t.deployable_uuid = o.uuid AND (t.holder_kind IS NOT NULL OR t.unconfirmed_kind IS NOT NULL)
-		WHERE o.host = d.host AND o.same_holder = d.same_holder AND o.same_holder <> '' AND o.uuid <> d.uuid
-		  AND (t.uuid IS NOT NULL OR o.nova_spec IS NOT NULL)) END`
+// togetherInGroup is an SQL query of who has deployables that go to one holder with the
+// deployable d, itself included, in the form of cyborg.HeldTogether. It depends only on
+// the host and on what they have in common, so that PostgreSQL can remember the answer
+// for the other deployables of a page: a group may have hundreds of virtual functions.
+// It does so only for a join without a condition of its own.
+//
+// Of each holder it finds two deployables, so that one is left without d itself; see
+// others. Where a group has very many holders, because it became one after they had
+// them, the first are enough to refuse everybody.
+const togetherInGroup = `
+	SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('accelerator', s.uuid, 'name', s.accelerator,
+	    'holder', CASE WHEN s.kind IS NOT NULL THEN jsonb_build_object('kind', s.kind, 'id', s.holder) END,
+	    'left', s.abandoned, 'operation_id', s.operation)) ORDER BY s.kind IS NULL, s.abandoned, s.id) AS held
+	FROM (
+		SELECT e.*, row_number() OVER (PARTITION BY e.kind, e.holder ORDER BY e.abandoned, e.id) AS place
+		FROM (
+			SELECT DISTINCT ON (o.id, t.kind, t.holder) o.id, o.uuid, o.accelerator, t.kind, t.holder, t.abandoned, t.operation
+			FROM deployables o LEFT JOIN LATERAL (
+				SELECT coalesce(holder_kind, unconfirmed_kind) AS kind, coalesce(holder_id, unconfirmed_id) AS holder,
+				       unconfirmed_kind IS NOT NULL AS abandoned, coalesce(operation_id, unconfirmed_operation) AS operation
+				FROM attach_handles WHERE deployable_uuid = o.uuid AND (holder_kind IS NOT NULL OR unconfirmed_kind IS NOT NULL)) AS t ON true
+			WHERE d.same_holder <> '' AND o.host = d.host AND o.same_holder = d.same_holder AND o.same_holder <> '' AND (t.kind IS NOT NULL OR o.nova_spec IS NOT NULL)
+			ORDER BY o.id, t.kind, t.holder, t.abandoned) AS e
+		ORDER BY e.kind IS NULL, place, e.id LIMIT 8) AS s
+	WHERE s.place <= 2`
+
+// others returns one entry for each holder, of accelerators other than this one.
+func others(accelerator uuid.UUID, held []cyborg.HeldTogether) []cyborg.HeldTogether {
+	var out []cyborg.HeldTogether
+	for _, h := range held {
+		known := slices.ContainsFunc(out, func(o cyborg.HeldTogether) bool {
+			return o.Holder == nil && h.Holder == nil || o.Holder != nil && !h.Precludes(*o.Holder)
+		})
+		if h.Accelerator != accelerator && !known {
+			out = append(out, h)
+		}
+	}
+	return out
+}
 
 // Maintained is an SQL condition: the deployable d is in maintenance now. A
 // maintenance whose time is over has ended, even where Reconcile has not
@@ -131,7 +161,7 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (Accelerator, error) {
 	}
 
 	a.Attributes, a.Nova = r.attributes.Value, r.nova.Value
-	a.fingerprint, a.HeldTogether = r.print.Value, r.together.Value
+	a.fingerprint, a.HeldTogether = r.print.Value, others(a.UUID, r.together.Value)
 
 	// What an operator set takes precedence over what the driver reports.
 	if a.Specs, err = r.specs.Value.With(r.set.Value); err != nil {
