@@ -222,6 +222,39 @@ func TestTogetherBindLooksAtHolders(t *testing.T) {
 	require.Equal(t, []uuid.UUID{cards[2].ProviderUUID}, found)
 }
 
+// TestTogetherBindWaits: a bind waits for the operation that takes back what somebody
+// else has of the others, however it came to have it.
+func TestTogetherBindWaits(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addPCIHost(t, "h1", 2)
+	h.together(t, map[string]string{"card0": "iommu/17", "card1": "iommu/17"})
+	first, second := h.ready(t, "card0"), h.accelerator(t, "card1")
+	r.profile(t, "one", one())
+	waits := func(work cyborg.Work) {
+		t.Helper()
+		asked := r.request(t, "one")[0]
+		_, err := r.Admit(t.Context(), toBind("h1", vm(), first.ProviderUUID, asked))
+		requireKind(t, cyborg.ErrClaimed, err, work.Operation.String()+" takes one back")
+		require.Equal(t, work.Operation, cyborg.AsError(err).Operation)
+		require.Equal(t, cyborg.ARQInitial, r.arq(t, asked.UUID).State)
+		r.end(t, work, cyborg.OperationSucceeded)
+	}
+
+	r.do(t, toWhitelist("h1", second), cyborg.OperationSucceeded)
+	waits(r.begin(t, toWhitelist("h1")))
+
+	second = h.ready(t, "card1")
+	r.do(t, toAttach(second.UUID, instance("vm1")), cyborg.OperationSucceeded)
+	waits(r.begin(t, toDetach(second.UUID, nil)))
+
+	held := r.request(t, "one")[0]
+	r.do(t, toBind("h1", vm(), second.ProviderUUID, held), cyborg.OperationSucceeded)
+	waits(r.begin(t, toUnbind(held)))
+
+	r.do(t, toBind("h1", vm(), first.ProviderUUID, r.request(t, "one")[0]), cyborg.OperationSucceeded)
+}
+
 // TestTogetherOfMany: there is one entry for each holder of the others, whatever it has
 // of them, and none of what one has itself.
 func TestTogetherOfMany(t *testing.T) {
