@@ -370,8 +370,8 @@ func TestFeedOfADatabaseThatWasRestoredBeforeTheMigration(t *testing.T) {
 		DROP FUNCTION number_transaction, begin_feed_epoch, feed_base, unreadable_from, begin_epoch; DROP TABLE feed_epochs;
 		DROP TABLE host_identities, forgotten_handles; DROP FUNCTION host_identities_changed;
 		DROP TRIGGER attach_handles_given_together ON attach_handles; DROP TRIGGER attach_handles_same_holder ON attach_handles;
-		DROP TRIGGER same_holder_changed ON deployables;
-		DROP FUNCTION attach_handles_same_holder, same_holder_changed; ALTER TABLE deployables DROP COLUMN same_holder;
+		DROP TRIGGER same_holder_changed ON deployables; DROP TRIGGER nova_spec_same_holder ON deployables;
+		DROP FUNCTION attach_handles_same_holder, nova_spec_same_holder, same_holder_changed; ALTER TABLE deployables DROP COLUMN same_holder;
 		DROP TRIGGER forget_uptime ON hosts; DROP FUNCTION forget_uptime;
 		DROP FUNCTION journals_lost; ALTER TABLE hosts DROP COLUMN journal_opening, DROP COLUMN journal_writes, DROP COLUMN uptime; DROP TABLE grant_keys;
 		DROP FUNCTION epoch_in_force, unheard_for; ALTER TABLE hosts DROP COLUMN heard_epoch;

@@ -497,7 +497,15 @@ func TestTogetherWithWhitelist(t *testing.T) {
 	require.Contains(t, cyborg.AsError(err).Hint, "whitelist")
 	_, err = r.sql.Exec(t.Context(), "UPDATE attach_handles SET holder_kind = 'service', holder_id = 's', operation_id = gen_random_uuid() WHERE deployable_uuid = $1", cards[0].UUID)
 	require.ErrorContains(t, err, "which Nova may give out")
+	var pg *pgconn.PgError
+	require.ErrorAs(t, err, &pg)
+	require.Contains(t, pg.Hint, "whitelist")
 
 	r.do(t, toWhitelist("h1"), cyborg.OperationSucceeded)
 	r.do(t, toAttach(cards[0].UUID, instance("vm1")), cyborg.OperationSucceeded)
+
+	_, err = r.sql.Exec(t.Context(), "UPDATE deployables SET nova_spec = '{}' WHERE uuid = $1", cards[1].UUID)
+	require.ErrorAs(t, err, &pg)
+	require.Equal(t, []string{"23P01", "attach_handles_same_holder"}, []string{pg.Code, pg.ConstraintName}, pg.Message)
+	require.Contains(t, pg.Message, "which instance vm1 has")
 }

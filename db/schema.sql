@@ -248,6 +248,7 @@ CREATE TRIGGER deployables_inserted AFTER INSERT ON deployables REFERENCING NEW 
 CREATE TRIGGER deployables_updated AFTER UPDATE ON deployables REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION deployables_updated();
 CREATE TRIGGER note_lifecycle BEFORE UPDATE OF lifecycle ON deployables FOR EACH ROW WHEN (old.lifecycle <> new.lifecycle) EXECUTE FUNCTION note_lifecycle();
 CREATE TRIGGER note_update BEFORE UPDATE ON deployables FOR EACH ROW EXECUTE FUNCTION note_update();
+CREATE TRIGGER nova_spec_same_holder BEFORE UPDATE OF nova_spec ON deployables FOR EACH ROW WHEN (old.nova_spec IS NULL AND new.nova_spec IS NOT NULL AND new.same_holder <> ''::text) EXECUTE FUNCTION nova_spec_same_holder();
 CREATE TRIGGER placement_deleted AFTER DELETE ON deployables REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
 CREATE TRIGGER placement_inserted AFTER INSERT ON deployables REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
 CREATE TRIGGER placement_updated AFTER UPDATE ON deployables REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
@@ -795,24 +796,28 @@ CREATE OR REPLACE FUNCTION attach_handles_same_holder()
  LANGUAGE plpgsql
 AS $function$
 DECLARE
-    taken  deployables;
+    taken  text;
+    shared text;
     other  text;
     holder text;
+    remedy text;
 BEGIN
-    SELECT * INTO taken FROM deployables WHERE uuid = NEW.deployable_uuid AND same_holder <> '';
+    SELECT accelerator, same_holder INTO taken, shared FROM deployables WHERE uuid = NEW.deployable_uuid AND same_holder <> '';
     IF NOT FOUND THEN
         RETURN NEW;
     END IF;
-    PERFORM pg_advisory_xact_lock(hashtextextended(NEW.host || ' ' || taken.same_holder, 2));
+    PERFORM pg_advisory_xact_lock(hashtextextended(NEW.host || ' ' || shared, 2));
     SELECT d.accelerator, coalesce(h.holder_kind || ' ' || h.holder_id || ' has', h.unconfirmed_kind || ' ' || h.unconfirmed_id || ' may still have',
-        'Nova may give out') INTO other, holder
+        'Nova may give out'), CASE WHEN h.holder_kind IS NOT NULL THEN 'Give both to the same holder, or detach that one first.'
+        WHEN h.uuid IS NOT NULL THEN 'Reconcile asks the host as soon as it is heard.'
+        ELSE 'Take that one out of Nova''s whitelist first, with cyborg host whitelist, and restart nova-compute.' END INTO other, holder, remedy
     FROM deployables d LEFT JOIN attach_handles h ON h.deployable_uuid = d.uuid AND h.uuid <> NEW.uuid
         AND (coalesce(h.holder_kind, h.unconfirmed_kind), coalesce(h.holder_id, h.unconfirmed_id)) <> (NEW.holder_kind, NEW.holder_id)
-    WHERE d.host = NEW.host AND d.same_holder = taken.same_holder AND d.same_holder <> '' AND (h.uuid IS NOT NULL OR d.nova_spec IS NOT NULL)
+    WHERE d.host = NEW.host AND d.same_holder = shared AND d.same_holder <> '' AND (h.uuid IS NOT NULL OR d.nova_spec IS NOT NULL)
     LIMIT 1;
     IF FOUND THEN
-        RAISE exclusion_violation USING TABLE = 'attach_handles', CONSTRAINT = 'attach_handles_same_holder', MESSAGE = format(
-            'accelerator "%s" shares %s with "%s", which %s: they go to one holder', taken.accelerator, taken.same_holder, other, holder);
+        RAISE exclusion_violation USING TABLE = 'attach_handles', CONSTRAINT = 'attach_handles_same_holder', HINT = remedy, MESSAGE = format(
+            'accelerator "%s" shares %s with "%s", which %s: they go to one holder', taken, shared, other, holder);
     END IF;
     RETURN NEW;
 END $function$;
@@ -1282,6 +1287,26 @@ CREATE OR REPLACE FUNCTION note_update()
 AS $function$
 BEGIN
     NEW.updated_at := now();
+    RETURN NEW;
+END $function$;
+
+CREATE OR REPLACE FUNCTION nova_spec_same_holder()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    other  text;
+    holder text;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended(NEW.host || ' ' || NEW.same_holder, 2));
+    SELECT d.accelerator, coalesce(h.holder_kind || ' ' || h.holder_id || ' has', h.unconfirmed_kind || ' ' || h.unconfirmed_id || ' may still have')
+        INTO other, holder
+    FROM deployables d JOIN attach_handles h ON h.deployable_uuid = d.uuid AND (h.holder_kind IS NOT NULL OR h.unconfirmed_kind IS NOT NULL)
+    WHERE d.host = NEW.host AND d.same_holder = NEW.same_holder AND d.same_holder <> '' AND d.uuid <> NEW.uuid LIMIT 1;
+    IF FOUND THEN
+        RAISE exclusion_violation USING TABLE = 'deployables', CONSTRAINT = 'attach_handles_same_holder', HINT = 'Detach that one first.', MESSAGE = format(
+            'accelerator "%s" shares %s with "%s", which %s: they go to one holder', NEW.accelerator, NEW.same_holder, other, holder);
+    END IF;
     RETURN NEW;
 END $function$;
 

@@ -35,8 +35,8 @@ CREATE TRIGGER same_holder_changed AFTER UPDATE OF same_holder ON deployables FO
     WHEN (OLD.same_holder <> NEW.same_holder) EXECUTE FUNCTION same_holder_changed();
 
 -- Nobody gets a handle while somebody else has one, or may still have one, of a deployable with the same same_holder, or while Nova may
--- give such a deployable out. Only who gets a handle is refused: a report may find that two which are held share a group since a boot, and
--- that must be recorded.
+-- give such a deployable out; and Nova gets no deployable while somebody has, or may still have, a handle of another one. Only who gets
+-- something is refused: a report may find that two which are held share a group since a boot, and that must be recorded.
 --
 -- Two binds for instances may give out handles of one host at the same time. So the group is locked first, and looked at in a statement of
 -- its own, which sees what was committed while the lock was waited for. The seed keeps this lock apart from those that transactions take
@@ -44,28 +44,51 @@ CREATE TRIGGER same_holder_changed AFTER UPDATE OF same_holder ON deployables FO
 -- +goose StatementBegin
 CREATE FUNCTION attach_handles_same_holder() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
-    taken  deployables;
+    taken  text;
+    shared text;
     other  text;
     holder text;
+    remedy text;
 BEGIN
-    SELECT * INTO taken FROM deployables WHERE uuid = NEW.deployable_uuid AND same_holder <> '';
+    SELECT accelerator, same_holder INTO taken, shared FROM deployables WHERE uuid = NEW.deployable_uuid AND same_holder <> '';
     IF NOT FOUND THEN
         RETURN NEW;
     END IF;
-    PERFORM pg_advisory_xact_lock(hashtextextended(NEW.host || ' ' || taken.same_holder, 2));
+    PERFORM pg_advisory_xact_lock(hashtextextended(NEW.host || ' ' || shared, 2));
     SELECT d.accelerator, coalesce(h.holder_kind || ' ' || h.holder_id || ' has', h.unconfirmed_kind || ' ' || h.unconfirmed_id || ' may still have',
-        'Nova may give out') INTO other, holder
+        'Nova may give out'), CASE WHEN h.holder_kind IS NOT NULL THEN 'Give both to the same holder, or detach that one first.'
+        WHEN h.uuid IS NOT NULL THEN 'Reconcile asks the host as soon as it is heard.'
+        ELSE 'Take that one out of Nova''s whitelist first, with cyborg host whitelist, and restart nova-compute.' END INTO other, holder, remedy
     FROM deployables d LEFT JOIN attach_handles h ON h.deployable_uuid = d.uuid AND h.uuid <> NEW.uuid
         AND (coalesce(h.holder_kind, h.unconfirmed_kind), coalesce(h.holder_id, h.unconfirmed_id)) <> (NEW.holder_kind, NEW.holder_id)
-    WHERE d.host = NEW.host AND d.same_holder = taken.same_holder AND d.same_holder <> '' AND (h.uuid IS NOT NULL OR d.nova_spec IS NOT NULL)
+    WHERE d.host = NEW.host AND d.same_holder = shared AND d.same_holder <> '' AND (h.uuid IS NOT NULL OR d.nova_spec IS NOT NULL)
     LIMIT 1;
     IF FOUND THEN
-        RAISE exclusion_violation USING TABLE = 'attach_handles', CONSTRAINT = 'attach_handles_same_holder', MESSAGE = format(
-            'accelerator "%s" shares %s with "%s", which %s: they go to one holder', taken.accelerator, taken.same_holder, other, holder);
+        RAISE exclusion_violation USING TABLE = 'attach_handles', CONSTRAINT = 'attach_handles_same_holder', HINT = remedy, MESSAGE = format(
+            'accelerator "%s" shares %s with "%s", which %s: they go to one holder', taken, shared, other, holder);
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE FUNCTION nova_spec_same_holder() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    other  text;
+    holder text;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended(NEW.host || ' ' || NEW.same_holder, 2));
+    SELECT d.accelerator, coalesce(h.holder_kind || ' ' || h.holder_id || ' has', h.unconfirmed_kind || ' ' || h.unconfirmed_id || ' may still have')
+        INTO other, holder
+    FROM deployables d JOIN attach_handles h ON h.deployable_uuid = d.uuid AND (h.holder_kind IS NOT NULL OR h.unconfirmed_kind IS NOT NULL)
+    WHERE d.host = NEW.host AND d.same_holder = NEW.same_holder AND d.same_holder <> '' AND d.uuid <> NEW.uuid LIMIT 1;
+    IF FOUND THEN
+        RAISE exclusion_violation USING TABLE = 'deployables', CONSTRAINT = 'attach_handles_same_holder', HINT = 'Detach that one first.', MESSAGE = format(
+            'accelerator "%s" shares %s with "%s", which %s: they go to one holder', NEW.accelerator, NEW.same_holder, other, holder);
     END IF;
     RETURN NEW;
 END $$;
 -- +goose StatementEnd
+CREATE TRIGGER nova_spec_same_holder BEFORE UPDATE OF nova_spec ON deployables FOR EACH ROW
+    WHEN (OLD.nova_spec IS NULL AND NEW.nova_spec IS NOT NULL AND NEW.same_holder <> '') EXECUTE FUNCTION nova_spec_same_holder();
 CREATE TRIGGER attach_handles_given_together BEFORE INSERT ON attach_handles FOR EACH ROW
     WHEN (NEW.holder_kind IS NOT NULL) EXECUTE FUNCTION attach_handles_same_holder();
 CREATE TRIGGER attach_handles_same_holder BEFORE UPDATE OF holder_kind, holder_id ON attach_handles FOR EACH ROW

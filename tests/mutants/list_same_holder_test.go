@@ -10,12 +10,17 @@ func ofSameHolder() []mutant {
 	return []mutant{
 		{
 			breaks: "the schema lets nobody else have what goes to one holder", file: schema, pkg: "db", test: "TestTogetherInTheSchema",
-			old: "    IF FOUND THEN\n        RAISE",
-			new: "    IF false THEN\n        RAISE",
+			old: "    IF FOUND THEN\n        RAISE exclusion_violation USING TABLE = 'attach_handles'",
+			new: "    IF false THEN\n        RAISE exclusion_violation USING TABLE = 'attach_handles'",
+		},
+		{
+			breaks: "the schema gives Nova nothing of what somebody has", file: schema, pkg: "db", test: "TestTogetherWithWhitelist",
+			old: "    IF FOUND THEN\n        RAISE exclusion_violation USING TABLE = 'deployables'",
+			new: "    IF false THEN\n        RAISE exclusion_violation USING TABLE = 'deployables'",
 		},
 		{
 			breaks: "what goes to one holder is looked at in turn", file: schema, pkg: "db", test: "TestTogetherInTheSchema",
-			old: "    PERFORM pg_advisory_xact_lock(hashtextextended(NEW.host || ' ' || taken.same_holder, 2));",
+			old: "    PERFORM pg_advisory_xact_lock(hashtextextended(NEW.host || ' ' || shared, 2));",
 			new: "    PERFORM pg_advisory_xact_lock(hashtextextended(NEW.uuid::text, 2));",
 		},
 		{

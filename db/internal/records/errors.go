@@ -16,7 +16,7 @@ import (
 // SQLSTATE codes (PostgreSQL manual, appendix A).
 const (
 	uniqueViolation      = "23505"
-	exclusionViolation   = "23P01" // of attach_handles_same_holder, the only rule that raises it
+	exclusionViolation   = "23P01"
 	serializationFailure = "40001"
 	deadlockDetected     = "40P01"
 	queryCanceled        = "57014"
@@ -28,6 +28,16 @@ const (
 	idleInTransaction  = "25P03"
 	transactionTimeout = "25P04"
 )
+
+// sameHolderRule is the name under which the triggers of the schema refuse what goes
+// to one holder.
+const sameHolderRule = "attach_handles_same_holder"
+
+// refusesHolder reports whether the schema has refused what goes to one holder, because
+// somebody else has some of it.
+func refusesHolder(pg *pgconn.PgError) bool {
+	return pg.Code == exclusionViolation && pg.ConstraintName == sameHolderRule
+}
 
 // transientCodeTable lists the codes outside of transientClassTable that say the same.
 var transientCodeTable = []string{readOnly, idleInTransaction, transactionTimeout}
@@ -50,7 +60,7 @@ func collided(err error) bool {
 	}
 	// A guard that looks again says who has what goes to one holder.
 	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (pg.Code == serializationFailure || pg.Code == deadlockDetected || pg.Code == exclusionViolation)
+	return ok && (pg.Code == serializationFailure || pg.Code == deadlockDetected || refusesHolder(pg))
 }
 
 // Violates reports whether err is the violation of the unique constraint of
@@ -107,8 +117,8 @@ func Explain(err error) *cyborg.Error {
 		return cyborg.Errorf(cyborg.ErrTimeout, "the database did not answer in time")
 	case errors.Is(err, context.Canceled):
 		return cyborg.Errorf(cyborg.ErrUnavailable, "the call ended before the database answered: %w", context.Canceled)
-	case isPg && pg.Code == exclusionViolation:
-		return cyborg.Errorf(cyborg.ErrInUse, "%s", pg.Message).WithHint("Give both to the same holder, or detach that one first.")
+	case isPg && refusesHolder(pg):
+		return cyborg.Errorf(cyborg.ErrInUse, "%s", pg.Message).WithHint("%s", pg.Hint)
 	case collided(err):
 		return cyborg.Errorf(cyborg.ErrBusy, "too many others change the same records now").WithHint("Try again in a moment.")
 	case isPg && transient(pg):

@@ -14,11 +14,15 @@ import (
 // schema.
 func TestExplainWhatGoesToOneHolder(t *testing.T) {
 	t.Parallel()
-	refused := &pgconn.PgError{Code: exclusionViolation, ConstraintName: "attach_handles_same_holder", Message: `accelerator "a" shares iommu/17 with "b"`}
+	refused := &pgconn.PgError{Code: exclusionViolation, ConstraintName: "attach_handles_same_holder", Message: `accelerator "a" shares iommu/17 with "b"`, Hint: "Detach that one first."}
 	require.True(t, collided(refused))
 
 	err := Explain(refused)
 	require.Equal(t, cyborg.ErrInUse, err.Kind)
 	require.Equal(t, refused.Message, err.Message)
-	require.NotEmpty(t, err.Hint)
+	require.Equal(t, refused.Hint, err.Hint)
+
+	other := &pgconn.PgError{Code: exclusionViolation, ConstraintName: "another", Message: "secret"}
+	require.False(t, collided(other))
+	require.Equal(t, cyborg.ErrInternal, Explain(other).Kind)
 }
