@@ -30,8 +30,8 @@ func ofSameHolder() []mutant {
 		},
 		{
 			breaks: "all handles of what goes to one holder go to it", file: guards, pkg: "db", test: "TestTogetherPartsOfOne",
-			old: "if by != nil && *by != holder {",
-			new: "if by != nil && by == &holder {",
+			old: "if by := h.Holder; by != nil && *by != holder {",
+			new: "if by := h.Holder; by != nil && by == &holder {",
 		},
 		{
 			breaks: "Nova gets nothing that goes to one holder with what is given out", file: "db/internal/operation/whitelist.go", pkg: "db",

@@ -173,14 +173,9 @@ func (a *Accelerator) Together(holder cyborg.Holder) error {
 		}
 	}
 
-	// Its own handles are no exception.
+	// Its own handles are no exception. An unconfirmed one has fenced it.
 	for _, h := range a.Handles {
-		by := h.Holder
-		if by == nil {
-			by = h.Unconfirmed
-		}
-
-		if by != nil && *by != holder {
+		if by := h.Holder; by != nil && *by != holder {
 			return cyborg.Errorf(cyborg.ErrInUse, "accelerator %q is attached to %s, and because of %s all of it goes to one holder", a.Name, by, a.SameHolder).
 				WithOperation(h.Operation).WithHint("Detach it first.")
 		}
