@@ -103,7 +103,7 @@ func (v *Inventory) keepOrForget(backend, left string, d *Tracked[DeviceRow], ot
 	d.row.ReplacedBy = &by
 	v.Replaced = true
 
-	why := ""
+	var why string
 	switch {
 	case v.busy(d.row.UUID):
 		why = "which is still in use; detach that one, or put it back"
