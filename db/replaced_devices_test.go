@@ -323,8 +323,9 @@ func TestInstanceThatLacksItsCardIsNotRescued(t *testing.T) {
 			before := h.content.Backends[0]
 			before.Devices = []cyborg.DeviceReport{h.devices()[0], h.devices()[1]}
 			lacked := func() string {
-				why, err := r.LackedCard(t.Context(), who)
+				why, unclear, err := r.LackedCard(t.Context(), who)
 				require.NoError(t, err)
+				require.Equal(t, why != "" && name == "nobody can tell", unclear)
 				return why
 			}
 			require.Empty(t, lacked())
@@ -342,7 +343,6 @@ func TestInstanceThatLacksItsCardIsNotRescued(t *testing.T) {
 			asked := r.begin(t, toRescue("h1", false))
 			require.Equal(t, who, asked.Rescues[0].Instance)
 			r.end(t, asked, cyborg.OperationFailed)
-			r.exec(t, "DELETE FROM rescues")
 
 			h.content.Backends[0] = before
 			h.report(t)
@@ -437,6 +437,72 @@ func TestInstallOfAForgottenCardIsNotThatOfAnother(t *testing.T) {
 			h.put(0, c.card)
 			h.report(t)
 			require.Equal(t, c.pending, !h.accelerator(t, "card0").UninstallPending.IsZero())
+		})
+	}
+}
+
+// TestReplacedDeviceOfADeletedInstance: Nova deletes the requests of an instance
+// without an operation. The host is then asked for the other card, too, and so it is
+// when what was missing for long is forgotten.
+func TestReplacedDeviceOfADeletedInstance(t *testing.T) {
+	t.Parallel()
+	who := uuid.New()
+	for name, c := range map[string]struct {
+		hold, free func(t *testing.T, r *records, h *host, a *cyborg.Accelerator)
+		stays      bool // with the report that comes then
+	}{
+		"deleted": {
+			func(t *testing.T, r *records, _ *host, a *cyborg.Accelerator) {
+				t.Helper()
+				r.profile(t, "one", one())
+				r.bound(t, a, who)
+			},
+			func(t *testing.T, r *records, _ *host, _ *cyborg.Accelerator) {
+				t.Helper()
+				_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{Instance: who, AllowBound: true}, alice())
+				require.NoError(t, err)
+			},
+			false,
+		},
+		"forgotten": {
+			func(t *testing.T, r *records, h *host, a *cyborg.Accelerator) {
+				t.Helper()
+				r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationSucceeded)
+				h.fall(t)
+				r.do(t, toForce(a.UUID, nil), cyborg.OperationSucceeded)
+				h.hear(t)
+			},
+			func(t *testing.T, r *records, _ *host, _ *cyborg.Accelerator) {
+				t.Helper()
+				for _, table := range []string{"devices", "deployables", "attach_handles"} {
+					r.exec(t, "UPDATE "+table+" SET missing_since = now() - interval '2 days'")
+				}
+				_, err := r.Forget(t.Context(), 24*time.Hour)
+				require.NoError(t, err)
+			},
+			true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRecords(t)
+			h := r.addGPU(t)
+			a := h.ready(t, "card0")
+			c.hold(t, r, h, a)
+			h.put(0, qat())
+			h.report(t)
+			h.report(t)
+			require.False(t, h.asked(t))
+			require.False(t, r.hasForgotten(t, a.UUID))
+
+			c.free(t, r, h, a)
+			require.True(t, h.asked(t))
+			h.report(t)
+			require.True(t, r.hasForgotten(t, a.UUID))
+			if !c.stays {
+				h.report(t)
+			}
+			require.Equal(t, cyborg.StatusInactive, h.accelerator(t, "card0").Status())
 		})
 	}
 }

@@ -64,7 +64,7 @@ type Owners interface {
 	CheckRun(ctx context.Context, run db.Run) (db.Addressee, error)
 	Renumber(ctx context.Context, run db.Run) (db.Addressee, error)
 	OwnRescue(ctx context.Context, run db.Run, instance uuid.UUID) (lost cyborg.Rescue, host string, err error)
-	LackedCard(ctx context.Context, instance uuid.UUID) (string, error)
+	LackedCard(ctx context.Context, instance uuid.UUID) (why string, unclear bool, err error)
 	Record(ctx context.Context, run db.Run, steps []cyborg.Step) (db.Addressee, error)
 	End(ctx context.Context, run db.Run, outcome cyborg.Outcome) error
 	GrantKeys(ctx context.Context, within time.Duration) ([]cyborg.GrantKey, error)

@@ -94,9 +94,14 @@ func (a *Activities) LookAtInstance(ctx context.Context, in workflows.LookAtInst
 // readyToReboot looks at an instance once more that must be rebooted. It is left alone
 // while its host does not show its card: another one may be at the same address by now.
 func (a *Activities) readyToReboot(ctx context.Context, instance uuid.UUID) (found workflows.LookAtInstanceResult, err error) {
-	lacked, err := a.store.LackedCard(ctx, instance)
-	if err != nil || lacked != "" {
-		return workflows.LookAtInstanceResult{Outcome: cyborg.RescueSkipped, Detail: lacked}, err
+	lacked, unclear, err := a.store.LackedCard(ctx, instance)
+	switch {
+	case err != nil:
+		return found, err
+	case unclear:
+		return workflows.LookAtInstanceResult{Wait: lacked}, nil
+	case lacked != "":
+		return workflows.LookAtInstanceResult{Outcome: cyborg.RescueSkipped, Detail: lacked}, nil
 	}
 
 	found.EarlierReboots, err = a.cloud.Nova.OwnReboots(ctx, instance)

@@ -178,11 +178,12 @@ func (a *API) deleteInstanceARQs(ctx context.Context, instance uuid.UUID, arqs [
 }
 
 // deleteAbandonedARQs deletes the requests that hold the wanted accelerators, or
-// others that go to one holder with them, on behalf of instances that Nova has deleted, or that Nova could not place on
-// any host. Nova's DELETE for them did not reach this service, but Placement
-// has already given their accelerators to the new instance. Without this, the
-// bind would fail until Reconcile has checked all instances (package stalearqs
-// has the policy of both). It does what it can: errors are only logged.
+// others that go to one holder with them, on behalf of instances that Nova has
+// deleted, or that Nova could not place on any host. Nova's DELETE for them did not
+// reach this service, but Placement has already given their accelerators to the new
+// instance. Without this, the bind would fail until Reconcile has checked all
+// instances (package stalearqs has the policy of both). It does what it can: errors
+// are only logged.
 func (a *API) deleteAbandonedARQs(ctx context.Context, request cyborg.BindRequest, deadline time.Time) {
 	ctx, cancel := withNovaTimeout(ctx, deadline)
 	defer cancel()

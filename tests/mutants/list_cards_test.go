@@ -206,8 +206,8 @@ func ofCards() []mutant {
 		},
 		{
 			breaks: "the end of an operation has the host show what is in the place of a card", file: "db/internal/operation/run.go", pkg: "db", test: "TestReplacedDeviceStaysWithItsHolder",
-			old: "ingest.QueueWantReportOfReplaced(tx, o.host)",
-			new: "",
+			old: "inventory.QueueWantReportOfReplaced(batch, o.host)",
+			new: "inventory.QueueWantReportOfReplaced(batch)",
 		},
 	}
 }

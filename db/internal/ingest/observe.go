@@ -110,13 +110,6 @@ func queueWantReport(tx pgx.Tx, host string) {
 	records.Queue(tx, wantReport, host)
 }
 
-// QueueWantReportOfReplaced makes the host send its report again where another card
-// is in the place of a recorded one: that one may be nobody's now, and is then
-// forgotten with the report. See records.Queue.
-func QueueWantReportOfReplaced(tx pgx.Tx, host string) {
-	records.Queue(tx, wantReport+" AND EXISTS (SELECT FROM devices v WHERE v.host = s.name AND v.replaced_by IS NOT NULL)", host)
-}
-
 // wantReport is the statement of queueWantReport; its parameter is the host.
 const wantReport = "UPDATE hosts s SET digest = '', generation = generation + 1 WHERE name = $1"
 

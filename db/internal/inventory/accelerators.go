@@ -73,7 +73,7 @@ const togetherInGroup = `
 	SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('accelerator', s.uuid, 'name', s.accelerator,
 	    'holder', CASE WHEN s.kind IS NOT NULL THEN jsonb_build_object('kind', s.kind, 'id', s.holder) END,
 	    'left', s.abandoned, 'operation_id', s.operation)) ORDER BY s.kind IS NULL, s.abandoned, s.id) AS held
-	FROM (
+	FROM (SELECT * FROM (
 		SELECT e.*, row_number() OVER (PARTITION BY e.kind, e.holder ORDER BY e.abandoned, e.id) AS place
 		FROM (
 			SELECT DISTINCT ON (o.id, t.kind, t.holder) o.id, o.uuid, o.accelerator, t.kind, t.holder, t.abandoned, t.operation
@@ -82,9 +82,8 @@ const togetherInGroup = `
 				       unconfirmed_kind IS NOT NULL AS abandoned, coalesce(operation_id, unconfirmed_operation) AS operation
 				FROM attach_handles WHERE deployable_uuid = o.uuid AND (holder_kind IS NOT NULL OR unconfirmed_kind IS NOT NULL)) AS t ON true
 			WHERE d.same_holder <> '' AND o.host = d.host AND o.same_holder = d.same_holder AND o.same_holder <> '' AND (t.kind IS NOT NULL OR o.nova_spec IS NOT NULL)
-			ORDER BY o.id, t.kind, t.holder, t.abandoned) AS e
-		ORDER BY e.kind IS NULL, place, e.id LIMIT 8) AS s
-	WHERE s.place <= 2`
+			ORDER BY o.id, t.kind, t.holder, t.abandoned) AS e) AS n
+		WHERE n.place <= 2 ORDER BY n.kind IS NOT NULL, n.place, n.id LIMIT 8) AS s`
 
 // others returns one entry for each holder, of accelerators other than this one.
 func others(accelerator uuid.UUID, held []cyborg.HeldTogether) []cyborg.HeldTogether {

@@ -79,6 +79,11 @@ func (s *Store) forgetOn(ctx context.Context, host string, missingFor time.Durat
 
 		QueueSettle(tx, free)
 
+		// Without the missing one there is room for what was in its place.
+		if _, err := tx.Exec(ctx, wantReportOfReplaced, []string{host}); err != nil {
+			return err
+		}
+
 		for _, sql := range []string{
 			"DELETE FROM attach_handles h WHERE " + handles,
 			rememberInstalls(deployables),

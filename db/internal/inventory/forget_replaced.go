@@ -32,3 +32,14 @@ func QueueForgetReplaced(tx pgx.Tx, hosts []string) {
 	}
 	records.QueueBatch(tx, batch)
 }
+
+// QueueWantReportOfReplaced queues a statement that makes those of the hosts send their
+// report again where another card is in the place of a recorded one: that one may be
+// nobody's now, and is then forgotten with the report.
+func QueueWantReportOfReplaced(batch *pgx.Batch, hosts ...string) {
+	batch.Queue(wantReportOfReplaced, hosts)
+}
+
+const wantReportOfReplaced = `
+	UPDATE hosts s SET digest = '', generation = generation + 1
+	WHERE name = ANY($1) AND digest <> '' AND EXISTS (SELECT FROM devices v WHERE v.host = s.name AND v.replaced_by IS NOT NULL)`

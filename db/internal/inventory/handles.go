@@ -86,6 +86,7 @@ func releaseHandles(
 
 	batch := &pgx.Batch{}
 	batch.Queue(liftOfHeld, targets, fencesOfHeld())
+	QueueWantReportOfReplaced(batch, hosts...)
 	and(batch, hosts, handles, operations)
 	return tx.SendBatch(ctx, batch).Close()
 }

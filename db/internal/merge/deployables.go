@@ -144,16 +144,17 @@ func (v *Inventory) deployableMissing(p *Tracked[DeployableRow]) {
 // forgetSameHolders empties what the deployables that this report does not show have
 // in common with others, because the host has booted: the kernel numbers IOMMU groups
 // anew, and what has an old number now may be another group. What an operation
-// observed later is of this boot.
+// observed later is of this boot. A backend that failed has shown nothing: what it has
+// may well be there, and in the same group.
 func (v *Inventory) forgetSameHolders(sequence int64) {
-	newer := map[uuid.UUID]bool{}
+	stays := map[uuid.UUID]bool{}
 	for _, d := range v.Devices {
-		newer[d.row.UUID] = d.row.ObservedSeq > sequence
+		stays[d.row.UUID] = d.row.ObservedSeq > sequence || v.Backends[d.row.Backend].row.State == cyborg.BackendFailed
 	}
 
 	for _, p := range v.Deployables {
 		shown := v.merged[p.row.UUID] && p.row.Presence == cyborg.PresencePresent
-		if !shown && !newer[p.row.DeviceUUID] {
+		if !shown && !stays[p.row.DeviceUUID] {
 			p.row.SameHolder = ""
 		}
 	}

@@ -95,7 +95,7 @@ func (v *Inventory) replaced(backend string, d *Tracked[DeviceRow], r cyborg.Dev
 // keepOrForget says of a missing device which other card is in its place. As long as
 // somebody has the device, its records stay as they are, and what is shown of the
 // other card is left out: it must not become what that one has. Whatever ends that has
-// the host asked for its report (ingest.QueueWantReportOfReplaced). A device that
+// the host asked for its report (inventory.QueueWantReportOfReplaced). A device that
 // nobody has is forgotten at once (inventory.QueueForgetReplaced), and the host reports
 // again, so that the other card is recorded as new.
 func (v *Inventory) keepOrForget(backend, left string, d *Tracked[DeviceRow], other cyborg.Fingerprint) {

@@ -353,8 +353,8 @@ func freeingHandle(ctx context.Context, tx pgx.Tx, accelerator uuid.UUID) (uuid.
 
 // freeingTogether returns an operation that is about to take back what somebody else
 // has of an accelerator that goes to one holder with a, or is a itself: a request is
-// being unbound or deleted, an accelerator is being detached, or taken out of the
-// whitelist of Nova. It is zero where there is none.
+// being unbound or deleted, or an accelerator is being detached. It is zero where there
+// is none.
 func (b bind) freeingTogether(ctx context.Context, tx pgx.Tx, a *inventory.Accelerator) (uuid.UUID, error) {
 	return oneOperation(tx.Query(ctx, `
 		SELECT coalesce(a.claimed_by, c.operation_id)
@@ -363,7 +363,7 @@ func (b bind) freeingTogether(ctx context.Context, tx pgx.Tx, a *inventory.Accel
 		LEFT JOIN arqs a ON a.handle_uuid = h.uuid AND a.claimed_by IS NOT NULL AND a.state <> 'BindStarted'
 		LEFT JOIN (claims c JOIN operations o ON o.id = c.operation_id) ON c.deployable_uuid = d.uuid
 		WHERE d.host = $1 AND d.same_holder = $2 AND d.same_holder <> ''
-		  AND (a.claimed_by IS NOT NULL OR o.kind = 'detach' AND h.uuid IS NOT NULL OR o.kind = 'whitelist' AND d.nova_spec IS NOT NULL)
+		  AND (a.claimed_by IS NOT NULL OR o.kind = 'detach' AND h.uuid IS NOT NULL)
 		ORDER BY d.id, h.id LIMIT 1`, a.Host, a.SameHolder, string(b.request.Holder.Kind), b.request.Holder.ID))
 }
 

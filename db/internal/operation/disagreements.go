@@ -290,7 +290,9 @@ func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagr
 		if err := settleHandles(ctx, tx, host, current); err != nil {
 			return err
 		}
-		ingest.QueueWantReportOfReplaced(tx, host)
+		batch := &pgx.Batch{}
+		inventory.QueueWantReportOfReplaced(batch, host)
+		records.QueueBatch(tx, batch)
 		return tellSettled(ctx, tx, host, settled)
 	})
 }

@@ -118,8 +118,13 @@ func (r rescue) describe(o *running, work *cyborg.Work) {
 	work.Rescues, work.Within = o.before.Rescues, r.request.Within
 }
 
-// end records which instances have their accelerators again.
-func (rescue) end(ctx context.Context, tx pgx.Tx, _ *running, outcome *cyborg.Outcome) error {
+// end records which instances have their accelerators again. One that lacks its card is
+// rescued once more when its host shows that.
+func (rescue) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+	records.Queue(tx, `
+		DELETE FROM rescues r USING arqs a
+		WHERE r.operation_id = $1 AND a.instance_uuid = r.instance_uuid AND a.lost_boot = r.boot_id AND `+lacksCard, o.id)
+
 	var well []cyborg.Rescue
 	for _, i := range outcome.Rescued {
 		if i.Outcome.HasAccelerators() {
@@ -151,27 +156,28 @@ func (s *Store) OwnRescue(ctx context.Context, run Run, instance uuid.UUID) (los
 
 // LackedCard says which card the instance has in the records that its host does not
 // show now, and why; empty where it shows all of them. Nova must not start the
-// instance meanwhile: it may give it another card at the same address.
-func (s *Store) LackedCard(ctx context.Context, instance uuid.UUID) (string, error) {
+// instance meanwhile: it may give it another card at the same address. Unclear says
+// that the host cannot tell at present.
+func (s *Store) LackedCard(ctx context.Context, instance uuid.UUID) (why string, unclear bool, err error) {
 	var name, replacedBy, failure string
 	var missing bool
-	err := s.db.Pool.QueryRow(ctx, `
+	err = s.db.Pool.QueryRow(ctx, `
 		SELECT d.accelerator, h.presence = 'missing', coalesce(v.replaced_by, ''), b.error
 		FROM attach_handles h JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
 		JOIN backends b ON b.host = v.host AND b.name = v.backend
 		WHERE h.holder_kind = 'instance' AND h.holder_id = $1 AND (h.presence = 'missing' OR b.state = 'failed')
-		ORDER BY v.replaced_by IS NULL, d.id LIMIT 1`, instance.String()).Scan(&name, &missing, &replacedBy, &failure)
+		ORDER BY v.replaced_by IS NULL, h.presence = 'present', d.id LIMIT 1`, instance.String()).Scan(&name, &missing, &replacedBy, &failure)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return "", nil
+		return "", false, nil
 	case err != nil:
-		return "", s.db.Failure(ctx, err)
+		return "", false, s.db.Failure(ctx, err)
 	case replacedBy != "":
-		return fmt.Sprintf("another card (%s) is in the place of its accelerator %q", replacedBy, name), nil
+		return fmt.Sprintf("another card (%s) is in the place of its accelerator %q", replacedBy, name), false, nil
 	case missing:
-		return fmt.Sprintf("its host does not show its accelerator %q", name), nil
+		return fmt.Sprintf("its host does not show its accelerator %q", name), false, nil
 	}
-	return fmt.Sprintf("its host cannot tell whether it has its accelerator %q: %s", name, failure), nil
+	return fmt.Sprintf("its host cannot tell whether it has its accelerator %q: %s", name, failure), true, nil
 }
 
 // UnrescuedHosts lists hosts with instances that may be without their

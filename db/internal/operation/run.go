@@ -350,7 +350,10 @@ func (o *running) conclude(ctx context.Context, tx pgx.Tx, outcome *cyborg.Outco
 
 	queueUninstalled(tx, o, outcome)
 	o.queueFinish(tx, outcome)
-	ingest.QueueWantReportOfReplaced(tx, o.host)
+
+	batch := &pgx.Batch{}
+	inventory.QueueWantReportOfReplaced(batch, o.host)
+	records.QueueBatch(tx, batch)
 	return nil
 }
 
