@@ -271,7 +271,7 @@ func (a *Activities) callAttach(
 		return nil
 	}
 
-	return t.guarded("attach of "+handle.Identity, func() error {
+	err := t.guarded("attach of "+handle.Identity, func() error {
 		return attacher.Attach(ctx, drivers.AttachRequest{
 			Target: found.Target, Handle: handle, Prior: prior,
 			Holder: cyborg.Holder{Kind: cyborg.HolderKind(entry.HolderKind), ID: entry.HolderID},
@@ -281,6 +281,7 @@ func (a *Activities) callAttach(
 			},
 		})
 	})
+	return a.showOther(ctx, t, found, err)
 }
 
 // refusedAttach returns the error of an attach that the driver refused. The
@@ -342,7 +343,21 @@ func (a *Activities) inUse(ctx context.Context, t *try, found inventory.Found, h
 		who, err = users.InUse(ctx, found.Target, handle)
 		return err
 	})
-	return who, err
+	return who, a.showOther(ctx, t, found, err)
+}
+
+// showOther returns the error of a driver. Where the driver has found another card,
+// it looks at the device first: the driver has woken that card up, and while it is
+// awake a look sees which one it is. The next report then tells the conductor.
+func (a *Activities) showOther(ctx context.Context, t *try, found inventory.Found, err error) error {
+	if cyborg.ErrorKindOf(err) != cyborg.ErrChanged {
+		return err
+	}
+
+	if lookErr := a.Inventory.LookAt(ctx, found.Backend, found.Device.Identity); lookErr != nil {
+		t.log.WarnContext(ctx, "the card that a driver has found cannot be looked at", "device", found.Device.Identity, "error", lookErr)
+	}
+	return err
 }
 
 // attached asks the hardware whether a handle is attached. Where the driver has

@@ -521,3 +521,44 @@ func TestSettleKeepsTheSerial(t *testing.T) {
 		})
 	}
 }
+
+// TestACardThatWasWokenUpIsReported: a driver wakes a card to find out which one it
+// is. What it has found is known at once, before the card sleeps again.
+func TestACardThatWasWokenUpIsReported(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{
+		workflows.InstallActivity, workflows.AttachActivity, workflows.CheckUseActivity, workflows.ProgramActivity, workflows.UninstallActivity,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHost(t)
+			h.ready()
+			was := of(target(), h.look())
+			attaching, using := attach(uuid.New(), handle), checkUse(handle)
+			programming := h.stage(uuid.New(), region, "aes")
+			attaching.Target, using.Given[0].Target, programming.Target = was, was, was
+			install := workflows.InstallInput{Operation: uuid.New(), Target: was}
+			h.asleepOther()
+			for len(h.inventory.Changes()) > 0 {
+				<-h.inventory.Changes()
+			}
+
+			h.wakes = true
+			if name == workflows.UninstallActivity {
+				var result workflows.ChangeResult
+				h.must(name, install, &result)
+				require.Positive(t, result.Observation.Sequence, "the former card counts as uninstalled")
+				require.Equal(t, otherSerial, result.Observation.Device.Fingerprint.Serial)
+				require.True(t, h.card().Deployables["r0"].Installed)
+			} else {
+				h.refused(cyborg.ErrChanged, name, map[string]any{
+					workflows.InstallActivity: install, workflows.AttachActivity: attaching,
+					workflows.CheckUseActivity: using, workflows.ProgramActivity: programming,
+				}[name])
+			}
+
+			require.Equal(t, otherSerial, h.inventory.Content().Backends[0].Devices[0].Fingerprint.Serial)
+			require.NotEmpty(t, h.inventory.Changes(), "it is reported soon")
+		})
+	}
+}

@@ -72,6 +72,9 @@ type host struct {
 	uptime atomic.Int64
 	// asleep has the card not tell its serial number while nothing of it is attached.
 	asleep bool
+	// wakes has the card wake when the driver is asked to do something with it, or who
+	// uses it.
+	wakes bool
 	// blind has the driver not compare which card is there.
 	blind bool
 	// after, where set, is called when the driver has attached or programmed.
@@ -169,6 +172,9 @@ type shim struct {
 
 // sees returns the target as the driver gets it.
 func (s shim) sees(target drivers.Target) drivers.Target {
+	if s.host.wakes {
+		s.host.asleep = false
+	}
 	if s.host.blind {
 		target.Device.Fingerprint = cyborg.Fingerprint{}
 	}

@@ -50,6 +50,7 @@ func (a *Activities) install(ctx context.Context, t *try, in workflows.InstallIn
 
 	if installer, ok := found.Driver.(drivers.Installer); ok {
 		err := t.guarded("install", func() error { return installer.Install(ctx, found.Target) })
+		err = a.showOther(ctx, t, found, err)
 		if err != nil && !in.Undo && ctx.Err() == nil && isRefusal(err) {
 			return result, a.undoRefusedInstall(ctx, t, s, installer, found.Target, err)
 		}
@@ -119,8 +120,10 @@ func (a *Activities) uninstall(ctx context.Context, t *try, in workflows.Install
 	if err == nil && !in.Undo {
 		err = a.checkIdle(ctx, t, found)
 		if cyborg.ErrorKindOf(err) == cyborg.ErrChanged {
+			// The observation tells the records which card is there now. Without one they
+			// would have the former one uninstalled again and again.
 			t.log.WarnContext(ctx, "what is to be uninstalled is another card now", "deployable", in.Target.Deployable, "reason", err)
-			return result, nil
+			return finish(ctx, a, s, found, recording(journal.Change{}))
 		}
 	}
 	if err != nil && s.begun {

@@ -131,6 +131,7 @@ func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramIn
 	in.Image.SHA256 = image.SHA256
 	request := drivers.ProgramRequest{Target: found.Target, Path: image.Path, Image: in.Image, Progress: t.heartbeat.setProgress}
 	if err := t.guarded("program", func() error { return programmer.Program(ctx, request) }); err != nil {
+		err = a.showOther(ctx, t, found, err)
 		if ctx.Err() == nil && isRefusal(err) {
 			err = a.refusedProgram(ctx, t, s, in, note, err)
 		}
