@@ -99,19 +99,41 @@ func learnCard(entry journal.Attachment, seen cyborg.Observation) journal.Attach
 
 // attachedOther takes back what was attached to another card than the one that the
 // step is about, as the device shows afterwards, and returns the error of the step.
-// It is a refusal where the other card is certainly as it was before.
+// It is a refusal where the handle is certainly as it was before: not where it was
+// attached, because it has been detached here.
 func (a *Activities) attachedOther(ctx context.Context, t *try, s step, plan attachPlan, seen cyborg.Observation) error {
 	cause := sameCard(plan.found, seen)
 	plan.found.Device = seen.Device
 	if err := a.takeBack(ctx, t, plan.found, plan.handle, plan.entry.Note); err != nil {
 		t.log.ErrorContext(ctx, "what was attached to another card cannot be taken back", "handle", plan.handle.Identity, "error", err)
+		a.keepOther(ctx, t, plan, seen)
 		return uncertain(cause)
 	}
 
-	if s.begun || plan.again {
+	if s.begun || plan.again || a.wasAttached(plan) {
 		return uncertain(cause)
 	}
 	return a.forgetAttach(ctx, t, s, plan, cause)
+}
+
+// keepOther writes into the journal to which card the handle has been attached, so
+// that the undo of the attach takes it back from that one. What undoes a detach has no
+// such undo: its attachment stays that of the former card, which may come back.
+func (a *Activities) keepOther(ctx context.Context, t *try, plan attachPlan, seen cyborg.Observation) {
+	if plan.again {
+		return
+	}
+
+	plan.entry.Fingerprint = journal.Fingerprint(seen.Device.Fingerprint)
+	if err := a.Journal.Write(journal.Change{Attachments: []journal.Attachment{plan.entry}}); err != nil {
+		t.log.ErrorContext(ctx, "the journal does not know to which card a handle was attached", "handle", plan.handle.Identity, "error", err)
+	}
+}
+
+// wasAttached reports whether the handle was attached before the attach, as far as
+// the journal knows.
+func (a *Activities) wasAttached(plan attachPlan) bool {
+	return plan.before != nil && plan.before.State == journal.Attached && !a.Journal.Lost(*plan.before)
 }
 
 // takeBack detaches a handle of a card to which it should not have been attached,
@@ -294,7 +316,7 @@ func (a *Activities) refusedAttach(ctx context.Context, t *try, s step, plan att
 		return uncertain(cause)
 	}
 
-	was := plan.before != nil && plan.before.State == journal.Attached && !a.Journal.Lost(*plan.before)
+	was := a.wasAttached(plan)
 	is, err := a.attached(ctx, t, plan.found, plan.handle)
 	if err != nil || is != was {
 		return uncertain(cause)

@@ -277,8 +277,9 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 	var (
 		result workflows.ChangeResult
 		change journal.Change
-		// mine are the attachments of this operation in the journal.
-		mine []journal.Attachment
+		// mine are the attachments of this operation in the journal, and strange those
+		// that it has made to another card than its target.
+		mine, strange []journal.Attachment
 		// unknown are the handles without a journal entry.
 		unknown []string
 	)
@@ -295,7 +296,10 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 		switch {
 		case !known:
 			unknown = append(unknown, handle.Identity)
-		case entry.Operation == in.Operation: // an entry of another operation is not this one's to undo
+		case entry.Operation != in.Operation: // it is not this one's to undo
+		case !entry.Of(in.Target.Fingerprint):
+			strange = append(strange, entry)
+		default:
 			entry.State = journal.InDoubt
 			change.Attachments = append(change.Attachments, entry)
 			mine = append(mine, entry)
@@ -303,6 +307,9 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 	}
 
 	if err := a.Journal.Write(change); err != nil {
+		return result, err
+	}
+	if err := a.takeBackOther(ctx, t, in.Target, strange); err != nil {
 		return result, err
 	}
 	if len(mine)+len(unknown) == 0 {
@@ -345,6 +352,39 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 	a.Inventory.MarkChanged()
 	result.Observation, err = a.Inventory.Observe(ctx, found.Backend, found.Device.Identity, nil)
 	return result, err
+}
+
+// takeBackOther takes back what an attach has attached to another card than its
+// target, if that one is still there, and drops each entry. Who uses it keeps it: it
+// is no accelerator of the operation.
+func (a *Activities) takeBackOther(ctx context.Context, t *try, target cyborg.Target, entries []journal.Attachment) error {
+	for _, entry := range entries {
+		target.Fingerprint = cyborg.Fingerprint(entry.Fingerprint)
+		found, err := a.find(ctx, target, freshEnough)
+		if err != nil && !a.gone(target, err) {
+			return err
+		}
+
+		if err == nil {
+			handle, missing := found.Handle(entry.Handle)
+			if missing == nil {
+				err = a.takeBack(ctx, t, found, handle, entry.Note)
+			}
+			if err != nil && cyborg.ErrorKindOf(err) != cyborg.ErrInUse {
+				return err
+			}
+		}
+
+		if err != nil {
+			t.log.WarnContext(ctx, "what was attached to another card is not taken back", "handle", entry.Handle, "reason", err)
+		}
+		if err := a.Journal.Write(journal.Change{DropAttachments: []journal.AttachmentKey{entry.Key()}}); err != nil {
+			return err
+		}
+		a.Inventory.MarkChanged()
+	}
+
+	return nil
 }
 
 // detachUnknown detaches a handle that nobody should have and that the journal

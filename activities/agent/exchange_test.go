@@ -562,3 +562,95 @@ func TestACardThatWasWokenUpIsReported(t *testing.T) {
 		})
 	}
 }
+
+// attachOther attaches another card that sleeps, with a driver that does not compare
+// and whose detach then fails, in place of the host's.
+func attachOther(t *testing.T) (*host, workflows.AttachInput) {
+	t.Helper()
+	h := newHost(t)
+	h.ready()
+	in := attach(uuid.New(), handle)
+	in.Target = of(target(), h.look())
+	h.asleepOther()
+	h.blind = true
+	h.edit(func(c *fake.Card) {
+		c.Fail[fake.StepDetach] = fake.Failure{Times: 1, Kind: cyborg.ErrBusy, When: fake.Before}
+	})
+	require.Contains(t, h.refused(cyborg.ErrHardware, workflows.AttachActivity, in).Message, "there is now another card")
+	require.True(t, h.attachedNow(handle))
+	return h, in
+}
+
+// TestUndoFromAnotherCard: what was attached to another card could not be taken back
+// at once. The undo of the attach does that, with the note of that card.
+func TestUndoFromAnotherCard(t *testing.T) {
+	t.Parallel()
+	for _, sleeps := range []bool{false, true} {
+		h, in := attachOther(t)
+		known, _ := h.journal.Attachment(journal.AttachmentKey{Backend: backend, Handle: handle})
+		require.Equal(t, otherSerial, known.Fingerprint.Serial)
+		require.Equal(t, journal.InDoubt, known.State)
+		require.NotEmpty(t, known.Note)
+
+		back := undo(detach(in.Operation, handle))
+		back.Target = in.Target
+		h.edit(func(c *fake.Card) {
+			c.Fail[fake.StepDetach] = fake.Failure{Times: 1, Kind: cyborg.ErrBusy, When: fake.Before}
+		})
+		h.refused(cyborg.ErrBusy, workflows.DetachActivity, back)
+		require.Equal(t, []string{handle}, keys(h.attachments()))
+
+		if sleeps { // it was detached meanwhile, and does not tell which card it is
+			h.edit(func(c *fake.Card) { c.Deployables["r0"].Handles[handle].Attached = false })
+			require.Empty(t, h.look().Serial)
+		}
+		h.must(workflows.DetachActivity, back, nil)
+		require.False(t, h.attachedNow(handle))
+		require.Empty(t, h.attachments())
+		require.Equal(t, string(known.Note), h.fate.priors[len(h.fate.priors)-1])
+		h.must(workflows.DetachActivity, back, nil)
+	}
+}
+
+// TestUndoFromACardThatWasExchangedAgain: the other card is gone, too. Nothing is
+// done to the third one.
+func TestUndoFromACardThatWasExchangedAgain(t *testing.T) {
+	t.Parallel()
+	h, in := attachOther(t)
+	h.asleep = false
+	require.NoError(t, h.bench.Exchange(t.Context(), card, "", "of a third card"))
+	h.edit(asAttached)
+	h.look()
+	calls := h.fate.count("detach")
+
+	back := undo(detach(in.Operation, handle))
+	back.Target = in.Target
+	h.must(workflows.DetachActivity, back, nil)
+	require.True(t, h.attachedNow(handle))
+	require.Equal(t, calls, h.fate.count("detach"))
+	require.Empty(t, h.attachments())
+}
+
+// TestAttachOfAnotherCardIsNoRefusalWhereItWasAttached: the journal has the handle
+// attached before. It has been detached since, so not all is as before.
+func TestAttachOfAnotherCardIsNoRefusalWhereItWasAttached(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	before := attach(uuid.New(), second) // which does not wake the card
+	before.Target = of(target(), h.look())
+	h.must(workflows.AttachActivity, before, nil)
+	h.blind, h.asleep = true, true
+	require.Empty(t, h.exchange(func(c *fake.Card) {
+		c.Deployables["r0"].Installed = true
+		c.Deployables["r0"].Handles[second].Attached = true
+	}).Serial)
+	h.after = func() { h.asleep = false }
+
+	in := attach(uuid.New(), second)
+	in.Target = before.Target
+	require.Contains(t, h.refused(cyborg.ErrHardware, workflows.AttachActivity, in).Message, "there is now another card")
+	require.False(t, h.attachedNow(second))
+	known, _ := h.journal.Attachment(journal.AttachmentKey{Backend: backend, Handle: second})
+	require.Equal(t, journal.InDoubt, known.State)
+}
