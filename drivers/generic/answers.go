@@ -16,10 +16,10 @@ import (
 // speaks against the card.
 const answerLimit = 5 * time.Second
 
-// present returns what these cards answer on the bus. Of those that do not, the
+// present returns what these cards answer on the bus until then. Of those that do not, the
 // card was pulled out, or its link is down.
-func (d *Driver) present(ctx context.Context, cards []sysfs.Function) map[cyborg.PCIAddress]sysfs.Presence {
-	limited, cancel := context.WithTimeout(ctx, answerLimit)
+func (d *Driver) present(ctx context.Context, until time.Time, cards []sysfs.Function) map[cyborg.PCIAddress]sysfs.Presence {
+	limited, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 
 	var mu sync.Mutex // guards present

@@ -7,11 +7,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
+	"github.com/cyborg-project/cyborg/drivers/generic"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 	"github.com/cyborg-project/cyborg/tests/hardware/fakebus"
 )
@@ -78,6 +80,26 @@ func TestDiscoverWaitsForNoCard(t *testing.T) {
 	}
 	require.Equal(t, 1, asking, "the second discovery waits for the answer to the first")
 	require.NoError(t, os.WriteFile(pipe, []byte("\xde\x10\xb5\x20"), 0))
+}
+
+// TestDiscoverWaitsOnceForAllRounds: the kernel answers neither for a card nor for
+// function 0 of another one, which is asked only after that. A discovery waits 5
+// seconds in all.
+func TestDiscoverWaitsOnceForAllRounds(t *testing.T) {
+	t.Parallel()
+	const silent, audio = "0000:3c:00.0", "0000:3b:00.1"
+	host := newHost(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, audio), sysfstest.FPGA(t, silent))
+	for _, address := range []string{gpu, silent} {
+		pipe := filepath.Join(host.Root(), configuration(address))
+		require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	}
+	driver, err := generic.NewWithKernel(host.Simulator, environment(t, host), map[string]any{"device_spec": `{"vendor_id": "10ee"}`})
+	require.NoError(t, err)
+
+	begin := time.Now()
+	require.Equal(t, []string{audio, silent}, identities(t, driver))
+	require.Less(t, time.Since(begin), 2*5*time.Second)
+	require.NoError(t, os.WriteFile(filepath.Join(host.Root(), configuration(silent)), []byte("\xee\x10\x04\x50"), 0))
 }
 
 // TestSurpriseRemovalOnKernel pulls cards out on the kernel of a machine of

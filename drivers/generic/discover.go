@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers/sysfs"
@@ -45,8 +46,9 @@ func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 		return there && d.chosen(pf)
 	})
 
-	present := d.present(ctx, withPhysical(chosen, byAddress))
-	maps.Copy(present, d.present(ctx, firstFunctions(chosen, byAddress, present)))
+	until := time.Now().Add(answerLimit) // for both rounds together
+	present := d.present(ctx, until, withPhysical(chosen, byAddress))
+	maps.Copy(present, d.present(ctx, until, firstFunctions(chosen, byAddress, present)))
 	devices := []cyborg.DeviceReport{}
 	for _, f := range chosen {
 		if !present[f.Address].Answers {
