@@ -25,6 +25,15 @@ func (v *Inventory) deployable(backend string, d *Tracked[DeviceRow], r cyborg.D
 		return nil
 	}
 
+	part := shownPart{backend: backend, on: d, report: r, specs: specs, attributes: attributes}
+	for _, h := range r.Handles {
+		info, err := DocumentOf(h.Info, "{}")
+		if err != nil {
+			return err
+		}
+		part.infos = append(part.infos, info)
+	}
+
 	switch {
 	case !cyborg.IsName(r.Name):
 		v.complain(backend, "a deployable without name, or with %.80q for one, of device %s is left out", r.Name, d.row.Identity)
@@ -37,21 +46,36 @@ func (v *Inventory) deployable(backend string, d *Tracked[DeviceRow], r cyborg.D
 
 		p.row.administrationRow = v.administration(d.row.UUID)
 		v.Deployables[r.Name] = p
-	case p.row.DeviceUUID != d.row.UUID && v.isOfAnother(p, d):
-		v.displaced = append(v.displaced, displacedPart{backend: backend, part: p, by: d})
-		return nil
 	// An operation observed the deployable's present device after this report.
 	case p.row.DeviceUUID != d.row.UUID && v.observedSince(p.row.DeviceUUID, sequence):
 		v.Unsettled = true
 		return nil
+	case p.row.DeviceUUID != d.row.UUID && v.isOfAnother(p, d):
+		v.displaced = append(v.displaced, part)
+		return nil
 	}
 
-	row := &p.row
-	row.DeviceUUID, row.Presence = d.row.UUID, cyborg.PresencePresent
-	row.Specs, row.Attributes, row.BitstreamID, row.Protected = specs, attributes, r.BitstreamID, cyborg.Sanitize(r.Protected, LongestError)
-	row.ProgramSet, row.SameHolder = r.ProgramSet, r.SameHolder
+	v.show(p, part)
+	return nil
+}
+
+// shownPart is a deployable as a report shows it.
+type shownPart struct {
+	backend           string
+	on                *Tracked[DeviceRow]
+	report            cyborg.DeployableReport
+	specs, attributes Document
+	infos             []Document // of its handles
+}
+
+// show records a deployable as it is shown, and remembers its handles.
+func (v *Inventory) show(p *Tracked[DeployableRow], part shownPart) {
+	row, r := &p.row, part.report
+	row.DeviceUUID, row.Presence = part.on.row.UUID, cyborg.PresencePresent
+	row.Specs, row.Attributes, row.BitstreamID = part.specs, part.attributes, r.BitstreamID
+	row.Protected, row.ProgramSet, row.SameHolder = cyborg.Sanitize(r.Protected, LongestError), r.ProgramSet, r.SameHolder
 	if row.ProgramSet == "" { // by default one image changes the whole device
-		row.ProgramSet = d.row.Identity
+		row.ProgramSet = part.on.row.Identity
 	}
 
 	// The deployable was seen in this boot. From that, the database's trigger
@@ -62,15 +86,9 @@ func (v *Inventory) deployable(backend string, d *Tracked[DeviceRow], r cyborg.D
 	}
 
 	v.merged[row.UUID] = true
-	for _, h := range r.Handles {
-		info, err := DocumentOf(h.Info, "{}")
-		if err != nil {
-			return err
-		}
-		v.wanted = append(v.wanted, wantedHandle{backend: backend, deployable: p, report: h, info: info})
+	for i, h := range r.Handles {
+		v.wanted = append(v.wanted, wantedHandle{backend: part.backend, deployable: p, report: h, info: part.infos[i]})
 	}
-
-	return nil
 }
 
 // newDeployable returns a deployable that was never seen before, with its name.

@@ -116,14 +116,6 @@ func (v *Inventory) keepOrForget(backend, left string, d *Tracked[DeviceRow], ot
 	v.complain(backend, "%s (%s) is left out: it is in the place of another card (%s), %s", left, other, d.row.Fingerprint, why)
 }
 
-// displacedPart is a recorded deployable that another card than its own is shown
-// with.
-type displacedPart struct {
-	backend string
-	part    *Tracked[DeployableRow]
-	by      *Tracked[DeviceRow] // the other card
-}
-
 // isOfAnother reports whether the recorded device of the deployable is another card
 // than d. One card may be shown as another device, such as by its virtual function
 // alone: then its serial number is the same.
@@ -146,16 +138,25 @@ func (v *Inventory) deviceOf(p *Tracked[DeployableRow]) *Tracked[DeviceRow] {
 	return nil
 }
 
-// displace treats the devices of deployables that were shown with another card, once
-// all devices are known, as replaced by that card.
+// displace decides about the deployables that were shown with another card than their
+// own, once all devices are known. Where their own card is gone, it was replaced by
+// that one. Where it is there, the part has moved, unless somebody has it.
 func (v *Inventory) displace() {
-	for _, one := range v.displaced {
-		local, was := one.part.row.LocalName, v.deviceOf(one.part)
-		if was.row.Presence == cyborg.PresenceMissing {
-			v.keepOrForget(one.backend, local, was, one.by.row.Fingerprint)
-			continue
+	for _, part := range v.displaced {
+		p := v.Deployables[part.report.Name]
+		was := v.deviceOf(p)
+		switch {
+		case v.mergedName(part.report.Name):
+			v.complain(part.backend, "deployable %q of device %s is shown twice; only the first one counts", part.report.Name, part.on.row.Identity)
+		case was.row.Presence == cyborg.PresenceMissing:
+			v.keepOrForget(part.backend, part.report.Name, was, part.on.row.Fingerprint)
+		case p.row.Claimed || p.row.NovaGives || v.held(p.row.UUID):
+			v.Unsettled = true
+			v.complain(part.backend, "%s of device %s is left out: somebody has that of device %s, which is another card",
+				part.report.Name, part.on.row.Identity, was.row.Identity)
+		default:
+			v.show(p, part)
 		}
-		v.complain(one.backend, "%s of device %s is left out: it belongs to device %s, which is another card", local, one.by.row.Identity, was.row.Identity)
 	}
 }
 

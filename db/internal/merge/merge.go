@@ -57,7 +57,7 @@ type Inventory struct {
 	// where the inventory is loaded in part.
 	Observed map[string]int64
 
-	displaced  []displacedPart        // deployables that are shown with another card than their own, for finish
+	displaced  []shownPart            // deployables that are shown with another card than their own, for finish
 	merged     map[uuid.UUID]bool     // deployables that the report shows, or shows to be missing
 	wanted     []wantedHandle         // handles that the report shows, for finish
 	Complaints map[string]*Complaints // what could not be recorded, by backend
