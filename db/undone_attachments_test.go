@@ -162,6 +162,54 @@ func TestAttachmentIsNotUndoneByAnOldJournal(t *testing.T) {
 	r.requireUndone(t, id, undoneOnHost)
 }
 
+// TestRefusedStepLeavesNoDoubt: while a step is at work, its host reports what it is
+// about to change as in doubt. Where the driver refuses, nothing has changed, and such
+// a report, which comes after the end, says nothing. That of an operation which is not
+// known, or has not ended, does.
+func TestRefusedStepLeavesNoDoubt(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		working func(ended uuid.UUID) uuid.UUID
+		doubt   bool
+	}{
+		"of the ended operation": {func(ended uuid.UUID) uuid.UUID { return ended }, false},
+		"of an unknown one":      {func(uuid.UUID) uuid.UUID { return uuid.New() }, true},
+		"of none":                {func(uuid.UUID) uuid.UUID { return uuid.Nil }, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRecords(t)
+			h := r.addHost(t, "h1", 2)
+			attached, free := h.attach(t, "card0").UUID, h.ready(t, "card1").UUID
+
+			// A detach, and an attach, which are both refused.
+			detach, attach := r.begin(t, toDetach(attached, nil)), r.begin(t, toAttach(free, onHost("h1")))
+			h.content.Attachments[0].State, h.content.Attachments[0].Working = cyborg.AttachmentInDoubt, c.working(detach.Operation)
+			h.attached("card1", attach.Operation)
+			h.content.Attachments[1].State, h.content.Attachments[1].Working = cyborg.AttachmentInDoubt, c.working(attach.Operation)
+			late := h.next()
+			r.end(t, detach, cyborg.OperationFailed)
+			r.end(t, attach, cyborg.OperationFailed)
+			h.tell(t, late)
+
+			if c.doubt {
+				r.requireUndone(t, attached, undoneOnHost)
+				require.Len(t, r.disagreements(t), 2)
+				return
+			}
+			r.requireUndone(t, attached, "")
+			require.Nil(t, r.accelerator(t, free).Fence)
+			require.Empty(t, r.disagreements(t))
+
+			// The next report, without a step at work, counts again.
+			h.content.Attachments[0].Working, h.content.Attachments[1].Working = uuid.Nil, uuid.Nil
+			h.report(t)
+			r.requireUndone(t, attached, undoneOnHost)
+			require.Len(t, r.disagreements(t), 2)
+		})
+	}
+}
+
 // TestUndoneMarkIsTakenByARound: a server of an earlier release has recorded the report
 // that has the attachment again.
 func TestUndoneMarkIsTakenByARound(t *testing.T) {

@@ -20,10 +20,9 @@ type load struct {
 	suffix string
 
 	// The results of the steps, in their order.
-	found    FindImageResult
-	staged   StageResult
-	result   ProgramResult
-	restored ChangeResult
+	found  FindImageResult
+	staged StageResult
+	result ProgramResult
 }
 
 // loadWork is what one load has to do, as it follows from the work of its
@@ -74,18 +73,10 @@ func (l loadWork) restoreInput() *RestoreInput {
 
 // undo returns the undo of run: it loads the image that the target had before.
 func (l *load) undo() func(ctx workflow.Context) error {
-	putBack := l.undoCall(call{
+	return l.undoCall(call{
 		activity: RestoreActivity, summary: "bring back the image before",
-		input: l.restoreInput(), result: &l.restored, limit: l.in.Limits.Program,
+		input: l.restoreInput(), result: new(ChangeResult), limit: l.in.Limits.Program,
 	})
-
-	return func(ctx workflow.Context) error {
-		if err := putBack(ctx); err != nil {
-			return err
-		}
-		l.observe(&l.restored)
-		return nil
-	}
 }
 
 // find sets found.Image to the image to load. An image in Glance gets its id

@@ -84,6 +84,13 @@ func TestEachStepFails(t *testing.T) {
 					require.Equal(t, cyborg.ErrHardware, w.outcome.Error.Kind)
 					require.Equal(t, w.work.Operation, w.outcome.Error.Operation)
 					w.requireUntouched(t, w.String())
+
+					// Without it, a report of before the undo would count as newer than it.
+					var recorded []int64
+					for _, observation := range w.outcome.Observations {
+						recorded = append(recorded, observation.Sequence)
+					}
+					require.Subset(t, recorded, w.undone, "what the agent saw after an undo is recorded")
 				})
 			}
 		}

@@ -39,12 +39,29 @@ func (o *operation) compensate(ctx workflow.Context) []string {
 	return failures
 }
 
-// undoCall returns an undo that is one call to the agent. It is repeated until
-// Limits.Undo is over, and Limits.Attempts times in any case, also while the agent is away: an accelerator whose undo
-// fails ends in error and needs an operator. Each try is sent to the agent that
-// the host has then, because a boot of the host gives it another.
+// undoCall returns an undo that is one call to the agent. What the agent sees of the
+// device afterwards is observed, because a report of before the undo would otherwise
+// count as newer: its journal says that the host still has what was undone.
 func (o *operation) undoCall(c call) func(ctx workflow.Context) error {
 	c.undoing = true
+	send := o.undoTries(c)
+
+	return func(ctx workflow.Context) error {
+		if err := send(ctx); err != nil {
+			return err
+		}
+		if seen, ok := c.result.(*ChangeResult); ok {
+			o.observe(seen)
+		}
+		return nil
+	}
+}
+
+// undoTries repeats a call until Limits.Undo is over, and Limits.Attempts times in
+// any case, also while the agent is away: an accelerator whose undo fails ends in
+// error and needs an operator. Each try is sent to the agent that the host has then,
+// because a boot of the host gives it another.
+func (o *operation) undoTries(c call) func(ctx workflow.Context) error {
 	options := o.options(c)
 
 	return func(ctx workflow.Context) error {

@@ -30,6 +30,8 @@ type world struct {
 	work  cyborg.Work
 	input workflows.OperationInput // besides what every run is given
 	calls []string                 // every activity begun, in order
+	// undone are the numbers under which the agent has seen a device after an undo.
+	undone []int64
 
 	// The records.
 	begun    bool
@@ -169,6 +171,9 @@ func (w *world) call(ctx context.Context, name string, undo bool, effect func())
 	effect()
 	if index == w.failAt {
 		return workflows.ToFailure(w.failure)
+	}
+	if undo && name != "RestoreWhitelist" && !w.pulled { // which looks at no device
+		w.undone = append(w.undone, int64(index))
 	}
 	return ctx.Err()
 }

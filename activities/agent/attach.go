@@ -30,7 +30,7 @@ func (a *Activities) attach(ctx context.Context, t *try, in workflows.AttachInpu
 			identity, in.Handle.Holder.Kind, in.Handle.Holder.ID)
 	}
 
-	unlock, err := a.lock(ctx, in.Addressee, in.Target, attemptOf(workflows.AttachActivity, in.Operation))
+	unlock, err := a.lock(ctx, in.Addressee, in.Target, workflows.AttachActivity, in.Operation)
 	if err != nil {
 		return result, err
 	}

@@ -134,9 +134,13 @@ func TestRefusedAttachIsUndone(t *testing.T) {
 	require.Equal(t, []string{"", `{"touched":true}`}, h.fate.priors, "the undo gets the note")
 	require.Empty(t, h.attachments())
 
-	h.fate.meanwhile = func() { h.use(handle, "somebody") } // the undo cannot detach what is in use
 	op := uuid.New()
+	h.fate.meanwhile = func() {
+		require.Equal(t, op, h.inventory.Content().Attachments[0].Working)
+		h.use(handle, "somebody") // the undo cannot detach what is in use
+	}
 	h.refused(cyborg.ErrHardware, workflows.AttachActivity, attach(op, handle))
+	require.Zero(t, h.inventory.Content().Attachments[0].Working)
 	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentInDoubt}, h.attachments(), "what could not be undone stays in doubt")
 }
 

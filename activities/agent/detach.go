@@ -41,7 +41,7 @@ func detachedAttachment(detach journal.Step, key journal.AttachmentKey) *journal
 // use.
 func (a *Activities) detach(ctx context.Context, t *try, in workflows.DetachInput) (workflows.ChangeResult, error) {
 	var result workflows.ChangeResult
-	unlock, err := a.lock(ctx, in.Addressee, in.Target, attemptOf(workflows.DetachActivity, in.Operation))
+	unlock, err := a.lock(ctx, in.Addressee, in.Target, workflows.DetachActivity, in.Operation)
 	if err != nil {
 		return result, err
 	}

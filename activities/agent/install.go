@@ -16,7 +16,7 @@ import (
 // gone by then.
 func (a *Activities) install(ctx context.Context, t *try, in workflows.InstallInput) (workflows.ChangeResult, error) {
 	var result workflows.ChangeResult
-	unlock, err := a.lock(ctx, in.Addressee, in.Target, attemptOf(workflows.InstallActivity, in.Operation))
+	unlock, err := a.lock(ctx, in.Addressee, in.Target, workflows.InstallActivity, in.Operation)
 	if err != nil {
 		return result, err
 	}
@@ -94,7 +94,7 @@ func (a *Activities) undoRefusedInstall(ctx context.Context, t *try, s step, ins
 // from beginning later.
 func (a *Activities) uninstall(ctx context.Context, t *try, in workflows.InstallInput) (workflows.ChangeResult, error) {
 	var result workflows.ChangeResult
-	unlock, err := a.lock(ctx, in.Addressee, in.Target, attemptOf(workflows.UninstallActivity, in.Operation))
+	unlock, err := a.lock(ctx, in.Addressee, in.Target, workflows.UninstallActivity, in.Operation)
 	if err != nil {
 		return result, err
 	}

@@ -81,7 +81,7 @@ func (a *Activities) rememberBefore(found inventory.Found, wholeDevice bool) pro
 // needs it and the image destroys it.
 func (a *Activities) program(ctx context.Context, t *try, in workflows.ProgramInput) (workflows.ProgramResult, error) {
 	var result workflows.ProgramResult
-	unlock, err := a.lock(ctx, in.Addressee, in.Target, attemptOf(workflows.ProgramActivity, in.Operation))
+	unlock, err := a.lock(ctx, in.Addressee, in.Target, workflows.ProgramActivity, in.Operation)
 	if err != nil {
 		return result, err
 	}

@@ -26,7 +26,7 @@ import (
 // hardware has lost at a boot before the step began comes back as well.
 func (a *Activities) restore(ctx context.Context, t *try, in workflows.RestoreInput) (workflows.ChangeResult, error) {
 	var result workflows.ChangeResult
-	unlock, err := a.lock(ctx, in.Addressee, in.Target, attemptOf(workflows.RestoreActivity, in.Operation))
+	unlock, err := a.lock(ctx, in.Addressee, in.Target, workflows.RestoreActivity, in.Operation)
 	if err != nil {
 		return result, err
 	}

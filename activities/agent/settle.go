@@ -75,7 +75,7 @@ func (a *Activities) settleOne(
 	}
 
 	target := cyborg.Target{Backend: backend, Deployable: entry.Deployable, Device: device, Fingerprint: entry.Fingerprint}
-	unlock, err := a.lock(ctx, to, target, "settling of operation "+entry.Operation.String())
+	unlock, err := a.lockToSettle(ctx, to, target, entry.Operation)
 	if err != nil {
 		return false, err
 	}

@@ -29,12 +29,30 @@ const (
 
 // lock locks the target's device for a step, and refuses a step that comes
 // after a later one for the same target, with kind ErrLate.
-func (a *Activities) lock(ctx context.Context, to workflows.Addressee, target cyborg.Target, holder string) (unlock func(), err error) {
-	unlock, err = a.Inventory.Lock(ctx, target.Device, holder)
+func (a *Activities) lock(
+	ctx context.Context, to workflows.Addressee, target cyborg.Target, activity string, operation uuid.UUID,
+) (unlock func(), err error) {
+	unlock, err = a.Inventory.LockFor(ctx, target.Device, attemptOf(activity, operation), operation)
 	if err != nil {
 		return nil, err
 	}
+	return a.raise(to, target, unlock)
+}
 
+// lockToSettle is lock for a settling of what an operation has left.
+func (a *Activities) lockToSettle(
+	ctx context.Context, to workflows.Addressee, target cyborg.Target, operation uuid.UUID,
+) (unlock func(), err error) {
+	unlock, err = a.Inventory.Lock(ctx, target.Device, "settling of operation "+operation.String())
+	if err != nil {
+		return nil, err
+	}
+	return a.raise(to, target, unlock)
+}
+
+// raise raises the number of the locked target, and unlocks it where the step comes
+// after a later one.
+func (a *Activities) raise(to workflows.Addressee, target cyborg.Target, unlock func()) (func(), error) {
 	// Only under the lock, because what waits for it may be late when it has it.
 	if err := a.Journal.Raise(to.Assignment, subjectOf(target)); err != nil {
 		unlock()

@@ -5,7 +5,6 @@ import (
 	"compress/gzip"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"flag"
 	"log/slog"
 	"os"
@@ -104,19 +103,6 @@ func (h *historian) fail(a apiclient.Accelerator, failure fake.Failure, steps ..
 	}))
 }
 
-// waitUnfenced returns once the accelerator has no fence. A report that was made while
-// an operation was at work on the attachment, and comes after its end, fences it until
-// the next report.
-func (h *historian) waitUnfenced(a apiclient.Accelerator) {
-	harness.Until(h.t, h.t.Context(), "without a fence", func() error {
-		now, _, err := h.s.API.Accelerator(h.t.Context(), a.UUID)
-		if err == nil && now.Fence != nil {
-			err = errors.New(now.Fence.Reason)
-		}
-		return err
-	})
-}
-
 // operations takes every kind of operation to every kind of end. Each kind has
 // two cards: one until it succeeds, one that ends in error.
 func (h *historian) operations(cards []apiclient.Accelerator) {
@@ -140,7 +126,6 @@ func (h *historian) operations(cards []apiclient.Accelerator) {
 		h.fail(a, refused, stage.step)
 		h.play("refused", cyborg.OperationFailed, begin)
 
-		h.waitUnfenced(a)
 		c := catch(h.t, h.s, stage, a.UUID)
 		_, err := h.s.API.CancelOperation(h.t.Context(), c.id)
 		require.NoError(h.t, err)

@@ -13,6 +13,31 @@ func ofReconcile() []mutant {
 
 	return []mutant{
 		{
+			breaks: "what the agent sees after an undo is recorded", file: "workflows/undo.go", pkg: "workflows", test: "TestEachStepFails",
+			old: "\t\t\to.observe(seen)\n",
+			new: "\t\t\t_ = seen\n",
+		},
+		{
+			breaks: "a journal of before a refusal marks nothing as undone", file: "db/internal/inventory/undone.go", pkg: "db", test: "TestRefusedStepLeavesNoDoubt",
+			old: " AND NOT coalesce(j.of_before, false)",
+			new: "",
+		},
+		{
+			breaks: "a journal of before a refusal disagrees about nothing", file: "db/internal/operation/disagreements.go", pkg: "db", test: "TestRefusedStepLeavesNoDoubt",
+			old: " AND NOT p.of_before)",
+			new: ")",
+		},
+		{
+			breaks: "a step that has ended is not at work", file: "activities/agent/inventory/lock.go", pkg: "activities/agent/inventory", test: "TestSettlingIsNoOperationAtWork",
+			old: "\t\ti.locks.setWorking(device, uuid.Nil)\n",
+			new: "",
+		},
+		{
+			breaks: "the end of a step is reported", file: "activities/agent/inventory/lock.go", pkg: "activities/agent/inventory", test: "TestOperationAtWorkIsReported",
+			old: "\t\ti.MarkChanged() // what is still in doubt now, is so without an operation at work\n",
+			new: "",
+		},
+		{
 			breaks: "nothing is marked as undone while an operation works on it", file: undone, pkg: "db",
 			test: "TestAttachmentIsNotUndoneByAnOldJournal",
 			old:  " AND NOT (j.claimed AND j.reason IS NOT NULL)",
@@ -20,8 +45,8 @@ func ofReconcile() []mutant {
 		},
 		{
 			breaks: "a journal of before an operation says nothing", file: undone, pkg: "db", test: "TestAttachmentIsNotUndoneByAnOldJournal",
-			old: "\n\t\t\t  AND v.observed_seq <= s.report_seq)",
-			new: ")",
+			old: " AND v.observed_seq <= s.report_seq",
+			new: "",
 		},
 		{
 			breaks: "the answer of a host ends what was undone", file: "db/internal/operation/disagreements.go", pkg: "db",

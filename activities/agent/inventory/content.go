@@ -165,9 +165,13 @@ func (i *Inventory) attachments() []agentapi.Attachment {
 			state = cyborg.AttachmentInDoubt
 		}
 
-		all = append(all, agentapi.Attachment{
+		reported := agentapi.Attachment{
 			Backend: entry.Backend, Deployable: entry.Deployable, Handle: entry.Handle, Operation: entry.Operation, State: state,
-		})
+		}
+		if state == cyborg.AttachmentInDoubt {
+			reported.Working = i.locks.working(entry.Device)
+		}
+		all = append(all, reported)
 	}
 
 	return all

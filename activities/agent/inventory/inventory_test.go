@@ -638,6 +638,59 @@ func TestAttachmentsAreReported(t *testing.T) {
 	}, r.Content().Attachments)
 }
 
+// TestOperationAtWorkIsReported: while a step of an operation is at work on a device,
+// reports say so of what is in doubt there, and nowhere else. A report is due when it
+// has ended.
+func TestOperationAtWorkIsReported(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, map[string]*gadget{})
+	require.NoError(t, r.journal.Write(journal.Change{Attachments: []journal.Attachment{
+		{Backend: "x", Device: "1", Handle: "a", Deployable: "p", State: journal.InDoubt},
+		{Backend: "x", Device: "1", Handle: "b", Deployable: "p", State: journal.Attached},
+		{Backend: "x", Device: "2", Handle: "c", Deployable: "p", State: journal.InDoubt},
+	}}))
+	working := func() []uuid.UUID {
+		var out []uuid.UUID
+		for _, a := range r.Content().Attachments {
+			out = append(out, a.Working)
+		}
+		return out
+	}
+
+	op := uuid.New()
+	unlock, err := r.LockFor(t.Context(), "1", "a step", op)
+	require.NoError(t, err)
+	require.Equal(t, []uuid.UUID{op, uuid.Nil, uuid.Nil}, working())
+	require.Empty(t, r.Changes())
+	unlock()
+	require.Equal(t, make([]uuid.UUID, 3), working())
+	require.NotEmpty(t, r.Changes())
+}
+
+// TestSettlingIsNoOperationAtWork: who waits for the end of an operation's step does not
+// count for it.
+func TestSettlingIsNoOperationAtWork(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, map[string]*gadget{})
+		require.NoError(t, r.journal.Write(journal.Change{Attachments: []journal.Attachment{
+			{Backend: "x", Device: "1", Handle: "a", Deployable: "p", State: journal.InDoubt},
+		}}))
+		unlock, err := r.LockFor(t.Context(), "1", "a step", uuid.New())
+		require.NoError(t, err)
+
+		var settling sync.WaitGroup
+		var waited error
+		settling.Go(func() { unlock, waited = r.Lock(t.Context(), "1", "a settling") })
+		synctest.Wait()
+		unlock()
+		settling.Wait()
+		require.NoError(t, waited)
+		require.Zero(t, r.Content().Attachments[0].Working)
+		unlock()
+	})
+}
+
 // TestTheLastLookAtTheWhitelistCounts: the file changes while it is looked at,
 // and another look sees the change. What the first look saw is older, however
 // late it ends, and is not reported.

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/cyborg-project/cyborg"
 )
 
@@ -34,6 +36,9 @@ type deviceLock struct {
 	// over.
 	by    string
 	since time.Time
+	// working is the operation that holds the lock for a step; zero for none. It is
+	// guarded by deviceLocks.mu.
+	working uuid.UUID
 }
 
 // Lock keeps every other change off a device until unlock is called. By
@@ -41,6 +46,39 @@ type deviceLock struct {
 // ErrBusy with the present holder.
 func (i *Inventory) Lock(ctx context.Context, device, by string) (unlock func(), err error) {
 	return i.locks.lock(ctx, device, by, lockWait)
+}
+
+// LockFor is Lock for a step of an operation. Until unlock is called, reports say of
+// attachments in doubt on the device that the operation is at work.
+func (i *Inventory) LockFor(ctx context.Context, device, by string, operation uuid.UUID) (unlock func(), err error) {
+	release, err := i.Lock(ctx, device, by)
+	if err != nil {
+		return nil, err
+	}
+
+	i.locks.setWorking(device, operation)
+	return func() {
+		i.locks.setWorking(device, uuid.Nil)
+		release()
+		i.MarkChanged() // what is still in doubt now, is so without an operation at work
+	}, nil
+}
+
+// setWorking sets the operation that holds the lock of a device. The caller holds it.
+func (l *deviceLocks) setWorking(device string, operation uuid.UUID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.locks[device].working = operation
+}
+
+// working returns the operation that has a step at work on a device; zero for none.
+func (l *deviceLocks) working(device string) uuid.UUID {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if lock, ok := l.locks[device]; ok {
+		return lock.working
+	}
+	return uuid.Nil
 }
 
 // lock is Lock with the time to wait.

@@ -30,6 +30,12 @@ func UndoneReasons() []string { return []string{UndoneByBoot, UndoneOnHost, Undo
 // isUndone says that a fence has this reason because of an undone attachment.
 func isUndone(reason string) bool { return slices.Contains(UndoneReasons(), reason) }
 
+// EndedSince is an SQL condition about an entry j of a host's journal, with the column
+// working: it was in doubt because a step was at work, and the operation of that step
+// has ended since. Such an entry is of before, and says nothing. The host reports the
+// one of afterwards at once.
+const EndedSince = "coalesce((SELECT ended_at IS NOT NULL FROM operations WHERE id = j.working), false)"
+
 // QueueMarkUndone queues statements that compare the attached handles of these hosts
 // with the journals that they reported last: they mark what is undone, with its first
 // reason, take the mark from what is attached again, and fence the accelerators
@@ -39,8 +45,8 @@ func isUndone(reason string) bool { return slices.Contains(UndoneReasons(), reas
 func QueueMarkUndone(batch *pgx.Batch, hosts []string) {
 	batch.Queue(`
 		WITH journal AS MATERIALIZED (
-			SELECT s.name AS host, j.deployable, j.handle, (array_agg(j.state ORDER BY j.state <> $2))[1] AS state
-			FROM hosts s CROSS JOIN LATERAL jsonb_to_recordset(s.attachments) AS j (deployable text, handle text, state text)
+			SELECT s.name AS host, j.deployable, j.handle, (array_agg(j.state ORDER BY j.state <> $2))[1] AS state, bool_or(`+EndedSince+`) AS of_before
+			FROM hosts s CROSS JOIN LATERAL jsonb_to_recordset(s.attachments) AS j (deployable text, handle text, state text, working uuid)
 			WHERE s.name = ANY($1) GROUP BY s.name, j.deployable, j.handle),
 		judged AS (
 			SELECT h.uuid, CASE j.state WHEN $2 THEN NULL WHEN $3 THEN $5 WHEN $4 THEN $6 ELSE $7 END AS reason,
@@ -49,7 +55,7 @@ func QueueMarkUndone(batch *pgx.Batch, hosts []string) {
 			JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
 			LEFT JOIN journal j ON j.host = s.name AND j.deployable = d.local_name AND j.handle = h.identity
 			WHERE s.name = ANY($1) AND h.holder_kind = 'host' AND h.attached_at IS NOT NULL AND h.presence = 'present'
-			  AND v.observed_seq <= s.report_seq)
+			  AND v.observed_seq <= s.report_seq AND NOT coalesce(j.of_before, false))
 		UPDATE attach_handles h SET undone_reason = j.reason, undone_at = CASE WHEN j.reason IS NOT NULL THEN clock_timestamp() END
 		FROM judged j WHERE h.uuid = j.uuid AND (h.undone_reason IS NULL) <> (j.reason IS NULL) AND NOT (j.claimed AND j.reason IS NOT NULL)`,
 		hosts, string(cyborg.AttachmentDone), string(cyborg.AttachmentLost), string(cyborg.AttachmentInDoubt),

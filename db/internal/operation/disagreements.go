@@ -71,8 +71,8 @@ const (
 // the first handle of the host in $1, and not after its last.
 //
 // It leaves out accelerators that an operation works on, and journals that are
-// older than what an operation has observed of the device: such a journal may not
-// have yet what the operation did. Where a handle is in doubt, or its accelerator
+// older than what an operation has observed of the device, or than the end of the
+// operation that was at work: such a journal may not have yet what the operation did. Where a handle is in doubt, or its accelerator
 // in error, the host has to settle it whatever its journal says, and a host that
 // took no step has nothing new to report; so there the age does not matter. A
 // handle that the records give to an instance or a service is listed where the
@@ -89,9 +89,9 @@ func selectDisagreements() string {
 		SELECT name, attachments, report_seq FROM hosts
 		WHERE (name > $1 OR name = $1 AND ($6 <> '' OR $7 <> '' OR $9)) AND ($5 = '' OR name <= $5) AND ` + records.Within("last_seen", "$2::interval") + `),
 	journal AS MATERIALIZED (
-		SELECT l.name AS host, l.report_seq, j.backend, j.deployable, j.handle, j.operation_id, j.state
+		SELECT l.name AS host, l.report_seq, j.backend, j.deployable, j.handle, j.operation_id, j.state, ` + inventory.EndedSince + ` AS of_before
 		FROM live l CROSS JOIN LATERAL jsonb_to_recordset(l.attachments)
-		    AS j (backend text, deployable text, handle text, operation_id uuid, state text)
+		    AS j (backend text, deployable text, handle text, operation_id uuid, state text, working uuid)
 		WHERE l.attachments <> '[]'),
 	handles AS NOT MATERIALIZED (
 		SELECT h.host, h.uuid, h.identity AS handle, h.unconfirmed_kind, h.unconfirmed_id, h.unconfirmed_operation, h.holder_kind, h.holder_id, h.operation_id, h.attached_at, h.presence,
@@ -106,6 +106,7 @@ func selectDisagreements() string {
 		SELECT coalesce(j.host, r.host) AS host, coalesce(j.report_seq, r.report_seq) AS report_seq,
 		       coalesce(j.backend, r.backend) AS backend, coalesce(j.deployable, r.deployable) AS deployable,
 		       coalesce(j.handle, r.handle) AS handle, coalesce(j.state, '') AS journal, j.operation_id AS journal_operation,
+		       coalesce(j.of_before, false) AS of_before,
 		       r.uuid, r.accelerator, r.holder_kind, r.holder_id, r.operation_id, r.attached_at, r.presence, r.lifecycle,
 		       r.error_kind, r.fingerprint, r.observed_seq, r.claimed
 		FROM journal j FULL JOIN held r ON r.host = j.host AND r.deployable = j.deployable AND r.handle = j.handle
@@ -119,7 +120,7 @@ func selectDisagreements() string {
 		SELECT * FROM handles h
 		WHERE p.uuid IS NULL AND h.host = p.host AND h.deployable = p.deployable AND h.handle = p.handle) f ON true
 	WHERE NOT coalesce(p.claimed, f.claimed, false)
-	  AND (p.uuid IS NOT NULL AND (p.attached_at IS NULL OR p.lifecycle = 'error') OR coalesce(p.observed_seq, f.observed_seq, 0) <= p.report_seq)
+	  AND (p.uuid IS NOT NULL AND (p.attached_at IS NULL OR p.lifecycle = 'error') OR coalesce(p.observed_seq, f.observed_seq, 0) <= p.report_seq AND NOT p.of_before)
 	  AND f.holder_kind IS DISTINCT FROM 'host' AND f.unconfirmed_kind IS NULL
 	  AND (p.attached_at IS NULL OR p.presence = 'present' AND (
 	       p.lifecycle = 'ready' OR p.lifecycle = 'error' AND p.error_kind = ANY($3)))
