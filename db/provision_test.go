@@ -264,3 +264,25 @@ func TestUnprovisioned(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []uuid.UUID{c.UUID}, list())
 }
+
+// TestUnrecordableObservation: an operation ends as it has ended, also where its driver
+// shows something of the device that cannot be recorded. The host is asked for its
+// report, which is refused with the reason.
+func TestUnrecordableObservation(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	a := h.ready(t, "card0")
+
+	work := r.begin(t, toAttach(a.UUID, onHost("h1")))
+	seen := device("card0")
+	seen.Model = "a\x00b"
+	h.sequence++
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
+		Operation: work.Operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrHardware, "broken"),
+		Observations: []cyborg.Observation{{Sequence: h.sequence, Backend: "fake", Device: seen}},
+	}))
+
+	require.Equal(t, cyborg.StatusReady, r.accelerator(t, a.UUID).Status())
+	require.Empty(t, scalar[string](t, r, "SELECT digest FROM hosts"), "a report is wanted")
+}

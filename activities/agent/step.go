@@ -32,7 +32,7 @@ const (
 func (a *Activities) lock(
 	ctx context.Context, to workflows.Addressee, target cyborg.Target, activity string, operation uuid.UUID,
 ) (unlock func(), err error) {
-	unlock, err = a.Inventory.LockFor(ctx, target.Device, attemptOf(activity, operation), operation)
+	unlock, err = a.Inventory.LockFor(ctx, target.Device, target.Deployable, attemptOf(activity, operation), operation)
 	if err != nil {
 		return nil, err
 	}

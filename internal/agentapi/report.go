@@ -92,8 +92,8 @@ type Attachment struct {
 	Handle     string                 `json:"handle"` // the handle's identity
 	Operation  uuid.UUID              `json:"operation_id"`
 	State      cyborg.AttachmentState `json:"state"`
-	// Working is the operation that has a step at work on the device of an attachment
-	// in doubt; zero for none. The end of that operation says more than this state,
+	// Working is the operation that has a step at work on the deployable of an
+	// attachment in doubt; zero for none. The end of that operation says more than this state,
 	// which may be recorded after it.
 	Working uuid.UUID `json:"working,omitzero"`
 }

@@ -13,6 +13,18 @@ func ofReconcile() []mutant {
 
 	return []mutant{
 		{
+			breaks: "an observation that cannot be recorded keeps no operation from its end", file: "db/internal/ingest/observe.go", pkg: "db",
+			test: "TestUnrecordableObservation",
+			old:  "return hasNull(string(text)), err",
+			new:  "return hasNull(string(text)) && false, err",
+		},
+		{
+			breaks: "only the deployable of a step is at work", file: "activities/agent/inventory/content.go", pkg: "activities/agent/inventory",
+			test: "TestOperationAtWorkIsReported",
+			old:  " && step.deployable == entry.Deployable",
+			new:  "",
+		},
+		{
 			breaks: "what the agent sees after an undo is recorded", file: "workflows/undo.go", pkg: "workflows", test: "TestEachStepFails",
 			old: "\t\t\to.observe(seen)\n",
 			new: "\t\t\t_ = seen\n",
@@ -29,7 +41,7 @@ func ofReconcile() []mutant {
 		},
 		{
 			breaks: "a step that has ended is not at work", file: "activities/agent/inventory/lock.go", pkg: "activities/agent/inventory", test: "TestSettlingIsNoOperationAtWork",
-			old: "\t\ti.locks.setWorking(device, uuid.Nil)\n",
+			old: "\t\ti.locks.setStep(device, lockingStep{})\n",
 			new: "",
 		},
 		{

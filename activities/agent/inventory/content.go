@@ -155,6 +155,9 @@ func (b *backend) services() []string {
 // back.
 func (i *Inventory) attachments() []agentapi.Attachment {
 	cards := i.fingerprints()
+	// Before the journal: what a step has in doubt there, is in doubt because of it. A
+	// step that ends meanwhile makes another report due.
+	steps := i.locks.steps()
 	all := []agentapi.Attachment{}
 	for _, entry := range i.journal.Attachments() {
 		state := cyborg.AttachmentDone
@@ -168,8 +171,8 @@ func (i *Inventory) attachments() []agentapi.Attachment {
 		reported := agentapi.Attachment{
 			Backend: entry.Backend, Deployable: entry.Deployable, Handle: entry.Handle, Operation: entry.Operation, State: state,
 		}
-		if state == cyborg.AttachmentInDoubt {
-			reported.Working = i.locks.working(entry.Device)
+		if step := steps[entry.Device]; state == cyborg.AttachmentInDoubt && step.deployable == entry.Deployable {
+			reported.Working = step.operation
 		}
 		all = append(all, reported)
 	}

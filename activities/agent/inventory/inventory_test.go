@@ -639,7 +639,7 @@ func TestAttachmentsAreReported(t *testing.T) {
 }
 
 // TestOperationAtWorkIsReported: while a step of an operation is at work on a device,
-// reports say so of what is in doubt there, and nowhere else. A report is due when it
+// reports say so of what is in doubt of its deployable, and of nothing else. A report is due when it
 // has ended.
 func TestOperationAtWorkIsReported(t *testing.T) {
 	t.Parallel()
@@ -647,7 +647,8 @@ func TestOperationAtWorkIsReported(t *testing.T) {
 	require.NoError(t, r.journal.Write(journal.Change{Attachments: []journal.Attachment{
 		{Backend: "x", Device: "1", Handle: "a", Deployable: "p", State: journal.InDoubt},
 		{Backend: "x", Device: "1", Handle: "b", Deployable: "p", State: journal.Attached},
-		{Backend: "x", Device: "2", Handle: "c", Deployable: "p", State: journal.InDoubt},
+		{Backend: "x", Device: "1", Handle: "c", Deployable: "q", State: journal.InDoubt},
+		{Backend: "x", Device: "2", Handle: "d", Deployable: "r", State: journal.InDoubt},
 	}}))
 	working := func() []uuid.UUID {
 		var out []uuid.UUID
@@ -658,12 +659,12 @@ func TestOperationAtWorkIsReported(t *testing.T) {
 	}
 
 	op := uuid.New()
-	unlock, err := r.LockFor(t.Context(), "1", "a step", op)
+	unlock, err := r.LockFor(t.Context(), "1", "p", "a step", op)
 	require.NoError(t, err)
-	require.Equal(t, []uuid.UUID{op, uuid.Nil, uuid.Nil}, working())
+	require.Equal(t, []uuid.UUID{op, uuid.Nil, uuid.Nil, uuid.Nil}, working())
 	require.Empty(t, r.Changes())
 	unlock()
-	require.Equal(t, make([]uuid.UUID, 3), working())
+	require.Equal(t, make([]uuid.UUID, 4), working())
 	require.NotEmpty(t, r.Changes())
 }
 
@@ -676,7 +677,7 @@ func TestSettlingIsNoOperationAtWork(t *testing.T) {
 		require.NoError(t, r.journal.Write(journal.Change{Attachments: []journal.Attachment{
 			{Backend: "x", Device: "1", Handle: "a", Deployable: "p", State: journal.InDoubt},
 		}}))
-		unlock, err := r.LockFor(t.Context(), "1", "a step", uuid.New())
+		unlock, err := r.LockFor(t.Context(), "1", "p", "a step", uuid.New())
 		require.NoError(t, err)
 
 		var settling sync.WaitGroup

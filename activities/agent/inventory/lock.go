@@ -36,9 +36,15 @@ type deviceLock struct {
 	// over.
 	by    string
 	since time.Time
-	// working is the operation that holds the lock for a step; zero for none. It is
-	// guarded by deviceLocks.mu.
-	working uuid.UUID
+	// step is what holds the lock for an operation; zero for nothing. It is guarded by
+	// deviceLocks.mu.
+	step lockingStep
+}
+
+// lockingStep is a step of an operation that has locked a device.
+type lockingStep struct {
+	operation  uuid.UUID
+	deployable string
 }
 
 // Lock keeps every other change off a device until unlock is called. By
@@ -48,37 +54,42 @@ func (i *Inventory) Lock(ctx context.Context, device, by string) (unlock func(),
 	return i.locks.lock(ctx, device, by, lockWait)
 }
 
-// LockFor is Lock for a step of an operation. Until unlock is called, reports say of
-// attachments in doubt on the device that the operation is at work.
-func (i *Inventory) LockFor(ctx context.Context, device, by string, operation uuid.UUID) (unlock func(), err error) {
+// LockFor is Lock for a step of an operation on a deployable of the device. Until
+// unlock is called, reports say of attachments in doubt of the deployable that the
+// operation is at work. They do not say so of others on the device, because the step
+// may not come back from the hardware, long after its operation has ended.
+func (i *Inventory) LockFor(ctx context.Context, device, deployable, by string, operation uuid.UUID) (unlock func(), err error) {
 	release, err := i.Lock(ctx, device, by)
 	if err != nil {
 		return nil, err
 	}
 
-	i.locks.setWorking(device, operation)
+	i.locks.setStep(device, lockingStep{operation, deployable})
 	return func() {
-		i.locks.setWorking(device, uuid.Nil)
+		i.locks.setStep(device, lockingStep{})
 		release()
 		i.MarkChanged() // what is still in doubt now, is so without an operation at work
 	}, nil
 }
 
-// setWorking sets the operation that holds the lock of a device. The caller holds it.
-func (l *deviceLocks) setWorking(device string, operation uuid.UUID) {
+// setStep sets the step that holds the lock of a device. The caller holds it.
+func (l *deviceLocks) setStep(device string, step lockingStep) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.locks[device].working = operation
+	l.locks[device].step = step
 }
 
-// working returns the operation that has a step at work on a device; zero for none.
-func (l *deviceLocks) working(device string) uuid.UUID {
+// steps returns the steps that hold the locks of devices.
+func (l *deviceLocks) steps() map[string]lockingStep {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if lock, ok := l.locks[device]; ok {
-		return lock.working
+	steps := map[string]lockingStep{}
+	for device, lock := range l.locks {
+		if lock.step.operation != uuid.Nil {
+			steps[device] = lock.step
+		}
 	}
-	return uuid.Nil
+	return steps
 }
 
 // lock is Lock with the time to wait.

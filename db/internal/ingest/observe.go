@@ -3,6 +3,7 @@ package ingest
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"log/slog"
 	"slices"
 
@@ -48,6 +49,17 @@ func Observe(
 			continue
 		}
 
+		cannot, err := unrecordable(o)
+		if err != nil {
+			return false, err
+		}
+		if cannot {
+			d.Log.WarnContext(ctx, "an observation was left out, because it has null characters; mend its driver",
+				slog.String("host", host), slog.String("backend", o.Backend))
+			queueWantReport(tx, host)
+			continue
+		}
+
 		beyond, err := leaveOutJump(ctx, d, tx, host, o.Sequence)
 		if err != nil {
 			return false, err
@@ -82,6 +94,13 @@ func Observe(
 	}
 
 	return superseded, nil
+}
+
+// unrecordable reports whether an observation has what PostgreSQL cannot store. It is
+// no reason for its operation not to end; a report with it is refused, and says why.
+func unrecordable(o cyborg.Observation) (bool, error) {
+	text, err := json.Marshal(o)
+	return hasNull(string(text)), err
 }
 
 // leaveOutJump reports whether an observation's number is so far above the
