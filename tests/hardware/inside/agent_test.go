@@ -63,7 +63,7 @@ func startWith(t *testing.T, limit string) *agent {
 	// A file, because strace would keep a pipe of the agent open when that has ended.
 	said, err := os.CreateTemp(t.TempDir(), "agent")
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = said.Close() })
+	t.Cleanup(func() { require.NoError(t, said.Close()) })
 
 	a := &agent{api: api, servers: servers, limit: limit, said: said}
 	a.launch(t)
