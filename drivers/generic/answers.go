@@ -16,8 +16,8 @@ import (
 // speaks against the card.
 const answerLimit = 5 * time.Second
 
-// present returns what these cards answer on the bus until then. Of those that do not, the
-// card was pulled out, or its link is down.
+// present returns what these cards answer on the bus until then. Of those that do
+// not, the card was pulled out, or its link is down.
 func (d *Driver) present(ctx context.Context, until time.Time, cards []sysfs.Function) map[cyborg.PCIAddress]sysfs.Presence {
 	limited, cancel := context.WithDeadline(ctx, until)
 	defer cancel()

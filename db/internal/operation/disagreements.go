@@ -72,13 +72,14 @@ const (
 //
 // It leaves out accelerators that an operation works on, and journals that are
 // older than what an operation has observed of the device, or than the end of the
-// operation that was at work: such a journal may not have yet what the operation did. Where a handle is in doubt, or its accelerator
-// in error, the host has to settle it whatever its journal says, and a host that
-// took no step has nothing new to report; so there the age does not matter. A
-// handle that the records give to an instance or a service is listed where the
-// journal says that the host has it: two would use it. An unconfirmed handle is
-// always listed, unless an operation works on its accelerator: its host has to
-// settle it, whatever its journal says.
+// operation that was at work: such a journal may not have yet what the operation
+// did. Where a handle is in doubt, or its accelerator in error, the host has to
+// settle it whatever its journal says, and a host that took no step has nothing
+// new to report; so there the age does not matter. A handle that the records give
+// to an instance or a service is listed where the journal says that the host has
+// it: two would use it. An unconfirmed handle is always listed, unless an
+// operation works on its accelerator: its host has to settle it, whatever its
+// journal says.
 //
 // Journal and records agree nearly everywhere, and compared leaves out the rows
 // in which they do, unless the accelerator is in error. For an entry of the
