@@ -35,6 +35,7 @@ const (
 	StatusConfiguring Status = "configuring"
 	StatusRetiring    Status = "retiring"
 	StatusFenced      Status = "fenced"
+	StatusUnready     Status = "unready"
 	StatusMaintaining Status = "maintaining"
 	StatusInactive    Status = "inactive"
 	StatusAttached    Status = "attached"
@@ -45,7 +46,7 @@ const (
 func Statuses() []Status {
 	return []Status{
 		StatusMissing, StatusError, StatusInstalling, StatusProgramming, StatusAttaching, StatusDetaching,
-		StatusConfiguring, StatusRetiring, StatusFenced, StatusMaintaining, StatusInactive, StatusAttached, StatusReady,
+		StatusConfiguring, StatusRetiring, StatusFenced, StatusUnready, StatusMaintaining, StatusInactive, StatusAttached, StatusReady,
 	}
 }
 
@@ -156,6 +157,8 @@ type Accelerator struct {
 	// uninstalled, because its host did not show it then; zero where it is not so.
 	UninstallPending time.Time `json:"uninstall_pending_since,omitzero"`
 	Protected        string    `json:"protected,omitempty"` // why it must not be touched: the host itself depends on it
+	// Conditions are what its driver says about it, the most severe first.
+	Conditions []Condition `json:"conditions,omitempty"`
 	// SameHolder is what it has in common with others of its host that go to one
 	// holder with it, such as an IOMMU group; empty where it may be given out whoever
 	// has the others. HeldTogether has an entry for each of those who have something
@@ -174,7 +177,7 @@ type Accelerator struct {
 }
 
 // Status returns the first that applies of: missing, error, the status of the
-// operation that claims it, installing, fenced, maintaining, inactive, attached
+// operation that claims it, installing, fenced, unready, maintaining, inactive, attached
 // (somebody has a handle and none is free), ready.
 func (a *Accelerator) Status() Status {
 	switch {
@@ -195,6 +198,8 @@ func (a *Accelerator) Status() Status {
 		return StatusInstalling
 	case a.Fence != nil:
 		return StatusFenced
+	case Unready(a.Conditions) != nil:
+		return StatusUnready
 	case a.Admin == AdministrationMaintaining:
 		return StatusMaintaining
 	case a.Lifecycle == LifecycleInactive:

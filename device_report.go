@@ -30,6 +30,8 @@ type DeployableReport struct {
 	// only one holder can have together, such as an IOMMU group; empty for one that can
 	// be given out whoever has the others.
 	SameHolder string `json:"same_holder,omitempty"`
+	// Conditions are what its driver wants people to know about it.
+	Conditions []Condition `json:"conditions,omitempty"`
 	// Protected says why the function must not be touched, where the host itself
 	// depends on it; empty otherwise.
 	Protected string `json:"protected,omitempty"`

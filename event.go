@@ -24,6 +24,7 @@ const (
 	AxisBoot           EventAxis = "boot"           // the boot of a host
 	AxisCancel         EventAxis = "cancel"         // somebody has asked an operation to stop, and whether its run had missed that
 	AxisClaim          EventAxis = "claim"          // the operation that works on an accelerator
+	AxisConditions     EventAxis = "conditions"     // what the driver of an accelerator says about it
 	AxisDevice         EventAxis = "device"         // to which device an accelerator belongs
 	AxisDriver         EventAxis = "driver"         // the driver of a backend
 	AxisFence          EventAxis = "fence"          // why new work is kept off an accelerator
@@ -53,7 +54,7 @@ const (
 // an axis of its own (DriftClass.Axis).
 func EventAxes() []EventAxis {
 	return []EventAxis{
-		AxisAccelerator, AxisAdministration, AxisAttributes, AxisBackend, AxisBitstream, AxisBoot, AxisCancel, AxisClaim, AxisDevice,
+		AxisAccelerator, AxisAdministration, AxisAttributes, AxisBackend, AxisBitstream, AxisBoot, AxisCancel, AxisClaim, AxisConditions, AxisDevice,
 		AxisDriver, AxisFence, AxisHealth, AxisHolder, AxisIdentity, AxisInstallation, AxisJournal, AxisLifecycle, AxisName, AxisNovaWhitelist,
 		AxisOptions, AxisPresence, AxisProject, AxisProtected, AxisReplacedBy, AxisReported, AxisSameHolder, AxisSettled, AxisSpecs,
 		AxisState, AxisSteps, AxisStrayRun,

@@ -24,13 +24,14 @@ import (
 // an error of any other type counts as kind ErrHardware.
 //
 // What else a driver can do is said by the interfaces that it implements
-// besides this one: Installer, Attacher, Programmer, Users, Meter, Watcher and
-// Inspector. All of them are optional.
+// besides this one: Installer, Attacher, Programmer, Users, Meter, HealthChecker,
+// Watcher and Inspector. All of them are optional.
 type Driver interface {
 	// Discover lists the devices that are there now, in a stable order. It changes
-	// nothing. It must fail when it cannot read a device, and not leave the device
-	// out: after a failed Discover the records stay as they were, but a device that
-	// is left out is recorded as missing.
+	// nothing. A device that it cannot read is listed all the same, with an unready
+	// condition that says why; where it cannot even list it, Discover fails. After a
+	// failed Discover the records stay as they were, but a device that is left out is
+	// recorded as missing.
 	Discover(ctx context.Context) ([]cyborg.DeviceReport, error)
 }
 
@@ -153,6 +154,16 @@ type Meter interface {
 	Metrics(ctx context.Context, target Target) (map[string]float64, error)
 }
 
+// HealthChecker finds conditions that a discovery does not see, such as errors that
+// the device counts. The agent asks it by itself, so that a device that answers slowly
+// holds up nothing else.
+type HealthChecker interface {
+	// Health returns the conditions of deployables, by their names. It changes nothing.
+	// Whoever is not mentioned is well. After an error the agent reports that nobody
+	// knows.
+	Health(ctx context.Context) (map[string][]cyborg.Condition, error)
+}
+
 // Watcher notices changes for which the kernel sends no uevent.
 type Watcher interface {
 	// Watch calls changed, from any goroutine, until ctx ends: once as soon as it
@@ -179,6 +190,9 @@ func Services(d Driver) []string {
 	}
 	if _, ok := d.(Meter); ok {
 		services = append(services, "usage")
+	}
+	if _, ok := d.(HealthChecker); ok {
+		services = append(services, "health")
 	}
 	if _, ok := d.(Watcher); ok {
 		services = append(services, "watch")

@@ -93,7 +93,7 @@ func (s *standalone) machineOf(h hosts.Host) (machine, error) {
 		Host: h.Name, StateDir: s.state.Join("agents", h.Name), Root: "/",
 		Activities:  append([]cyborg.OperationKind{}, c.Activities...), // an empty list allows none
 		NovaConfDir: nova, ImageDir: images, ImageMaxBytes: int64(c.ImageMax), ImageCacheBytes: int64(c.ImageCache),
-		HeartbeatInterval: c.Heartbeat, FullScanInterval: c.FullScan, Slots: c.Slots,
+		HeartbeatInterval: c.Heartbeat, FullScanInterval: c.FullScan, HealthInterval: c.Health, Slots: c.Slots,
 		ScanTimeout: c.ScanTimeout, UsageTimeout: c.UsageTimeout, StopTimeout: min(c.StopTimeout, stopLimit),
 	}}
 

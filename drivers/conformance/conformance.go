@@ -80,6 +80,10 @@ type Rig struct {
 	// with Programmer.
 	BadImage func(t *testing.T, target drivers.Target) (path string, image cyborg.Image)
 
+	// FallIll makes a health check say something else of the target than before, until
+	// well is called.
+	FallIll func(t *testing.T, target drivers.Target) (well func())
+
 	// Slow makes installing, attaching, detaching and programming take longer than
 	// ReturnTimeout until quick is called.
 	Slow func(t *testing.T) (quick func())
@@ -121,6 +125,7 @@ func groups() []group {
 		{"program", offers[drivers.Programmer], programChecks()},
 		{"in_use", offers[drivers.Users], inUseChecks()},
 		{"usage", offers[drivers.Meter], usageChecks()},
+		{"health", offers[drivers.HealthChecker], healthChecks()},
 		{"watch", offers[drivers.Watcher], watchChecks()},
 	}
 }

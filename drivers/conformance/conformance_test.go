@@ -21,7 +21,7 @@ func TestSuiteOnACorrectDriver(t *testing.T) {
 	t.Parallel()
 
 	conformance.Run(t, conformance.Subject{
-		Services: []string{"discover", "install", "attach", "program", "in_use", "usage", "watch"},
+		Services: []string{"discover", "install", "attach", "program", "in_use", "usage", "health", "watch"},
 		New: func(t *testing.T) *conformance.Rig {
 			t.Helper()
 			return newToy(os.Getenv(defectVariable))
@@ -92,6 +92,11 @@ func TestDefectsAreFound(t *testing.T) {
 		"takes attached for used":                "in_use/tells the user",
 		"asks whichever card is there":           "in_use/of another card in its place fails",
 		"measures nonsense":                      "usage/measures and changes nothing",
+		"knows a stranger":                       "health/says what people can read and changes nothing",
+		"says nothing to people":                 "health/says what people can read and changes nothing",
+		"says since when":                        "health/says what people can read and changes nothing",
+		"is always well":                         "health/tells what is wrong",
+		"stays ill":                              "health/tells what is wrong",
 		"watches for ever":                       "watch/ends with its context",
 		"watches nothing":                        "watch/notices what vanishes",
 		"lacks a service":                        "",

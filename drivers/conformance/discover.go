@@ -80,6 +80,7 @@ func discoverIsValid(t *testing.T, b *bench) {
 			require.Equalf(t, device.Type, deployable.Specs.DeviceType, "device type of %s", deployable.Name)
 			require.GreaterOrEqualf(t, deployable.Specs.Num, len(deployable.Handles), "num of %s, and its handles", deployable.Name)
 			requireAttributes(t, deployable)
+			requireConditions(t, deployable.Name, deployable.Conditions)
 			require.Truef(t, deployable.SameHolder == "" || cyborg.IsName(deployable.SameHolder), "same holder %q of %s", deployable.SameHolder, deployable.Name)
 			for _, handle := range deployable.Handles {
 				handles.add(t, "handle identity", handle.Identity)

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -37,6 +38,7 @@ type hardware struct {
 	traces    int
 	changed   chan struct{} // closed at the next change that a watch tells of
 	staged    int
+	ill       map[string]bool
 }
 
 // snapshot returns everything that a driver can change.
@@ -86,7 +88,7 @@ func newDriver(h *hardware, defect string) toy {
 // none.
 func newToy(defect string) *conformance.Rig {
 	h := &hardware{
-		installed: map[string]bool{}, attached: map[string]bool{}, users: map[string]string{}, images: map[string]string{},
+		installed: map[string]bool{}, attached: map[string]bool{}, users: map[string]string{}, images: map[string]string{}, ill: map[string]bool{},
 		changed: make(chan struct{}),
 	}
 
@@ -126,6 +128,15 @@ func newToy(defect string) *conformance.Rig {
 		BadImage: func(t *testing.T, _ drivers.Target) (string, cyborg.Image) {
 			t.Helper()
 			return stage(t, "bad", 0)
+		},
+		FallIll: func(_ *testing.T, target drivers.Target) func() {
+			set := func(ill bool) {
+				h.Lock()
+				defer h.Unlock()
+				h.ill[target.Deployable.Name] = ill || defect == "stays ill"
+			}
+			set(true)
+			return func() { set(false) }
 		},
 		Slow: func(*testing.T) func() {
 			h.Lock()
@@ -492,6 +503,29 @@ func (d toy) Metrics(context.Context, drivers.Target) (map[string]float64, error
 		maps.Copy(metrics, map[string]float64{"power_watts": math.NaN()})
 	}
 	return metrics, nil
+}
+
+func (d toy) Health(context.Context) (map[string][]cyborg.Condition, error) {
+	d.Lock()
+	defer d.Unlock()
+	said := map[string][]cyborg.Condition{}
+	for name, ill := range d.ill {
+		if ill && d.defect != "is always well" {
+			said[name] = append(said[name], cyborg.Condition{Code: "too_hot", Level: cyborg.ConditionUnready, Message: "let it cool"})
+		}
+	}
+
+	switch odd := (cyborg.Condition{Code: "odd", Level: cyborg.ConditionNotice, Message: "it is odd"}); d.defect {
+	case "knows a stranger":
+		said["stranger"] = []cyborg.Condition{odd}
+	case "says nothing to people":
+		odd.Message = ""
+		said["a"] = []cyborg.Condition{odd}
+	case "says since when":
+		odd.Since = time.Now()
+		said["a"] = []cyborg.Condition{odd}
+	}
+	return said, nil
 }
 
 func (d toy) Watch(ctx context.Context, changed func()) error {

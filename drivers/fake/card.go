@@ -48,6 +48,11 @@ type Region struct {
 	Function string `json:"function"`
 	SHA256   string `json:"sha256"`
 
+	// Conditions are what a discovery says about it, and Health what a health check
+	// says.
+	Conditions []cyborg.Condition `json:"conditions,omitempty"`
+	Health     []cyborg.Condition `json:"health,omitempty"`
+
 	// Handles are the attach handles, by PCI address.
 	Handles map[string]*Handle `json:"handles"`
 }

@@ -31,7 +31,7 @@ func TestConformance(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			conformance.Run(t, conformance.Subject{
-				Services: []string{"discover", "install", "attach", "program", "in_use", "usage", "watch"},
+				Services: []string{"discover", "install", "attach", "program", "in_use", "usage", "health", "watch"},
 				New: func(t *testing.T) *conformance.Rig {
 					t.Helper()
 					return newRig(t, options)
@@ -87,6 +87,18 @@ func newRig(t *testing.T, options map[string]any) *conformance.Rig {
 				other = cyborg.DeviceTypeFPGA
 			}
 			return stage(t, fake.MakeImage(other, "shader", []byte("payload")))
+		},
+		FallIll: func(t *testing.T, target drivers.Target) func() {
+			t.Helper()
+			say := func(conditions ...cyborg.Condition) {
+				edit(t, func(card *fake.Card) {
+					for _, region := range card.Deployables {
+						region.Health = conditions
+					}
+				})
+			}
+			say(cyborg.Condition{Code: "too_hot", Level: cyborg.ConditionDegraded, Message: "open a window"})
+			return func() { say() }
 		},
 		Slow: func(t *testing.T) func() {
 			t.Helper()

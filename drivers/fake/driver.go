@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -240,6 +241,7 @@ func (s *slot) report(card *Card) cyborg.DeviceReport {
 			},
 		}
 
+		deployable.Conditions = slices.Clone(state.Conditions)
 		if s.together {
 			deployable.SameHolder = "card/" + s.identity()
 		}

@@ -14,7 +14,7 @@ import (
 // Step names a call of the driver that a script can make slow or let fail.
 type Step string
 
-// The steps. The first five change a card. The other five change nothing, so a
+// The steps. The first five change a card. The other six change nothing, so a
 // failure before them is the same as one after them.
 const (
 	StepInstall   Step = "install"
@@ -27,6 +27,7 @@ const (
 	StepAttached   Step = "attached"
 	StepInUse      Step = "in_use"
 	StepUsage      Step = "usage"
+	StepHealth     Step = "health"
 	StepCheckImage Step = "check_image"
 )
 
@@ -34,7 +35,7 @@ const (
 func Steps() []Step {
 	return []Step{
 		StepInstall, StepUninstall, StepAttach, StepDetach, StepProgram,
-		StepDiscover, StepAttached, StepInUse, StepUsage, StepCheckImage,
+		StepDiscover, StepAttached, StepInUse, StepUsage, StepHealth, StepCheckImage,
 	}
 }
 

@@ -44,6 +44,7 @@ func stepCall(t *testing.T, p *park, step fake.Step) func() error {
 		fake.StepAttached:   func() error { return without(driver.Attached(ctx, target, handle)) },
 		fake.StepInUse:      func() error { return without(driver.InUse(ctx, target, handle)) },
 		fake.StepUsage:      func() error { return without(driver.Metrics(ctx, target)) },
+		fake.StepHealth:     func() error { return without(driver.Health(ctx)) },
 		fake.StepCheckImage: func() error { return driver.CheckImage(ctx, target, path, image) },
 	}[step]
 }

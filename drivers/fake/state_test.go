@@ -30,6 +30,7 @@ type full interface {
 	drivers.Programmer
 	drivers.Users
 	drivers.Meter
+	drivers.HealthChecker
 	drivers.Watcher
 }
 

@@ -112,6 +112,7 @@ func agentConfig(all *config.Config, log *slog.Logger) (agent.Config, error) {
 		TrustDomain:       all.Identity.TrustDomain,
 		HeartbeatInterval: c.Heartbeat,
 		FullScanInterval:  c.FullScan,
+		HealthInterval:    c.Health,
 		ScanTimeout:       c.ScanTimeout,
 		UsageTimeout:      c.UsageTimeout,
 		StopTimeout:       c.StopTimeout,

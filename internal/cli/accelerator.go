@@ -77,6 +77,9 @@ func acceleratorTexts(a apiclient.Accelerator) map[string]string {
 		"attributes":     attributesText(a.Attributes),
 	}
 
+	if len(a.Conditions) > 0 {
+		texts["conditions"] = conditionsText(a.Conditions)
+	}
 	if len(a.HeldTogether) > 0 {
 		texts["held_together"] = heldTogetherText(a.HeldTogether)
 	}
@@ -146,6 +149,9 @@ func why(a apiclient.Accelerator) string {
 	if a.Fence != nil {
 		reasons = append(reasons, "fenced: "+a.Fence.Reason)
 	}
+	if c := cyborg.Unready(a.Conditions); c != nil {
+		reasons = append(reasons, fmt.Sprintf("%s: %s", c.Code, c.Message))
+	}
 	if len(a.Holders) == 0 && len(a.HeldTogether) > 0 {
 		first := &a.HeldTogether[0]
 		reasons = append(reasons, fmt.Sprintf("goes to one holder with %s, which %s", first.Name, first.Taken()))
@@ -162,6 +168,18 @@ func maintenanceText(m *cyborg.Maintenance) string {
 		text += " until " + timeText(m.Until)
 	}
 	return text
+}
+
+// conditionsText says what the driver says, a line for each condition.
+func conditionsText(conditions []cyborg.Condition) string {
+	lines := make([]string, len(conditions))
+	for i, c := range conditions {
+		lines[i] = fmt.Sprintf("%s (%s) since %s", c.Code, c.Level, timeText(c.Since))
+		if c.Message != "" {
+			lines[i] += ": " + c.Message
+		}
+	}
+	return strings.Join(lines, "\n")
 }
 
 // heldTogetherText has a line for each holder, with one accelerator that it has.

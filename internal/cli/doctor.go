@@ -417,8 +417,8 @@ func examineBackends(ctx context.Context, f *doctor.Findings, client *apiclient.
 	f.OKf("backends", "none of %d has failed", running)
 }
 
-// examineAccelerators reports accelerators that are in error, missing, or
-// fenced outside of an operation.
+// examineAccelerators reports accelerators that are in error, missing, fenced
+// outside of an operation, or about which their drivers say that something is wrong.
 func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apiclient.Client) {
 	all, ok := ask(ctx, f, "accelerators", "", func(ctx context.Context) ([]apiclient.Accelerator, error) {
 		return apiclient.Collect(client.Accelerators(ctx, apiclient.AcceleratorFilter{}, apiclient.Page{}))
@@ -427,8 +427,12 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 		return
 	}
 
-	var broken, missing, fenced, shared []string
+	var broken, missing, fenced, shared, unwell []string
 	for _, a := range all {
+		if c := worstCondition(a); c != nil && a.Presence != cyborg.PresenceMissing {
+			unwell = append(unwell, fmt.Sprintf("%s (%s, %s: %s)", a.Name, c.Level, c.Code, c.Message))
+		}
+
 		switch {
 		case a.Lifecycle == cyborg.LifecycleError:
 			broken = append(broken, fmt.Sprintf("%s (%s)", a.Name, a.Reason))
@@ -459,9 +463,23 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 			"They came into one group while they were held, as by a boot. `cyborg accelerator show` says who has them. Detach all but one holder's.")
 	}
 
-	if len(broken)+len(missing)+len(fenced)+len(shared) == 0 {
-		f.OKf("accelerators", "none of %d is in error, missing or fenced", len(all))
+	if len(unwell) > 0 {
+		f.Warn("accelerators", fmt.Sprintf("%d unready or degraded: %s", len(unwell), english.Some(unwell)),
+			"Their drivers say so; `cyborg accelerator show` has all of it, and since when. Nobody gets what is unready.")
 	}
+
+	if len(broken)+len(missing)+len(fenced)+len(shared)+len(unwell) == 0 {
+		f.OKf("accelerators", "none of %d is in error, missing, fenced, unready or degraded", len(all))
+	}
+}
+
+// worstCondition returns the condition of an accelerator that somebody should look at
+// first; nil where there is none.
+func worstCondition(a apiclient.Accelerator) *cyborg.Condition {
+	if len(a.Conditions) == 0 || a.Conditions[0].Level == cyborg.ConditionNotice {
+		return nil
+	}
+	return &a.Conditions[0]
 }
 
 // missingAccelerator names a missing accelerator, and what is in its place.

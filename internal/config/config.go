@@ -205,6 +205,7 @@ type Agent struct {
 	// Intervals and limits of the agent's work.
 	Heartbeat     time.Duration `key:"heartbeat" default:"10s" min:"100ms" doc:"How often the agent sends a heartbeat to the server. Each one comes a little earlier or later. Less than half of conductor.silent_after."`
 	FullScan      time.Duration `key:"full_scan" default:"5m" min:"1s" doc:"How often the agent makes a full scan of the hardware, in addition to the scans that kernel events cause."`
+	Health        time.Duration `key:"health" default:"30s" min:"100ms" doc:"How often the agent asks drivers how their devices are (their health). What they say shows as conditions of the accelerators."`
 	ScanTimeout   time.Duration `key:"scan_timeout" default:"30s" min:"1s" doc:"How long one backend may take for one scan of its hardware."`
 	UsageTimeout  time.Duration `key:"usage_timeout" default:"5s" min:"100ms" doc:"How long the agent may take to answer a census. The answer marks each accelerator that did not answer by then."`
 	StopTimeout   time.Duration `key:"stop_timeout" default:"30s" doc:"How long running steps may continue after you stop the agent."`

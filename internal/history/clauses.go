@@ -37,6 +37,7 @@ var clauseTable = map[cyborg.EventAxis]func(c change) string{
 	cyborg.AxisBoot:           bootClause,
 	cyborg.AxisCancel:         cancelClause,
 	cyborg.AxisClaim:          unsaid, // the sentence of the operation says enough
+	cyborg.AxisConditions:     conditionsClause,
 	cyborg.AxisDevice:         deviceClause,
 	cyborg.AxisDriver:         driverClause,
 	cyborg.AxisFence:          fenceClause,
@@ -147,6 +148,14 @@ func cancelClause(c change) string {
 		return ""
 	}
 	return "had its cancel repeated by Reconcile, because its run had not heard of it"
+}
+
+// conditionsClause says what the driver has to say about an accelerator now.
+func conditionsClause(c change) string {
+	if c.To == "" {
+		return "is no longer reported as " + c.From
+	}
+	return "is reported as " + c.To
 }
 
 // deviceClause describes an accelerator that its driver now shows on another

@@ -262,6 +262,23 @@ func TestSameHolderOfANewAccelerator(t *testing.T) {
 	require.Contains(t, got, "goes to one holder with what else is of iommu/18")
 }
 
+// TestConditionsAreASentence: what a driver says of an accelerator is told, and when that
+// is over.
+func TestConditionsAreASentence(t *testing.T) {
+	t.Parallel()
+	id := uuid.NewString()
+	of := func(transaction uint64, from, to string) cyborg.Event {
+		return cyborg.Event{
+			Subject: cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: id}, Cursor: cyborg.Cursor{Transaction: transaction}, Host: "south",
+			Axis: cyborg.AxisConditions, From: from, To: to, Actor: "agent",
+		}
+	}
+
+	got := feed{Event: []cyborg.Event{of(1, "", "unready no_link, notice power_cycle"), of(2, "unready no_link, notice power_cycle", "")}}.told()
+	require.Contains(t, got, "is reported as unready no_link, notice power_cycle")
+	require.Contains(t, got, "is no longer reported as unready no_link, notice power_cycle")
+}
+
 // TestReplacedDeviceIsASentence: what is in the place of a card is told with its
 // disappearing. That it is back says enough.
 func TestReplacedDeviceIsASentence(t *testing.T) {

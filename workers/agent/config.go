@@ -68,6 +68,9 @@ type Config struct {
 	// FullScanInterval is the time between two looks at all hardware that nothing
 	// else has asked for. Default 5 min.
 	FullScanInterval time.Duration
+	// HealthInterval is the time between two questions to a driver how its devices are.
+	// Default 30 s.
+	HealthInterval time.Duration
 	// ScanTimeout limits one look of one backend. Default 30 s.
 	ScanTimeout time.Duration
 	// UsageTimeout limits the answer to a census; deployables that did not answer
@@ -137,6 +140,7 @@ func (c Config) withDefaults() Config {
 	c.ImageCacheBytes = cmp.Or(c.ImageCacheBytes, defaultImageCacheBytes)
 	c.HeartbeatInterval = cmp.Or(c.HeartbeatInterval, 10*time.Second)
 	c.FullScanInterval = cmp.Or(c.FullScanInterval, 5*time.Minute)
+	c.HealthInterval = cmp.Or(c.HealthInterval, 30*time.Second)
 	c.ScanTimeout = cmp.Or(c.ScanTimeout, 30*time.Second)
 	c.UsageTimeout = cmp.Or(c.UsageTimeout, 5*time.Second)
 	c.StopTimeout = cmp.Or(c.StopTimeout, 30*time.Second)
@@ -181,7 +185,7 @@ func (c Config) Validate() error {
 	}
 
 	for name, value := range map[string]time.Duration{
-		"heartbeat interval": c.HeartbeatInterval, "full scan interval": c.FullScanInterval, "scan timeout": c.ScanTimeout,
+		"heartbeat interval": c.HeartbeatInterval, "full scan interval": c.FullScanInterval, "health interval": c.HealthInterval, "scan timeout": c.ScanTimeout,
 		"usage timeout": c.UsageTimeout, "stop timeout": c.StopTimeout,
 	} {
 		if value < 0 {

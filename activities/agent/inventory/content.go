@@ -303,6 +303,7 @@ func normalise(reports []cyborg.DeviceReport) ([]cyborg.DeviceReport, error) {
 				}
 			}
 
+			d.Conditions = cyborg.SortConditions(d.Conditions)
 			if d.Specs.Capability == nil {
 				d.Specs.Capability = cyborg.JSONObject{}
 			}

@@ -118,6 +118,8 @@ type instance struct {
 	// attachments. They are apart, so that one can hang without the other.
 	discovery watchdog
 	asking    watchdog
+	// health is what the driver's HealthChecker has said last.
+	health health
 }
 
 // inspect asks the driver for one device as it is now. It returns false where
@@ -127,6 +129,7 @@ func (n *instance) inspect(ctx context.Context, limit time.Duration, identity st
 	if !ok {
 		return cyborg.DeviceReport{}, false
 	}
+	n.health.checkFirst(ctx, n, limit)
 
 	devices, err := withWatchdog(ctx, &n.discovery, limit, "look at a device", func(ctx context.Context) (devices []cyborg.DeviceReport, err error) {
 		err = Guard(n.log, "look at "+identity, func() error {
@@ -143,13 +146,15 @@ func (n *instance) inspect(ctx context.Context, limit time.Duration, identity st
 		return cyborg.DeviceReport{}, false // a look at all devices finds out what is wrong
 	}
 
+	n.health.addTo(devices)
 	return devices[0], true
 }
 
 // discover asks the driver for all its devices, and returns them in a fixed
 // order.
 func (n *instance) discover(ctx context.Context, limit time.Duration) ([]cyborg.DeviceReport, error) {
-	return withWatchdog(ctx, &n.discovery, limit, "discovery", func(ctx context.Context) (devices []cyborg.DeviceReport, err error) {
+	n.health.checkFirst(ctx, n, limit)
+	devices, err := withWatchdog(ctx, &n.discovery, limit, "discovery", func(ctx context.Context) (devices []cyborg.DeviceReport, err error) {
 		err = Guard(n.log, "discovery", func() error {
 			devices, err = n.driver.Discover(ctx)
 			if err != nil {
@@ -160,4 +165,6 @@ func (n *instance) discover(ctx context.Context, limit time.Duration) ([]cyborg.
 		})
 		return devices, err
 	})
+	n.health.addTo(devices)
+	return devices, err
 }

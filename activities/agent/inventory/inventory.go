@@ -51,6 +51,8 @@ type Config struct {
 	// FullScanInterval is the time between two looks at all backends that nothing
 	// else has asked for.
 	FullScanInterval time.Duration
+	// HealthInterval is the time between two questions to a driver how its devices are.
+	HealthInterval time.Duration
 	// Whitelist reads the state of Nova's whitelist file; nil where this host has
 	// none.
 	Whitelist func() cyborg.WhitelistFile

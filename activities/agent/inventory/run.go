@@ -102,8 +102,9 @@ func (i *Inventory) collectRequests(ctx context.Context, first string) []string 
 	}
 }
 
-// watchers are the drivers that report changes of their devices by themselves.
-// Only the goroutine of Run uses them.
+// watchers are the goroutines that watch the drivers' devices: drivers that report
+// changes by themselves, and those that are asked how their devices are. Only the
+// goroutine of Run uses them.
 type watchers struct {
 	inventory *Inventory
 	running   map[*instance]context.CancelFunc
@@ -124,15 +125,21 @@ func (w *watchers) follow(ctx context.Context) {
 		}
 
 		present[b.instance] = true
-		watcher, ok := b.instance.driver.(drivers.Watcher)
-		if _, running := w.running[b.instance]; !ok || running {
+		watcher, watches := b.instance.driver.(drivers.Watcher)
+		checker, checks := b.instance.driver.(drivers.HealthChecker)
+		if _, running := w.running[b.instance]; !watches && !checks || running {
 			continue
 		}
 
 		watch, stop := context.WithCancel(ctx)
 		w.running[b.instance] = stop
 		in := b.instance
-		w.all.Go(func() { w.inventory.watch(watch, in, watcher) })
+		if watches {
+			w.all.Go(func() { w.inventory.watch(watch, in, watcher) })
+		}
+		if checks {
+			w.all.Go(func() { w.inventory.checkHealth(watch, in, checker) })
+		}
 	}
 
 	for in, stop := range w.running {

@@ -40,7 +40,7 @@ type AcceleratorFilter struct {
 // acceleratorRows.scan and of handleRecord.ScanIndex.
 const selectAccelerators = `
 	SELECT d.id, d.uuid, d.accelerator, d.name, d.local_name, d.provider_uuid, d.device_uuid, d.host, v.identity, v.backend,
-	       v.driver, v.type, d.specs, d.specs_set, ` + allAttributes + `, d.bitstream_id, d.program_set, d.protected, d.same_holder, g.held, d.lifecycle,
+	       v.driver, v.type, d.specs, d.specs_set, ` + allAttributes + `, d.bitstream_id, d.program_set, d.protected, d.same_holder, g.held, d.conditions, d.conditions_since, d.lifecycle,
 	       d.reason, d.error_kind, coalesce(d.error_operation, d.lifecycle_operation),
 	       CASE WHEN ` + Maintained + ` THEN 'maintaining' ELSE 'enabled' END, d.maintain_reason, d.maintain_by, d.maintain_until, d.presence,
 	       d.missing_since, coalesce(d.fence_reason, ''), d.fence_operation, c.operation_id, coalesce(o.kind, ''), h.handles,
@@ -84,6 +84,15 @@ const togetherInGroup = `
 			WHERE d.same_holder <> '' AND o.host = d.host AND o.same_holder = d.same_holder AND o.same_holder <> '' AND (t.kind IS NOT NULL OR o.nova_spec IS NOT NULL)
 			ORDER BY o.id, t.kind, t.holder, t.abandoned) AS e) AS n
 		WHERE n.place <= 2 ORDER BY n.kind IS NOT NULL, n.place, n.id LIMIT 8) AS s`
+
+// sinceWhen returns conditions with the times since when they are there, by their codes.
+func sinceWhen(conditions []cyborg.Condition, since map[string]time.Time) []cyborg.Condition {
+	out := slices.Clone(conditions) // the parsed value belongs to all rows that are the same
+	for i := range out {
+		out[i].Since = since[out[i].Code]
+	}
+	return out
+}
 
 // others returns one entry for each holder, of accelerators other than this one.
 func others(accelerator uuid.UUID, held []cyborg.HeldTogether) []cyborg.HeldTogether {
@@ -130,6 +139,8 @@ type acceleratorRows struct {
 	attributes records.Parsed[[]cyborg.Attribute]
 	nova       records.Parsed[*cyborg.NovaSpec]
 	together   records.Parsed[[]cyborg.HeldTogether]
+	conditions records.Parsed[[]cyborg.Condition]
+	since      records.Parsed[map[string]time.Time] // by the code of the condition
 	image      records.Parsed[cyborg.Image]
 	print      records.Parsed[cyborg.Fingerprint]
 	handles    []handleRecord
@@ -149,7 +160,7 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (Accelerator, error) {
 	r.handles = r.handles[:0]
 	err := row.Scan(&a.ID, &a.UUID, &a.Name, &a.ProviderName, &a.LocalName, &a.ProviderUUID, &a.DeviceUUID, &a.Host, &a.device,
 		&a.Backend, &a.Driver, (*string)(&a.DeviceType), &r.specs, &r.set, &r.attributes, &a.BitstreamID, &a.ProgramSet, &a.Protected,
-		&a.SameHolder, &r.together, (*string)(&a.Lifecycle), &a.Reason, (*string)(&a.ErrorKind), (*zeronull.UUID)(&a.MovedBy), (*string)(&a.Admin),
+		&a.SameHolder, &r.together, &r.conditions, &r.since, (*string)(&a.Lifecycle), &a.Reason, (*string)(&a.ErrorKind), (*zeronull.UUID)(&a.MovedBy), (*string)(&a.Admin),
 		&maintenance.Reason, &maintenance.By,
 		(*zeronull.Timestamptz)(&maintenance.Until), (*string)(&a.Presence), (*zeronull.Timestamptz)(&a.MissingAt), &fence.Reason,
 		(*zeronull.UUID)(&fence.Operation), (*zeronull.UUID)(&claim.Operation), (*string)(&claim.Kind), (*handleRecords)(r),
@@ -160,6 +171,7 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (Accelerator, error) {
 	}
 
 	a.Attributes, a.Nova = r.attributes.Value, r.nova.Value
+	a.Conditions = sinceWhen(r.conditions.Value, r.since.Value)
 	a.fingerprint, a.HeldTogether = r.print.Value, others(a.UUID, r.together.Value)
 
 	// What an operator set takes precedence over what the driver reports.
@@ -416,7 +428,7 @@ func (s *Store) Unprovisioned(ctx context.Context, limit int) ([]uuid.UUID, erro
 	rows, err := s.db.Pool.Query(ctx, `
 		SELECT d.uuid FROM deployables d JOIN hosts h ON h.name = d.host
 		WHERE d.untouched AND d.lifecycle = 'inactive' AND d.presence = 'present' AND NOT `+Maintained+`
-		  AND d.fence_reason IS NULL AND d.protected = '' AND `+records.Within("h.last_seen", "$2::interval")+`
+		  AND d.fence_reason IS NULL AND d.protected = '' AND NOT d.unready AND `+records.Within("h.last_seen", "$2::interval")+`
 		  AND NOT `+RevokedSQL("h")+` AND NOT EXISTS (SELECT FROM claims WHERE deployable_uuid = d.uuid)
 		ORDER BY d.id LIMIT $1`, records.Limit(limit), s.db.Options.SilentAfter)
 	if err != nil {

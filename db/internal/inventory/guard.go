@@ -99,6 +99,16 @@ func (a *Accelerator) fenced(reason string) error {
 	return out.WithHint("Program it again, with an image that works.")
 }
 
+// Available refuses an accelerator that its driver calls unready.
+func (a *Accelerator) Available() error {
+	c := cyborg.Unready(a.Conditions)
+	if c == nil {
+		return nil
+	}
+	return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is unready (%s) since %s: %s", a.Name, c.Code, c.Since.Format(time.RFC3339), c.Message).
+		WithHint("It is given out again when host %s reports that this is over.", a.Host)
+}
+
 // Ready refuses an accelerator that is not in service.
 func (a *Accelerator) Ready() error {
 	switch a.Lifecycle {

@@ -28,6 +28,7 @@ func statusSQL() string {
 
 	when(records.Equals("d.lifecycle", cyborg.LifecycleInstalling), cyborg.StatusInstalling)
 	when("d.fence_reason IS NOT NULL", cyborg.StatusFenced)
+	when("d.unready", cyborg.StatusUnready)
 	when(Maintained, cyborg.StatusMaintaining)
 	when(records.Equals("d.lifecycle", cyborg.LifecycleInactive), cyborg.StatusInactive)
 	when("h.held > 0 AND h.free = 0", cyborg.StatusAttached)
@@ -62,6 +63,8 @@ func statusNeeds(statuses []cyborg.Status) string {
 			need(records.Equals("d.lifecycle", cyborg.LifecycleInstalling))
 		case cyborg.StatusFenced:
 			need("d.fence_reason IS NOT NULL")
+		case cyborg.StatusUnready:
+			need("d.conditions <> '[]'")
 		case cyborg.StatusMaintaining:
 			need(records.Equals("d.administration", cyborg.AdministrationMaintaining))
 		case cyborg.StatusInactive:

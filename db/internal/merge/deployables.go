@@ -25,7 +25,12 @@ func (v *Inventory) deployable(backend string, d *Tracked[DeviceRow], r cyborg.D
 		return nil
 	}
 
-	part := shownPart{backend: backend, on: d, report: r, specs: specs, attributes: attributes}
+	conditions, err := v.conditions(this, r.Conditions)
+	if err != nil {
+		return err
+	}
+
+	part := shownPart{backend: backend, on: d, report: r, specs: specs, attributes: attributes, conditions: conditions}
 	for _, h := range r.Handles {
 		info, err := DocumentOf(h.Info, "{}")
 		if err != nil {
@@ -61,18 +66,19 @@ func (v *Inventory) deployable(backend string, d *Tracked[DeviceRow], r cyborg.D
 
 // shownPart is a deployable as a report shows it.
 type shownPart struct {
-	backend           string
-	on                *Tracked[DeviceRow]
-	report            cyborg.DeployableReport
-	specs, attributes Document
-	infos             []Document // of its handles
+	backend string
+	on      *Tracked[DeviceRow]
+	report  cyborg.DeployableReport
+	infos   []Document // of its handles
+
+	specs, attributes, conditions Document
 }
 
 // show records a deployable as it is shown, and remembers its handles.
 func (v *Inventory) show(p *Tracked[DeployableRow], part shownPart) {
 	row, r := &p.row, part.report
 	row.DeviceUUID, row.Presence = part.on.row.UUID, cyborg.PresencePresent
-	row.Specs, row.Attributes, row.BitstreamID = part.specs, part.attributes, r.BitstreamID
+	row.Specs, row.Attributes, row.BitstreamID, row.Conditions = part.specs, part.attributes, r.BitstreamID, part.conditions
 	row.Protected, row.ProgramSet, row.SameHolder = cyborg.Sanitize(r.Protected, LongestError), r.ProgramSet, r.SameHolder
 	if row.ProgramSet == "" { // by default one image changes the whole device
 		row.ProgramSet = part.on.row.Identity

@@ -153,6 +153,11 @@ func whitelistable(a *inventory.Accelerator, spec cyborg.NovaSpec) error {
 	if err := inventory.FirstError(a.Present(), a.Unprotected(), spec.Check()); err != nil {
 		return err
 	}
+	if a.Nova == nil { // what Nova has already does not keep the rest of the list from it
+		if err := a.Available(); err != nil {
+			return err
+		}
+	}
 
 	if a.DeviceType != cyborg.DeviceTypeNIC && spec.Network() {
 		return cyborg.Errorf(cyborg.ErrInvalid, "accelerator %q is a %s; physical_network, trusted and remote_managed are for NICs", a.Name, a.DeviceType)

@@ -69,7 +69,7 @@ func Wanted(deployables []Deployable, silent bool) []Provider {
 func closed(d *Deployable) bool {
 	working := d.Claim != nil && d.Claim.Kind.ClosesPlacement()
 	return working || d.Presence == cyborg.PresenceMissing || d.Lifecycle != cyborg.LifecycleReady || d.Admin == cyborg.AdministrationMaintaining ||
-		d.Fence != nil || d.Protected != ""
+		d.Fence != nil || d.Protected != "" || cyborg.Unready(d.Conditions) != nil
 }
 
 // reserved returns how many units Placement must not give away, because no free
