@@ -1,6 +1,7 @@
 package db_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
 )
 
 // say has the driver of the host's first card say this about it.
@@ -77,6 +79,12 @@ func TestConditions(t *testing.T) {
 		"unready no_link, degraded ecc_errors, notice power_cycle → unready ecc_errors, unready no_link",
 		"unready ecc_errors, unready no_link → ", " → unready no_link",
 	}, r.changes(t, cyborg.SubjectAccelerator, cyborg.AxisConditions))
+
+	// The event has their messages, and can be read.
+	subject := cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: id.String()}
+	events, err := r.Events(t.Context(), db.EventFilter{Subjects: []cyborg.Subject{subject}}, cyborg.Cursor{}, 100)
+	require.NoError(t, err)
+	require.Contains(t, fmt.Sprint(events[len(events)-1].Data), "plug the cable in")
 }
 
 // TestUnready: nobody gets what its driver calls unready. Who has it keeps it, and what
@@ -127,6 +135,12 @@ func TestUnreadyForNova(t *testing.T) {
 	h.say(t, noLink())
 	_, err := r.Admit(t.Context(), toWhitelist("h1", a))
 	requireKind(t, cyborg.ErrChanged, err, "is unready (no_link)")
+
+	r.profile(t, "one", one())
+	requireKind(t, cyborg.ErrChanged, r.bind(t, a), "is unready (no_link)")
+	found, err := r.ARQs(t.Context(), db.ARQFilter{}, db.Listing{})
+	require.NoError(t, err)
+	require.Equal(t, cyborg.ARQBindFailed, found[0].State)
 
 	h.say(t)
 	r.do(t, toRetire(a), cyborg.OperationSucceeded)

@@ -369,6 +369,9 @@ func TestFeedOfADatabaseThatWasRestoredBeforeTheMigration(t *testing.T) {
 		DROP TRIGGER number_transaction ON events; ALTER TABLE events ALTER transaction SET DEFAULT pg_current_xact_id();
 		DROP FUNCTION number_transaction, begin_feed_epoch, feed_base, unreadable_from, begin_epoch; DROP TABLE feed_epochs;
 		DROP TABLE host_identities, forgotten_handles; DROP FUNCTION host_identities_changed;
+		DROP TRIGGER deployables_conditions_added ON deployables; DROP TRIGGER deployables_conditions_since ON deployables;
+		DROP TRIGGER conditions_changed ON deployables; DROP FUNCTION deployables_conditions_since, conditions_changed, conditions_named;
+		ALTER TABLE deployables DROP COLUMN unready, DROP COLUMN conditions, DROP COLUMN conditions_since;
 		DROP TRIGGER attach_handles_given_together ON attach_handles; DROP TRIGGER attach_handles_same_holder ON attach_handles;
 		DROP TRIGGER same_holder_changed ON deployables; DROP TRIGGER nova_spec_same_holder ON deployables;
 		DROP FUNCTION attach_handles_same_holder, nova_spec_same_holder, same_holder_changed; ALTER TABLE deployables DROP COLUMN same_holder;

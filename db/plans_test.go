@@ -79,6 +79,7 @@ func TestPlans(t *testing.T) {
 		{"attaching", filtered(status(cyborg.StatusAttaching), page)},
 		{"attached", filtered(status(cyborg.StatusAttached), page)},
 		{"fenced", filtered(status(cyborg.StatusFenced), page)},
+		{"unready", filtered(status(cyborg.StatusUnready), page)},
 		{"maintaining", filtered(status(cyborg.StatusMaintaining), page)},
 		{"one", func(t *testing.T) { t.Helper(); past.accelerator(t, id) }},
 		{"history", func(t *testing.T) {

@@ -217,13 +217,14 @@ func TestStatusInSQL(t *testing.T) {
 			admin := pick(local+" administration", "enabled", "enabled", "maintaining")
 			until := pick(local+" until", "2999-01-01", "2000-01-01")
 			fence := pick(local+" fence", "", "", "dust")
+			conditions := pick(local+" conditions", "[]", `[{"code": "a", "level": "degraded"}]`, `[{"code": "a", "level": "unready"}]`)
 			presence := pick(local+" presence", "present", "present", "present", "missing")
 
 			exec(`UPDATE deployables SET untouched = false, lifecycle = $2, reason = CASE WHEN $2 = 'error' THEN 'x' ELSE '' END,
 			    administration = $3, maintain_reason = CASE WHEN $3 = 'maintaining' THEN 'x' ELSE '' END,
-			    maintain_until = CASE WHEN $3 = 'maintaining' THEN $5::timestamptz END, fence_reason = nullif($6, ''),
+			    maintain_until = CASE WHEN $3 = 'maintaining' THEN $5::timestamptz END, fence_reason = nullif($6, ''), conditions = $7,
 			    presence = $4, missing_since = CASE WHEN $4 = 'missing' THEN now() END WHERE uuid = $1`,
-				a.UUID, lifecycle, admin, presence, until, fence)
+				a.UUID, lifecycle, admin, presence, until, fence, conditions)
 
 			for _, handle := range a.Handles {
 				holder, left := pick(local+" holder", "", "vm"), pick(local+" left", "", "vm")

@@ -199,6 +199,9 @@ CREATE TABLE deployables (
     updated_at timestamp with time zone NOT NULL DEFAULT now(),
     uninstall_pending_since timestamp with time zone,
     same_holder text NOT NULL DEFAULT ''::text,
+    conditions jsonb NOT NULL DEFAULT '[]'::jsonb,
+    conditions_since jsonb NOT NULL DEFAULT '{}'::jsonb,
+    unready boolean NOT NULL GENERATED ALWAYS AS (conditions @> '[{"level": "unready"}]'::jsonb) STORED,
     CONSTRAINT deployables_pkey PRIMARY KEY (uuid),
     CONSTRAINT deployables_accelerator_key UNIQUE (accelerator),
     CONSTRAINT deployables_host_local_name_key UNIQUE (host, local_name),
@@ -210,6 +213,7 @@ CREATE TABLE deployables (
     CONSTRAINT deployables_accelerator_check CHECK (accelerator <> ''::text),
     CONSTRAINT deployables_administration_check CHECK (administration = ANY (ARRAY['enabled'::text, 'maintaining'::text])),
     CONSTRAINT deployables_attributes_set_check CHECK (jsonb_typeof(attributes_set) = 'array'::text),
+    CONSTRAINT deployables_conditions_check CHECK (jsonb_typeof(conditions) = 'array'::text),
     CONSTRAINT deployables_error_has_reason CHECK ((lifecycle = 'error'::text) = (reason <> ''::text)),
     CONSTRAINT deployables_error_operation CHECK (lifecycle = 'error'::text OR error_operation IS NULL AND error_kind = ''::text),
     CONSTRAINT deployables_fence_has_reason CHECK (fence_operation IS NULL OR fence_reason IS NOT NULL),
@@ -238,10 +242,14 @@ CREATE INDEX deployables_missing ON deployables USING btree (id) WHERE presence 
 CREATE INDEX deployables_new ON deployables USING btree (id) WHERE untouched AND lifecycle = 'inactive'::text AND presence = 'present'::text AND protected = ''::text;
 CREATE INDEX deployables_same_holder ON deployables USING btree (host, same_holder) WHERE same_holder <> ''::text;
 CREATE INDEX deployables_uninstall_pending ON deployables USING btree (id) WHERE uninstall_pending_since IS NOT NULL;
+CREATE INDEX deployables_unready ON deployables USING btree (id) WHERE unready;
 CREATE INDEX deployables_untouched ON deployables USING btree (id) WHERE untouched;
 CREATE INDEX deployables_whitelisted ON deployables USING btree (host) WHERE nova_spec IS NOT NULL;
 CREATE INDEX deployables_with_attributes_set ON deployables USING btree (id) WHERE attributes_set <> '[]'::jsonb;
 CREATE TRIGGER attributes_set_changed AFTER UPDATE OF attributes_set ON deployables FOR EACH ROW WHEN (old.attributes_set <> new.attributes_set) EXECUTE FUNCTION attributes_set_changed();
+CREATE TRIGGER conditions_changed AFTER UPDATE OF conditions ON deployables FOR EACH ROW WHEN (old.conditions <> new.conditions AND conditions_named(old.conditions) <> conditions_named(new.conditions)) EXECUTE FUNCTION conditions_changed();
+CREATE TRIGGER deployables_conditions_added BEFORE INSERT ON deployables FOR EACH ROW WHEN (new.conditions <> '[]'::jsonb) EXECUTE FUNCTION deployables_conditions_since();
+CREATE TRIGGER deployables_conditions_since BEFORE UPDATE OF conditions ON deployables FOR EACH ROW WHEN (old.conditions <> new.conditions) EXECUTE FUNCTION deployables_conditions_since();
 CREATE TRIGGER deployables_deleted AFTER DELETE ON deployables REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION deployables_deleted();
 CREATE TRIGGER deployables_image BEFORE UPDATE ON deployables FOR EACH ROW WHEN (new.image IS NOT NULL) EXECUTE FUNCTION deployables_image();
 CREATE TRIGGER deployables_inserted AFTER INSERT ON deployables REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION deployables_inserted();
@@ -951,6 +959,43 @@ BEGIN
     RETURN NULL;
 END $function$;
 
+CREATE OR REPLACE FUNCTION conditions_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    VALUES ('accelerator', NEW.uuid::text, NEW.host, 'conditions', conditions_named(OLD.conditions), conditions_named(NEW.conditions),
+            jsonb_build_object('conditions', NEW.conditions));
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION conditions_named(conditions jsonb)
+ RETURNS text
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+RETURN (SELECT COALESCE(string_agg((((e.c ->> 'level'::text) || ' '::text) || (e.c ->> 'code'::text)), ', '::text ORDER BY e.place), ''::text) AS "coalesce" FROM jsonb_array_elements(conditions_named.conditions) WITH ORDINALITY e(c, place));
+
+CREATE OR REPLACE FUNCTION deployables_conditions_since()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    before jsonb := '[]';
+    since  jsonb := '{}';
+BEGIN
+    IF TG_OP = 'UPDATE' THEN
+        before := OLD.conditions;
+        since := OLD.conditions_since;
+    END IF;
+    NEW.conditions_since := (
+        SELECT coalesce(jsonb_object_agg(n ->> 'code', CASE
+            WHEN before @> jsonb_build_array(jsonb_build_object('code', n ->> 'code', 'level', n ->> 'level')) AND since ? (n ->> 'code')
+            THEN since -> (n ->> 'code') ELSE to_jsonb(clock_timestamp()) END), '{}')
+        FROM jsonb_array_elements(NEW.conditions) AS n);
+    RETURN NEW;
+END $function$;
+
 CREATE OR REPLACE FUNCTION deployables_deleted()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -1002,7 +1047,8 @@ BEGIN
             THEN jsonb_build_object('reason', n.maintain_reason, 'by', n.maintain_by, 'until', n.maintain_until) END),
         (5, 'bitstream',      n.bitstream_id,   NULL::jsonb),
         (6, 'protected',      n.protected,      NULL::jsonb),
-        (7, 'same_holder',    n.same_holder,    NULL::jsonb)) AS e (position, axis, value, data)
+        (7, 'same_holder',    n.same_holder,    NULL::jsonb),
+        (8, 'conditions',     conditions_named(n.conditions), jsonb_build_object('conditions', n.conditions))) AS e (position, axis, value, data)
     WHERE e.value <> '' ORDER BY n.id, e.position;
     RETURN NULL;
 END $function$;
@@ -1388,10 +1434,10 @@ BEGIN
         PERFORM placement_out_of_step(ARRAY(
             SELECT DISTINCT n.host FROM new_rows n JOIN old_rows o ON o.uuid = n.uuid
             WHERE (o.provider_uuid, o.name, o.specs -> 'num', o.attributes, o.attributes_set, o.lifecycle, o.administration, o.presence,
-                   o.fence_reason IS NULL, o.protected = '', o.untouched, o.nova_spec IS NULL, o.same_holder)
+                   o.fence_reason IS NULL, o.protected = '', o.untouched, o.nova_spec IS NULL, o.same_holder, o.unready)
                IS DISTINCT FROM
                   (n.provider_uuid, n.name, n.specs -> 'num', n.attributes, n.attributes_set, n.lifecycle, n.administration, n.presence,
-                   n.fence_reason IS NULL, n.protected = '', n.untouched, n.nova_spec IS NULL, n.same_holder)));
+                   n.fence_reason IS NULL, n.protected = '', n.untouched, n.nova_spec IS NULL, n.same_holder, n.unready)));
     END CASE;
     RETURN NULL;
 END $function$;

@@ -54,6 +54,9 @@ func (a *Activities) attach(ctx context.Context, t *try, in workflows.AttachInpu
 	if err == nil {
 		err = a.checkNoStranger(ctx, t, plan, in.Undo)
 	}
+	if had := in.Undo || plan.before != nil && plan.before.Operation == in.Operation; err == nil && !had { // who had it gets it back
+		err = available(plan.found)
+	}
 	if err != nil {
 		if s.begun {
 			err = uncertain(err)

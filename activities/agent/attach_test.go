@@ -371,3 +371,43 @@ func TestProtectedDevicesAreRefused(t *testing.T) {
 		require.Contains(t, err.Message, "it has the root file system")
 	}
 }
+
+// TestUnreadyIsNotGivenAway: neither this host nor an instance gets what is unready
+// now, also where the records do not know it yet. Who has it keeps it over a boot and
+// a detach that is undone.
+func TestUnreadyIsNotGivenAway(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.ready()
+	unready := func(conditions ...cyborg.Condition) {
+		t.Helper()
+		h.edit(func(card *fake.Card) {
+			for _, region := range card.Deployables {
+				region.Conditions = conditions
+			}
+		})
+		h.look()
+	}
+	noLink := cyborg.Condition{Code: "no_link", Level: cyborg.ConditionUnready, Message: "plug the cable in"}
+
+	unready(noLink)
+	first := attach(uuid.New(), handle)
+	require.Contains(t, h.refused(cyborg.ErrChanged, workflows.AttachActivity, first).Message, "is unready (no_link): plug the cable in")
+	h.refused(cyborg.ErrChanged, workflows.CheckUseActivity, checkUse(handle))
+	require.Empty(t, h.attachments())
+
+	unready()
+	h.must(workflows.AttachActivity, first, nil)
+	unready(noLink)
+	h.boot = "boot-2"
+	h.start()
+	h.must(workflows.AttachActivity, first, nil)
+	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentDone}, h.attachments())
+
+	out := detach(uuid.New(), handle)
+	h.must(workflows.DetachActivity, out, nil)
+	again := attach(out.Operation, handle)
+	again.Undo = true
+	h.must(workflows.AttachActivity, again, nil)
+	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentDone}, h.attachments())
+}

@@ -46,6 +46,9 @@ func (a *Activities) checkUse(ctx context.Context, t *try, in workflows.CheckUse
 // agent has just looked.
 func (a *Activities) checkGiven(ctx context.Context, t *try, given cyborg.GivenHandles) error {
 	found, err := a.findToChange(ctx, given.Target, sinceLook)
+	if err == nil {
+		err = available(found)
+	}
 	if err != nil {
 		return err
 	}

@@ -222,6 +222,17 @@ func (a *Activities) findToChange(ctx context.Context, target cyborg.Target, fre
 	return found, nil
 }
 
+// available refuses to give away, with kind ErrChanged, what its driver calls unready
+// now; the records may not know yet.
+func available(found inventory.Found) error {
+	c := cyborg.Unready(found.Deployable.Conditions)
+	if c == nil {
+		return nil
+	}
+	return cyborg.Errorf(cyborg.ErrChanged, "%s is unready (%s): %s", found.Deployable.Name, c.Code, c.Message).
+		WithHint("It is given out again when its driver reports that this is over.")
+}
+
 // gone reports whether an error of find means that the hardware is no longer
 // there, also where another card is in its place. Where the backend is disabled,
 // nobody can know that.

@@ -6,7 +6,7 @@ ALTER TABLE deployables
     ADD COLUMN conditions jsonb NOT NULL DEFAULT '[]' CHECK (jsonb_typeof(conditions) = 'array'),
     ADD COLUMN conditions_since jsonb NOT NULL DEFAULT '{}',
     ADD COLUMN unready boolean NOT NULL GENERATED ALWAYS AS (conditions @> '[{"level": "unready"}]') STORED;
-CREATE INDEX deployables_conditions ON deployables (host) WHERE conditions <> '[]';
+CREATE INDEX deployables_unready ON deployables (id) WHERE unready;
 
 -- conditions_named lists conditions for people: unready unreadable, degraded ecc_errors.
 CREATE FUNCTION conditions_named(conditions jsonb) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -36,7 +36,8 @@ END $$;
 CREATE FUNCTION conditions_changed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
-    VALUES ('accelerator', NEW.uuid::text, NEW.host, 'conditions', conditions_named(OLD.conditions), conditions_named(NEW.conditions), NEW.conditions);
+    VALUES ('accelerator', NEW.uuid::text, NEW.host, 'conditions', conditions_named(OLD.conditions), conditions_named(NEW.conditions),
+            jsonb_build_object('conditions', NEW.conditions));
     RETURN NULL;
 END $$;
 
@@ -53,7 +54,7 @@ BEGIN
         (5, 'bitstream',      n.bitstream_id,   NULL::jsonb),
         (6, 'protected',      n.protected,      NULL::jsonb),
         (7, 'same_holder',    n.same_holder,    NULL::jsonb),
-        (8, 'conditions',     conditions_named(n.conditions), n.conditions)) AS e (position, axis, value, data)
+        (8, 'conditions',     conditions_named(n.conditions), jsonb_build_object('conditions', n.conditions))) AS e (position, axis, value, data)
     WHERE e.value <> '' ORDER BY n.id, e.position;
     RETURN NULL;
 END $$;

@@ -279,7 +279,7 @@ func TestDoctorFindings(t *testing.T) {
 		}, "accelerators", doctor.Warning, "1 go to one holder with others that somebody else has: fast (iommu/17)"},
 		"an unready card": {func(f *fakeAPI) {
 			f.has(func(a *apiclient.Accelerator) {
-				a.Conditions = []cyborg.Condition{{Code: "no_link", Level: cyborg.ConditionUnready, Message: "plug it in"}}
+				a.Conditions = []cyborg.Condition{{Code: "no_link", Level: cyborg.ConditionUnready, Message: "plug it in", Since: time.Now()}}
 			})
 		}, "accelerators", doctor.Warning, "1 unready or degraded: fast (unready, no_link: plug it in)"},
 		"an operation that could not be undone": {func(f *fakeAPI) { f.undoneOperation(6 * 24 * time.Hour) }, "needs_operator", doctor.Warning, "1 of the last 7 days could not be undone"},

@@ -18,7 +18,7 @@ import (
 // What a health check says comes as well, without any change of the hardware.
 func TestConditionsAreShown(t *testing.T) {
 	t.Parallel()
-	s := harness.Start(t, harness.Options{Hosts: []string{"rack:1xfpga"}, Env: append(shortWaits(), "CYBORG_AGENT_HEALTH=200ms")})
+	s := harness.Start(t, harness.Options{Hosts: []string{"rack=fake:1xfpga"}, Env: append(shortWaits(), "CYBORG_AGENT_HEALTH=200ms")})
 	a := s.Accelerators(t)[0]
 	_, err := s.API.MakeReady(t.Context(), a.UUID)
 	require.NoError(t, err)

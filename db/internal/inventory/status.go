@@ -64,7 +64,7 @@ func statusNeeds(statuses []cyborg.Status) string {
 		case cyborg.StatusFenced:
 			need("d.fence_reason IS NOT NULL")
 		case cyborg.StatusUnready:
-			need("d.conditions <> '[]'")
+			need("d.unready")
 		case cyborg.StatusMaintaining:
 			need(records.Equals("d.administration", cyborg.AdministrationMaintaining))
 		case cyborg.StatusInactive:

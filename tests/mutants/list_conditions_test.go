@@ -1,0 +1,93 @@
+package mutants_test
+
+// ofConditions are about what drivers say of their deployables.
+func ofConditions() []mutant {
+	const schema = "db/migrations/00030_conditions.sql"
+
+	return []mutant{
+		{
+			breaks: "an attach is refused what is unready", file: "db/internal/operation/attach.go", pkg: "db", test: "TestUnready",
+			old: "t.Unfenced(), t.Available())",
+			new: "t.Unfenced())",
+		},
+		{
+			breaks: "a bind is refused what is unready", file: "db/internal/operation/bind.go", pkg: "db", test: "TestUnreadyForNova",
+			old: "a.Unfenced(), a.Available())",
+			new: "a.Unfenced())",
+		},
+		{
+			breaks: "Nova's whitelist takes in nothing unready", file: "db/internal/operation/whitelist.go", pkg: "db", test: "TestUnreadyForNova",
+			old: "	if a.Nova == nil { // what Nova has already",
+			new: "	if false { // what Nova has already",
+		},
+		{
+			breaks: "what is in the whitelist stays there", file: "db/internal/operation/whitelist.go", pkg: "db", test: "TestUnreadyForNova",
+			old: "	if a.Nova == nil { // what Nova has already",
+			new: "	if true { // what Nova has already",
+		},
+		{
+			breaks: "nobody takes into service by itself what is unready", file: "db/internal/inventory/accelerators.go", pkg: "db", test: "TestUnready",
+			old: "d.protected = '' AND NOT d.unready AND ",
+			new: "d.protected = '' AND ",
+		},
+		{
+			breaks: "an unknown level keeps everybody away", file: "db/internal/merge/conditions.go", pkg: "db", test: "TestConditionsThatCannotBeRecorded",
+			old: "			c.Level = cyborg.ConditionUnready",
+			new: "			c.Level = cyborg.ConditionNotice",
+		},
+		{
+			breaks: "a condition is as old as it has been at its level", file: schema, pkg: "db", test: "TestConditions",
+			old: "jsonb_build_object('code', n ->> 'code', 'level', n ->> 'level'))",
+			new: "jsonb_build_object('code', n ->> 'code'))",
+		},
+		{
+			breaks: "a message changes without a new time", file: schema, pkg: "db", test: "TestConditions",
+			old: "THEN since -> (n ->> 'code') ELSE",
+			new: "THEN to_jsonb(clock_timestamp()) ELSE",
+		},
+		{
+			breaks: "Placement learns of what is unready", file: schema, pkg: "db", test: "TestPlacementLearnsOfUnready",
+			old: "n.nova_spec IS NULL, n.same_holder, n.unready)",
+			new: "n.nova_spec IS NULL, n.same_holder, o.unready)",
+		},
+		{
+			breaks: "Placement gives nobody what is unready", file: "internal/openstack/placement/wanted.go", pkg: "internal/openstack/placement",
+			test: "TestUnreadyIsClosed",
+			old:  " || cyborg.Unready(d.Conditions) != nil",
+			new:  "",
+		},
+		{
+			breaks: "the host gives away nothing that is unready now", file: "activities/agent/attach.go", pkg: "activities/agent", test: "TestUnreadyIsNotGivenAway",
+			old: "		err = available(plan.found)",
+			new: "		err = nil",
+		},
+		{
+			breaks: "who had it gets it back, unready or not", file: "activities/agent/attach.go", pkg: "activities/agent", test: "TestUnreadyIsNotGivenAway",
+			old: "err == nil && !had {",
+			new: "err == nil && (had || !had) {",
+		},
+		{
+			breaks: "an instance is given nothing that is unready now", file: "activities/agent/check_use.go", pkg: "activities/agent", test: "TestUnreadyIsNotGivenAway",
+			old: "		err = available(found)",
+			new: "		err = nil",
+		},
+		{
+			breaks: "after an error nobody knows how the devices are", file: "activities/agent/inventory/health.go", pkg: "activities/agent/inventory",
+			test: "TestHealthIsReported",
+			old:  "			if h.unknown != nil {",
+			new:  "			if h.unknown != nil && said != nil {",
+		},
+		{
+			breaks: "the first report has what a health check says", file: "activities/agent/inventory/health.go", pkg: "activities/agent/inventory",
+			test: "TestHealthIsReported",
+			old:  "			h.check(ctx, in, checker, limit)\n",
+			new:  "			_ = checker\n",
+		},
+		{
+			breaks: "a look follows what a health check says anew", file: "activities/agent/inventory/health.go", pkg: "activities/agent/inventory",
+			test: "TestHealthIsReported",
+			old:  "			i.trigger(in.backend)",
+			new:  "			_ = in",
+		},
+	}
+}
