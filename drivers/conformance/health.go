@@ -63,7 +63,8 @@ func requireConditions(t *testing.T, name string, conditions []cyborg.Condition)
 // asking changes nothing.
 func healthIsValid(t *testing.T, b *bench) {
 	before := b.state(t)
-	require.Equal(t, b.health(t), b.health(t), "nothing has changed between the two")
+	first, second := b.health(t), b.health(t)
+	require.Equal(t, first, second, "nothing has changed between the two")
 	require.Equal(t, before, b.state(t))
 }
 

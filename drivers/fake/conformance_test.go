@@ -88,7 +88,7 @@ func newRig(t *testing.T, options map[string]any) *conformance.Rig {
 			}
 			return stage(t, fake.MakeImage(other, "shader", []byte("payload")))
 		},
-		FallIll: func(t *testing.T, target drivers.Target) func() {
+		FallIll: func(t *testing.T, _ drivers.Target) func() {
 			t.Helper()
 			say := func(conditions ...cyborg.Condition) {
 				edit(t, func(card *fake.Card) {

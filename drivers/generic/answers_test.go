@@ -2,8 +2,10 @@ package generic_test
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -93,13 +95,30 @@ func TestDiscoverWaitsOnceForAllRounds(t *testing.T) {
 		pipe := filepath.Join(host.Root(), configuration(address))
 		require.NoError(t, syscall.Mkfifo(pipe, 0o600))
 	}
-	driver, err := generic.NewWithKernel(host.Simulator, environment(t, host), map[string]any{"device_spec": `{"vendor_id": "10ee"}`})
+	driver, err := generic.NewWithKernel(host.Simulator, environment(t, host), map[string]any{"device_spec": `{"vendor_id": "10ee"}`, "deadline": "2s"})
 	require.NoError(t, err)
+	require.Empty(t, unwell(t, driver, ""))
 
 	begin := time.Now()
 	require.Equal(t, []string{audio, silent}, identities(t, driver))
 	require.Less(t, time.Since(begin), 2*5*time.Second)
+	require.Equal(t, []string{silent}, unwell(t, driver, " whether "+silent+" is there"))
 	require.NoError(t, os.WriteFile(filepath.Join(host.Root(), configuration(silent)), []byte("\xee\x10\x04\x50"), 0))
+	require.Eventually(t, func() bool { return len(unwell(t, driver, "")) == 0 }, time.Minute, 10*time.Millisecond)
+}
+
+// unwell lists the functions with which the kernel hangs, as a health check says, and
+// requires this text of each.
+func unwell(t *testing.T, driver drivers.Driver, text string) []string {
+	t.Helper()
+	said, err := driver.(drivers.HealthChecker).Health(t.Context())
+	require.NoError(t, err)
+	for _, conditions := range said {
+		require.Len(t, conditions, 1)
+		require.Equal(t, []any{"kernel_hangs", cyborg.ConditionUnready}, []any{conditions[0].Code, conditions[0].Level})
+		require.Contains(t, conditions[0].Message, text)
+	}
+	return slices.Sorted(maps.Keys(said))
 }
 
 // TestSurpriseRemovalOnKernel pulls cards out on the kernel of a machine of

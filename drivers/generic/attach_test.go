@@ -376,9 +376,11 @@ func TestHangingAttach(t *testing.T) {
 	require.Len(t, b.notes, 1)
 	_, err = b.driver.Discover(t.Context())
 	require.NoError(t, err, "a discovery does not hang with it")
+	require.Equal(t, []string{gpu}, unwell(t, b.driver, "drivers/nvidia/unbind for "+gpu+" hangs in the kernel since"))
 
 	b.ClearFaults()
 	require.Eventually(t, func() bool { return b.detach(t, true) == nil }, 5*time.Minute, 20*time.Millisecond)
+	require.Empty(t, unwell(t, b.driver, ""))
 	require.Equal(t, before, snapshot(t, b.Root()))
 }
 

@@ -173,7 +173,7 @@ func runSuite(t *testing.T, subjects map[string]subject, newRig func(*testing.T,
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			conformance.Run(t, conformance.Subject{
-				Services: []string{"discover", "install", "attach", "in_use"},
+				Services: []string{"discover", "install", "attach", "in_use", "health"},
 				New:      func(t *testing.T) *conformance.Rig { t.Helper(); return newRig(t, subject) },
 			})
 		})

@@ -41,10 +41,11 @@ type Driver struct {
 
 // The interfaces that the driver implements.
 var (
-	_ drivers.Driver    = (*Driver)(nil)
-	_ drivers.Installer = (*Driver)(nil)
-	_ drivers.Attacher  = (*Driver)(nil)
-	_ drivers.Users     = (*Driver)(nil)
+	_ drivers.Driver        = (*Driver)(nil)
+	_ drivers.Installer     = (*Driver)(nil)
+	_ drivers.Attacher      = (*Driver)(nil)
+	_ drivers.Users         = (*Driver)(nil)
+	_ drivers.HealthChecker = (*Driver)(nil)
 )
 
 // New makes a backend; it is a drivers.Factory. The driver changes the running

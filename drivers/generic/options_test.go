@@ -113,7 +113,7 @@ func TestRegistered(t *testing.T) {
 	require.NoError(t, registry.Register(generic.Name, generic.New))
 	driver, err := registry.New("generic", drivers.Environment{Root: "/"}, nil)
 	require.NoError(t, err)
-	require.Equal(t, []string{"discover", "install", "attach", "in_use"}, drivers.Services(driver))
+	require.Equal(t, []string{"discover", "install", "attach", "in_use", "health"}, drivers.Services(driver))
 }
 
 // A request may have an attach load vfio-pci and its variants, and no other

@@ -20,7 +20,11 @@ const answerLimit = 30 * time.Second
 func (v *view) ask(ctx context.Context, call kernelcall.Call) (string, error) {
 	call.Root, call.Most = v.root.Name(), cmp.Or(call.Most, maxText)
 	what := call.String()
-	answer := v.pending.DoChan(what, func() (any, error) { return call.Do() }) //nolint:contextcheck // others may wait for it, too
+	answer := v.tree.pending.DoChan(what, func() (any, error) { //nolint:contextcheck // others may wait for it, too
+		v.tree.note(call.Path, time.Now())
+		defer v.tree.note(call.Path, time.Time{})
+		return call.Do()
+	})
 
 	timer := time.NewTimer(answerLimit)
 	defer timer.Stop()
@@ -34,4 +38,25 @@ func (v *view) ask(ctx context.Context, call kernelcall.Call) (string, error) {
 		return "", cyborg.Errorf(cyborg.ErrTimeout, "%s has not come back for %s", what, answerLimit).
 			WithHint("The driver of the device, or the kernel below it, hangs. The kernel log (dmesg) may say why.")
 	}
+}
+
+// note remembers since when the kernel is asked for a path; no longer with the zero
+// time.
+func (t *Tree) note(name string, since time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if since.IsZero() {
+		delete(t.asked, name)
+	} else {
+		t.asked[name] = since
+	}
+}
+
+// Unanswered returns since when the kernel has not answered whether a function is
+// there (Presence); false where nobody waits for that.
+func (t *Tree) Unanswered(f Function) (since time.Time, waits bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	since, waits = t.asked[configOf(f)]
+	return since, waits
 }

@@ -38,7 +38,7 @@ func (t *Tree) Presence(ctx context.Context, f Function, wake bool) (Presence, e
 	}
 	defer v.close()
 
-	config := path.Join(f.Path, "config")
+	config := configOf(f)
 	if !v.exists(config) {
 		return Presence{Answers: true}, nil
 	}
@@ -73,6 +73,9 @@ func (t *Tree) Presence(ctx context.Context, f Function, wake bool) (Presence, e
 	}
 	return Presence{}, nil
 }
+
+// configOf returns the file of a function's configuration space.
+func configOf(f Function) string { return path.Join(f.Path, "config") }
 
 // serialText returns a serial number, of which a register has the last byte first,
 // in the form of lspci.

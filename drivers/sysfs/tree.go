@@ -28,7 +28,9 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sync/singleflight"
 
@@ -56,11 +58,14 @@ type Tree struct {
 	dir     string
 	log     *slog.Logger
 	pending singleflight.Group // see view.ask
+
+	mu    sync.Mutex
+	asked map[string]time.Time // the paths of which the kernel is asked, and since when; mu guards it
 }
 
 // NewTree returns the tree below dir, the directory that stands for "/".
 func NewTree(dir string, log *slog.Logger) *Tree {
-	return &Tree{dir: dir, log: log}
+	return &Tree{dir: dir, log: log, asked: map[string]time.Time{}}
 }
 
 // Live says whether the tree is the sysfs of the running kernel, and not a
@@ -78,10 +83,10 @@ func (t *Tree) Live() bool {
 // directory. The links in sysfs are relative, so this loses nothing real, and a
 // hostile recording cannot lead outside.
 type view struct {
-	root    *os.Root
-	log     *slog.Logger
-	pending *singleflight.Group // of the tree
-	bus     map[string]bool     // entries of devicesDir, once somebody has asked for one
+	root *os.Root
+	log  *slog.Logger
+	tree *Tree
+	bus  map[string]bool // entries of devicesDir, once somebody has asked for one
 }
 
 // open opens the tree for one call, which must close the view.
@@ -91,7 +96,7 @@ func (t *Tree) open() (*view, error) {
 		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the tree %s cannot be read: %w", t.dir, err)
 	}
 
-	return &view{root: root, log: t.log, pending: &t.pending}, nil
+	return &view{root: root, log: t.log, tree: t}, nil
 }
 
 // close closes the view. Its error is ignored, because nothing was written.

@@ -94,7 +94,9 @@ func TestHealthIsReported(t *testing.T) {
 			change func(p *patient)
 			want   []string
 		}{
-			{func(p *patient) { p.said = map[string][]cyborg.Condition{"part_a": {{Code: "b", Level: cyborg.ConditionUnready}}} }, []string{"unready b"}},
+			{func(p *patient) {
+				p.said = map[string][]cyborg.Condition{"part_a": {{Code: "b", Level: cyborg.ConditionUnready}}}
+			}, []string{"unready b"}},
 			{func(p *patient) { p.said, p.ill = nil, errors.New("no sensor") }, []string{"degraded health_unknown", "notice b"}},
 			{func(p *patient) { p.ill = nil }, []string{"notice b"}},
 		} {
