@@ -26,8 +26,10 @@ type DeployableUsage struct {
 	Accelerator uuid.UUID `json:"accelerator,omitzero"`
 	Name        string    `json:"name,omitempty"`
 
-	Handles []HandleUsage      `json:"handles"`
-	Metrics map[string]float64 `json:"metrics,omitempty"` // by name with unit, e.g. "temperature_celsius"
+	Handles []HandleUsage `json:"handles"`
+	// Metrics are by the name with its unit, such as "temperature_celsius", and behind
+	// that the sensor, where there are several: "temperature_celsius/memory".
+	Metrics map[string]float64 `json:"metrics,omitempty"`
 	Error   string             `json:"error,omitempty"`
 }
 

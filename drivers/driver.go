@@ -147,11 +147,23 @@ type Users interface {
 	InUse(ctx context.Context, target Target, handle cyborg.HandleReport) (string, error)
 }
 
-// Meter measures a deployable.
+// Meter measures devices.
 type Meter interface {
-	// Metrics returns measurements. The name of each ends in its unit, such as
-	// "temperature_celsius".
-	Metrics(ctx context.Context, target Target) (map[string]float64, error)
+	// Metrics returns what the device and its deployables measure now. It changes
+	// nothing, and does not wake up a device that sleeps.
+	Metrics(ctx context.Context, device cyborg.DeviceReport) ([]Sample, error)
+}
+
+// Sample is one measurement.
+type Sample struct {
+	Deployable string // its name, as in reports
+	// Name says what was measured. It is in lower case, with the unit at its end, such
+	// as "temperature_celsius", and with "_total" behind that where it only grows.
+	Name string
+	// Sensor tells it from others of this name and deployable, such as "memory"; empty
+	// where it is the only one, or the main one.
+	Sensor string
+	Value  float64
 }
 
 // HealthChecker finds conditions that a discovery does not see, such as errors that

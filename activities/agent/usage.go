@@ -10,7 +10,6 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/activities/agent/inventory"
-	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/workflows"
 )
 
@@ -36,19 +35,10 @@ func (a *Activities) usage(ctx context.Context, t *try, in workflows.UsageInput)
 		known = slices.DeleteFunc(known, func(d inventory.Known) bool { return !slices.Contains(in.Deployables, d.Deployable.Name) })
 	}
 
-	out := cyborg.HostUsage{Host: a.Inventory.Host(), At: a.now().UTC(), Deployables: make([]cyborg.DeployableUsage, len(known))}
-
-	var all errgroup.Group
-	all.SetLimit(usageWidth)
-	for n, one := range known {
-		all.Go(func() error {
-			out.Deployables[n] = a.measure(limited, t, one)
-			return nil
-		})
-	}
-	if err := all.Wait(); err != nil {
-		return cyborg.HostUsage{}, err
-	}
+	measured := make(chan []inventory.Measured, 1)
+	go func() { measured <- a.Inventory.MeasureAll(limited, known) }()
+	out := cyborg.HostUsage{Host: a.Inventory.Host(), At: a.now().UTC(), Deployables: a.askHandles(limited, t, known)}
+	addMetrics(out.Deployables, known, <-measured)
 
 	if ctx.Err() != nil {
 		return cyborg.HostUsage{}, context.Cause(ctx)
@@ -83,10 +73,55 @@ func (a *Activities) failedBackends() string {
 	return strings.Join(failed, "; ")
 }
 
-// measure measures one deployable. Where its driver does not return in time,
+// askHandles asks of each deployable who uses its handles.
+func (a *Activities) askHandles(ctx context.Context, t *try, known []inventory.Known) []cyborg.DeployableUsage {
+	out := make([]cyborg.DeployableUsage, len(known))
+	var all errgroup.Group
+	all.SetLimit(usageWidth)
+	for n, one := range known {
+		all.Go(func() error {
+			out[n] = a.askInTime(ctx, t, one)
+			return nil
+		})
+	}
+	_ = all.Wait() // none returns an error
+	return out
+}
+
+// addMetrics adds to each deployable what its device measures of it, and why it does
+// not.
+func addMetrics(usages []cyborg.DeployableUsage, known []inventory.Known, measured []inventory.Measured) {
+	for n, one := range known {
+		for _, m := range measured {
+			if m.Backend != one.Backend || m.Device != one.Device.Identity {
+				continue
+			}
+
+			for _, s := range m.Samples {
+				if s.Deployable != one.Deployable.Name {
+					continue
+				}
+				if usages[n].Metrics == nil {
+					usages[n].Metrics = map[string]float64{}
+				}
+				name := s.Name
+				if s.Sensor != "" {
+					name += "/" + s.Sensor
+				}
+				usages[n].Metrics[name] = s.Value
+			}
+
+			if m.Err != nil && usages[n].Error != m.Err.Error() {
+				usages[n].Error = strings.TrimPrefix(usages[n].Error+"\n"+m.Err.Error(), "\n")
+			}
+		}
+	}
+}
+
+// askInTime asks of one deployable. Where its driver does not return in time,
 // the goroutine is left behind: a driver cannot be interrupted, and the census
 // must not hang with it.
-func (a *Activities) measure(ctx context.Context, t *try, known inventory.Known) cyborg.DeployableUsage {
+func (a *Activities) askInTime(ctx context.Context, t *try, known inventory.Known) cyborg.DeployableUsage {
 	silent := cyborg.DeployableUsage{Backend: known.Backend, Deployable: known.Deployable.Name, Handles: []cyborg.HandleUsage{}}
 	if known.Failure != "" {
 		silent.Error = known.Failure
@@ -107,8 +142,8 @@ func (a *Activities) measure(ctx context.Context, t *try, known inventory.Known)
 	}
 }
 
-// ask reads from the driver who uses each handle, and the driver's metrics.
-// What could be read is kept even where something fails.
+// ask reads from the driver who uses each handle. What could be read is kept even
+// where something fails.
 func (a *Activities) ask(ctx context.Context, t *try, known inventory.Known) cyborg.DeployableUsage {
 	out := cyborg.DeployableUsage{Backend: known.Backend, Deployable: known.Deployable.Name, Handles: []cyborg.HandleUsage{}}
 	var failures []error
@@ -125,16 +160,6 @@ func (a *Activities) ask(ctx context.Context, t *try, known inventory.Known) cyb
 
 		line.InUse = line.By != ""
 		out.Handles = append(out.Handles, line)
-	}
-
-	if meter, ok := known.Driver.(drivers.Meter); ok {
-		err := t.guarded("measuring "+known.Deployable.Name, func() (err error) {
-			out.Metrics, err = meter.Metrics(ctx, known.Target)
-			return err
-		})
-		if err != nil {
-			failures = append(failures, err)
-		}
 	}
 
 	if err := errors.Join(failures...); err != nil {

@@ -70,7 +70,7 @@ func (b *bench) queryUntil(ctx context.Context, stop <-chan struct{}, park []cyb
 		}
 
 		if meter, ok := b.Driver.(drivers.Meter); ok {
-			_, meterErr := meter.Metrics(ctx, b.target)
+			_, meterErr := meter.Metrics(ctx, b.target.Device)
 			err = errors.Join(err, meterErr)
 		}
 

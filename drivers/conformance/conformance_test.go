@@ -92,6 +92,8 @@ func TestDefectsAreFound(t *testing.T) {
 		"takes attached for used":                "in_use/tells the user",
 		"asks whichever card is there":           "in_use/of another card in its place fails",
 		"measures nonsense":                      "usage/measures and changes nothing",
+		"measures a stranger":                    "usage/measures and changes nothing",
+		"measures twice":                         "usage/measures and changes nothing",
 		"knows a stranger":                       "health/says what people can read and changes nothing",
 		"says nothing to people":                 "health/says what people can read and changes nothing",
 		"says since when":                        "health/says what people can read and changes nothing",

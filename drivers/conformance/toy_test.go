@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -497,12 +496,19 @@ func (d toy) InUse(_ context.Context, target drivers.Target, handle cyborg.Handl
 	return d.users[handle.Identity], nil
 }
 
-func (d toy) Metrics(context.Context, drivers.Target) (map[string]float64, error) {
-	metrics := map[string]float64{"temperature_celsius": 40}
-	if d.defect == "measures nonsense" {
-		maps.Copy(metrics, map[string]float64{"power_watts": math.NaN()})
+func (d toy) Metrics(_ context.Context, device cyborg.DeviceReport) ([]drivers.Sample, error) {
+	sample := drivers.Sample{Deployable: device.Deployables[0].Name, Name: "temperature_celsius", Value: 40}
+	samples := []drivers.Sample{sample}
+	switch d.defect {
+	case "measures nonsense":
+		sample.Name, sample.Value = "power_watts", math.NaN()
+	case "measures a stranger":
+		sample.Deployable = "stranger"
+	case "measures twice":
+	default:
+		sample.Sensor = "memory"
 	}
-	return metrics, nil
+	return append(samples, sample), nil
 }
 
 func (d toy) Health(context.Context) (map[string][]cyborg.Condition, error) {

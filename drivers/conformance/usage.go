@@ -3,6 +3,7 @@ package conformance
 import (
 	"math"
 	"regexp"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -81,13 +82,17 @@ func usageMeasures(t *testing.T, b *bench) {
 	b.install(t)
 	before := b.state(t)
 
-	metrics, err := b.Driver.(drivers.Meter).Metrics(t.Context(), b.target) //nolint:forcetypeassert // its group runs only where it is one
+	samples, err := b.Driver.(drivers.Meter).Metrics(t.Context(), b.target.Device) //nolint:forcetypeassert // its group runs only where it is one
 	require.NoError(t, err)
-	require.NotEmpty(t, metrics)
+	require.NotEmpty(t, samples)
 
-	for name, value := range metrics {
-		require.Regexp(t, metricName, name, "a metric's name ends in its unit")
-		require.Falsef(t, math.IsNaN(value) || math.IsInf(value, 0), "metric %s is %v", name, value)
+	each := unique{}
+	for _, s := range samples {
+		require.Truef(t, slices.ContainsFunc(b.target.Device.Deployables, func(d cyborg.DeployableReport) bool { return d.Name == s.Deployable }),
+			"%q is no deployable of the device that was measured", s.Deployable)
+		require.Regexp(t, metricName, s.Name, "a metric's name ends in its unit")
+		require.Falsef(t, math.IsNaN(s.Value) || math.IsInf(s.Value, 0), "metric %s is %v", s.Name, s.Value)
+		each.add(t, "sample", s.Deployable+" "+s.Name+" "+s.Sensor)
 	}
 
 	require.Equal(t, before, b.state(t))

@@ -43,7 +43,7 @@ func stepCall(t *testing.T, p *park, step fake.Step) func() error {
 		fake.StepDiscover:   func() error { return without(driver.Discover(ctx)) },
 		fake.StepAttached:   func() error { return without(driver.Attached(ctx, target, handle)) },
 		fake.StepInUse:      func() error { return without(driver.InUse(ctx, target, handle)) },
-		fake.StepUsage:      func() error { return without(driver.Metrics(ctx, target)) },
+		fake.StepUsage:      func() error { return without(driver.Metrics(ctx, target.Device)) },
 		fake.StepHealth:     func() error { return without(driver.Health(ctx)) },
 		fake.StepCheckImage: func() error { return driver.CheckImage(ctx, target, path, image) },
 	}[step]

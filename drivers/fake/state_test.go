@@ -98,7 +98,7 @@ func TestStateIsEditedByHand(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, devices)
 	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(driver.Attach(t.Context(), attach(target, handle))))
-	_, err = driver.Metrics(t.Context(), target)
+	_, err = driver.Metrics(t.Context(), target.Device)
 	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(err))
 }
 

@@ -2,6 +2,7 @@ package fake
 
 import (
 	"context"
+	"slices"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
@@ -28,35 +29,40 @@ func (d *driver) InUse(ctx context.Context, target drivers.Target, handle cyborg
 
 // Metrics returns what a real card would measure: it gets warmer with each
 // handle that is attached or in use.
-func (d *driver) Metrics(ctx context.Context, target drivers.Target) (map[string]float64, error) {
-	s, part, err := d.find(target)
-	if err != nil {
-		return nil, err
+func (d *driver) Metrics(ctx context.Context, device cyborg.DeviceReport) ([]drivers.Sample, error) {
+	at := slices.IndexFunc(d.slots, func(s *slot) bool { return s.identity() == device.Identity })
+	if at < 0 {
+		return nil, cyborg.Errorf(cyborg.ErrNotFound, "the fake park has no card %q", device.Identity)
 	}
 
+	s := d.slots[at]
 	card, err := d.readStep(ctx, s, StepUsage)
 	if err != nil {
 		return nil, err
 	}
-
 	if card.Vanished {
 		return nil, vanishedError(s)
 	}
 
-	var attached, used float64
-	for _, handle := range card.Deployables[part.key].Handles {
-		if handle.Attached {
-			attached++
+	var samples []drivers.Sample
+	for _, part := range s.regions {
+		var attached, used float64
+		for _, handle := range card.Deployables[part.key].Handles {
+			if handle.Attached {
+				attached++
+			}
+			if handle.InUseBy != "" {
+				used++
+			}
 		}
-		if handle.InUseBy != "" {
-			used++
-		}
-	}
 
-	all := float64(len(part.handles))
-	return map[string]float64{
-		"temperature_celsius": 40 + 10*attached/all + 30*used/all,
-		"power_watts":         25 + 5*attached/all + 120*used/all,
-		"utilization_ratio":   used / all,
-	}, nil
+		all := float64(len(part.handles))
+		samples = append(samples,
+			drivers.Sample{Deployable: part.name, Name: "temperature_celsius", Value: 40 + 10*attached/all + 30*used/all},
+			drivers.Sample{Deployable: part.name, Name: "temperature_celsius", Sensor: "memory", Value: 35 + 20*used/all},
+			drivers.Sample{Deployable: part.name, Name: "power_watts", Value: 25 + 5*attached/all + 120*used/all},
+			drivers.Sample{Deployable: part.name, Name: "utilization_ratio", Value: used / all},
+		)
+	}
+	return samples, nil
 }

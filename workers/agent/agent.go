@@ -181,6 +181,11 @@ func (a *Agent) assemble(dir *statedir.Dir, j *journal.Journal) (parts, error) {
 	if err != nil {
 		return parts{}, err
 	}
+	measured.stop, err = exportMeasurements(a.deps.Metrics, a.config.Host, known, a.config.UsageTimeout, a.log)
+	if err != nil {
+		measured.unregister()
+		return parts{}, cyborg.Errorf(cyborg.ErrInternal, "the measurements of host %s cannot be collected: %w", a.config.Host, err)
+	}
 
 	sender := &reporter{
 		endpoint: conductors, inventory: known, bootID: j.BootID(), instance: own.instance, version: a.deps.Version, started: a.deps.Clock().UTC(),

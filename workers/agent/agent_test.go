@@ -906,16 +906,28 @@ func TestMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	h.deps.Metrics = registry
 
+	names := func() (all []string) {
+		families, err := registry.Gather()
+		require.NoError(t, err)
+		for _, family := range families {
+			all = append(all, family.GetName())
+		}
+		return all
+	}
+
 	_, stop := h.run()
 	h.reports(1)
 	h.eventually(func() bool {
-		families, err := registry.Gather()
-		require.NoError(t, err)
-		return len(families) == 1 && families[0].GetName() == "cyborg_agent_reports_total"
+		return slices.Equal(names(), []string{
+			"cyborg_accelerator_power_watts", "cyborg_accelerator_temperature_celsius", "cyborg_accelerator_unmeasured",
+			"cyborg_accelerator_utilization_ratio", "cyborg_agent_reports_total",
+		})
 	})
 
 	stop()
+	require.Empty(t, names(), "nothing of a host without an agent")
 	_, stop = h.run() // the same registry takes the metrics again
+	h.eventually(func() bool { return slices.Contains(names(), "cyborg_accelerator_power_watts") })
 	stop()
 }
 

@@ -14,12 +14,14 @@ type metrics struct {
 	registry prometheus.Registerer
 	steps    *prometheus.HistogramVec
 	reports  *prometheus.CounterVec
+	stop     func() // ends the collection of measurements
 }
 
 // newMetrics makes the metrics and registers them, where there is a registry.
 // Their label host lets several agents of one process share it.
 func newMetrics(registry prometheus.Registerer, host string) (*metrics, error) {
 	m := &metrics{
+		stop: func() {},
 		steps: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:        "cyborg_agent_step_duration_seconds",
 			Help:        "How long steps took on this host, by step and kind of error (empty for success).",
@@ -49,6 +51,7 @@ func newMetrics(registry prometheus.Registerer, host string) (*metrics, error) {
 // unregister lets a later agent in the same process register metrics for the
 // same host.
 func (m *metrics) unregister() {
+	m.stop()
 	if m.registry != nil {
 		m.registry.Unregister(m.steps)
 		m.registry.Unregister(m.reports)

@@ -118,6 +118,7 @@ type instance struct {
 	// attachments. They are apart, so that one can hang without the other.
 	discovery watchdog
 	asking    watchdog
+	measuring measuring
 	// health is what the driver's HealthChecker has said last.
 	health health
 }

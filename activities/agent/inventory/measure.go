@@ -1,0 +1,174 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers"
+)
+
+// maxSamples is how many samples of one device count.
+const maxSamples = 4096
+
+// sampleNamePattern matches words in lower case, the last of which is a unit.
+var sampleNamePattern = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)+$`)
+
+// measuring limits the measurements of a driver's devices, each apart from the others.
+// The zero value is ready.
+type measuring struct {
+	mu       sync.Mutex
+	byDevice map[string]*watchdog
+}
+
+// of returns the watchdog of a device.
+func (m *measuring) of(device string) *watchdog {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.byDevice == nil {
+		m.byDevice = map[string]*watchdog{}
+	}
+	if m.byDevice[device] == nil {
+		m.byDevice[device] = &watchdog{}
+	}
+	return m.byDevice[device]
+}
+
+// Measure asks the driver of a device what it measures now, within the limit, and does
+// not ask again while an earlier question has no answer. There is no sample where the
+// driver measures nothing. The samples that make sense count even where others do
+// not, of which the error tells.
+func (i *Inventory) Measure(ctx context.Context, limit time.Duration, backendName, identity string) ([]drivers.Sample, error) {
+	i.mu.Lock()
+	var in *instance
+	var device cyborg.DeviceReport
+	if b := i.backends[backendName]; b != nil {
+		in, device = b.instance, b.devices[identity].report
+	}
+	i.mu.Unlock()
+	if in == nil {
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "backend %s has no driver now", backendName)
+	}
+
+	meter, ok := in.driver.(drivers.Meter)
+	if !ok {
+		return nil, nil
+	}
+
+	what := "measurement of " + identity
+	samples, err := withWatchdog(ctx, in.measuring.of(identity), limit, what, func(ctx context.Context) (samples []drivers.Sample, err error) {
+		err = Guard(in.log, what, func() error {
+			samples, err = meter.Metrics(ctx, device)
+			return err
+		})
+		return samples, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return sensible(device, samples)
+}
+
+// sensible returns the samples that can be shown, and what is wrong with the others.
+func sensible(device cyborg.DeviceReport, samples []drivers.Sample) ([]drivers.Sample, error) {
+	type key struct{ deployable, name, sensor string }
+	var out []drivers.Sample
+	var wrong []error
+	seen := map[key]bool{}
+	for _, s := range samples {
+		this := key{s.Deployable, s.Name, s.Sensor}
+		var why string
+		switch {
+		case !slices.ContainsFunc(device.Deployables, func(d cyborg.DeployableReport) bool { return d.Name == s.Deployable }):
+			why = "the device has no such deployable"
+		case !sampleNamePattern.MatchString(s.Name):
+			why = "its name is none"
+		case s.Sensor != "" && !cyborg.IsName(s.Sensor):
+			why = "the name of its sensor is none"
+		case math.IsNaN(s.Value) || math.IsInf(s.Value, 0):
+			why = fmt.Sprintf("%v is no measurement", s.Value)
+		case seen[this]:
+			why = "it is there twice"
+		case len(out) == maxSamples:
+			return out, errors.Join(append(wrong, fmt.Errorf("of %d samples of %s only %d count", len(samples), device.Identity, maxSamples))...)
+		default:
+			seen[this] = true
+			out = append(out, s)
+			continue
+		}
+
+		if len(wrong) < 3 { // more would say no more
+			wrong = append(wrong, fmt.Errorf("the sample %.64q of %.64q is left out: %s", s.Name, s.Deployable, why))
+		}
+	}
+	return out, errors.Join(wrong...)
+}
+
+// measuredAtOnce is how many devices are measured at the same time.
+const measuredAtOnce = 16
+
+// Measured is what a device measures, or why there is no answer, or not all of it.
+type Measured struct {
+	Backend string
+	Device  string // its identity
+	Samples []drivers.Sample
+	Err     error
+}
+
+// MeasureAll measures the devices of these deployables until the context ends, which
+// must have a deadline. A driver that does not return by then is left behind. What has
+// failed, and what measures nothing, is left out.
+func (i *Inventory) MeasureAll(ctx context.Context, known []Known) []Measured {
+	var all []Measured
+	for _, one := range known {
+		_, measures := one.Driver.(drivers.Meter)
+		listed := slices.ContainsFunc(all, func(m Measured) bool { return m.Backend == one.Backend && m.Device == one.Device.Identity })
+		if measures && one.Failure == "" && !listed {
+			all = append(all, Measured{Backend: one.Backend, Device: one.Device.Identity})
+		}
+	}
+
+	deadline, _ := ctx.Deadline()
+	type answer struct {
+		at      int
+		samples []drivers.Sample
+		err     error
+	}
+	answers := make(chan answer, len(all)) // nobody waits to say what nobody hears any more
+	turns := make(chan struct{}, measuredAtOnce)
+	for n := range all {
+		go func() {
+			select {
+			case turns <- struct{}{}:
+				defer func() { <-turns }()
+				samples, err := i.Measure(ctx, time.Until(deadline), all[n].Backend, all[n].Device)
+				answers <- answer{n, samples, err}
+			case <-ctx.Done():
+			}
+		}()
+	}
+
+	open := make(map[int]bool, len(all))
+	for n := range all {
+		open[n] = true
+	}
+	for len(open) > 0 {
+		select {
+		case a := <-answers:
+			delete(open, a.at)
+			all[a.at].Samples, all[a.at].Err = a.samples, a.err
+		case <-ctx.Done():
+			for n := range open {
+				all[n].Err = errors.New(cyborg.UsageUnanswered)
+			}
+			return all
+		}
+	}
+	return all
+}
