@@ -83,9 +83,9 @@ type Claim struct {
 	Kind      OperationKind `json:"kind"`
 }
 
-// HeldTogether is who has an accelerator which goes to one holder together with
-// others.
-type HeldTogether struct {
+// OtherHeld is an accelerator that somebody has, because of which others are not given
+// out, or not to everybody.
+type OtherHeld struct {
 	Accelerator uuid.UUID `json:"accelerator"`
 	Name        string    `json:"name"`
 	// Holder is who has the handle; nil where the accelerator is in the whitelist of
@@ -99,10 +99,10 @@ type HeldTogether struct {
 
 // Precludes says that this holder must not get what goes to one holder, because
 // somebody else has the handle.
-func (h *HeldTogether) Precludes(holder Holder) bool { return h.Holder == nil || *h.Holder != holder }
+func (h *OtherHeld) Precludes(holder Holder) bool { return h.Holder == nil || *h.Holder != holder }
 
 // Taken says who has the handle: "instance 5f5f… has".
-func (h *HeldTogether) Taken() string {
+func (h *OtherHeld) Taken() string {
 	switch {
 	case h.Holder == nil:
 		return "Nova may give out"
@@ -163,8 +163,14 @@ type Accelerator struct {
 	// holder with it, such as an IOMMU group; empty where it may be given out whoever
 	// has the others. HeldTogether has an entry for each of those who have something
 	// of these others, with one of them; where there are very many, for the first few.
-	SameHolder   string         `json:"same_holder,omitempty"`
-	HeldTogether []HeldTogether `json:"held_together,omitempty"`
+	SameHolder   string      `json:"same_holder,omitempty"`
+	HeldTogether []OtherHeld `json:"held_together,omitempty"`
+	// Excludes are the names of the accelerators that nobody may have while somebody
+	// has this one, and the other way round, whichever of the two drivers says so.
+	// ExcludedBy are those of them that somebody has, each with one of its holders.
+	// Where there are very many, both are the first few.
+	Excludes   []string    `json:"excludes,omitempty"`
+	ExcludedBy []OtherHeld `json:"excluded_by,omitempty"`
 	// Nova is set while it is in the whitelist of its host's Nova. Only Nova may
 	// give it out then.
 	Nova    *NovaSpec      `json:"nova_whitelist,omitempty"`

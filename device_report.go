@@ -1,5 +1,7 @@
 package cyborg
 
+import "slices"
+
 // DeviceReport is a physical card as a driver sees it.
 type DeviceReport struct {
 	Identity  string     `json:"identity"`
@@ -30,11 +32,29 @@ type DeployableReport struct {
 	// only one holder can have together, such as an IOMMU group; empty for one that can
 	// be given out whoever has the others.
 	SameHolder string `json:"same_holder,omitempty"`
+	// Excludes are the names of other deployables of its host that nobody may have
+	// while somebody has this one, and the other way round: the parts of a card that is
+	// offered whole, too. It is enough that one of the two names the other.
+	Excludes []string `json:"excludes,omitempty"`
 	// Conditions are what its driver wants people to know about it.
 	Conditions []Condition `json:"conditions,omitempty"`
 	// Protected says why the function must not be touched, where the host itself
 	// depends on it; empty otherwise.
 	Protected string `json:"protected,omitempty"`
+}
+
+// MaxExcludes is how many others one deployable may name.
+const MaxExcludes = 256
+
+// SortExcludes returns the names that a deployable excludes in their order, each once
+// and without its own. The result is a copy, and nil where there is none.
+func SortExcludes(name string, excludes []string) []string {
+	others := slices.DeleteFunc(slices.Clone(excludes), func(other string) bool { return other == name })
+	if len(others) == 0 {
+		return nil
+	}
+	slices.Sort(others)
+	return slices.Compact(others)
 }
 
 // HandleReport is one attach handle as a driver sees it.

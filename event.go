@@ -27,6 +27,7 @@ const (
 	AxisConditions     EventAxis = "conditions"     // what the driver of an accelerator says about it
 	AxisDevice         EventAxis = "device"         // to which device an accelerator belongs
 	AxisDriver         EventAxis = "driver"         // the driver of a backend
+	AxisExcludes       EventAxis = "excludes"       // what nobody may have while somebody has an accelerator, as its driver names it
 	AxisFence          EventAxis = "fence"          // why new work is kept off an accelerator
 	AxisHealth         EventAxis = "health"         // what a boot of the host has cost, or somebody on the host has undone
 	AxisHolder         EventAxis = "holder"         // who has a handle of an accelerator
@@ -55,9 +56,9 @@ const (
 func EventAxes() []EventAxis {
 	return []EventAxis{
 		AxisAccelerator, AxisAdministration, AxisAttributes, AxisBackend, AxisBitstream, AxisBoot, AxisCancel, AxisClaim, AxisConditions, AxisDevice,
-		AxisDriver, AxisFence, AxisHealth, AxisHolder, AxisIdentity, AxisInstallation, AxisJournal, AxisLifecycle, AxisName, AxisNovaWhitelist,
-		AxisOptions, AxisPresence, AxisProject, AxisProtected, AxisReplacedBy, AxisReported, AxisSameHolder, AxisSettled, AxisSpecs,
-		AxisState, AxisSteps, AxisStrayRun,
+		AxisDriver, AxisExcludes, AxisFence, AxisHealth, AxisHolder, AxisIdentity, AxisInstallation, AxisJournal, AxisLifecycle, AxisName,
+		AxisNovaWhitelist, AxisOptions, AxisPresence, AxisProject, AxisProtected, AxisReplacedBy, AxisReported, AxisSameHolder, AxisSettled,
+		AxisSpecs, AxisState, AxisSteps, AxisStrayRun,
 	}
 }
 

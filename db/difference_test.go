@@ -58,7 +58,7 @@ func (h *host) inventory(t *testing.T) string {
 		SELECT coalesce(string_agg(line, E'\n' ORDER BY line), '') FROM (
 			SELECT format('device %s %s %s %s', identity, backend, presence, board_info) AS line FROM devices WHERE host = '`+h.name+`'
 			UNION ALL
-			SELECT format('deployable %s of %s: %s %s %s %s %s %s', local_name, v.identity, d.presence, bitstream_id, attributes, specs, protected, same_holder)
+			SELECT format('deployable %s of %s: %s %s %s %s %s %s %s', local_name, v.identity, d.presence, bitstream_id, attributes, specs, protected, same_holder, excludes)
 			FROM deployables d JOIN devices v ON v.uuid = d.device_uuid WHERE d.host = '`+h.name+`'
 			UNION ALL
 			SELECT format('handle %s of %s: %s %s', a.identity, d.local_name, a.presence, info)
@@ -170,6 +170,7 @@ func change(random *rand.Rand, before agentapi.Content) agentapi.Content {
 		d.Deployables = slices.Clone(d.Deployables)
 		d.Deployables[0].BitstreamID = fmt.Sprint(random.IntN(3))
 		d.Deployables[0].SameHolder = []string{"", "iommu/17"}[random.IntN(2)]
+		d.Deployables[0].Excludes = [][]string{nil, {"card0"}, {"card1", "card2"}}[random.IntN(3)]
 	case what == 5: // the parts of two cards are exchanged
 		a, b := pick(), pick()
 		devices[a].Deployables, devices[b].Deployables = devices[b].Deployables, devices[a].Deployables

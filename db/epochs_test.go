@@ -372,9 +372,10 @@ func TestFeedOfADatabaseThatWasRestoredBeforeTheMigration(t *testing.T) {
 		DROP TRIGGER deployables_conditions_added ON deployables; DROP TRIGGER deployables_conditions_since ON deployables;
 		DROP TRIGGER conditions_changed ON deployables; DROP FUNCTION deployables_conditions_since, conditions_changed, conditions_named;
 		ALTER TABLE deployables DROP COLUMN unready, DROP COLUMN conditions, DROP COLUMN conditions_since;
-		DROP TRIGGER attach_handles_given_together ON attach_handles; DROP TRIGGER attach_handles_same_holder ON attach_handles;
-		DROP TRIGGER same_holder_changed ON deployables; DROP TRIGGER nova_spec_same_holder ON deployables;
-		DROP FUNCTION attach_handles_same_holder, nova_spec_same_holder, same_holder_changed; ALTER TABLE deployables DROP COLUMN same_holder;
+		DROP TRIGGER attach_handles_added_given ON attach_handles; DROP TRIGGER attach_handles_given ON attach_handles;
+		DROP TRIGGER excludes_changed ON deployables; DROP TRIGGER nova_spec_given ON deployables;
+		DROP FUNCTION attach_handles_given, nova_spec_given, check_given, excluded_with, excludes_changed; ALTER TABLE deployables DROP COLUMN excludes;
+		DROP TRIGGER same_holder_changed ON deployables; DROP FUNCTION same_holder_changed; ALTER TABLE deployables DROP COLUMN same_holder;
 		DROP TRIGGER forget_uptime ON hosts; DROP FUNCTION forget_uptime;
 		DROP FUNCTION journals_lost; ALTER TABLE hosts DROP COLUMN journal_opening, DROP COLUMN journal_writes, DROP COLUMN uptime; DROP TABLE grant_keys;
 		DROP FUNCTION epoch_in_force, unheard_for; ALTER TABLE hosts DROP COLUMN heard_epoch;

@@ -60,7 +60,7 @@ func TestTogetherToOneHolder(t *testing.T) {
 	require.Empty(t, first.HeldTogether)
 
 	given := r.do(t, toAttach(first.UUID, onHost("h1")), cyborg.OperationSucceeded)
-	require.Equal(t, []cyborg.HeldTogether{{
+	require.Equal(t, []cyborg.OtherHeld{{
 		Accelerator: first.UUID, Name: first.Name, Holder: new(onHost("h1")), Operation: given.Operation,
 	}}, r.accelerator(t, second.UUID).HeldTogether)
 	require.Empty(t, r.accelerator(t, first.UUID).HeldTogether)
@@ -227,11 +227,11 @@ func TestTogetherBindLooksAtHolders(t *testing.T) {
 		requireKind(t, cyborg.ErrNoFit, err)
 		require.Equal(t, cyborg.ARQInitial, r.arq(t, asked.UUID).State)
 
-		found, err := r.ProvidersTogether(t.Context(), []uuid.UUID{card.ProviderUUID})
+		found, err := r.RelatedProviders(t.Context(), []uuid.UUID{card.ProviderUUID})
 		require.NoError(t, err)
 		require.ElementsMatch(t, []uuid.UUID{cards[0].ProviderUUID, cards[1].ProviderUUID}, found)
 	}
-	found, err := r.ProvidersTogether(t.Context(), []uuid.UUID{cards[2].ProviderUUID})
+	found, err := r.RelatedProviders(t.Context(), []uuid.UUID{cards[2].ProviderUUID})
 	require.NoError(t, err)
 	require.Equal(t, []uuid.UUID{cards[2].ProviderUUID}, found)
 }

@@ -112,11 +112,11 @@ CREATE INDEX attach_handles_by_holder ON attach_handles USING btree (holder_kind
 CREATE INDEX attach_handles_missing ON attach_handles USING btree (missing_since) WHERE presence = 'missing'::text;
 CREATE INDEX attach_handles_unconfirmed ON attach_handles USING btree (host) WHERE unconfirmed_kind IS NOT NULL;
 CREATE INDEX attach_handles_undone ON attach_handles USING btree (host) WHERE undone_at IS NOT NULL;
+CREATE TRIGGER attach_handles_added_given BEFORE INSERT ON attach_handles FOR EACH ROW WHEN (new.holder_kind IS NOT NULL) EXECUTE FUNCTION attach_handles_given();
 CREATE TRIGGER attach_handles_deleted AFTER DELETE ON attach_handles REFERENCING OLD TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION attach_handles_added_or_removed();
-CREATE TRIGGER attach_handles_given_together BEFORE INSERT ON attach_handles FOR EACH ROW WHEN (new.holder_kind IS NOT NULL) EXECUTE FUNCTION attach_handles_same_holder();
+CREATE TRIGGER attach_handles_given BEFORE UPDATE OF holder_kind, holder_id ON attach_handles FOR EACH ROW WHEN (new.holder_kind IS NOT NULL AND (old.holder_kind IS DISTINCT FROM new.holder_kind OR old.holder_id IS DISTINCT FROM new.holder_id)) EXECUTE FUNCTION attach_handles_given();
 CREATE TRIGGER attach_handles_inserted AFTER INSERT ON attach_handles REFERENCING NEW TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION attach_handles_added_or_removed();
 CREATE TRIGGER attach_handles_released BEFORE UPDATE ON attach_handles FOR EACH ROW WHEN (old.undone_at IS NOT NULL AND new.attached_at IS NULL) EXECUTE FUNCTION attach_handles_released();
-CREATE TRIGGER attach_handles_same_holder BEFORE UPDATE OF holder_kind, holder_id ON attach_handles FOR EACH ROW WHEN (new.holder_kind IS NOT NULL AND (old.holder_kind IS DISTINCT FROM new.holder_kind OR old.holder_id IS DISTINCT FROM new.holder_id)) EXECUTE FUNCTION attach_handles_same_holder();
 CREATE TRIGGER attach_handles_updated AFTER UPDATE ON attach_handles REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION attach_handles_updated();
 CREATE TRIGGER placement_updated AFTER UPDATE ON attach_handles REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_handles_changed();
 
@@ -202,6 +202,7 @@ CREATE TABLE deployables (
     conditions jsonb NOT NULL DEFAULT '[]'::jsonb,
     conditions_since jsonb NOT NULL DEFAULT '{}'::jsonb,
     unready boolean NOT NULL GENERATED ALWAYS AS (conditions @> '[{"level": "unready"}]'::jsonb) STORED,
+    excludes text[] NOT NULL DEFAULT '{}'::text[],
     CONSTRAINT deployables_pkey PRIMARY KEY (uuid),
     CONSTRAINT deployables_accelerator_key UNIQUE (accelerator),
     CONSTRAINT deployables_host_local_name_key UNIQUE (host, local_name),
@@ -235,6 +236,8 @@ CREATE TABLE deployables (
 CREATE INDEX deployables_by_device ON deployables USING btree (device_uuid);
 CREATE INDEX deployables_by_host ON deployables USING btree (host, id);
 CREATE INDEX deployables_by_lifecycle ON deployables USING btree (lifecycle, id);
+CREATE INDEX deployables_conditions ON deployables USING btree (host) WHERE conditions <> '[]'::jsonb;
+CREATE INDEX deployables_excludes ON deployables USING btree (host) WHERE excludes <> '{}'::text[];
 CREATE INDEX deployables_fenced ON deployables USING btree (id) WHERE fence_reason IS NOT NULL;
 CREATE INDEX deployables_image_lost ON deployables USING btree (host) WHERE image_lost_at IS NOT NULL;
 CREATE INDEX deployables_maintained ON deployables USING btree (maintain_until, id) WHERE administration = 'maintaining'::text;
@@ -254,9 +257,10 @@ CREATE TRIGGER deployables_deleted AFTER DELETE ON deployables REFERENCING OLD T
 CREATE TRIGGER deployables_image BEFORE UPDATE ON deployables FOR EACH ROW WHEN (new.image IS NOT NULL) EXECUTE FUNCTION deployables_image();
 CREATE TRIGGER deployables_inserted AFTER INSERT ON deployables REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION deployables_inserted();
 CREATE TRIGGER deployables_updated AFTER UPDATE ON deployables REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION deployables_updated();
+CREATE TRIGGER excludes_changed AFTER UPDATE OF excludes ON deployables FOR EACH ROW WHEN (old.excludes <> new.excludes) EXECUTE FUNCTION excludes_changed();
 CREATE TRIGGER note_lifecycle BEFORE UPDATE OF lifecycle ON deployables FOR EACH ROW WHEN (old.lifecycle <> new.lifecycle) EXECUTE FUNCTION note_lifecycle();
 CREATE TRIGGER note_update BEFORE UPDATE ON deployables FOR EACH ROW EXECUTE FUNCTION note_update();
-CREATE TRIGGER nova_spec_same_holder BEFORE UPDATE OF nova_spec ON deployables FOR EACH ROW WHEN (old.nova_spec IS NULL AND new.nova_spec IS NOT NULL AND new.same_holder <> ''::text) EXECUTE FUNCTION nova_spec_same_holder();
+CREATE TRIGGER nova_spec_given BEFORE UPDATE OF nova_spec ON deployables FOR EACH ROW WHEN (old.nova_spec IS NULL AND new.nova_spec IS NOT NULL) EXECUTE FUNCTION nova_spec_given();
 CREATE TRIGGER placement_deleted AFTER DELETE ON deployables REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
 CREATE TRIGGER placement_inserted AFTER INSERT ON deployables REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
 CREATE TRIGGER placement_updated AFTER UPDATE ON deployables REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
@@ -789,6 +793,15 @@ BEGIN
     RETURN NULL;
 END $function$;
 
+CREATE OR REPLACE FUNCTION attach_handles_given()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    PERFORM check_given(NEW.deployable_uuid, NEW.uuid, NEW.holder_kind, NEW.holder_id, 'attach_handles');
+    RETURN NEW;
+END $function$;
+
 CREATE OR REPLACE FUNCTION attach_handles_released()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -796,37 +809,6 @@ AS $function$
 BEGIN
     NEW.undone_reason := NULL;
     NEW.undone_at := NULL;
-    RETURN NEW;
-END $function$;
-
-CREATE OR REPLACE FUNCTION attach_handles_same_holder()
- RETURNS trigger
- LANGUAGE plpgsql
-AS $function$
-DECLARE
-    taken  text;
-    shared text;
-    other  text;
-    holder text;
-    remedy text;
-BEGIN
-    SELECT accelerator, same_holder INTO taken, shared FROM deployables WHERE uuid = NEW.deployable_uuid AND same_holder <> '';
-    IF NOT FOUND THEN
-        RETURN NEW;
-    END IF;
-    PERFORM pg_advisory_xact_lock(hashtextextended(NEW.host || ' ' || shared, 2));
-    SELECT d.accelerator, coalesce(h.holder_kind || ' ' || h.holder_id || ' has', h.unconfirmed_kind || ' ' || h.unconfirmed_id || ' may still have',
-        'Nova may give out'), CASE WHEN h.holder_kind IS NOT NULL THEN 'Give both to the same holder, or detach that one first.'
-        WHEN h.uuid IS NOT NULL THEN 'Reconcile asks the host as soon as it is heard.'
-        ELSE 'Take that one out of Nova''s whitelist first, with cyborg host whitelist, and restart nova-compute.' END INTO other, holder, remedy
-    FROM deployables d LEFT JOIN attach_handles h ON h.deployable_uuid = d.uuid AND h.uuid <> NEW.uuid
-        AND (coalesce(h.holder_kind, h.unconfirmed_kind), coalesce(h.holder_id, h.unconfirmed_id)) <> (NEW.holder_kind, NEW.holder_id)
-    WHERE d.host = NEW.host AND d.same_holder = shared AND d.same_holder <> '' AND (h.uuid IS NOT NULL OR d.nova_spec IS NOT NULL)
-    LIMIT 1;
-    IF FOUND THEN
-        RAISE exclusion_violation USING TABLE = 'attach_handles', CONSTRAINT = 'attach_handles_same_holder', HINT = remedy, MESSAGE = format(
-            'accelerator "%s" shares %s with "%s", which %s: they go to one holder', taken, shared, other, holder);
-    END IF;
     RETURN NEW;
 END $function$;
 
@@ -947,6 +929,47 @@ AS $function$
     RETURNING base
 $function$;
 
+CREATE OR REPLACE FUNCTION check_given(given uuid, given_handle uuid, to_kind text, to_id text, relation text)
+ RETURNS void
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    of_host text;
+    taken   text;
+    shared  text;
+    other   text;
+    apart   boolean;
+    holder  text;
+    remedy  text;
+BEGIN
+    SELECT host, accelerator, same_holder INTO of_host, taken, shared FROM deployables
+    WHERE uuid = given AND (same_holder <> '' OR EXISTS (SELECT FROM excluded_with(given)));
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    PERFORM pg_advisory_xact_lock(hashtextextended(of_host, 2));
+    SELECT d.accelerator, o.apart, coalesce(h.holder_kind || ' ' || h.holder_id || ' has', h.unconfirmed_kind || ' ' || h.unconfirmed_id || ' may still have',
+        'Nova may give out'), CASE WHEN h.holder_kind IS NOT NULL AND NOT o.apart AND to_kind IS NOT NULL THEN 'Give both to the same holder, or detach that one first.'
+        WHEN h.holder_kind IS NOT NULL THEN 'Detach that one first.' WHEN h.uuid IS NOT NULL THEN 'Reconcile asks the host as soon as it is heard.'
+        ELSE 'Take that one out of Nova''s whitelist first, with cyborg host whitelist, and restart nova-compute.' END INTO other, apart, holder, remedy
+    FROM (SELECT uuid, false AS apart FROM deployables WHERE host = of_host AND same_holder = shared AND same_holder <> ''
+          UNION ALL SELECT e, true FROM excluded_with(given) AS e) AS o
+    JOIN deployables d ON d.uuid = o.uuid
+    LEFT JOIN attach_handles h ON h.deployable_uuid = d.uuid AND h.uuid IS DISTINCT FROM given_handle AND coalesce(h.holder_kind, h.unconfirmed_kind) IS NOT NULL
+        AND (o.apart OR (coalesce(h.holder_kind, h.unconfirmed_kind), coalesce(h.holder_id, h.unconfirmed_id)) IS DISTINCT FROM (to_kind, to_id))
+    WHERE (d.uuid <> given OR to_kind IS NOT NULL) AND (h.uuid IS NOT NULL OR d.nova_spec IS NOT NULL AND (o.apart OR to_kind IS NOT NULL))
+    LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF apart THEN
+        RAISE exclusion_violation USING TABLE = relation, CONSTRAINT = 'attach_handles_excludes', HINT = remedy, MESSAGE = format(
+            'accelerators "%s" and "%s" exclude each other, and the latter %s', taken, other, holder);
+    END IF;
+    RAISE exclusion_violation USING TABLE = relation, CONSTRAINT = 'attach_handles_same_holder', HINT = remedy, MESSAGE = format(
+        'accelerator "%s" shares %s with "%s", which %s: they go to one holder', taken, shared, other, holder);
+END $function$;
+
 CREATE OR REPLACE FUNCTION claims_taken_or_released()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -965,8 +988,7 @@ CREATE OR REPLACE FUNCTION conditions_changed()
 AS $function$
 BEGIN
     INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
-    VALUES ('accelerator', NEW.uuid::text, NEW.host, 'conditions', conditions_named(OLD.conditions), conditions_named(NEW.conditions),
-            jsonb_build_object('conditions', NEW.conditions));
+    VALUES ('accelerator', NEW.uuid::text, NEW.host, 'conditions', conditions_named(OLD.conditions), conditions_named(NEW.conditions), NEW.conditions);
     RETURN NULL;
 END $function$;
 
@@ -1048,7 +1070,8 @@ BEGIN
         (5, 'bitstream',      n.bitstream_id,   NULL::jsonb),
         (6, 'protected',      n.protected,      NULL::jsonb),
         (7, 'same_holder',    n.same_holder,    NULL::jsonb),
-        (8, 'conditions',     conditions_named(n.conditions), jsonb_build_object('conditions', n.conditions))) AS e (position, axis, value, data)
+        (8, 'excludes',       array_to_string(n.excludes, ', '), NULL::jsonb),
+        (9, 'conditions',     conditions_named(n.conditions), n.conditions)) AS e (position, axis, value, data)
     WHERE e.value <> '' ORDER BY n.id, e.position;
     RETURN NULL;
 END $function$;
@@ -1175,6 +1198,28 @@ BEGIN
     PERFORM setval('assignment_numbers', number + (1 << 20)) FROM assignment_numbers
     WHERE last_value < number AND number < 1::bigint << 62;
     RETURN FOUND;
+END $function$;
+
+CREATE OR REPLACE FUNCTION excluded_with(deployable uuid)
+ RETURNS SETOF uuid
+ LANGUAGE sql
+ STABLE PARALLEL SAFE
+AS $function$
+    SELECT o.uuid FROM deployables d JOIN deployables o ON o.host = d.host AND o.local_name = ANY(d.excludes) AND o.uuid <> d.uuid
+    WHERE d.uuid = deployable
+    UNION
+    SELECT o.uuid FROM deployables d JOIN deployables o ON o.host = d.host AND o.excludes <> '{}' AND d.local_name = ANY(o.excludes) AND o.uuid <> d.uuid
+    WHERE d.uuid = deployable
+$function$;
+
+CREATE OR REPLACE FUNCTION excludes_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value)
+    VALUES ('accelerator', NEW.uuid::text, NEW.host, 'excludes', array_to_string(OLD.excludes, ', '), array_to_string(NEW.excludes, ', '));
+    RETURN NULL;
 END $function$;
 
 CREATE OR REPLACE FUNCTION feed_base()
@@ -1336,23 +1381,12 @@ BEGIN
     RETURN NEW;
 END $function$;
 
-CREATE OR REPLACE FUNCTION nova_spec_same_holder()
+CREATE OR REPLACE FUNCTION nova_spec_given()
  RETURNS trigger
  LANGUAGE plpgsql
 AS $function$
-DECLARE
-    other  text;
-    holder text;
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended(NEW.host || ' ' || NEW.same_holder, 2));
-    SELECT d.accelerator, coalesce(h.holder_kind || ' ' || h.holder_id || ' has', h.unconfirmed_kind || ' ' || h.unconfirmed_id || ' may still have')
-        INTO other, holder
-    FROM deployables d JOIN attach_handles h ON h.deployable_uuid = d.uuid AND (h.holder_kind IS NOT NULL OR h.unconfirmed_kind IS NOT NULL)
-    WHERE d.host = NEW.host AND d.same_holder = NEW.same_holder AND d.same_holder <> '' AND d.uuid <> NEW.uuid LIMIT 1;
-    IF FOUND THEN
-        RAISE exclusion_violation USING TABLE = 'deployables', CONSTRAINT = 'attach_handles_same_holder', HINT = 'Detach that one first.', MESSAGE = format(
-            'accelerator "%s" shares %s with "%s", which %s: they go to one holder', NEW.accelerator, NEW.same_holder, other, holder);
-    END IF;
+    PERFORM check_given(NEW.uuid, NULL, NULL, NULL, 'deployables');
     RETURN NEW;
 END $function$;
 
@@ -1434,10 +1468,10 @@ BEGIN
         PERFORM placement_out_of_step(ARRAY(
             SELECT DISTINCT n.host FROM new_rows n JOIN old_rows o ON o.uuid = n.uuid
             WHERE (o.provider_uuid, o.name, o.specs -> 'num', o.attributes, o.attributes_set, o.lifecycle, o.administration, o.presence,
-                   o.fence_reason IS NULL, o.protected = '', o.untouched, o.nova_spec IS NULL, o.same_holder, o.unready)
+                   o.fence_reason IS NULL, o.protected = '', o.untouched, o.nova_spec IS NULL, o.same_holder, o.unready, o.excludes)
                IS DISTINCT FROM
                   (n.provider_uuid, n.name, n.specs -> 'num', n.attributes, n.attributes_set, n.lifecycle, n.administration, n.presence,
-                   n.fence_reason IS NULL, n.protected = '', n.untouched, n.nova_spec IS NULL, n.same_holder, n.unready)));
+                   n.fence_reason IS NULL, n.protected = '', n.untouched, n.nova_spec IS NULL, n.same_holder, n.unready, n.excludes)));
     END CASE;
     RETURN NULL;
 END $function$;
@@ -1498,10 +1532,10 @@ BEGIN
            OR (o.holder_kind IS NULL) <> (n.holder_kind IS NULL)
               AND (coalesce(p.kind, '') <> 'bind' OR coalesce(n.holder_kind, o.holder_kind) <> 'instance')
            OR (o.holder_kind IS NULL, o.unconfirmed_kind IS NULL) <> (n.holder_kind IS NULL, n.unconfirmed_kind IS NULL)
-              AND EXISTS (
+              AND (EXISTS (SELECT FROM excluded_with(n.deployable_uuid)) OR EXISTS (
                   SELECT FROM deployables d WHERE d.uuid = n.deployable_uuid AND d.same_holder <> ''
                     AND (EXISTS (SELECT FROM deployables s WHERE s.host = d.host AND s.same_holder = d.same_holder AND s.same_holder <> '' AND s.uuid <> d.uuid)
-                      OR EXISTS (SELECT FROM attach_handles h WHERE h.deployable_uuid = d.uuid AND h.uuid <> n.uuid)))));
+                      OR EXISTS (SELECT FROM attach_handles h WHERE h.deployable_uuid = d.uuid AND h.uuid <> n.uuid))))));
     RETURN NULL;
 END $function$;
 

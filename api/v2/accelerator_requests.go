@@ -21,7 +21,7 @@ import (
 // records.
 type ARQStore interface {
 	ARQs(ctx context.Context, filter db.ARQFilter, listing db.Listing) ([]cyborg.ARQ, error)
-	ProvidersTogether(ctx context.Context, providers []uuid.UUID) ([]uuid.UUID, error)
+	RelatedProviders(ctx context.Context, providers []uuid.UUID) ([]uuid.UUID, error)
 	CreateARQs(ctx context.Context, profile string, actor cyborg.Actor) ([]cyborg.ARQ, error)
 	RecordHardReboot(ctx context.Context, instance uuid.UUID, lostAt time.Time, request string) error
 	DeleteARQs(ctx context.Context, deletion db.ARQDeletion, actor cyborg.Actor) (db.DeletedARQs, error)

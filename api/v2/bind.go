@@ -178,7 +178,7 @@ func (a *API) deleteInstanceARQs(ctx context.Context, instance uuid.UUID, arqs [
 }
 
 // deleteAbandonedARQs deletes the requests that hold the wanted accelerators, or
-// others that go to one holder with them, on behalf of instances that Nova has
+// others that keep these from being given out, on behalf of instances that Nova has
 // deleted, or that Nova could not place on any host. Nova's DELETE for them did not
 // reach this service, but Placement has already given their accelerators to the new
 // instance. Without this, the bind would fail until Reconcile has checked all
@@ -199,9 +199,9 @@ func (a *API) deleteAbandonedARQs(ctx context.Context, request cyborg.BindReques
 		providers[i] = b.Provider
 	}
 
-	wanted, err := a.store.ProvidersTogether(ctx, providers)
+	wanted, err := a.store.RelatedProviders(ctx, providers)
 	if err != nil {
-		a.log.WarnContext(ctx, "what goes to one holder with the accelerators of a bind is not known", slog.String("host", request.Host), slog.String("error", err.Error()))
+		a.log.WarnContext(ctx, "what keeps the accelerators of a bind from being given out is not known", slog.String("host", request.Host), slog.String("error", err.Error()))
 		return
 	}
 

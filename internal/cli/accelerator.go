@@ -81,7 +81,13 @@ func acceleratorTexts(a apiclient.Accelerator) map[string]string {
 		texts["conditions"] = conditionsText(a.Conditions)
 	}
 	if len(a.HeldTogether) > 0 {
-		texts["held_together"] = heldTogetherText(a.HeldTogether)
+		texts["held_together"] = othersText(a.HeldTogether)
+	}
+	if len(a.Excludes) > 0 {
+		texts["excludes"] = strings.Join(a.Excludes, "\n")
+	}
+	if len(a.ExcludedBy) > 0 {
+		texts["excluded_by"] = othersText(a.ExcludedBy)
 	}
 	if a.Maintenance != nil {
 		texts["maintenance"] = maintenanceText(a.Maintenance)
@@ -156,6 +162,10 @@ func why(a apiclient.Accelerator) string {
 		first := &a.HeldTogether[0]
 		reasons = append(reasons, fmt.Sprintf("goes to one holder with %s, which %s", first.Name, first.Taken()))
 	}
+	if len(a.ExcludedBy) > 0 {
+		first := &a.ExcludedBy[0]
+		reasons = append(reasons, fmt.Sprintf("excluded by %s, which %s", first.Name, first.Taken()))
+	}
 
 	return strings.Join(reasons, "; ")
 }
@@ -182,8 +192,8 @@ func conditionsText(conditions []cyborg.Condition) string {
 	return strings.Join(lines, "\n")
 }
 
-// heldTogetherText has a line for each holder, with one accelerator that it has.
-func heldTogetherText(held []cyborg.HeldTogether) string {
+// othersText has a line for each of these accelerators, with who has it.
+func othersText(held []cyborg.OtherHeld) string {
 	lines := make([]string, len(held))
 	for i := range held {
 		lines[i] = fmt.Sprintf("%s, which %s", held[i].Name, held[i].Taken())

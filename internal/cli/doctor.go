@@ -427,7 +427,7 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 		return
 	}
 
-	var broken, missing, fenced, shared, unwell []string
+	var broken, missing, fenced, shared, both, unwell []string
 	for _, a := range all {
 		if c := worstCondition(a); c != nil && a.Presence != cyborg.PresenceMissing {
 			unwell = append(unwell, fmt.Sprintf("%s (%s, %s: %s)", a.Name, c.Level, c.Code, c.Message))
@@ -442,6 +442,8 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 			fenced = append(fenced, fmt.Sprintf("%s (%s)", a.Name, a.Fence.Reason))
 		case sharedByHolders(a):
 			shared = append(shared, fmt.Sprintf("%s (%s)", a.Name, a.SameHolder))
+		case (len(a.Holders) > 0 || a.Nova != nil) && len(a.ExcludedBy) > 0:
+			both = append(both, fmt.Sprintf("%s (and %s, which %s)", a.Name, a.ExcludedBy[0].Name, a.ExcludedBy[0].Taken()))
 		}
 	}
 
@@ -463,12 +465,17 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 			"They came into one group while they were held, as by a boot. `cyborg accelerator show` says who has them. Detach all but one holder's.")
 	}
 
+	if len(both) > 0 {
+		f.Warn("accelerators", fmt.Sprintf("%d held although others that exclude them are as well: %s", len(both), english.Some(both)),
+			"They were held before their driver said that they exclude each other, such as a card and a part of it. Detach one of the two.")
+	}
+
 	if len(unwell) > 0 {
 		f.Warn("accelerators", fmt.Sprintf("%d unready or degraded: %s", len(unwell), english.Some(unwell)),
 			"Their drivers say so; `cyborg accelerator show` has all of it, and since when. Nobody gets what is unready.")
 	}
 
-	if len(broken)+len(missing)+len(fenced)+len(shared)+len(unwell) == 0 {
+	if len(broken)+len(missing)+len(fenced)+len(shared)+len(both)+len(unwell) == 0 {
 		f.OKf("accelerators", "none of %d is in error, missing, fenced, unready or degraded", len(all))
 	}
 }
@@ -493,7 +500,7 @@ func missingAccelerator(a apiclient.Accelerator) string {
 // sharedByHolders says that several have an accelerator and what goes to one holder
 // with it.
 func sharedByHolders(a apiclient.Accelerator) bool {
-	return a.SameHolder != "" && len(a.Holders) > 1 || slices.ContainsFunc(a.HeldTogether, func(h cyborg.HeldTogether) bool {
+	return a.SameHolder != "" && len(a.Holders) > 1 || slices.ContainsFunc(a.HeldTogether, func(h cyborg.OtherHeld) bool {
 		return slices.ContainsFunc(a.Holders, h.Precludes)
 	})
 }

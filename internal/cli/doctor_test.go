@@ -274,9 +274,15 @@ func TestDoctorFindings(t *testing.T) {
 		"a group of two holders": {func(f *fakeAPI) {
 			f.has(func(a *apiclient.Accelerator) {
 				a.Holders, a.SameHolder = []cyborg.Holder{{Kind: cyborg.HolderHost, ID: "h1"}}, "iommu/17"
-				a.HeldTogether = []cyborg.HeldTogether{{Name: "audio", Holder: &cyborg.Holder{Kind: cyborg.HolderService, ID: "ovs"}}}
+				a.HeldTogether = []cyborg.OtherHeld{{Name: "audio", Holder: &cyborg.Holder{Kind: cyborg.HolderService, ID: "ovs"}}}
 			})
 		}, "accelerators", doctor.Warning, "1 go to one holder with others that somebody else has: fast (iommu/17)"},
+		"a whole card and a part": {func(f *fakeAPI) {
+			f.has(func(a *apiclient.Accelerator) {
+				a.Holders = []cyborg.Holder{{Kind: cyborg.HolderHost, ID: "h1"}}
+				a.ExcludedBy = []cyborg.OtherHeld{{Name: "slice", Holder: &cyborg.Holder{Kind: cyborg.HolderService, ID: "ovs"}}}
+			})
+		}, "accelerators", doctor.Warning, "1 held although others that exclude them are as well: fast (and slice, which service ovs has)"},
 		"an unready card": {func(f *fakeAPI) {
 			f.has(func(a *apiclient.Accelerator) {
 				a.Conditions = []cyborg.Condition{{Code: "no_link", Level: cyborg.ConditionUnready, Message: "plug it in", Since: time.Now()}}

@@ -153,9 +153,12 @@ func TestEmptyFieldsCanBeSelected(t *testing.T) {
 func TestLongListShowsReasons(t *testing.T) {
 	t.Parallel()
 	for want, change := range map[string]func(*apiclient.Accelerator){
-		"the card is on fire":                                 func(a *apiclient.Accelerator) { a.Reason = "the card is on fire" },
-		"fenced: vanished while in use":                       func(a *apiclient.Accelerator) { a.Fence = &cyborg.Fence{Reason: "vanished while in use"} },
-		"dust (by alice) until 2027-01-01T00:00:00Z":          func(a *apiclient.Accelerator) { a.Maintenance = dust() },
+		"the card is on fire":                        func(a *apiclient.Accelerator) { a.Reason = "the card is on fire" },
+		"fenced: vanished while in use":              func(a *apiclient.Accelerator) { a.Fence = &cyborg.Fence{Reason: "vanished while in use"} },
+		"dust (by alice) until 2027-01-01T00:00:00Z": func(a *apiclient.Accelerator) { a.Maintenance = dust() },
+		"excluded by slice, which service ovs has": func(a *apiclient.Accelerator) {
+			a.ExcludedBy = []cyborg.OtherHeld{{Name: "slice", Holder: &cyborg.Holder{Kind: cyborg.HolderService, ID: "ovs"}}}
+		},
 		"no link; dust (by alice) until 2027-01-01T00:00:00Z": func(a *apiclient.Accelerator) { a.Reason, a.Maintenance = "no link", dust() },
 	} {
 		api := newAPI(t)

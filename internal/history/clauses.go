@@ -40,6 +40,7 @@ var clauseTable = map[cyborg.EventAxis]func(c change) string{
 	cyborg.AxisConditions:     conditionsClause,
 	cyborg.AxisDevice:         deviceClause,
 	cyborg.AxisDriver:         driverClause,
+	cyborg.AxisExcludes:       excludesClause,
 	cyborg.AxisFence:          fenceClause,
 	cyborg.AxisHealth:         healthClause,
 	cyborg.AxisHolder:         holderClause,
@@ -367,6 +368,19 @@ func replacedByClause(c change) string {
 		return "" // that it is back, or that nothing is there, is told by its presence
 	}
 	return "had another card in its place, " + c.To
+}
+
+// excludesClause describes an accelerator that excludes others of its host, as its
+// driver names them. What an accelerator that has just appeared says of it needs no
+// words.
+func excludesClause(c change) string {
+	if c.From == "" && hasPresenceOf(c.Subject.ID, c.group) {
+		return ""
+	}
+	if c.To == "" {
+		return "no longer excludes " + c.From
+	}
+	return "excludes " + c.To + " while somebody has it"
 }
 
 // sameHolderClause describes an accelerator that goes to one holder with others of

@@ -262,6 +262,27 @@ func TestSameHolderOfANewAccelerator(t *testing.T) {
 	require.Contains(t, got, "goes to one holder with what else is of iommu/18")
 }
 
+// TestExcludesAreASentence: what an accelerator excludes is told where it changes, and
+// not where the accelerator appears.
+func TestExcludesAreASentence(t *testing.T) {
+	t.Parallel()
+	id := uuid.NewString()
+	of := func(transaction uint64, axis cyborg.EventAxis, from, to string) cyborg.Event {
+		return cyborg.Event{
+			Subject: cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: id}, Cursor: cyborg.Cursor{Transaction: transaction}, Host: "south",
+			Axis: axis, From: from, To: to, Actor: "agent",
+		}
+	}
+
+	got := feed{Event: []cyborg.Event{
+		of(1, cyborg.AxisPresence, "", "present"), of(1, cyborg.AxisExcludes, "", "gpu0_1"),
+		of(2, cyborg.AxisExcludes, "gpu0_1", "gpu0_2, gpu0_3"), of(3, cyborg.AxisExcludes, "gpu0_2, gpu0_3", ""),
+	}}.told()
+	require.NotContains(t, got, "gpu0_1")
+	require.Contains(t, got, "excludes gpu0_2, gpu0_3 while somebody has it")
+	require.Contains(t, got, "no longer excludes gpu0_2, gpu0_3")
+}
+
 // TestConditionsAreASentence: what a driver says of an accelerator is told, and when that
 // is over.
 func TestConditionsAreASentence(t *testing.T) {

@@ -3,25 +3,25 @@ package mutants_test
 // ofSameHolder are about what goes to one holder.
 func ofSameHolder() []mutant {
 	const (
-		schema = "db/migrations/00029_same_holder.sql"
+		schema = "db/migrations/00031_excludes.sql" // the newest version of its functions
 		guards = "db/internal/inventory/guard.go"
 	)
 
 	return []mutant{
 		{
 			breaks: "the schema lets nobody else have what goes to one holder", file: schema, pkg: "db", test: "TestTogetherInTheSchema",
-			old: "    IF FOUND THEN\n        RAISE exclusion_violation USING TABLE = 'attach_handles'",
-			new: "    IF false THEN\n        RAISE exclusion_violation USING TABLE = 'attach_handles'",
+			old: "    RAISE exclusion_violation USING TABLE = relation, CONSTRAINT = 'attach_handles_same_holder'",
+			new: "    RAISE NOTICE USING TABLE = relation, CONSTRAINT = 'attach_handles_same_holder'",
 		},
 		{
 			breaks: "the schema gives Nova nothing of what somebody has", file: schema, pkg: "db", test: "TestTogetherWithWhitelist",
-			old: "    IF FOUND THEN\n        RAISE exclusion_violation USING TABLE = 'deployables'",
-			new: "    IF false THEN\n        RAISE exclusion_violation USING TABLE = 'deployables'",
+			old: "    PERFORM check_given(NEW.uuid, NULL, NULL, NULL, 'deployables');",
+			new: "    PERFORM NULL;",
 		},
 		{
 			breaks: "what goes to one holder is looked at in turn", file: schema, pkg: "db", test: "TestTogetherInTheSchema",
-			old: "    PERFORM pg_advisory_xact_lock(hashtextextended(NEW.host || ' ' || shared, 2));",
-			new: "    PERFORM pg_advisory_xact_lock(hashtextextended(NEW.uuid::text, 2));",
+			old: "    PERFORM pg_advisory_xact_lock(hashtextextended(of_host, 2));",
+			new: "    PERFORM pg_advisory_xact_lock(hashtextextended(given::text, 2));",
 		},
 		{
 			breaks: "an attach and a bind are refused what goes to one holder", file: guards, pkg: "db", test: "TestTogetherToOneHolder",
@@ -36,8 +36,8 @@ func ofSameHolder() []mutant {
 		{
 			breaks: "Nova gets nothing that goes to one holder with what is given out", file: "db/internal/operation/whitelist.go", pkg: "db",
 			test: "TestTogetherWithWhitelist",
-			old:  "a.Unheld(), a.NotTogether(), ",
-			new:  "a.Unheld(), ",
+			old:  "a.Unheld(), a.NotTogether(), a.NotExcluded(), ",
+			new:  "a.Unheld(), a.NotExcluded(), ",
 		},
 		{
 			breaks: "a function names its group", file: "drivers/generic/discover.go", pkg: "drivers/generic", test: "TestDiscoverReportsGroups",
@@ -52,8 +52,8 @@ func ofSameHolder() []mutant {
 		{
 			breaks: "Placement gives nobody what goes to one holder with what is held", file: "internal/openstack/placement/wanted.go",
 			pkg: "activities/conductor", test: "TestPlacementReservesWhatGoesToOneHolder",
-			old: "(held > 0 || len(d.HeldTogether) > 0)",
-			new: "held > 0",
+			old: "d.SameHolder != \"\" && (held > 0 || len(d.HeldTogether) > 0)",
+			new: "d.SameHolder != \"\" && held > 0",
 		},
 		{
 			breaks: "a bind of what goes to one holder tells Placement", file: schema, pkg: "activities/conductor",

@@ -278,16 +278,18 @@ func TestAReportWaitsForAnObservation(t *testing.T) {
 	})
 }
 
-// Drivers list devices, attributes and handles in any order. The digest does
+// Drivers list devices, attributes, handles and what excludes what in any order. The digest does
 // not depend on it, because each new digest means a report.
 func TestTheDigestDoesNotDependOnOrder(t *testing.T) {
 	t.Parallel()
 	both := device("b", "")
 	both.Deployables[0].Attributes = []cyborg.Attribute{{Key: "trait1", Value: "B"}, {Key: "rc", Value: "FPGA"}}
+	both.Deployables[0].Excludes = []string{"c", both.Deployables[0].Name, "a", "c"}
 	both.Deployables[0].Handles = append(both.Deployables[0].Handles, cyborg.HandleReport{Kind: cyborg.HandlePCI, Identity: "a1"})
 
 	turned := device("b", "")
 	turned.Deployables[0].Attributes = []cyborg.Attribute{{Key: "rc", Value: "FPGA"}, {Key: "trait1", Value: "B"}}
+	turned.Deployables[0].Excludes = []string{"a", "c"}
 	turned.Deployables[0].Handles = append([]cyborg.HandleReport{{Kind: cyborg.HandlePCI, Identity: "a1"}}, turned.Deployables[0].Handles...)
 
 	g := &gadget{devices: []cyborg.DeviceReport{both, device("a", "")}}
@@ -296,6 +298,7 @@ func TestTheDigestDoesNotDependOnOrder(t *testing.T) {
 	first, err := r.Report(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "trait1", both.Deployables[0].Attributes[0].Key, "the driver's own slices stay as they are")
+	require.Equal(t, "c", both.Deployables[0].Excludes[0])
 
 	g.set(func(g *gadget) { g.devices = []cyborg.DeviceReport{device("a", ""), turned} })
 	r.Scan(t.Context())

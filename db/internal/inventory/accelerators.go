@@ -40,7 +40,7 @@ type AcceleratorFilter struct {
 // acceleratorRows.scan and of handleRecord.ScanIndex.
 const selectAccelerators = `
 	SELECT d.id, d.uuid, d.accelerator, d.name, d.local_name, d.provider_uuid, d.device_uuid, d.host, v.identity, v.backend,
-	       v.driver, v.type, d.specs, d.specs_set, ` + allAttributes + `, d.bitstream_id, d.program_set, d.protected, d.same_holder, g.held, d.conditions, d.conditions_since, d.lifecycle,
+	       v.driver, v.type, d.specs, d.specs_set, ` + allAttributes + `, d.bitstream_id, d.program_set, d.protected, d.same_holder, g.held, x.names, x.held, d.conditions, d.conditions_since, d.lifecycle,
 	       d.reason, d.error_kind, coalesce(d.error_operation, d.lifecycle_operation),
 	       CASE WHEN ` + Maintained + ` THEN 'maintaining' ELSE 'enabled' END, d.maintain_reason, d.maintain_by, d.maintain_until, d.presence,
 	       d.missing_since, coalesce(d.fence_reason, ''), d.fence_operation, c.operation_id, coalesce(o.kind, ''), h.handles,
@@ -58,10 +58,11 @@ const selectAccelerators = `
 		               undone_reason, undone_at, EXISTS (SELECT FROM arqs a WHERE a.handle_uuid = t.uuid AND a.lost_at IS NOT NULL))
 		           ORDER BY id) AS handles
 		FROM attach_handles t WHERE deployable_uuid = d.uuid) AS h
-	CROSS JOIN LATERAL (` + togetherInGroup + `) AS g`
+	CROSS JOIN LATERAL (` + togetherInGroup + `) AS g
+	CROSS JOIN LATERAL (` + excludedWith + `) AS x`
 
 // togetherInGroup is an SQL query of who has deployables that go to one holder with the
-// deployable d, itself included, in the form of cyborg.HeldTogether. It depends only on
+// deployable d, itself included, in the form of cyborg.OtherHeld. It depends only on
 // the host and on what they have in common, so that PostgreSQL can remember the answer
 // for the other deployables of a page: a group may have hundreds of virtual functions.
 // It does so only for a join without a condition of its own.
@@ -85,6 +86,24 @@ const togetherInGroup = `
 			ORDER BY o.id, t.kind, t.holder, t.abandoned) AS e) AS n
 		WHERE n.place <= 2 ORDER BY n.kind IS NOT NULL, n.place, n.id LIMIT 8) AS s`
 
+// excludedWith is an SQL query of what nobody may have while somebody has the deployable
+// d: the names of these accelerators, and in the form of cyborg.OtherHeld those that
+// somebody has, each with one of its holders. Where nothing at all excludes anything,
+// PostgreSQL finds that out once for a page.
+const excludedWith = `
+	SELECT (array_agg(o.accelerator ORDER BY o.id))[:256] AS names,
+	       to_jsonb((array_agg(jsonb_strip_nulls(jsonb_build_object('accelerator', o.uuid, 'name', o.accelerator,
+	           'holder', CASE WHEN t.kind IS NOT NULL THEN jsonb_build_object('kind', t.kind, 'id', t.holder) END,
+	           'left', t.abandoned, 'operation_id', t.operation)) ORDER BY t.kind IS NULL, t.abandoned, o.id)
+	           FILTER (WHERE t.kind IS NOT NULL OR o.nova_spec IS NOT NULL))[:8]) AS held
+	FROM excluded_with(d.uuid) AS e (uuid) JOIN deployables o ON o.uuid = e.uuid
+	LEFT JOIN LATERAL (
+		SELECT coalesce(holder_kind, unconfirmed_kind) AS kind, coalesce(holder_id, unconfirmed_id) AS holder,
+		       unconfirmed_kind IS NOT NULL AS abandoned, coalesce(operation_id, unconfirmed_operation) AS operation
+		FROM attach_handles WHERE deployable_uuid = o.uuid AND (holder_kind IS NOT NULL OR unconfirmed_kind IS NOT NULL)
+		ORDER BY unconfirmed_kind IS NOT NULL, id LIMIT 1) AS t ON true
+	WHERE (SELECT EXISTS (SELECT FROM deployables WHERE excludes <> '{}'))`
+
 // sinceWhen returns conditions with the times since when they are there, by their codes.
 func sinceWhen(conditions []cyborg.Condition, since map[string]time.Time) []cyborg.Condition {
 	out := slices.Clone(conditions) // the parsed value belongs to all rows that are the same
@@ -95,10 +114,10 @@ func sinceWhen(conditions []cyborg.Condition, since map[string]time.Time) []cybo
 }
 
 // others returns one entry for each holder, of accelerators other than this one.
-func others(accelerator uuid.UUID, held []cyborg.HeldTogether) []cyborg.HeldTogether {
-	var out []cyborg.HeldTogether
+func others(accelerator uuid.UUID, held []cyborg.OtherHeld) []cyborg.OtherHeld {
+	var out []cyborg.OtherHeld
 	for _, h := range held {
-		known := slices.ContainsFunc(out, func(o cyborg.HeldTogether) bool {
+		known := slices.ContainsFunc(out, func(o cyborg.OtherHeld) bool {
 			return o.Holder == nil && h.Holder == nil || o.Holder != nil && !h.Precludes(*o.Holder)
 		})
 		if h.Accelerator != accelerator && !known {
@@ -138,7 +157,8 @@ type acceleratorRows struct {
 	set        records.Parsed[cyborg.SpecsPatch]
 	attributes records.Parsed[[]cyborg.Attribute]
 	nova       records.Parsed[*cyborg.NovaSpec]
-	together   records.Parsed[[]cyborg.HeldTogether]
+	together   records.Parsed[[]cyborg.OtherHeld]
+	excluded   records.Parsed[[]cyborg.OtherHeld]
 	conditions records.Parsed[[]cyborg.Condition]
 	since      records.Parsed[map[string]time.Time] // by the code of the condition
 	image      records.Parsed[cyborg.Image]
@@ -160,7 +180,7 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (Accelerator, error) {
 	r.handles = r.handles[:0]
 	err := row.Scan(&a.ID, &a.UUID, &a.Name, &a.ProviderName, &a.LocalName, &a.ProviderUUID, &a.DeviceUUID, &a.Host, &a.device,
 		&a.Backend, &a.Driver, (*string)(&a.DeviceType), &r.specs, &r.set, &r.attributes, &a.BitstreamID, &a.ProgramSet, &a.Protected,
-		&a.SameHolder, &r.together, &r.conditions, &r.since, (*string)(&a.Lifecycle), &a.Reason, (*string)(&a.ErrorKind), (*zeronull.UUID)(&a.MovedBy), (*string)(&a.Admin),
+		&a.SameHolder, &r.together, &a.Excludes, &r.excluded, &r.conditions, &r.since, (*string)(&a.Lifecycle), &a.Reason, (*string)(&a.ErrorKind), (*zeronull.UUID)(&a.MovedBy), (*string)(&a.Admin),
 		&maintenance.Reason, &maintenance.By,
 		(*zeronull.Timestamptz)(&maintenance.Until), (*string)(&a.Presence), (*zeronull.Timestamptz)(&a.MissingAt), &fence.Reason,
 		(*zeronull.UUID)(&fence.Operation), (*zeronull.UUID)(&claim.Operation), (*string)(&claim.Kind), (*handleRecords)(r),
@@ -172,7 +192,7 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (Accelerator, error) {
 
 	a.Attributes, a.Nova = r.attributes.Value, r.nova.Value
 	a.Conditions = sinceWhen(r.conditions.Value, r.since.Value)
-	a.fingerprint, a.HeldTogether = r.print.Value, others(a.UUID, r.together.Value)
+	a.fingerprint, a.HeldTogether, a.ExcludedBy = r.print.Value, others(a.UUID, r.together.Value), r.excluded.Value
 
 	// What an operator set takes precedence over what the driver reports.
 	if a.Specs, err = r.specs.Value.With(r.set.Value); err != nil {

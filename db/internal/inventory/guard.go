@@ -170,6 +170,12 @@ func (a *Accelerator) NotHeldBy(holder cyborg.Holder) error {
 	return nil
 }
 
+// Compatible refuses an accelerator for a holder because of what is given out of others
+// that go to one holder with it, or that exclude it.
+func (a *Accelerator) Compatible(holder cyborg.Holder) error {
+	return FirstError(a.Together(holder), a.NotExcluded())
+}
+
 // Together refuses an accelerator for a holder while somebody else has another one
 // that goes to one holder with it, or may give it out.
 func (a *Accelerator) Together(holder cyborg.Holder) error {
@@ -207,17 +213,43 @@ func (a *Accelerator) NotTogether() error {
 
 // heldTogether is the refusal of an accelerator because somebody has another one
 // that goes to one holder with it.
-func (a *Accelerator) heldTogether(h *cyborg.HeldTogether) error {
-	out := cyborg.Errorf(cyborg.ErrInUse, "accelerator %q shares %s with %q, which %s: they go to one holder", a.Name, a.SameHolder, h.Name, h.Taken()).
-		WithOperation(h.Operation)
+func (a *Accelerator) heldTogether(h *cyborg.OtherHeld) error {
+	out := cyborg.Errorf(cyborg.ErrInUse, "accelerator %q shares %s with %q, which %s: they go to one holder", a.Name, a.SameHolder, h.Name, h.Taken())
+	return a.withRemedy(out, h, "Give both to the same holder, or detach that one first.")
+}
+
+// NotExcluded refuses an accelerator for everybody while somebody has another one that
+// excludes it, or may give it out.
+func (a *Accelerator) NotExcluded() error {
+	if len(a.ExcludedBy) == 0 {
+		return nil
+	}
+	h := &a.ExcludedBy[0]
+	out := cyborg.Errorf(cyborg.ErrInUse, "accelerators %q and %q exclude each other, and the latter %s", a.Name, h.Name, h.Taken())
+	return a.withRemedy(out, h, "Detach that one first.")
+}
+
+// NotBoth refuses two accelerators at once that exclude each other.
+func (a *Accelerator) NotBoth(other *Accelerator) error {
+	if !slices.Contains(a.Excludes, other.Name) && !slices.Contains(other.Excludes, a.Name) {
+		return nil
+	}
+	return cyborg.Errorf(cyborg.ErrInvalid, "accelerators %q and %q exclude each other: nobody gets both", other.Name, a.Name).
+		WithHint("One may be a part of the other, such as a slice of a card.")
+}
+
+// withRemedy adds to a refusal because of another accelerator what can be done about
+// that one. detach says it where somebody has it.
+func (a *Accelerator) withRemedy(refusal *cyborg.Error, h *cyborg.OtherHeld, detach string) error {
+	refusal = refusal.WithOperation(h.Operation)
 
 	switch {
 	case h.Holder == nil:
-		return out.WithHint("Take that one out of Nova's whitelist first, with cyborg host whitelist, and restart nova-compute.")
+		return refusal.WithHint("Take that one out of Nova's whitelist first, with cyborg host whitelist, and restart nova-compute.")
 	case h.Left:
-		return out.WithHint("Reconcile asks host %s as soon as it is heard.", a.Host)
+		return refusal.WithHint("Reconcile asks host %s as soon as it is heard.", a.Host)
 	default:
-		return out.WithHint("Give both to the same holder, or detach that one first.")
+		return refusal.WithHint("%s", detach)
 	}
 }
 

@@ -25,12 +25,17 @@ func (v *Inventory) deployable(backend string, d *Tracked[DeviceRow], r cyborg.D
 		return nil
 	}
 
+	excludes, few := v.excludes(this, r.Excludes)
+	if !few {
+		return nil
+	}
+
 	conditions, err := v.conditions(this, r.Conditions)
 	if err != nil {
 		return err
 	}
 
-	part := shownPart{backend: backend, on: d, report: r, specs: specs, attributes: attributes, conditions: conditions}
+	part := shownPart{backend: backend, on: d, report: r, excludes: excludes, specs: specs, attributes: attributes, conditions: conditions}
 	for _, h := range r.Handles {
 		info, err := DocumentOf(h.Info, "{}")
 		if err != nil {
@@ -66,10 +71,11 @@ func (v *Inventory) deployable(backend string, d *Tracked[DeviceRow], r cyborg.D
 
 // shownPart is a deployable as a report shows it.
 type shownPart struct {
-	backend string
-	on      *Tracked[DeviceRow]
-	report  cyborg.DeployableReport
-	infos   []Document // of its handles
+	backend  string
+	on       *Tracked[DeviceRow]
+	report   cyborg.DeployableReport
+	infos    []Document // of its handles
+	excludes []string
 
 	specs, attributes, conditions Document
 }
@@ -79,7 +85,7 @@ func (v *Inventory) show(p *Tracked[DeployableRow], part shownPart) {
 	row, r := &p.row, part.report
 	row.DeviceUUID, row.Presence = part.on.row.UUID, cyborg.PresencePresent
 	row.Specs, row.Attributes, row.BitstreamID, row.Conditions = part.specs, part.attributes, r.BitstreamID, part.conditions
-	row.Protected, row.ProgramSet, row.SameHolder = cyborg.Sanitize(r.Protected, LongestError), r.ProgramSet, r.SameHolder
+	row.Protected, row.ProgramSet, row.SameHolder, row.Excludes = cyborg.Sanitize(r.Protected, LongestError), r.ProgramSet, r.SameHolder, part.excludes
 	if row.ProgramSet == "" { // by default one image changes the whole device
 		row.ProgramSet = part.on.row.Identity
 	}

@@ -63,6 +63,7 @@ type DeployableRow struct {
 	BitstreamID  string          `json:"bitstream_id"`
 	ProgramSet   string          `json:"program_set"`
 	SameHolder   string          `json:"same_holder"`
+	Excludes     []string        `json:"excludes"` // never nil
 	Conditions   Document        `json:"conditions"`
 	Protected    string          `json:"protected"`
 	Presence     cyborg.Presence `json:"presence"`

@@ -108,12 +108,14 @@ func (s *Store) ARQs(ctx context.Context, filter ARQFilter, listing records.List
 	return found, s.db.Failure(ctx, err)
 }
 
-// ProvidersTogether returns the resource providers of the accelerators that go to one
-// holder with those of the given ones, and the given ones themselves.
-func (s *Store) ProvidersTogether(ctx context.Context, providers []uuid.UUID) ([]uuid.UUID, error) {
+// RelatedProviders returns the resource providers of the accelerators that go to one
+// holder with those of the given ones or exclude them, and the given ones themselves.
+func (s *Store) RelatedProviders(ctx context.Context, providers []uuid.UUID) ([]uuid.UUID, error) {
 	rows, err := s.db.Pool.Query(ctx, `
 		SELECT unnest($1::uuid[])
 		UNION SELECT o.provider_uuid FROM deployables d JOIN deployables o ON o.host = d.host AND o.same_holder = d.same_holder AND o.same_holder <> ''
+		WHERE d.provider_uuid = ANY($1)
+		UNION SELECT o.provider_uuid FROM deployables d CROSS JOIN LATERAL excluded_with(d.uuid) AS e (uuid) JOIN deployables o ON o.uuid = e.uuid
 		WHERE d.provider_uuid = ANY($1)`, providers)
 	if err != nil {
 		return nil, s.db.Failure(ctx, err)

@@ -21,8 +21,8 @@ import (
 // the host in shared mode, and its accelerator exclusively, by the name of the
 // resource provider. Several of them can then run at the same time on different
 // accelerators of one host, while a transaction that locks the host exclusively
-// keeps out all of them. Accelerators that go to one holder are given out under a
-// lock that they have in common.
+// keeps out all of them. Accelerators that go to one holder, or exclude each other,
+// are given out under a lock that they have in common.
 
 // ARQKey names the lock of an accelerator request.
 func ARQKey(id uuid.UUID) string { return "arq/" + id.String() }

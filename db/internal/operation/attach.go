@@ -67,7 +67,7 @@ func (a attach) guard(targets []inventory.Accelerator, operation uuid.UUID) erro
 	}
 
 	if t.FreeHandle() != nil {
-		return t.Together(holder)
+		return t.Compatible(holder)
 	}
 
 	// No handle is free. Unheld names the holders, where there are any.

@@ -115,11 +115,13 @@ func (b bind) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	// image: such a bind only needs to be alone on its accelerators. A bind that
 	// may load an image disturbs neighbours and locks the host exclusively.
 	//
-	// Accelerators that go to one holder are locked together: another bind for another
-	// holder then sees in its turn who has them.
+	// Accelerators that go to one holder, or exclude each other, are locked together:
+	// another bind then sees in its turn who has them. Those that exclude each other need
+	// not name each other both, so of these a host has one lock.
 	lock.Queue(batch, `
 		SELECT unnest($1::text[]), false
 		UNION ALL SELECT 'same_holder/' || host || '/' || same_holder, false FROM deployables WHERE provider_uuid = ANY($6) AND same_holder <> ''
+		UNION ALL SELECT 'excludes/' || d.host, false FROM deployables d WHERE d.provider_uuid = ANY($6) AND EXISTS (SELECT FROM excluded_with(d.uuid))
 		UNION ALL SELECT $2, $3 AND NOT EXISTS (SELECT FROM arqs WHERE uuid = ANY($4) AND profile_group ?| $5)`,
 		keys, b.request.Host, b.request.Holder.Kind == cyborg.HolderInstance, b.arqs(), []string{bitstreamProperty, functionProperty}, b.providers())
 
@@ -264,8 +266,11 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 		if free < 0 {
 			return b.noFreeHandle(ctx, tx, out, a)
 		}
-		if err := a.Together(b.request.Holder); err != nil {
-			return b.heldTogether(ctx, tx, out, a, err)
+		if err := notBoth(a, out.uses, out.pairings); err != nil {
+			return out.failedWith(err), nil
+		}
+		if err := a.Compatible(b.request.Holder); err != nil {
+			return b.otherHeld(ctx, tx, out, a, err)
 		}
 
 		used[a.Handles[free].UUID] = true

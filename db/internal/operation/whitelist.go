@@ -2,6 +2,7 @@ package operation
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -130,7 +131,10 @@ func (w whitelist) guard(targets []inventory.Accelerator, operation uuid.UUID) e
 
 	wanted := w.wanted()
 
-	var refusals []error
+	var (
+		refusals []error
+		added    []*inventory.Accelerator
+	)
 	for i := range targets {
 		spec, listed := wanted[targets[i].UUID]
 		if !listed { // it is to be removed
@@ -139,8 +143,17 @@ func (w whitelist) guard(targets []inventory.Accelerator, operation uuid.UUID) e
 
 		if err := whitelistable(&targets[i], spec); err != nil {
 			refusals = append(refusals, err)
+			continue
+		}
+
+		if targets[i].Nova == nil {
+			for _, other := range added { // Nova would give out both
+				refusals = append(refusals, targets[i].NotBoth(other))
+			}
+			added = append(added, &targets[i])
 		}
 	}
+	refusals = slices.DeleteFunc(refusals, func(err error) bool { return err == nil })
 
 	return cyborg.WhitelistError(refusals, len(wanted))
 }
@@ -148,7 +161,7 @@ func (w whitelist) guard(targets []inventory.Accelerator, operation uuid.UUID) e
 // whitelistable refuses what Nova must not give out: missing devices, those
 // that the host itself needs, those that Cyborg gives out or has still to uninstall,
 // those that somebody may still hold, and those that go to one holder with what somebody
-// holds.
+// holds, or exclude it.
 func whitelistable(a *inventory.Accelerator, spec cyborg.NovaSpec) error {
 	if err := inventory.FirstError(a.Present(), a.Unprotected(), spec.Check()); err != nil {
 		return err
@@ -182,7 +195,7 @@ func whitelistable(a *inventory.Accelerator, spec cyborg.NovaSpec) error {
 			WithOperation(a.MovedBy).WithHint("Take it out of service first: cyborg accelerator retire.")
 	}
 
-	return inventory.FirstError(a.Unheld(), a.NotTogether(), a.Confirmed(), a.Unfenced(), a.Uninstalled())
+	return inventory.FirstError(a.Unheld(), a.NotTogether(), a.NotExcluded(), a.Confirmed(), a.Unfenced(), a.Uninstalled())
 }
 
 func (w whitelist) begin(ctx context.Context, tx pgx.Tx, o *running) error {

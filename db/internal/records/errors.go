@@ -29,14 +29,14 @@ const (
 	transactionTimeout = "25P04"
 )
 
-// sameHolderRule is the name under which the triggers of the schema refuse what goes
-// to one holder.
-const sameHolderRule = "attach_handles_same_holder"
+// holderRuleTable are the names under which the triggers of the schema refuse what goes to
+// one holder, and what nobody may have while somebody has something else.
+var holderRuleTable = []string{"attach_handles_same_holder", "attach_handles_excludes"}
 
-// refusesHolder reports whether the schema has refused what goes to one holder, because
-// somebody else has some of it.
+// refusesHolder reports whether the schema has refused to give something out because of
+// what somebody has already.
 func refusesHolder(pg *pgconn.PgError) bool {
-	return pg.Code == exclusionViolation && pg.ConstraintName == sameHolderRule
+	return pg.Code == exclusionViolation && slices.Contains(holderRuleTable, pg.ConstraintName)
 }
 
 // transientCodeTable lists the codes outside of transientClassTable that say the same.
@@ -58,7 +58,7 @@ func collided(err error) bool {
 	if errors.Is(err, ErrCollision) {
 		return true
 	}
-	// A guard that looks again says who has what goes to one holder.
+	// A guard that looks again says who has what keeps this from being given out.
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (pg.Code == serializationFailure || pg.Code == deadlockDetected || refusesHolder(pg))
 }

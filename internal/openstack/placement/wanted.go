@@ -74,7 +74,8 @@ func closed(d *Deployable) bool {
 
 // reserved returns how many units Placement must not give away, because no free
 // handle would be left for them, or only one for somebody who has another
-// accelerator that goes to one holder with it. What Nova has given out is not
+// accelerator that goes to one holder with it, or none at all because somebody has
+// one that excludes it. What Nova has given out is not
 // reserved as well: Placement would refuse to move that to another consumer, as
 // Nova does when it migrates the instance.
 func reserved(d *Deployable, total int) int {
@@ -90,7 +91,7 @@ func reserved(d *Deployable, total int) int {
 
 	left := max(present-d.HeldOutsideNova, 0)
 	out := min(max(total-left, d.HeldOutsideNova, 0), total)
-	if d.SameHolder != "" && (held > 0 || len(d.HeldTogether) > 0) {
+	if len(d.ExcludedBy) > 0 || d.SameHolder != "" && (held > 0 || len(d.HeldTogether) > 0) {
 		out = max(out, total-max(held-d.HeldOutsideNova, 0))
 	}
 	return out

@@ -26,3 +26,32 @@ func TestUnreadyIsClosed(t *testing.T) {
 		require.Equal(t, reserved, wanted[0].Reserved, level)
 	}
 }
+
+// TestExcludedIsReserved: Placement gives away nothing of what is excluded by something
+// that somebody has, and does not reserve what Nova itself has of it.
+func TestExcludedIsReserved(t *testing.T) {
+	t.Parallel()
+	instance := &cyborg.Holder{Kind: cyborg.HolderInstance, ID: "vm1"}
+	for _, test := range []struct {
+		excluded []cyborg.OtherHeld
+		first    *cyborg.Holder
+		outside  int
+		reserved int
+	}{
+		{nil, nil, 0, 0},
+		{nil, instance, 0, 0},
+		{[]cyborg.OtherHeld{{Name: "slice", Holder: instance}}, nil, 0, 2},
+		{[]cyborg.OtherHeld{{Name: "slice", Holder: instance, Left: true}}, nil, 0, 2},
+		{[]cyborg.OtherHeld{{Name: "slice"}}, nil, 0, 2},
+		{[]cyborg.OtherHeld{{Name: "slice", Holder: instance}}, instance, 0, 1}, // since before
+		{[]cyborg.OtherHeld{{Name: "slice", Holder: instance}}, instance, 1, 2},
+	} {
+		d := placement.Deployable{HeldOutsideNova: test.outside, Accelerator: cyborg.Accelerator{
+			Specs: cyborg.Specs{Num: 2}, Lifecycle: cyborg.LifecycleReady, Presence: cyborg.PresencePresent, ExcludedBy: test.excluded,
+			Handles: []cyborg.AttachHandle{{Presence: cyborg.PresencePresent, Holder: test.first}, {Presence: cyborg.PresencePresent}},
+		}}
+		wanted := placement.Wanted([]placement.Deployable{d}, false)
+		require.Equal(t, 2, wanted[0].Total)
+		require.Equal(t, test.reserved, wanted[0].Reserved, "%+v", test)
+	}
+}
