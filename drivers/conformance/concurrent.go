@@ -87,7 +87,7 @@ func outline(devices []cyborg.DeviceReport) []string {
 	for _, device := range devices {
 		lines = append(lines, "device "+device.Identity)
 		for _, deployable := range device.Deployables {
-			lines = append(lines, "deployable "+deployable.Name, "goes with "+deployable.SameHolder)
+			lines = append(lines, "deployable "+deployable.Name, "goes with "+deployable.SameHolder, fmt.Sprint("excludes ", deployable.Excludes))
 			for _, handle := range deployable.Handles {
 				lines = append(lines, "handle "+handle.Identity)
 			}

@@ -50,6 +50,8 @@ func TestDefectsAreFound(t *testing.T) {
 
 	for defect, check := range map[string]string{
 		"names a deployable twice":               "discover/is valid",
+		"excludes itself":                        "discover/is valid",
+		"changes what it excludes":               "attach/and detach",
 		"lists in another order":                 "discover/is stable and changes nothing",
 		"forgets at restart":                     "discover/survives a restart",
 		"ignores its context":                    "discover/stops with its context",

@@ -82,6 +82,7 @@ func discoverIsValid(t *testing.T, b *bench) {
 			requireAttributes(t, deployable)
 			requireConditions(t, deployable.Name, deployable.Conditions)
 			require.Truef(t, deployable.SameHolder == "" || cyborg.IsName(deployable.SameHolder), "same holder %q of %s", deployable.SameHolder, deployable.Name)
+			requireExcludes(t, deployable)
 			for _, handle := range deployable.Handles {
 				handles.add(t, "handle identity", handle.Identity)
 				requireHandle(t, handle)
@@ -117,6 +118,21 @@ func requireAttributes(t *testing.T, deployable cyborg.DeployableReport) {
 		if attribute.Key == "rc" || len(attribute.Key) >= 5 && attribute.Key[:5] == "trait" {
 			require.Regexpf(t, placementName, attribute.Value, "attribute %s of %s", attribute.Key, deployable.Name)
 		}
+	}
+}
+
+// requireExcludes requires names that are recorded as they are: few, each once, and not
+// the deployable's own. It need not be anybody's, because a part may not be there yet.
+func requireExcludes(t *testing.T, deployable cyborg.DeployableReport) {
+	t.Helper()
+	require.LessOrEqualf(t, len(deployable.Excludes), cyborg.MaxExcludes, "what %s excludes", deployable.Name)
+
+	require.NotContainsf(t, deployable.Excludes, deployable.Name, "%s excludes itself", deployable.Name)
+
+	others := unique{}
+	for _, name := range deployable.Excludes {
+		others.add(t, "what "+deployable.Name+" excludes", name)
+		require.Truef(t, cyborg.IsName(name), "what %s excludes: %q is no name", deployable.Name, name)
 	}
 }
 

@@ -240,6 +240,12 @@ func (d bareToy) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 	if d.defect == "names a deployable twice" {
 		device.Deployables[1].Name = device.Deployables[0].Name
 	}
+	if d.defect == "excludes itself" {
+		device.Deployables[0].Excludes = []string{device.Deployables[0].Name}
+	}
+	if d.defect == "changes what it excludes" && len(d.attached) > 0 {
+		device.Deployables[0].Excludes = []string{device.Deployables[1].Name}
+	}
 	if d.memory.calls++; d.defect == "lists in another order" && d.memory.calls%2 == 0 {
 		slices.Reverse(device.Deployables)
 	}

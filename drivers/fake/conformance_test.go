@@ -26,6 +26,7 @@ func TestConformance(t *testing.T) {
 		"one card":                {},
 		"regions and functions":   {"park": "2xfpga", "deployables": 3, "handles": 2},
 		"cards with one firmware": {"park": "1xgpu,1xnic,1xssd,1xqat,1xaichip", "deployables": 2},
+		"a whole and its parts":   {"park": "1xfpga,1xgpu", "deployables": 2, "handles": 2, "whole": true},
 		"parts for one holder":    {"park": "2xfpga", "deployables": 2, "same_holder": true},
 	} {
 		t.Run(name, func(t *testing.T) {

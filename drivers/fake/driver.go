@@ -245,6 +245,7 @@ func (s *slot) report(card *Card) cyborg.DeviceReport {
 		if s.together {
 			deployable.SameHolder = "card/" + s.identity()
 		}
+		deployable.Excludes = slices.Clone(part.excludes)
 
 		for _, address := range part.handles {
 			deployable.Handles = append(deployable.Handles, cyborg.HandleReport{
@@ -275,10 +276,10 @@ func (s *slot) attributes(state *Region) []cyborg.Attribute {
 }
 
 // programSet names the set of parts that one image disturbs. The regions of an
-// FPGA are programmed one by one; any other card has one firmware for all its
-// parts.
+// FPGA are programmed one by one, unless the FPGA is offered whole; any other card has
+// one firmware for all its parts.
 func (s *slot) programSet(part region) string {
-	if s.kind == cyborg.DeviceTypeFPGA {
+	if s.kind == cyborg.DeviceTypeFPGA && !s.offersWhole {
 		return part.key
 	}
 	return "card"

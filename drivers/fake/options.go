@@ -32,6 +32,8 @@ type options struct {
 	Handles     int    `mapstructure:"handles"`
 	// SameHolder has all parts of a card go to one holder.
 	SameHolder bool `mapstructure:"same_holder"`
+	// Whole has each card offered as a whole, too, which excludes its parts.
+	Whole bool `mapstructure:"whole"`
 
 	// How long each step takes.
 	InstallLatency   time.Duration `mapstructure:"install_latency"`
@@ -194,9 +196,17 @@ func (o *options) layout(wrong *mistakes) []*slot {
 		return nil
 	}
 
+	if o.Whole && o.Deployables*o.Handles == maxHandles {
+		wrong.add("whole: deployables × handles leave none of the %d functions of a card for it", maxHandles)
+		return nil
+	}
+
 	slots := park.slots(uint32(domain), o.Deployables, o.Handles)
 	for _, s := range slots {
 		s.together = o.SameHolder
+		if o.Whole {
+			s.addWhole(o.Deployables * o.Handles)
+		}
 	}
 
 	return slots

@@ -96,6 +96,7 @@ func TestOptionsReportAllMistakes(t *testing.T) {
 		{"exchange": []any{map[string]any{"card": "00fa:01:00.0", "product": "FA11"}}},
 		{"exchange": []any{map[string]any{"card": "00fa:01:00.0", "serial": "2", "colour": "red"}}},
 		{"deployables": 17, "handles": 16},
+		{"deployables": 16, "handles": 16, "whole": true},
 		{"handles": 257},
 		{"park": 8},
 		{"domain": "fffffffb"},
@@ -115,6 +116,29 @@ func TestParkInUnusableDirectory(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	_, err := fake.New(drivers.Environment{StateDir: file}, nil)
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err))
+}
+
+// TestWholeCard: a card that is offered whole has one more part, which excludes the
+// others; these keep their names and addresses.
+func TestWholeCard(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"fpga", "gpu"} {
+		options := map[string]any{"park": "1x" + kind, "deployables": 2, "handles": 2}
+		parts := newPark(t, options).discover(t)[0].Deployables
+		options["whole"] = true
+		all := newPark(t, options).discover(t)[0].Deployables
+		require.Len(t, all, 3)
+
+		whole := all[2]
+		require.Equal(t, []string{parts[0].Name, parts[1].Name}, whole.Excludes)
+		require.Len(t, whole.Handles, 1)
+		require.Contains(t, whole.Name, "_whole")
+		for i, part := range parts {
+			require.Equal(t, []any{part.Name, part.Handles}, []any{all[i].Name, all[i].Handles})
+			require.Empty(t, all[i].Excludes, "one side is enough")
+			require.Equal(t, whole.ProgramSet, all[i].ProgramSet, "an image for the whole disturbs its parts")
+		}
+	}
 }
 
 // TestOptionNamesAreDocumented compares the driver's list of options with its

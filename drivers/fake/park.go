@@ -157,13 +157,16 @@ type slot struct {
 	regions []region
 	// together says that all regions of the card go to one holder.
 	together bool
+	// offersWhole says that the last region is the whole card.
+	offersWhole bool
 }
 
 // region is one part of a card, which is reported as a deployable.
 type region struct {
-	key     string // in the card's file: r0, r1, …
-	name    string
-	handles []cyborg.PCIAddress
+	key      string // in the card's file: r0, r1, …, whole
+	name     string
+	handles  []cyborg.PCIAddress
+	excludes []string // the names of regions that nobody may have at the same time
 }
 
 // fingerprint returns that of the card that is there now.
@@ -189,6 +192,28 @@ func checkProduct(product string) error {
 
 // identity returns the card's identity, which is its PCI address.
 func (s *slot) identity() string { return s.address.String() }
+
+// addWhole adds the whole card as a further region, which excludes all others. Its
+// handle is the function of that number.
+func (s *slot) addWhole(function int) {
+	whole := region{key: "whole", name: s.reportedName("whole"), handles: []cyborg.PCIAddress{s.function(function)}}
+	for _, part := range s.regions {
+		whole.excludes = append(whole.excludes, part.name)
+	}
+	s.regions, s.offersWhole = append(s.regions, whole), true
+}
+
+// reportedName returns the name under which the region of that key is reported.
+func (s *slot) reportedName(key string) string {
+	return "fake_" + s.word + "_" + strings.NewReplacer(":", "_", ".", "_").Replace(s.identity()) + "_" + key
+}
+
+// function returns the address of a function of the card, by its number.
+func (s *slot) function(number int) cyborg.PCIAddress {
+	address := s.address
+	address.Device, address.Function = uint8(number/8), uint8(number%8) // number < maxHandles
+	return address
+}
 
 // region returns the part that is reported under that name, or nil.
 func (s *slot) region(name string) *region {
@@ -216,17 +241,12 @@ func (p Park) slots(domain uint32, deployables, handles int) []*slot {
 				s := &slot{model: m, number: number}
 				s.address = cyborg.PCIAddress{Domain: domain + uint32(place), Bus: uint8(1 + number)} // number < maxCards
 
-				safe := strings.NewReplacer(":", "_", ".", "_").Replace(s.identity())
-
 				for r := range deployables {
 					key := "r" + strconv.Itoa(r)
-					part := region{key: key, name: "fake_" + m.word + "_" + safe + "_" + key}
+					part := region{key: key, name: s.reportedName(key)}
 
 					for h := range handles {
-						function := s.address
-						k := r*handles + h // < maxHandles
-						function.Device, function.Function = uint8(k/8), uint8(k%8)
-						part.handles = append(part.handles, function)
+						part.handles = append(part.handles, s.function(r*handles+h))
 					}
 
 					s.regions = append(s.regions, part)

@@ -56,7 +56,7 @@ func (s *System) Operations(t testing.TB) []apiclient.Operation {
 //
 //   - every operation has ended, with a time, and with an error where it failed;
 //   - no accelerator is claimed, and none is fenced without a reason;
-//   - the holder of each handle is confirmed;
+//   - the holder of each handle is confirmed, and nobody has what excludes it;
 //   - exactly the handles that the records say are attached on the fake cards and
 //     in the journals;
 //   - the events lead to the recorded values.
@@ -135,6 +135,8 @@ func (s *System) unsoundAccelerator(ctx context.Context, a *apiclient.Accelerato
 		return fmt.Errorf("fenced without a reason")
 	case a.Lifecycle == cyborg.LifecycleError && (a.Reason == "" || left == ""):
 		return fmt.Errorf("in error without a reason or without the operation that has left it so: %q, %q", a.Reason, left)
+	case len(a.Holders) > 0 && len(a.ExcludedBy) > 0:
+		return fmt.Errorf("held although %s is, too", a.ExcludedBy[0].Name)
 	}
 
 	if a.Driver != "fake" {
