@@ -236,7 +236,6 @@ CREATE TABLE deployables (
 CREATE INDEX deployables_by_device ON deployables USING btree (device_uuid);
 CREATE INDEX deployables_by_host ON deployables USING btree (host, id);
 CREATE INDEX deployables_by_lifecycle ON deployables USING btree (lifecycle, id);
-CREATE INDEX deployables_conditions ON deployables USING btree (host) WHERE conditions <> '[]'::jsonb;
 CREATE INDEX deployables_excludes ON deployables USING btree (host) WHERE excludes <> '{}'::text[];
 CREATE INDEX deployables_fenced ON deployables USING btree (id) WHERE fence_reason IS NOT NULL;
 CREATE INDEX deployables_image_lost ON deployables USING btree (host) WHERE image_lost_at IS NOT NULL;
@@ -988,7 +987,8 @@ CREATE OR REPLACE FUNCTION conditions_changed()
 AS $function$
 BEGIN
     INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
-    VALUES ('accelerator', NEW.uuid::text, NEW.host, 'conditions', conditions_named(OLD.conditions), conditions_named(NEW.conditions), NEW.conditions);
+    VALUES ('accelerator', NEW.uuid::text, NEW.host, 'conditions', conditions_named(OLD.conditions), conditions_named(NEW.conditions),
+            jsonb_build_object('conditions', NEW.conditions));
     RETURN NULL;
 END $function$;
 
@@ -1071,7 +1071,7 @@ BEGIN
         (6, 'protected',      n.protected,      NULL::jsonb),
         (7, 'same_holder',    n.same_holder,    NULL::jsonb),
         (8, 'excludes',       array_to_string(n.excludes, ', '), NULL::jsonb),
-        (9, 'conditions',     conditions_named(n.conditions), n.conditions)) AS e (position, axis, value, data)
+        (9, 'conditions',     conditions_named(n.conditions), jsonb_build_object('conditions', n.conditions))) AS e (position, axis, value, data)
     WHERE e.value <> '' ORDER BY n.id, e.position;
     RETURN NULL;
 END $function$;

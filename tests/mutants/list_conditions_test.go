@@ -46,9 +46,9 @@ func ofConditions() []mutant {
 			new: "THEN to_jsonb(clock_timestamp()) ELSE",
 		},
 		{
-			breaks: "Placement learns of what is unready", file: schema, pkg: "db", test: "TestPlacementLearnsOfUnready",
-			old: "n.nova_spec IS NULL, n.same_holder, n.unready)",
-			new: "n.nova_spec IS NULL, n.same_holder, o.unready)",
+			breaks: "Placement learns of what is unready", file: "db/migrations/00031_excludes.sql", pkg: "db", test: "TestPlacementLearnsOfUnready",
+			old: "n.same_holder, n.unready, n.excludes)",
+			new: "n.same_holder, o.unready, n.excludes)",
 		},
 		{
 			breaks: "Placement gives nobody what is unready", file: "internal/openstack/placement/wanted.go", pkg: "internal/openstack/placement",
@@ -82,6 +82,23 @@ func ofConditions() []mutant {
 			test: "TestHealthIsReported",
 			old:  "			h.check(ctx, in, checker, limit)\n",
 			new:  "			_ = checker\n",
+		},
+		{
+			breaks: "a device that hangs is measured once", file: "activities/agent/inventory/measure.go", pkg: "activities/agent/inventory",
+			test: "TestMeasureThatHangs",
+			old:  "in.measuring.of(identity)",
+			new:  "&watchdog{}",
+		},
+		{
+			breaks: "nothing is measured of a host without an agent", file: "workers/agent/metrics.go", pkg: "workers/agent", test: "TestMetrics",
+			old: "	m.stop()\n",
+			new: "",
+		},
+		{
+			breaks: "a function with which the kernel hangs is unready", file: "drivers/generic/health.go", pkg: "drivers/generic",
+			test: "TestDiscoverWaitsOnceForAllRounds",
+			old:  "waits && time.Since(since) >= d.options.deadline",
+			new:  "waits && time.Since(since) < 0",
 		},
 		{
 			breaks: "a look follows what a health check says anew", file: "activities/agent/inventory/health.go", pkg: "activities/agent/inventory",
