@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
@@ -101,7 +100,7 @@ func TestUnready(t *testing.T) {
 	a := h.ready(t, "card0") // somebody may
 	refused := func(admit func() error) {
 		t.Helper()
-		requireKind(t, cyborg.ErrChanged, admit(), `accelerator "h1_card0" is unready (no_link) since `)
+		requireKind(t, cyborg.ErrChanged, admit(), `accelerator "h1_card0" is unready since `)
 		requireKind(t, cyborg.ErrChanged, admit(), "plug the cable in")
 	}
 	refused(func() error { _, err := r.Admit(t.Context(), toAttach(a.UUID, onHost("h1"))); return err })
@@ -117,12 +116,31 @@ func TestUnready(t *testing.T) {
 	r.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
 	h.report(t)
 
+	// What may cure it is done, and what ends its service.
+	r.do(t, toProgram(a.UUID), cyborg.OperationSucceeded)
+	r.do(t, toRetire(a), cyborg.OperationSucceeded)
+
 	// Between its admission and its begin.
 	h.say(t)
+	h.ready(t, "card0")
 	admitted, err := r.Admit(t.Context(), toAttach(a.UUID, onHost("h1")))
 	require.NoError(t, err)
 	h.say(t, noLink())
 	refused(func() error { _, err := r.Begin(t.Context(), runOf(admitted.Operation.ID)); return err })
+}
+
+// TestUnreadyFitsNobody: who asks for any accelerator gets one that is well, and is told
+// why there is none.
+func TestUnreadyFitsNobody(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 2)
+	h.say(t, noLink())
+	r.do(t, toProvision(cyborg.ProvisionRequest{}), cyborg.OperationSucceeded)
+	require.Equal(t, cyborg.StatusReady, h.accelerator(t, "card1").Status())
+
+	_, err := r.Admit(t.Context(), toProvision(cyborg.ProvisionRequest{}))
+	requireKind(t, cyborg.ErrNoFit, err, "is unready since ")
 }
 
 // TestUnreadyForNova: neither a bind nor the whitelist gets what is unready, and what is
@@ -134,10 +152,10 @@ func TestUnreadyForNova(t *testing.T) {
 	a, other := h.ready(t, "card0"), h.accelerator(t, "card1")
 	h.say(t, noLink())
 	_, err := r.Admit(t.Context(), toWhitelist("h1", a))
-	requireKind(t, cyborg.ErrChanged, err, "is unready (no_link)")
+	requireKind(t, cyborg.ErrChanged, err, "is unready since ")
 
 	r.profile(t, "one", one())
-	requireKind(t, cyborg.ErrChanged, r.bind(t, a), "is unready (no_link)")
+	requireKind(t, cyborg.ErrChanged, r.bind(t, a), "is unready since ")
 	found, err := r.ARQs(t.Context(), db.ARQFilter{}, db.Listing{})
 	require.NoError(t, err)
 	require.Equal(t, cyborg.ARQBindFailed, found[0].State)
@@ -172,28 +190,32 @@ func TestPlacementLearnsOfUnready(t *testing.T) {
 	inStep()
 }
 
-// TestConditionsThatCannotBeRecorded: they are left out with a complaint, and the rest of
-// the report counts. A level that is not known keeps everybody away.
+// TestConditionsThatCannotBeRecorded: codes that are none are recorded as invalid, and too
+// many conditions are left out, with complaints; the rest of the report counts. A level
+// that is not known keeps everybody away, as does an unready condition without a code.
 func TestConditionsThatCannotBeRecorded(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
 	h := r.addHost(t, "h1", 1)
 	id := h.accelerator(t, "card0").UUID
 	said := []cyborg.Condition{
-		{Code: "no code\n", Level: cyborg.ConditionNotice},
+		{Code: "no code, unready b", Level: cyborg.ConditionNotice},
 		{Code: "from_the_future", Level: "doomed"},
 		{Code: "long", Level: cyborg.ConditionNotice, Message: strings.Repeat("x", 5000)},
 	}
 	h.say(t, said...)
 	a := r.accelerator(t, id)
-	require.Equal(t, []string{"from_the_future", "long"}, []string{a.Conditions[0].Code, a.Conditions[1].Code})
+	require.Equal(t, []string{"from_the_future", "invalid", "long"}, []string{a.Conditions[0].Code, a.Conditions[1].Code, a.Conditions[2].Code})
 	require.Equal(t, cyborg.StatusUnready, a.Status())
 	require.Contains(t, scalar[string](t, r, "SELECT error FROM backends"), `is no code`)
 	require.Contains(t, scalar[string](t, r, "SELECT error FROM backends"), `there is no level "doomed"`)
 
+	h.say(t, cyborg.Condition{Code: strings.Repeat("x", 65), Level: cyborg.ConditionUnready})
+	require.Equal(t, cyborg.StatusUnready, r.accelerator(t, id).Status())
+
 	said = nil
-	for range cyborg.MaxConditions + 2 {
-		said = append(said, cyborg.Condition{Code: "c" + uuid.NewString(), Level: cyborg.ConditionNotice})
+	for n := range cyborg.MaxConditions + 2 {
+		said = append(said, cyborg.Condition{Code: fmt.Sprintf("c%d", n), Level: cyborg.ConditionNotice})
 	}
 	h.say(t, said...)
 	require.Len(t, r.accelerator(t, id).Conditions, cyborg.MaxConditions)

@@ -171,8 +171,9 @@ type Sample struct {
 // holds up nothing else.
 type HealthChecker interface {
 	// Health returns the conditions of deployables, by their names. It changes nothing.
-	// Whoever is not mentioned is well. After an error the agent reports that nobody
-	// knows.
+	// Whoever is not mentioned is well. A device that does not say how it is has a
+	// condition that says so. An error means that nobody knows of any: what was said
+	// before holds, and all are degraded.
 	Health(ctx context.Context) (map[string][]cyborg.Condition, error)
 }
 

@@ -392,7 +392,7 @@ func TestUnreadyIsNotGivenAway(t *testing.T) {
 
 	unready(noLink)
 	first := attach(uuid.New(), handle)
-	require.Contains(t, h.refused(cyborg.ErrChanged, workflows.AttachActivity, first).Message, "is unready (no_link): plug the cable in")
+	require.Contains(t, h.refused(cyborg.ErrChanged, workflows.AttachActivity, first).Message, "is unready: no_link: plug the cable in")
 	h.refused(cyborg.ErrChanged, workflows.CheckUseActivity, checkUse(handle))
 	require.Empty(t, h.attachments())
 

@@ -222,14 +222,14 @@ func (a *Activities) findToChange(ctx context.Context, target cyborg.Target, fre
 	return found, nil
 }
 
-// available refuses to give away, with kind ErrChanged, what its driver calls unready
-// now; the records may not know yet.
+// available refuses to give away, with kind ErrChanged, what its driver has called
+// unready last; the records may not know yet.
 func available(found inventory.Found) error {
 	c := cyborg.Unready(found.Deployable.Conditions)
 	if c == nil {
 		return nil
 	}
-	return cyborg.Errorf(cyborg.ErrChanged, "%s is unready (%s): %s", found.Deployable.Name, c.Code, c.Message).
+	return cyborg.Errorf(cyborg.ErrChanged, "%s is unready: %s", found.Deployable.Name, c.Text()).
 		WithHint("It is given out again when its driver reports that this is over.")
 }
 

@@ -1,7 +1,6 @@
 package conformance
 
 import (
-	"regexp"
 	"slices"
 	"testing"
 
@@ -10,9 +9,6 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
 )
-
-// conditionCode matches words in small letters.
-var conditionCode = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)*$`)
 
 // healthChecks lists the checks of drivers with HealthChecker.
 func healthChecks() []check {
@@ -52,7 +48,7 @@ func requireConditions(t *testing.T, name string, conditions []cyborg.Condition)
 	require.LessOrEqualf(t, len(conditions), cyborg.MaxConditions, "conditions of %s", name)
 	for _, c := range conditions {
 		codes.add(t, "condition of "+name, c.Code)
-		require.Regexpf(t, conditionCode, c.Code, "condition of %s", name)
+		require.Truef(t, cyborg.IsConditionCode(c.Code), "%q, a condition of %s, is no code", c.Code, name)
 		require.Containsf(t, cyborg.ConditionLevels(), c.Level, "level of condition %s of %s", c.Code, name)
 		require.NotEmptyf(t, c.Message, "message of condition %s of %s", c.Code, name)
 		require.Zerof(t, c.Since, "the records say since when condition %s of %s is there", c.Code, name)

@@ -155,8 +155,8 @@ func why(a apiclient.Accelerator) string {
 	if a.Fence != nil {
 		reasons = append(reasons, "fenced: "+a.Fence.Reason)
 	}
-	if c := cyborg.Unready(a.Conditions); c != nil {
-		reasons = append(reasons, fmt.Sprintf("%s: %s", c.Code, c.Message))
+	if c := cyborg.Unready(a.Conditions); c != nil && a.Presence == cyborg.PresencePresent {
+		reasons = append(reasons, c.Text())
 	}
 	if len(a.Holders) == 0 && len(a.HeldTogether) > 0 {
 		first := &a.HeldTogether[0]

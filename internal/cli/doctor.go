@@ -430,7 +430,7 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 	var broken, missing, fenced, shared, both, unwell []string
 	for _, a := range all {
 		if c := worstCondition(a); c != nil && a.Presence != cyborg.PresenceMissing {
-			unwell = append(unwell, fmt.Sprintf("%s (%s, %s: %s)", a.Name, c.Level, c.Code, c.Message))
+			unwell = append(unwell, fmt.Sprintf("%s (%s, %s)", a.Name, c.Level, c.Text()))
 		}
 
 		switch {

@@ -60,7 +60,7 @@ func TestConditionsAreShown(t *testing.T) {
 
 	_, err = s.API.Attach(t.Context(), a.UUID, cyborg.Holder{Kind: cyborg.HolderService, ID: "build-farm"})
 	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), "%v", err)
-	require.ErrorContains(t, err, "is unready (no_link) since ")
+	require.ErrorContains(t, err, "is unready since ")
 
 	p := terminal{s, t}
 	stdout, _ := p.run(exitOK, "accelerator", "show", a.UUID.String())

@@ -303,7 +303,6 @@ func normalise(reports []cyborg.DeviceReport) ([]cyborg.DeviceReport, error) {
 				}
 			}
 
-			d.Conditions = cyborg.SortConditions(d.Conditions)
 			d.Excludes = cyborg.SortExcludes(d.Name, d.Excludes)
 			if d.Specs.Capability == nil {
 				d.Specs.Capability = cyborg.JSONObject{}

@@ -120,7 +120,7 @@ type instance struct {
 	asking    watchdog
 	measuring measuring
 	// health is what the driver's HealthChecker has said last.
-	health health
+	health *health
 }
 
 // inspect asks the driver for one device as it is now. It returns false where
@@ -130,7 +130,9 @@ func (n *instance) inspect(ctx context.Context, limit time.Duration, identity st
 	if !ok {
 		return cyborg.DeviceReport{}, false
 	}
-	n.health.checkFirst(ctx, n, limit)
+	if n.health.checkFirst(ctx, n, limit) != nil {
+		return cyborg.DeviceReport{}, false
+	}
 
 	devices, err := withWatchdog(ctx, &n.discovery, limit, "look at a device", func(ctx context.Context) (devices []cyborg.DeviceReport, err error) {
 		err = Guard(n.log, "look at "+identity, func() error {
@@ -154,7 +156,10 @@ func (n *instance) inspect(ctx context.Context, limit time.Duration, identity st
 // discover asks the driver for all its devices, and returns them in a fixed
 // order.
 func (n *instance) discover(ctx context.Context, limit time.Duration) ([]cyborg.DeviceReport, error) {
-	n.health.checkFirst(ctx, n, limit)
+	if err := n.health.checkFirst(ctx, n, limit); err != nil {
+		return nil, err
+	}
+
 	devices, err := withWatchdog(ctx, &n.discovery, limit, "discovery", func(ctx context.Context) (devices []cyborg.DeviceReport, err error) {
 		err = Guard(n.log, "discovery", func() error {
 			devices, err = n.driver.Discover(ctx)

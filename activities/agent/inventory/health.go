@@ -9,47 +9,106 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
-	"github.com/cyborg-project/cyborg/internal/clock"
 )
 
 // healthUnknown is the code of the condition of all deployables of a backend whose
 // driver cannot say how they are.
 const healthUnknown = "health_unknown"
 
-// health is what a driver's HealthChecker has said last. The zero value says nothing.
+// health is what a driver's HealthChecker has said last.
 type health struct {
 	// checking limits the checks, which are apart from looks at the hardware: a device
 	// that does not say how it is holds up no operation.
 	checking watchdog
-	// first is the first check, without which the first report of an agent would take
-	// back what the one before has said.
-	first sync.Once
+	// turn has room for whoever checks, so that no answer replaces a newer one.
+	turn chan struct{}
+	// soon has a value where the next check should not wait for its time.
+	soon chan struct{}
 
-	mu sync.Mutex
-	// conditions are those of the deployables, by name, and unknown why there are none;
-	// nil where there are.
+	mu       sync.Mutex
+	answered bool // a check has come to its end
+	// conditions are those of the deployables, by name, and unknown is why the driver
+	// could not say anything the last time; nil where it could.
 	conditions map[string][]cyborg.Condition
 	unknown    *cyborg.Condition
 }
 
-// checkFirst asks the driver before the first look at its devices.
-func (h *health) checkFirst(ctx context.Context, in *instance, limit time.Duration) {
-	h.first.Do(func() {
-		if checker, ok := in.driver.(drivers.HealthChecker); ok {
-			h.check(ctx, in, checker, limit)
+// newHealth returns the health of a driver that was not asked yet. What was unready for
+// an earlier process, or with other options, stays so until the driver says how it is
+// now: it is not given out because the driver cannot say anything.
+func newHealth(known []cyborg.DeviceReport) *health {
+	h := &health{turn: make(chan struct{}, 1), soon: make(chan struct{}, 1), conditions: map[string][]cyborg.Condition{}}
+	for _, device := range known {
+		for _, d := range device.Deployables {
+			if c := cyborg.Unready(d.Conditions); c != nil {
+				h.conditions[d.Name] = []cyborg.Condition{*c}
+			}
 		}
-	})
+	}
+	return h
 }
 
-// check asks the driver, and returns whether it says something else than before. After
-// an error all conditions of before are unknown, and not as they were.
+// checkFirst asks the driver before the first look at its devices: without an answer,
+// the first report of an agent would take back what the one before has said. The error
+// is the cause why the context has ended before.
+func (h *health) checkFirst(ctx context.Context, in *instance, limit time.Duration) error {
+	checker, ok := in.driver.(drivers.HealthChecker)
+	if !ok || h.hasAnswered() {
+		return nil
+	}
+
+	if err := h.take(ctx); err != nil {
+		return err
+	}
+	defer h.release()
+	if !h.hasAnswered() {
+		h.ask(ctx, in, checker, limit)
+	}
+	return context.Cause(ctx)
+}
+
+// check asks the driver, and returns whether it says something else than before.
 func (h *health) check(ctx context.Context, in *instance, checker drivers.HealthChecker, limit time.Duration) (changed bool) {
-	conditions, err := withWatchdog(ctx, &h.checking, limit, "health check", func(ctx context.Context) (conditions map[string][]cyborg.Condition, err error) {
-		err = Guard(in.log, "health check", func() error {
-			conditions, err = checker.Health(ctx)
+	if h.take(ctx) != nil {
+		return false
+	}
+	defer h.release()
+	return h.ask(ctx, in, checker, limit)
+}
+
+// take waits for the turn to check. The error is the cause why the context has ended.
+func (h *health) take(ctx context.Context) error {
+	select {
+	case h.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (h *health) release() { <-h.turn }
+
+// hasAnswered reports whether a check has come to its end.
+func (h *health) hasAnswered() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.answered
+}
+
+// ask asks the driver, and returns whether it says something else than before. After
+// an error what it has said before still holds, because a card that fails is often one
+// that soon says nothing at all. A text that changes is no change: it comes with the
+// next look. The caller has the turn.
+func (h *health) ask(ctx context.Context, in *instance, checker drivers.HealthChecker, limit time.Duration) (changed bool) {
+	said, err := withWatchdog(ctx, &h.checking, limit, "health check", func(ctx context.Context) (map[string][]cyborg.Condition, error) {
+		said := map[string][]cyborg.Condition{} // what the driver returns is its own, and may change
+		return said, Guard(in.log, "health check", func() error {
+			conditions, err := checker.Health(ctx)
+			for name, list := range conditions {
+				said[name] = cyborg.SortConditions(list)
+			}
 			return err
 		})
-		return conditions, err
 	})
 	if ctx.Err() != nil {
 		return false
@@ -57,24 +116,40 @@ func (h *health) check(ctx context.Context, in *instance, checker drivers.Health
 
 	var unknown *cyborg.Condition
 	if err != nil {
-		conditions = nil
 		unknown = &cyborg.Condition{Code: healthUnknown, Level: cyborg.ConditionDegraded, Message: failureText(err)}
 	}
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	same := maps.EqualFunc(h.conditions, conditions, func(a, b []cyborg.Condition) bool {
-		return slices.Equal(cyborg.SortConditions(a), cyborg.SortConditions(b))
-	})
-	same = same && (unknown == nil) == (h.unknown == nil) && (unknown == nil || *unknown == *h.unknown)
-	if !same && err != nil {
+	if err != nil {
+		said = h.conditions
+	}
+	changed = (unknown == nil) != (h.unknown == nil) || !maps.EqualFunc(h.conditions, said, sameConditions)
+	if changed && err != nil {
 		in.log.WarnContext(ctx, "a driver cannot say how its devices are", "error", err)
 	}
-	h.conditions, h.unknown = conditions, unknown
-	return !same
+	h.answered, h.conditions, h.unknown = true, said, unknown
+	return changed
 }
 
-// addTo adds to the conditions of deployables what was said last.
+// sameConditions reports whether the conditions differ in their texts at most.
+func sameConditions(a, b []cyborg.Condition) bool {
+	return slices.EqualFunc(a, b, func(a, b cyborg.Condition) bool { return a.Code == b.Code && a.Level == b.Level })
+}
+
+// recheck has the driver asked soon where it has something to say of the device, which
+// was changed: that may have cured it.
+func (h *health) recheck(device cyborg.DeviceReport) {
+	h.mu.Lock()
+	ails := h.unknown != nil || slices.ContainsFunc(device.Deployables, func(d cyborg.DeployableReport) bool { return len(h.conditions[d.Name]) > 0 })
+	h.mu.Unlock()
+	if ails {
+		notify(h.soon)
+	}
+}
+
+// addTo adds to the conditions of deployables what was said last, and leaves those that
+// the records can keep.
 func (h *health) addTo(devices []cyborg.DeviceReport) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -84,18 +159,42 @@ func (h *health) addTo(devices []cyborg.DeviceReport) {
 			d := &device.Deployables[n]
 			said := h.conditions[d.Name]
 			if h.unknown != nil {
-				said = []cyborg.Condition{*h.unknown}
+				said = append(slices.Clone(said), *h.unknown)
 			}
-			d.Conditions = cyborg.SortConditions(slices.Concat(d.Conditions, said))
+			d.Conditions = recordable(slices.Concat(d.Conditions, said))
 		}
 	}
+}
+
+// longestMessage is how many characters of the message of a condition are reported.
+const longestMessage = 255
+
+// recordable returns the conditions as the records can keep them.
+func recordable(conditions []cyborg.Condition) []cyborg.Condition {
+	sorted := cyborg.SortConditions(conditions)
+	sorted = sorted[:min(len(sorted), cyborg.MaxConditions)]
+	for n := range sorted {
+		sorted[n].Since = time.Time{} // the records say since when
+		sorted[n].Message = cyborg.Sanitize(sorted[n].Message, longestMessage)
+	}
+	return sorted
 }
 
 // checkHealth asks a driver how its devices are, at intervals, until the context ends.
 // Where it says something new, the backend is looked at, and the look takes it into
 // the report.
 func (i *Inventory) checkHealth(ctx context.Context, in *instance, checker drivers.HealthChecker) {
-	for clock.Sleep(ctx, spread(i.config.HealthInterval)) == nil {
+	for {
+		wait, cancel := context.WithTimeout(ctx, spread(i.config.HealthInterval))
+		select {
+		case <-wait.Done():
+		case <-in.health.soon:
+		}
+		cancel()
+
+		if ctx.Err() != nil {
+			return
+		}
 		if in.health.check(ctx, in, checker, i.config.ScanTimeout) {
 			i.trigger(in.backend)
 		}

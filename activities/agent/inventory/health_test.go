@@ -3,7 +3,9 @@ package inventory_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +24,7 @@ type patient struct {
 	said map[string][]cyborg.Condition
 	ill  error         // why it cannot say
 	gate chan struct{} // if set, a check waits for it, whatever becomes of its context
+	dir  string        // of the agent's state
 }
 
 func (p *patient) Health(context.Context) (map[string][]cyborg.Condition, error) {
@@ -38,22 +41,28 @@ func (p *patient) Health(context.Context) (map[string][]cyborg.Condition, error)
 // say, too, and the inventory of its host, which asks every half minute.
 func newPatient(t *testing.T) (*patient, *inventory.Inventory) {
 	t.Helper()
+	one := device("a", "")
+	one.Deployables[0].Conditions = []cyborg.Condition{{Code: "b", Level: cyborg.ConditionNotice}}
+	p := &patient{gadget: gadget{devices: []cyborg.DeviceReport{one}}, dir: t.TempDir()}
+	return p, p.inventory(t)
+}
+
+// inventory opens the inventory of the patient's host.
+func (p *patient) inventory(t *testing.T) *inventory.Inventory {
+	t.Helper()
 	j, err := journal.Open(t.TempDir(), journal.Options{BootID: "boot"})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, j.Close()) })
 
-	one := device("a", "")
-	one.Deployables[0].Conditions = []cyborg.Condition{{Code: "b", Level: cyborg.ConditionNotice}}
-	p := &patient{gadget: gadget{devices: []cyborg.DeviceReport{one}}}
 	registry := drivers.NewRegistry()
 	require.NoError(t, registry.Register("patient", func(drivers.Environment, map[string]any) (drivers.Driver, error) { return p, nil }))
 	known, err := inventory.Open(inventory.Config{
-		Host: "node", Version: "1", Root: "/", StateDir: t.TempDir(), ScanTimeout: 10 * time.Second, FullScanInterval: 5 * time.Hour,
+		Host: "node", Version: "1", Root: "/", StateDir: p.dir, ScanTimeout: 10 * time.Second, FullScanInterval: 5 * time.Hour,
 		HealthInterval: 30 * time.Second,
 		Backends:       []inventory.Setting{{Name: "patient", Driver: "patient", Enabled: true}},
 	}, registry, j, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	return p, known
+	return known
 }
 
 // run runs the inventory until the end of the test, and returns after its first look.
@@ -78,9 +87,23 @@ func codes(known *inventory.Inventory) []string {
 	return out
 }
 
+// change changes the patient and lets the next check, and the look that follows it, pass.
+func (p *patient) change(change func(p *patient)) {
+	p.mu.Lock()
+	change(p)
+	p.mu.Unlock()
+	time.Sleep(40 * time.Second) //nolint:forbidigo // in the bubble's time
+	synctest.Wait()
+}
+
+// dead is what keeps everybody from the device a.
+func dead() map[string][]cyborg.Condition {
+	return map[string][]cyborg.Condition{"part_a": {{Code: "dead", Level: cyborg.ConditionUnready}}}
+}
+
 // TestHealthIsReported: what a driver says about its devices is in the first report, with
 // what a discovery says, and in one soon after it has changed. Where it cannot say, that
-// is reported in its place.
+// is reported, too, and what it has said before holds.
 func TestHealthIsReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -94,41 +117,88 @@ func TestHealthIsReported(t *testing.T) {
 			change func(p *patient)
 			want   []string
 		}{
-			{func(p *patient) {
-				p.said = map[string][]cyborg.Condition{"part_a": {{Code: "b", Level: cyborg.ConditionUnready}}}
-			}, []string{"unready b"}},
-			{func(p *patient) { p.said, p.ill = nil, errors.New("no sensor") }, []string{"degraded health_unknown", "notice b"}},
+			{func(p *patient) { p.said = dead() }, []string{"unready dead", "notice b"}},
+			{func(p *patient) { p.said, p.ill = nil, errors.New("no sensor") }, []string{"unready dead", "degraded health_unknown", "notice b"}},
 			{func(p *patient) { p.ill = nil }, []string{"notice b"}},
 		} {
 			looks := p.count()
-			p.mu.Lock()
-			test.change(p)
-			p.mu.Unlock()
-			time.Sleep(40 * time.Second) //nolint:forbidigo // in the bubble's time
-			synctest.Wait()
+			p.change(test.change)
 			require.Equal(t, test.want, codes(known))
 			require.Equal(t, looks+1, p.count())
 			require.NotEmpty(t, known.Changes())
 		}
 
-		// While nothing changes, a check makes no look.
+		// While nothing changes but a text, a check makes no look. The driver may change
+		// what it has returned.
+		p.change(func(p *patient) { p.said = map[string][]cyborg.Condition{} })
 		looks := p.count()
-		time.Sleep(10 * time.Minute) //nolint:forbidigo // in the bubble's time
-		require.Equal(t, looks, p.count())
+		p.change(func(p *patient) { p.ill = errors.New("port 1") })
+		for port := range 10 {
+			p.change(func(p *patient) { p.ill = fmt.Errorf("port %d", port) })
+		}
+		require.Equal(t, looks+1, p.count())
+		p.change(func(p *patient) { p.ill, p.said["part_a"] = nil, dead()["part_a"] })
+		require.Equal(t, []string{"unready dead", "notice b"}, codes(known))
+		p.change(func(p *patient) { clear(p.said) })
+		require.Equal(t, []string{"notice b"}, codes(known))
+	})
+}
+
+// TestHealthOfBefore: what was unready for the agent before is so until the driver says
+// how it is now.
+func TestHealthOfBefore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, known := newPatient(t)
+		p.said = dead()
+		end := run(t, known)
+		require.NoError(t, known.Save())
+		end()
+
+		p.ill = errors.New("no sensor")
+		known = p.inventory(t)
+		end = run(t, known)
+		defer end()
+		require.Equal(t, []string{"unready dead", "degraded health_unknown", "notice b"}, codes(known))
+		p.change(func(p *patient) { p.ill, p.said = nil, nil })
+		require.Equal(t, []string{"notice b"}, codes(known))
+	})
+}
+
+// TestHealthAfterAChange: what an operation has done to a device that is unwell may have
+// cured it, so the driver is asked at once.
+func TestHealthAfterAChange(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, known := newPatient(t)
+		p.said = dead()
+		end := run(t, known)
+		defer end()
+
+		p.set(func(*gadget) { p.said = nil })
+		_, err := known.Observe(t.Context(), "patient", "a", nil)
+		require.NoError(t, err)
+		time.Sleep(5 * time.Second) //nolint:forbidigo // in the bubble's time
+		synctest.Wait()
+		require.Equal(t, []string{"notice b"}, codes(known))
 	})
 }
 
 // TestHealthThatHangs: a check that never ends holds up the first look for its time, and
-// nothing else.
+// nothing else. Somebody who looks for a shorter time does not end it for others.
 func TestHealthThatHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p, known := newPatient(t)
-		p.gate = make(chan struct{})
+		p.said, p.gate = dead(), make(chan struct{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.Error(t, known.LookAt(ctx, "patient", "a"))
+
 		began := time.Now()
 		end := run(t, known)
 		defer end()
-		require.Equal(t, 12*time.Second, time.Since(began))
+		require.LessOrEqual(t, time.Since(began), 12*time.Second)
 		require.Equal(t, []string{"degraded health_unknown", "notice b"}, codes(known))
 
 		began = time.Now()
@@ -137,8 +207,31 @@ func TestHealthThatHangs(t *testing.T) {
 		require.Zero(t, time.Since(began))
 
 		close(p.gate)
-		time.Sleep(40 * time.Second) //nolint:forbidigo // in the bubble's time
-		synctest.Wait()
-		require.Equal(t, []string{"notice b"}, codes(known))
+		p.change(func(*patient) {})
+		require.Equal(t, []string{"unready dead", "notice b"}, codes(known))
+	})
+}
+
+// TestConditionsThatAreReported: what the records cannot keep is in no report.
+func TestConditionsThatAreReported(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, known := newPatient(t)
+		p.said = map[string][]cyborg.Condition{"part_a": {
+			{Code: "doubled", Level: cyborg.ConditionNotice},
+			{Code: "doubled", Level: "of a newer release"},
+			{Code: "long", Level: cyborg.ConditionDegraded, Since: time.Now(), Message: strings.Repeat("x\n", 500)},
+		}}
+		for n := range cyborg.MaxConditions {
+			p.said["part_a"] = append(p.said["part_a"], cyborg.Condition{Code: fmt.Sprintf("n%d", n), Level: cyborg.ConditionNotice})
+		}
+		end := run(t, known)
+		defer end()
+		all := known.Content().Backends[0].Devices[0].Deployables[0].Conditions
+		require.Len(t, all, cyborg.MaxConditions)
+		require.Equal(t, cyborg.ConditionLevel("of a newer release"), all[0].Level, "it is the most severe one")
+		require.Zero(t, all[1].Since)
+		require.Less(t, len(all[1].Message), 300)
+		require.NotContains(t, all[1].Message, "\n")
 	})
 }

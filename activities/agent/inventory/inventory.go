@@ -51,7 +51,8 @@ type Config struct {
 	// FullScanInterval is the time between two looks at all backends that nothing
 	// else has asked for.
 	FullScanInterval time.Duration
-	// HealthInterval is the time between two questions to a driver how its devices are.
+	// HealthInterval is the time between two questions to a driver how its devices are;
+	// 0 asks only before the first look.
 	HealthInterval time.Duration
 	// Whitelist reads the state of Nova's whitelist file; nil where this host has
 	// none.
@@ -238,9 +239,16 @@ func (i *Inventory) make(ctx context.Context, w *watchdog, setting Setting) (*in
 		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "the directory of backend %s cannot be made: %w", setting.Name, err)
 	}
 
+	var known []cyborg.DeviceReport
+	i.mu.Lock()
+	if b := i.backends[setting.Name]; b != nil {
+		known = b.sorted()
+	}
+	i.mu.Unlock()
+
 	log := i.log.With("backend", setting.Name)
 	return withWatchdog(ctx, w, i.config.ScanTimeout, "making of driver "+setting.Driver, func(context.Context) (*instance, error) {
-		made := &instance{backend: setting.Name, log: log}
+		made := &instance{backend: setting.Name, log: log, health: newHealth(known)}
 		err := Guard(log, "making driver "+setting.Driver, func() (err error) {
 			made.driver, err = i.registry.New(setting.Driver, drivers.Environment{
 				Host: i.config.Host, Backend: setting.Name, Root: i.config.Root, StateDir: dir, Log: log,

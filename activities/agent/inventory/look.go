@@ -226,6 +226,7 @@ func (i *Inventory) Observe(
 	}
 
 	i.markObserved(backendName, device, sequence)
+	in.health.recheck(report)
 	observation := cyborg.Observation{Sequence: sequence, Backend: backendName, Device: report}
 	if keep == nil {
 		return observation, nil

@@ -127,6 +127,7 @@ func (w *watchers) follow(ctx context.Context) {
 		present[b.instance] = true
 		watcher, watches := b.instance.driver.(drivers.Watcher)
 		checker, checks := b.instance.driver.(drivers.HealthChecker)
+		checks = checks && w.inventory.config.HealthInterval > 0
 		if _, running := w.running[b.instance]; !watches && !checks || running {
 			continue
 		}

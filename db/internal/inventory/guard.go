@@ -105,7 +105,7 @@ func (a *Accelerator) Available() error {
 	if c == nil {
 		return nil
 	}
-	return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is unready (%s) since %s: %s", a.Name, c.Code, c.Since.Format(time.RFC3339), c.Message).
+	return cyborg.Errorf(cyborg.ErrChanged, "accelerator %q is unready since %s: %s", a.Name, c.Since.Format(time.RFC3339), c.Text()).
 		WithHint("It is given out again when host %s reports that this is over.", a.Host)
 }
 

@@ -6,8 +6,8 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
-// longestCode is how many characters the code of a condition may have.
-const longestCode = 64
+// invalidCode is the code of a condition whose own code is none. Its level counts.
+const invalidCode = "invalid"
 
 // conditions returns the conditions of a deployable as they are recorded, each at most
 // once and the most severe first. It complains about what it leaves out. A level that
@@ -16,9 +16,9 @@ const longestCode = 64
 func (v *Inventory) conditions(p reported, reports []cyborg.Condition) (Document, error) {
 	var known []cyborg.Condition
 	for _, c := range reports {
-		if !cyborg.IsName(c.Code) || len(c.Code) > longestCode {
-			v.complain(p.backend, "a condition of %s %s is left out: %.80q is no code", p.what, p.name, c.Code)
-			continue
+		if !cyborg.IsConditionCode(c.Code) {
+			v.complain(p.backend, "a condition of %s %s counts as %s: %.80q is no code", p.what, p.name, invalidCode, c.Code)
+			c.Code = invalidCode
 		}
 		if !slices.Contains(cyborg.ConditionLevels(), c.Level) {
 			v.complain(p.backend, "condition %s of %s %s counts as %s: there is no level %.80q", c.Code, p.what, p.name, cyborg.ConditionUnready, c.Level)

@@ -74,6 +74,7 @@ func (p provision) conditions() (conditions []string, values []any, err error) {
 	c.And(records.Equals("d.presence", cyborg.PresencePresent))
 	c.And("NOT " + inventory.Maintained)
 	c.And("d.fence_reason IS NULL")
+	c.And("NOT d.unready")
 	c.And("d.protected = ''")
 	c.And("d.nova_spec IS NULL")
 	c.And("c.operation_id IS NULL")
@@ -303,7 +304,7 @@ func (p provision) shortcomings(a *inventory.Accelerator) (misses []string, by u
 		return append(misses, "it is in error: "+a.Reason), a.MovedBy
 	}
 
-	if err := cyborg.AsError(inventory.FirstError(p.guard([]inventory.Accelerator{*a}, uuid.Nil), a.Unfenced())); err != nil {
+	if err := cyborg.AsError(inventory.FirstError(p.guard([]inventory.Accelerator{*a}, uuid.Nil), a.Unfenced(), a.Available())); err != nil {
 		return append(misses, err.Message), err.Operation
 	}
 
