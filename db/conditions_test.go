@@ -80,6 +80,7 @@ func TestConditions(t *testing.T) {
 	}, r.changes(t, cyborg.SubjectAccelerator, cyborg.AxisConditions))
 
 	// The event has their messages, and can be read.
+	r.endOfFeed(t)
 	subject := cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: id.String()}
 	events, err := r.Events(t.Context(), db.EventFilter{Subjects: []cyborg.Subject{subject}}, cyborg.Cursor{}, 100)
 	require.NoError(t, err)
