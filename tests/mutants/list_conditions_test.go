@@ -86,8 +86,8 @@ func ofConditions() []mutant {
 		{
 			breaks: "a look that is given up does not count as the first answer", file: "activities/agent/inventory/guard.go",
 			pkg: "activities/agent/inventory", test: "TestHealthThatHangs",
-			old: "	if n.health.checkFirst(ctx, n, limit) != nil {",
-			new: "	if _ = n.health.checkFirst(ctx, n, limit); false {",
+			old: "	if err := n.health.checkFirst(ctx, n, limit); err != nil {",
+			new: "	if err := n.health.checkFirst(ctx, n, limit); err != nil && n == nil {",
 		},
 		{
 			breaks: "what an operation may have cured is asked for at once", file: "activities/agent/inventory/look.go",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"math"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -102,7 +103,10 @@ func TestMeasureThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, known := newScale(t)
 		s.samples["b"] = []drivers.Sample{{Deployable: "part_b", Name: "power_watts", Value: 7}}
-		s.gates["a"] = make(chan struct{})
+		gate := make(chan struct{})
+		s.gates["a"] = gate
+		open := sync.OnceFunc(func() { close(gate) })
+		defer open()
 
 		began := time.Now()
 		all := measureAll(t, known)
@@ -118,7 +122,7 @@ func TestMeasureThatHangs(t *testing.T) {
 		require.Equal(t, s.samples["b"], all[1].Samples)
 		require.Equal(t, map[string]int{"a": 1, "b": 2}, s.asked)
 
-		close(s.gates["a"])
+		open()
 		synctest.Wait()
 		require.NoError(t, measureAll(t, known)[0].Err)
 	})
