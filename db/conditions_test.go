@@ -78,13 +78,37 @@ func TestConditions(t *testing.T) {
 		"unready no_link, degraded ecc_errors, notice power_cycle → unready ecc_errors, unready no_link",
 		"unready ecc_errors, unready no_link → ", " → unready no_link",
 	}, r.changes(t, cyborg.SubjectAccelerator, cyborg.AxisConditions))
+}
 
-	// The event has their messages, and can be read.
+// TestConditionsInTheFeed: the events of conditions are read as any others are, with
+// what the driver has said.
+func TestConditionsInTheFeed(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	h.say(t, noLink(), eccErrors())
+	added := r.addHost(t, "h2", 1)
+	added.devices()[0].Deployables = append(added.devices()[0].Deployables, added.devices()[0].Deployables[0])
+	second := &added.devices()[0].Deployables[1]
+	second.Name, second.Handles, second.Conditions = "another", nil, []cyborg.Condition{powerCycle()}
+	added.report(t)
+
 	r.endOfFeed(t)
-	subject := cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: id.String()}
-	events, err := r.Events(t.Context(), db.EventFilter{Subjects: []cyborg.Subject{subject}}, cyborg.Cursor{}, 100)
+	events, err := r.Events(t.Context(), db.EventFilter{}, cyborg.Cursor{}, 0)
 	require.NoError(t, err)
-	require.Contains(t, fmt.Sprint(events[len(events)-1].Data), "plug the cable in")
+	var said []any
+	for _, e := range events {
+		if e.Axis == cyborg.AxisConditions {
+			said = append(said, e.Data["conditions"])
+		}
+	}
+	require.Equal(t, []any{
+		[]any{
+			map[string]any{"code": "no_link", "level": "unready", "message": "plug the cable in"},
+			map[string]any{"code": "ecc_errors", "level": "degraded", "message": "it corrects errors"},
+		},
+		[]any{map[string]any{"code": "power_cycle", "level": "notice"}},
+	}, said)
 }
 
 // TestUnready: nobody gets what its driver calls unready. Who has it keeps it, and what

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -190,7 +191,10 @@ func TestHealthThatHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p, known := newPatient(t)
-		p.said, p.gate = dead(), make(chan struct{})
+		gate := make(chan struct{})
+		p.said, p.gate = dead(), gate
+		open := sync.OnceFunc(func() { close(gate) })
+		defer open()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		require.Error(t, known.LookAt(ctx, "patient", "a"))
@@ -206,7 +210,7 @@ func TestHealthThatHangs(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, time.Since(began))
 
-		close(p.gate)
+		open()
 		p.change(func(*patient) {})
 		require.Equal(t, []string{"unready dead", "notice b"}, codes(known))
 	})
