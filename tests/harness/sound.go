@@ -59,6 +59,8 @@ func (s *System) Operations(t testing.TB) []apiclient.Operation {
 //   - the holder of each handle is confirmed, and nobody has what excludes it;
 //   - exactly the handles that the records say are attached on the fake cards and
 //     in the journals;
+//   - the conditions of an accelerator are those that its card has;
+//   - nobody was ever given what nobody may get;
 //   - the events lead to the recorded values.
 func RequireSound(t testing.TB, s *Standalone) {
 	t.Helper()
@@ -109,6 +111,10 @@ func (s *System) Unsound(ctx context.Context) error {
 		if err := s.unsoundHistory(ctx, &accelerators[i]); err != nil {
 			return fmt.Errorf("accelerator %s: %w", accelerators[i].Name, err)
 		}
+	}
+
+	if err := s.unsoundGifts(ctx); err != nil {
+		return err
 	}
 
 	return s.unsoundJournals(ctx, accelerators)
@@ -168,6 +174,10 @@ func (s *System) unsoundAccelerator(ctx context.Context, a *apiclient.Accelerato
 			return fmt.Errorf("it is %s, and installed on the card is %v", a.Lifecycle, region.Installed)
 		case region.BitstreamID != a.BitstreamID:
 			return fmt.Errorf("it has image %q in the records and %q on the card", a.BitstreamID, region.BitstreamID)
+		default:
+			if err := unsoundConditions(a, region); err != nil {
+				return err
+			}
 		}
 	}
 

@@ -56,6 +56,9 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 	gone := ready
 	gone.missing = true
 
+	ailing := ready
+	ailing.said = cyborg.ConditionUnready
+
 	kept := ready
 	kept.lifecycle, kept.maintaining = cyborg.LifecycleInactive, true
 
@@ -324,6 +327,36 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 			good: begin().done(1, 4, x, update).at(3, 6, action{name: "cancel", operation: x, request: update}, outcome{}).ofHost(),
 			bad:  begin().done(1, 4, x, update).at(5, 6, action{name: "cancel", operation: x, request: update}, outcome{}).ofHost(),
 		},
+		"unready before its card says so": {
+			good: begin().did(3, 4, "worsen").read(5, 6, ready).read(7, 8, ailing).did(9, 10, "told"),
+			bad:  begin().read(1, 2, ailing).did(3, 4, "worsen").did(9, 10, "told"),
+		},
+		"ready where somebody saw that it is not": {
+			good: begin().did(1, 2, "worsen").did(3, 4, "told").did(5, 6, "recover").read(7, 8, ailing).read(9, 10, ready),
+			bad:  begin().did(1, 2, "worsen").did(3, 4, "told").read(5, 6, ready).did(7, 8, "recover"),
+		},
+		"attached while it is unready": {
+			good: begin().did(1, 2, "worsen").did(3, 4, "told").refused(5, 6, toService, cyborg.ErrChanged, uuid.Nil),
+			bad:  begin().did(1, 2, "worsen").did(3, 4, "told").done(5, 6, x, toService),
+		},
+		"refused while it is only degraded": {
+			good: begin().did(1, 2, "ail").did(3, 4, "told").done(5, 6, x, toService),
+			bad:  begin().did(1, 2, "ail").did(3, 4, "told").refused(5, 6, toService, cyborg.ErrChanged, uuid.Nil),
+		},
+		"unready between the admission and the begin": {
+			good: begin().did(3, 4, "worsen").ended(1, 6, x, toService, outcome{state: cyborg.OperationFailed, kind: cyborg.ErrChanged}).did(7, 8, "told"),
+			bad:  begin().did(3, 4, "ail").ended(1, 6, x, toService, outcome{state: cyborg.OperationFailed, kind: cyborg.ErrChanged}).did(7, 8, "told"),
+		},
+		"given to Nova while it is unready": {
+			good: begin().done(1, 2, x, retire).did(3, 4, "worsen").did(5, 6, "told").refused(7, 8, give, cyborg.ErrChanged, uuid.Nil),
+			bad:  begin().done(1, 2, x, retire).did(3, 4, "worsen").did(5, 6, "told").done(7, 8, y, give),
+		},
+		"kept while it is unready": {
+			good: begin().done(1, 2, x, toService).did(3, 4, "worsen").did(5, 6, "told").
+				read(7, 8, func() accelerator { a := ailing; a.handles[0] = held{toService.holder, x, true, false}; return a }()),
+			bad: begin().done(1, 2, x, toService).did(3, 4, "worsen").did(5, 6, "told").read(7, 8, ailing),
+		},
+
 		"detached though it is gone": { // of a card that is away, a detach may succeed or fail
 			good: pulled().done(5, 6, y, detach).refused(7, 8, detach, "", uuid.Nil),
 			bad:  pulled().ended(5, 6, y, detach, broken).refused(7, 8, detach, "", uuid.Nil),

@@ -362,6 +362,9 @@ func seen(shown *apiclient.Accelerator, version int64) accelerator {
 		accType: shown.Specs.Type, image: shown.BitstreamID, missing: shown.Presence == cyborg.PresenceMissing,
 		nova: shown.Nova != nil, lost: shown.LostImage != nil,
 	}
+	if len(shown.Conditions) > 0 {
+		out.said = shown.Conditions[0].Level // the most severe comes first
+	}
 
 	if f := shown.Fence; f != nil && f.Operation != uuid.Nil { // the others are implied by a missing card
 		out.fence, out.fenceBy = fenceImage, f.Operation

@@ -24,7 +24,7 @@ import (
 // raceHistory lets many clients work on a few accelerators at once, through
 // three API processes: attach, detach, program, ready, retire, cancel, retry,
 // change specs, maintain, enable, give to Nova and read. Meanwhile an operator
-// pulls cards and puts them back, detaches by force, boots the host, changes its
+// pulls cards and puts them back, makes them unready and well again, detaches by force, boots the host, changes its
 // backend and has Reconcile run. Then it searches, for each accelerator, an order
 // of all actions in which every answer is what the model says. Such an order
 // proves that every refusal names the right operation, no handle has two holders,
@@ -108,7 +108,7 @@ func (s *system) raceHistory(t *testing.T) {
 	tally := count(actions)
 	t.Logf("%d actions in %s: %v", len(actions), within(raced), tally)
 	for _, name := range []string{
-		"admit claimed", "admit in_use", "end succeeded", "admit by force", "end whitelist succeeded", "end configure succeeded", "admit configure in_use", "pull", "booted",
+		"admit claimed", "admit in_use", "end succeeded", "admit by force", "end whitelist succeeded", "end configure succeeded", "admit configure in_use", "pull", "booted", "worsen",
 		"round ends",
 	} {
 		require.Positive(t, tally[name], "the outcome %q never occurred, so there was no race", name)
@@ -183,7 +183,7 @@ func tells(input, output any) bool {
 
 	out := output.(outcome)
 	refused := out.state == "" && (out.kind != "" || out.nothing)
-	return refused || m.name == "read" || m.name == "missing" || m.name == "present"
+	return refused || m.name == "read" || slices.Contains([]string{"missing", "present", "told"}, m.name)
 }
 
 // search looks for an order that explains one part of a history. It gives up after

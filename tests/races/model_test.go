@@ -1,6 +1,7 @@
 package races_test
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -53,8 +54,9 @@ type accelerator struct {
 	maintaining bool
 	version     int64 // of its specs
 	accType     string
-	missing     bool // the last report does not show it
-	nova        bool // it is in the whitelist of Nova
+	missing     bool                  // the last report does not show it
+	said        cyborg.ConditionLevel // of what the last report says is wrong with it
+	nova        bool                  // it is in the whitelist of Nova
 	handles     [handles]held
 
 	fence   string    // "" or one of the reasons below
@@ -71,11 +73,12 @@ type accelerator struct {
 	pending bool // it left service while its card was away, and has still to be uninstalled
 
 	// What the people at the machine have done.
-	pulled    bool // the card is off the bus
-	disabled  bool // the backend is uninstalled
-	rebooting bool // the host is between two boots, of which no report was recorded
-	booting   bool // the agent of the second one runs
-	silent    bool // no agent was heard for long
+	pulled    bool                  // the card is off the bus
+	disabled  bool                  // the backend is uninstalled
+	rebooting bool                  // the host is between two boots, of which no report was recorded
+	booting   bool                  // the agent of the second one runs
+	silent    bool                  // no agent was heard for long
+	ails      cyborg.ConditionLevel // of what the card itself says is wrong with it
 
 	reconciling bool // a round of Reconcile is under way
 
@@ -249,6 +252,8 @@ func (a accelerator) guard(r request, id uuid.UUID) outcome {
 		switch {
 		case a.nova:
 			return outcome{}
+		case a.said == cyborg.ConditionUnready:
+			return changed
 		case a.lifecycle != cyborg.LifecycleInactive:
 			return refuse(cyborg.ErrChanged, a.movedBy)
 		case a.inUse() != outcome{}:
@@ -281,6 +286,8 @@ func (a accelerator) guard(r request, id uuid.UUID) outcome {
 		return changed
 	case a.unsettled() || a.fence != "" || a.undone && a.heldByHost():
 		return refuse(cyborg.ErrChanged, a.fenceBy)
+	case a.said == cyborg.ConditionUnready:
+		return changed
 	}
 
 	free := false
@@ -569,6 +576,13 @@ func (a accelerator) moves(id uuid.UUID) (out []accelerator) {
 		out = append(out, b)
 	}
 
+	// So does what the card says. Of a card that no report shows, what was said last stays.
+	if a.said != a.ails && !a.pulled && (!a.disabled || changes) {
+		b := a
+		b.said = a.ails
+		out = append(out, b)
+	}
+
 	// The agent of a new boot is heard once that of the boot before counts as silent.
 	if a.booting && a.rebooting {
 		b := a
@@ -656,7 +670,7 @@ func (a accelerator) shows(seen accelerator) bool {
 	// The API does not show these.
 	seen.movedBy, seen.errorKind, seen.kept, seen.open, seen.pending = a.movedBy, a.errorKind, a.kept, a.open, a.pending
 	seen.pulled, seen.disabled, seen.rebooting, seen.booting, seen.silent = a.pulled, a.disabled, a.rebooting, a.booting, a.silent
-	seen.reconciling, seen.shaken, seen.undone = a.reconciling, a.shaken, a.undone
+	seen.reconciling, seen.shaken, seen.undone, seen.ails = a.reconciling, a.shaken, a.undone, a.ails
 	claim := seen.claim
 	seen.claimed = a.claimed
 	return a == seen && a.claim == claim
@@ -722,6 +736,11 @@ func (a accelerator) did(name string) []accelerator {
 		a = a.cameBack()
 	case "missing", "present":
 		return a.where(a.missing == (name == "missing"))
+
+	case "ail", "worsen", "recover":
+		a.ails = map[string]cyborg.ConditionLevel{"ail": cyborg.ConditionDegraded, "worsen": cyborg.ConditionUnready}[name]
+	case "told": // a report of what the card says was seen
+		return a.where(a.said == a.ails)
 
 	case "power off":
 		a.rebooting = true
@@ -865,6 +884,8 @@ func (a accelerator) String() string {
 	}{
 		{a.maintaining, "maintaining"},
 		{a.missing, "missing"},
+		{a.said != "", string(a.said)},
+		{a.ails != a.said, "of which the card says " + cmp.Or(string(a.ails), "nothing")},
 		{a.nova, "nova"},
 		{a.lost, "lost"},
 		{a.pulled, "pulled"},

@@ -14,6 +14,7 @@ import (
 	temporal "go.temporal.io/sdk/client"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/fake"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
 	"github.com/cyborg-project/cyborg/tests/harness"
 )
@@ -64,7 +65,7 @@ type operator struct {
 // work does everything once, in a random order, and goes on until the clients
 // are done. Then nobody competes, and it does what the clients have prevented.
 func (o *operator) work(done <-chan struct{}) {
-	tasks := []func(){o.pull, o.boot, o.pull, o.reinstall, func() { o.update() }}
+	tasks := []func(){o.pull, o.boot, o.pull, o.ail, o.reinstall, func() { o.update() }}
 	o.client.random.Shuffle(len(tasks), func(i, j int) { tasks[i], tasks[j] = tasks[j], tasks[i] })
 
 	racing := true
@@ -138,21 +139,27 @@ func (o *operator) now() time.Duration { return time.Since(o.client.history.bega
 // that.
 func (o *operator) see(presence cyborg.Presence, targets ...uuid.UUID) {
 	o.t.Helper()
+	o.seen(string(presence), func(a *apiclient.Accelerator) bool { return a.Presence == presence }, targets...)
+}
+
+// seen waits until the accelerators are reported so, and notes that.
+func (o *operator) seen(name string, so func(a *apiclient.Accelerator) bool, targets ...uuid.UUID) {
+	o.t.Helper()
 	ctx := o.t.Context()
 
-	harness.Until(o.t, ctx, string(presence), func() error {
+	harness.Until(o.t, ctx, name, func() error {
 		if _, err := o.API.Discover(ctx, o.client.host); err != nil {
 			return err
 		}
 		for _, target := range targets {
 			a, _, err := o.API.Accelerator(ctx, target)
-			if err != nil || a.Presence != presence {
-				return fmt.Errorf("accelerator %s is %s: %w", target, a.Presence, err)
+			if err != nil || !so(&a) {
+				return fmt.Errorf("accelerator %s is %s, with %v: %w", target, a.Presence, a.Conditions, err)
 			}
 		}
 		return nil
 	})
-	o.did(string(presence), o.now(), targets...)
+	o.did(name, o.now(), targets...)
 }
 
 // ask requests an operation, and returns the answer once it is known whether it
@@ -222,6 +229,32 @@ func (o *operator) pullCard(target uuid.UUID) {
 	o.did("put back", at, target)
 	o.see(cyborg.PresencePresent, target)
 	o.attach(target)
+}
+
+// ail lets a random card say that something is wrong with it, then that nobody can
+// use it, and at last nothing any more.
+func (o *operator) ail() {
+	target, ctx := o.client.targets[o.client.random.IntN(len(o.client.targets))], o.t.Context()
+	for _, now := range []struct {
+		name string
+		says []cyborg.Condition
+	}{
+		{"ail", []cyborg.Condition{{Code: "hot", Level: cyborg.ConditionDegraded}}},
+		{"worsen", []cyborg.Condition{{Code: "hot", Level: cyborg.ConditionDegraded}, {Code: "no_link", Level: cyborg.ConditionUnready}}},
+		{"recover", nil},
+	} {
+		at := o.now()
+		require.NoError(o.t, o.Bench(o.client.host).Edit(ctx, o.identity[target], func(card *fake.Card) {
+			for _, region := range card.Deployables {
+				region.Conditions = now.says
+			}
+		}))
+		o.did(now.name, at, target)
+
+		o.seen("told", func(a *apiclient.Accelerator) bool { return len(a.Conditions) == len(now.says) }, target)
+		o.attach(target)
+		o.client.read(target)
+	}
 }
 
 // boot boots the host. Half of the times the agent has no time to end its steps.
