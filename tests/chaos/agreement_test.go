@@ -270,7 +270,11 @@ func (k *checker) checkProvider(a *apiclient.Accelerator, p *placementtest.Provi
 		}
 	}
 
-	if a.Lifecycle != cyborg.LifecycleReady || a.Fence != nil || a.Presence != cyborg.PresencePresent || a.Admin != cyborg.AdministrationEnabled {
+	if a.Lifecycle != cyborg.LifecycleReady || a.Fence != nil || a.Presence != cyborg.PresencePresent || a.Admin != cyborg.AdministrationEnabled ||
+		cyborg.Unready(a.Conditions) != nil {
+		reserved = inventory.Total
+	}
+	if a.SameHolder != "" && (len(a.Holders) > 0 || len(a.HeldTogether) > 0) { // Nova has bound none of these
 		reserved = inventory.Total
 	}
 

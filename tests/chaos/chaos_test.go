@@ -137,7 +137,7 @@ func TestChaos(t *testing.T) {
 	}
 
 	options := harness.ClusterOptions{
-		Hosts: names, Park: park, Careless: true, Spare: spareBackend, Env: shortWaits(), Token: token, Certificates: true,
+		Hosts: names, Park: park, Careless: true, Spare: spareBackend, Shared: sharedBackend, Env: shortWaits(), Token: token, Certificates: true,
 	}
 	refused := clock.Refused()
 	if refused == nil {
@@ -319,6 +319,13 @@ func (r *trial) round(one round) error {
 	if err := r.driver.endUses(ctx); err != nil {
 		return err
 	}
+	for _, j := range jobs {
+		if j.sharing != nil {
+			if err := r.driver.settleExchange(ctx, j); err != nil {
+				return fmt.Errorf("%s: %w", j.work, err)
+			}
+		}
+	}
 
 	if one.loses() {
 		for _, j := range jobs {
@@ -338,6 +345,11 @@ func (r *trial) round(one round) error {
 		if j.crossing != nil {
 			if err := r.driver.checkCrossing(ctx, j); err != nil {
 				return err
+			}
+		}
+		if j.sharing != nil {
+			if err := r.driver.checkSharing(ctx, j); err != nil {
+				return fmt.Errorf("%s: %w", j.work, err)
 			}
 		}
 		if j.retry {

@@ -69,7 +69,12 @@ func (p *planner) addCrossing(r *round, used map[string]bool) {
 	}
 	r.works = append(r.works, w)
 
-	host := hostName(w.host)
+	p.addStrike(r, hostName(w.host))
+}
+
+// addStrike adds a fault that strikes the host of the last work, while its clients are
+// at work.
+func (p *planner) addStrike(r *round, host string) {
 	var strikes []fault
 	for _, f := range []fault{
 		{faultKind: kill, target: host},
@@ -232,18 +237,22 @@ func (d *driver) cross(ctx context.Context, j *job, c *crosser, m move, api int)
 	}
 	c.unsure = c.unsure || a.hung
 
-	if !recorded && a.err == nil && !a.unanswered {
-		if c.knows == has && !c.unsure {
-			return fmt.Errorf("%s has a handle, and the answer to its detach is %d, as if there were nothing to do", c.holder.ID, a.status)
-		}
-		c.knows = hasNot
-		return nil
-	}
-
-	if err := c.learn(m, op, recorded); err != nil {
+	if err := c.learnDetach(m, a, op, recorded); err != nil {
 		return err
 	}
 	return d.guard(ctx, j, c)
+}
+
+// learnDetach takes over the answer to a detach, and how its operation has ended.
+func (c *crosser) learnDetach(m move, a answer, op operation, recorded bool) error {
+	if recorded || a.err != nil || a.unanswered {
+		return c.learn(m, op, recorded)
+	}
+	if c.knows == has && !c.unsure {
+		return fmt.Errorf("%s has a handle, and the answer to its detach is %d, as if there were nothing to do", c.holder.ID, a.status)
+	}
+	c.knows = hasNot
+	return nil
 }
 
 // learn takes over how an operation of the client has ended.

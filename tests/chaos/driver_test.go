@@ -425,6 +425,10 @@ func (d *driver) run(ctx context.Context, j *job) {
 		d.runCrossing(ctx, j)
 		return
 	}
+	if j.sharing != nil {
+		d.runSharing(ctx, j)
+		return
+	}
 
 	all.Go(func() {
 		a := d.ask(ctx, j.request)

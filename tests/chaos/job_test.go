@@ -21,6 +21,7 @@ type job struct {
 	contender request   // of the other holder, where there is one
 	binding   *binding  // the accelerator requests, where the work is about them
 	crossing  *crossing // what the clients know, where several work on one card
+	sharing   *sharing  // what the clients know, where several want parts of one card
 	host      string
 	card      string // identity of the card whose step is held
 
@@ -55,6 +56,10 @@ func (d *driver) prepare(ctx context.Context, w work) (*job, error) {
 
 	if w.kind == cyborg.OperationWhitelist {
 		return j, d.prepareWhitelist(ctx, j)
+	}
+
+	if w.kind == kindShare {
+		return j, d.prepareSharing(ctx, j)
 	}
 
 	accelerator, err := d.find(ctx, j)

@@ -172,6 +172,9 @@ func (p *planner) matrixRound(cells []cell) round {
 	if p.chance(50) {
 		p.addCrossing(&r, used)
 	}
+	if p.chance(50) {
+		p.addSharing(&r, used)
+	}
 
 	return r
 }
@@ -218,6 +221,9 @@ func (p *planner) randomRound() round {
 	}
 	if p.chance(50) {
 		p.addCrossing(&r, used)
+	}
+	if p.chance(50) {
+		p.addSharing(&r, used)
 	}
 
 	return r

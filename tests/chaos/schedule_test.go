@@ -79,6 +79,8 @@ func (s stage) place(host, card int) string {
 		return hostName(host) + ", its spare backend"
 	case cyborg.OperationWhitelist:
 		return hostName(host) + ", its whitelist"
+	case kindShare:
+		return hostName(host) + ", its shared card"
 	default:
 		return fmt.Sprintf("%s, card %d", hostName(host), card)
 	}
@@ -99,7 +101,7 @@ type work struct {
 
 	lose bool // it begins when what is committed may be lost
 
-	clients [][]move // cross: the moves of each client
+	clients [][]move // cross and share: the moves of each client
 
 	// For work on accelerator requests.
 	requests int  // how many there are

@@ -28,6 +28,13 @@ import (
 // Client is the name of the test itself as an end of links.
 const Client = "client"
 
+// SharedCard is the identity of the card of ClusterOptions.Shared, which is in a PCI
+// domain of its own.
+const (
+	SharedCard   = sharedDomain + ":01:00.0"
+	sharedDomain = "02fa"
+)
+
 // ClusterOptions are the options of a cluster.
 type ClusterOptions struct {
 	// Hosts are the names of the hosts. Each has an agent.
@@ -40,6 +47,9 @@ type ClusterOptions struct {
 	// Spare is the name of a second backend of each host, which is disabled and
 	// which a test may install through the API; empty for none.
 	Spare string
+	// Shared is the name of a backend of each host with one card, SharedCard, whose two
+	// parts go to one holder; empty for none.
+	Shared string
 	// Env is added to the environment of every process.
 	Env []string
 	// Clocks, where not nil, gives each process a clock that Node.SetClock can
@@ -370,6 +380,11 @@ func (c *Cluster) startAgent(ctx context.Context, t testing.TB, host string) {
 	backends := fmt.Sprintf("{driver: fake, options: {park: %q, handles: 2, park_dir: %q, careless: %t}}", c.options.Park, park, c.options.Careless)
 	if c.options.Spare != "" {
 		backends += fmt.Sprintf(", {name: %s, driver: fake, enabled: false, options: {park_dir: %q}}", c.options.Spare, park)
+	}
+
+	if c.options.Shared != "" {
+		backends += fmt.Sprintf(", {name: %s, driver: fake, options: {park: 1xfpga, domain: %q, deployables: 2, handles: 2, same_holder: true, park_dir: %q, careless: %t}}",
+			c.options.Shared, sharedDomain, park, c.options.Careless)
 	}
 
 	env := append([]string{allowFake, "CYBORG_AGENT_NOVA_CONF_DIR=" + c.NovaConfDir(host)}, c.Certificates.Environ(t, identity.Host, host)...)
