@@ -199,6 +199,7 @@ type novaClient struct {
 	endpoints []endpoint
 	began     time.Time
 	at        apiclient.Accelerator
+	profile   string // of its requests
 
 	mu         sync.Mutex // guards arqActions
 	arqActions []porcupine.Operation
@@ -225,10 +226,7 @@ func (s *system) raceOfRequests(t *testing.T) {
 		require.NoError(t, err)
 	}
 
-	made := s.endpoints[0].send(t, time.Now(), httpRequest{method: http.MethodPost, path: "/v2/device_profiles", body: []any{
-		map[string]any{"name": "one", "groups": []any{map[string]string{"resources:FPGA": "1"}}},
-	}})
-	require.Equal(t, http.StatusCreated, made.status, "%s", made.text)
+	s.makeProfile(t, "one")
 
 	var (
 		began       = time.Now()
@@ -237,7 +235,7 @@ func (s *system) raceOfRequests(t *testing.T) {
 	)
 	for n := range *clients / 2 {
 		novaClients = append(novaClients, &novaClient{
-			t: t, number: n, random: rand.New(rand.NewPCG(*seed, uint64(n))), endpoints: s.endpoints, began: began, at: found[n%2], shared: each[n%2],
+			t: t, number: n, random: rand.New(rand.NewPCG(*seed, uint64(n))), endpoints: s.endpoints, began: began, at: found[n%2], shared: each[n%2], profile: "one",
 		})
 	}
 
@@ -275,20 +273,37 @@ func (s *system) raceOfRequests(t *testing.T) {
 	s.requireNoneLeft(t, found)
 }
 
+// makeProfile creates a device profile that asks for one FPGA.
+func (s *system) makeProfile(t *testing.T, name string) {
+	t.Helper()
+	made := s.endpoints[0].send(t, time.Now(), httpRequest{method: http.MethodPost, path: "/v2/device_profiles", body: []any{
+		map[string]any{"name": name, "groups": []any{map[string]string{"resources:FPGA": "1"}}},
+	}})
+	require.Equal(t, http.StatusCreated, made.status, "%s", made.text)
+}
+
 // hasAll reports whether each of these outcomes has occurred.
 func hasAll(tally map[string]int, outcomes ...string) bool {
 	return !slices.ContainsFunc(outcomes, func(name string) bool { return tally[name] == 0 })
 }
 
-// requireNoneLeft deletes all requests, and asserts that nobody has a handle
+// requireNoneLeft deletes all requests of the race, and asserts that nobody has a handle
 // then.
 func (s *system) requireNoneLeft(t *testing.T, at []apiclient.Accelerator) {
 	t.Helper()
-	var list struct{ ARQs []struct{ UUID string } }
+	var list struct {
+		ARQs []struct {
+			UUID    string
+			Profile string `json:"device_profile_name"`
+		}
+	}
 	a := s.endpoints[0].send(t, time.Now(), httpRequest{method: http.MethodGet, path: requestsPath})
 	a.decode(t, &list)
 
 	for _, arq := range list.ARQs {
+		if arq.Profile != "one" { // it belongs to another race
+			continue
+		}
 		require.Equal(t, http.StatusNoContent, s.endpoints[0].send(t, time.Now(), httpRequest{method: http.MethodDelete, path: requestsPath + "?arqs=" + arq.UUID}).status)
 	}
 
@@ -383,7 +398,7 @@ func (a *novaClient) endpoint() endpoint { return a.endpoints[a.random.IntN(len(
 
 // make creates a request.
 func (a *novaClient) make() uuid.UUID {
-	answer := a.endpoint().send(a.t, a.began, httpRequest{method: http.MethodPost, path: requestsPath, body: map[string]string{"device_profile_name": "one"}})
+	answer := a.endpoint().send(a.t, a.began, httpRequest{method: http.MethodPost, path: requestsPath, body: map[string]string{"device_profile_name": a.profile}})
 
 	var made struct{ ARQs []struct{ UUID uuid.UUID } }
 	answer.decode(a.t, &made)
@@ -403,14 +418,18 @@ func (a *novaClient) note(in arqAction, out result, answer answer) {
 	a.arqActions = append(a.arqActions, porcupine.Operation{ClientId: a.number, Input: in, Output: out, Call: int64(answer.call), Return: int64(answer.ret)})
 }
 
-// bind binds a request to an instance.
-func (a *novaClient) bind(d endpoint, request, instance uuid.UUID) {
-	answer := d.send(a.t, a.began, httpRequest{method: http.MethodPatch, path: requestsPath, body: map[uuid.UUID]any{request: []map[string]string{
-		{"op": "add", "path": "/hostname", "value": a.at.Host},
-		{"op": "add", "path": "/device_rp_uuid", "value": a.at.ProviderUUID.String()},
+// askToBind asks to bind a request for an accelerator to an instance.
+func (a *novaClient) askToBind(d endpoint, at apiclient.Accelerator, request, instance uuid.UUID) answer {
+	return d.send(a.t, a.began, httpRequest{method: http.MethodPatch, path: requestsPath, body: map[uuid.UUID]any{request: []map[string]string{
+		{"op": "add", "path": "/hostname", "value": at.Host},
+		{"op": "add", "path": "/device_rp_uuid", "value": at.ProviderUUID.String()},
 		{"op": "add", "path": "/instance_uuid", "value": instance.String()},
 	}}})
+}
 
+// bind binds a request to an instance.
+func (a *novaClient) bind(d endpoint, request, instance uuid.UUID) {
+	answer := a.askToBind(d, a.at, request, instance)
 	in := arqAction{name: "bind", request: request, instance: instance}
 	switch {
 	case answer.status == http.StatusAccepted:
@@ -455,10 +474,14 @@ func (a *novaClient) unbind(request uuid.UUID) {
 	}
 }
 
+// askToDelete asks to delete a request by its UUID.
+func (a *novaClient) askToDelete(request uuid.UUID) answer {
+	return a.endpoint().send(a.t, a.began, httpRequest{method: http.MethodDelete, path: requestsPath + "?arqs=" + request.String()})
+}
+
 // delete deletes a request by its UUID.
 func (a *novaClient) delete(request uuid.UUID) {
-	answer := a.endpoint().send(a.t, a.began, httpRequest{method: http.MethodDelete, path: requestsPath + "?arqs=" + request.String()})
-
+	answer := a.askToDelete(request)
 	in := arqAction{name: "delete", request: request}
 	switch answer.status {
 	case http.StatusNoContent:
