@@ -75,6 +75,7 @@ func misgiven(feed []told) error {
 					return err
 				}
 			}
+		default: // it says nothing of who may get what
 		}
 	}
 	return nil
