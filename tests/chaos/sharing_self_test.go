@@ -137,7 +137,7 @@ func TestCheckerKnowsWhatIsClosed(t *testing.T) {
 	require.ErrorContains(t, check(), "0 are reserved, but should be 2")
 	a.Conditions, a.SameHolder = nil, "card/1"
 	require.NoError(t, check())
-	a.HeldTogether = []cyborg.HeldTogether{{}}
+	a.HeldTogether = []cyborg.OtherHeld{{}}
 	require.ErrorContains(t, check(), "0 are reserved, but should be 2")
 }
 
