@@ -372,7 +372,7 @@ func TestFeedOfADatabaseThatWasRestoredBeforeTheMigration(t *testing.T) {
 		DROP TRIGGER deployables_conditions_added ON deployables; DROP TRIGGER deployables_conditions_since ON deployables;
 		DROP TRIGGER conditions_changed ON deployables; DROP FUNCTION deployables_conditions_since, conditions_changed, conditions_named;
 		ALTER TABLE deployables DROP COLUMN unready, DROP COLUMN conditions, DROP COLUMN conditions_since;
-		DROP TRIGGER attach_handles_added_given ON attach_handles; DROP TRIGGER attach_handles_given ON attach_handles;
+		DROP TRIGGER attach_handles_given ON attach_handles;
 		DROP TRIGGER excludes_changed ON deployables; DROP TRIGGER nova_spec_given ON deployables;
 		DROP FUNCTION attach_handles_given, nova_spec_given, check_given, excluded_with, excludes_changed; ALTER TABLE deployables DROP COLUMN excludes;
 		DROP TRIGGER same_holder_changed ON deployables; DROP FUNCTION same_holder_changed; ALTER TABLE deployables DROP COLUMN same_holder;

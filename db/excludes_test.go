@@ -397,16 +397,12 @@ func TestExcludesInTheSchema(t *testing.T) {
 	refused(err)
 	require.ErrorContains(t, err, `accelerators "h1_card1" and "h1_card0" exclude each other, and the latter service s1 has`)
 
-	// In one statement as well, and for a handle that is added.
+	// In one statement as well.
 	r.exec(t, "UPDATE attach_handles SET holder_kind = NULL, holder_id = NULL, operation_id = NULL")
 	_, err = r.sql.Exec(t.Context(), "UPDATE attach_handles SET holder_kind = 'service', holder_id = 's1', operation_id = gen_random_uuid() WHERE host = 'h1'")
 	refused(err)
 	_, err = r.sql.Exec(t.Context(), give, parts[1].UUID, "s1")
 	require.NoError(t, err)
-	_, err = r.sql.Exec(t.Context(), `
-		INSERT INTO attach_handles (uuid, deployable_uuid, host, kind, info, identity, holder_kind, holder_id, operation_id)
-		SELECT gen_random_uuid(), uuid, host, 'TEST_PCI', '{}', 'another', 'service', 's1', gen_random_uuid() FROM deployables WHERE uuid = $1`, whole.UUID)
-	refused(err)
 	_, err = r.sql.Exec(t.Context(), give, parts[0].UUID, "s2")
 	require.NoError(t, err, "parts do not exclude one another")
 
@@ -533,5 +529,81 @@ func TestExcludesPlans(t *testing.T) {
 	for _, plan := range plans() {
 		require.False(t, scan.MatchString(plan), plan)
 		require.NotContains(t, plan, "Function Scan on excluded_with", "PostgreSQL plans it with the statement")
+	}
+}
+
+// TestExcludesWhileProgrammed: no image is loaded into a whole of which somebody has a
+// part, nor into a part while somebody has the whole.
+func TestExcludesWhileProgrammed(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	c := r.addCarved(t, "h1", 2)
+	vm := instance("vm1")
+	r.do(t, toAttach(c.parts[0].UUID, vm), cyborg.OperationSucceeded)
+	_, err := r.Admit(t.Context(), toProgram(c.whole.UUID))
+	requireKind(t, cyborg.ErrInUse, err, `"h1_card0" and "h1_card1" exclude each other`)
+	r.do(t, toProgram(c.parts[1].UUID), cyborg.OperationSucceeded)
+
+	r.do(t, toDetach(c.parts[0].UUID, nil), cyborg.OperationSucceeded)
+	r.do(t, toAttach(c.whole.UUID, vm), cyborg.OperationSucceeded)
+	_, err = r.Admit(t.Context(), toProgram(c.parts[0].UUID))
+	requireKind(t, cyborg.ErrInUse, err, `"h1_card1" and "h1_card0" exclude each other`)
+}
+
+// TestExcludesAtAdoption: an adoption records what an instance has already, also where
+// it excludes what somebody else has.
+func TestExcludesAtAdoption(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	c := r.addCarved(t, "h1", 1)
+	c.excluding(t, map[string][]string{"card0": {"card1", "old_part"}})
+	r.do(t, toAttach(c.whole.UUID, instance("vm1")), cyborg.OperationSucceeded)
+
+	device, part, now := uuid.New(), uuid.New(), time.Now()
+	all := db.Adoption{
+		Devices: []db.AdoptedDevice{{
+			UUID: device, Host: "h1", Driver: "fake", Identity: "oldcard", Type: "FPGA", VendorID: "1234", ProductID: "0001",
+			BoardInfo: cyborg.JSONObject{}, ControlPathKind: "PCI", ControlPathInfo: map[string]string{"bus": "01"}, CreatedAt: now,
+		}},
+		Deployables: []db.AdoptedDeployable{{
+			UUID: part, Device: device, Host: "h1", Name: "h1_old_part", LocalName: "old_part", ProviderUUID: cyborg.ProviderUUID("h1_old_part"), CreatedAt: now,
+			Specs: cyborg.Specs{Num: 1, Capability: cyborg.JSONObject{}}, Attributes: []cyborg.Attribute{}, Set: []db.AdoptedAttribute{},
+		}},
+		Handles: []db.AdoptedHandle{{
+			UUID: uuid.New(), Deployable: part, Host: "h1", Kind: "PCI", Info: map[string]string{"domain": "0000", "bus": "77", "device": "00", "function": "0"},
+			Identity: "0000:77:00.0", Instance: uuid.NewString(), HeldSince: &now,
+		}},
+	}
+	out, err := r.Adopt(t.Context(), all, alice(), true)
+	require.NoError(t, err)
+	require.Empty(t, out.Conflicts)
+	require.Equal(t, "h1_old_part", r.accelerator(t, c.whole.UUID).ExcludedBy[0].Name)
+}
+
+// TestExcludesTellsPlacementOnce: the first part that is given out closes the whole, and
+// the last one that comes back opens it. Placement hears of those only.
+func TestExcludesTellsPlacementOnce(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	c := r.addCarved(t, "h1", 3)
+	require.NoError(t, r.SetPlacementFollowing(t.Context(), true, time.Hour))
+	require.Equal(t, []string{"h1"}, r.due(t))
+	r.inStep(t, "h1")
+	r.profile(t, "one", one())
+	var bound []cyborg.ARQ
+	for n, part := range c.parts {
+		arq := r.request(t, "one")[0]
+		r.do(t, toBind("h1", vm(), part.ProviderUUID, arq), cyborg.OperationSucceeded)
+		bound = append(bound, arq)
+		require.Equal(t, n == 0, len(r.due(t)) > 0, "part %d", n)
+		if n == 0 {
+			r.inStep(t, "h1")
+		}
+	}
+
+	for n, arq := range bound {
+		_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arq.UUID}, AllowBound: true}, alice())
+		require.NoError(t, err)
+		require.Equal(t, n == len(bound)-1, len(r.due(t)) > 0, "part %d", n)
 	}
 }

@@ -469,10 +469,6 @@ func TestTogetherInTheSchema(t *testing.T) {
 	require.NoError(t, err)
 	_, err = r.sql.Exec(t.Context(), "UPDATE attach_handles SET holder_kind = 'service', holder_id = uuid::text, operation_id = gen_random_uuid() WHERE host = 'h1'")
 	refused(err)
-	_, err = r.sql.Exec(t.Context(), `
-		INSERT INTO attach_handles (uuid, deployable_uuid, host, kind, info, identity, holder_kind, holder_id, operation_id)
-		SELECT gen_random_uuid(), uuid, host, 'TEST_PCI', '{}', 'another', 'service', 's3', gen_random_uuid() FROM deployables WHERE uuid = $1`, cards[1].UUID)
-	refused(err)
 	_, err = r.sql.Exec(t.Context(), give, cards[1].UUID, "s2")
 	require.NoError(t, err)
 

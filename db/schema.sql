@@ -112,7 +112,6 @@ CREATE INDEX attach_handles_by_holder ON attach_handles USING btree (holder_kind
 CREATE INDEX attach_handles_missing ON attach_handles USING btree (missing_since) WHERE presence = 'missing'::text;
 CREATE INDEX attach_handles_unconfirmed ON attach_handles USING btree (host) WHERE unconfirmed_kind IS NOT NULL;
 CREATE INDEX attach_handles_undone ON attach_handles USING btree (host) WHERE undone_at IS NOT NULL;
-CREATE TRIGGER attach_handles_added_given BEFORE INSERT ON attach_handles FOR EACH ROW WHEN (new.holder_kind IS NOT NULL) EXECUTE FUNCTION attach_handles_given();
 CREATE TRIGGER attach_handles_deleted AFTER DELETE ON attach_handles REFERENCING OLD TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION attach_handles_added_or_removed();
 CREATE TRIGGER attach_handles_given BEFORE UPDATE OF holder_kind, holder_id ON attach_handles FOR EACH ROW WHEN (new.holder_kind IS NOT NULL AND (old.holder_kind IS DISTINCT FROM new.holder_kind OR old.holder_id IS DISTINCT FROM new.holder_id)) EXECUTE FUNCTION attach_handles_given();
 CREATE TRIGGER attach_handles_inserted AFTER INSERT ON attach_handles REFERENCING NEW TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION attach_handles_added_or_removed();
@@ -957,7 +956,7 @@ BEGIN
     LEFT JOIN attach_handles h ON h.deployable_uuid = d.uuid AND h.uuid IS DISTINCT FROM given_handle AND coalesce(h.holder_kind, h.unconfirmed_kind) IS NOT NULL
         AND (o.apart OR (coalesce(h.holder_kind, h.unconfirmed_kind), coalesce(h.holder_id, h.unconfirmed_id)) IS DISTINCT FROM (to_kind, to_id))
     WHERE (d.uuid <> given OR to_kind IS NOT NULL) AND (h.uuid IS NOT NULL OR d.nova_spec IS NOT NULL AND (o.apart OR to_kind IS NOT NULL))
-    LIMIT 1;
+    ORDER BY NOT o.apart, h.holder_kind IS NULL, h.uuid IS NULL, d.id LIMIT 1;
     IF NOT FOUND THEN
         RETURN;
     END IF;
@@ -1467,10 +1466,10 @@ BEGIN
     ELSE
         PERFORM placement_out_of_step(ARRAY(
             SELECT DISTINCT n.host FROM new_rows n JOIN old_rows o ON o.uuid = n.uuid
-            WHERE (o.provider_uuid, o.name, o.specs -> 'num', o.attributes, o.attributes_set, o.lifecycle, o.administration, o.presence,
+            WHERE (o.provider_uuid, o.name, o.local_name, o.specs -> 'num', o.attributes, o.attributes_set, o.lifecycle, o.administration, o.presence,
                    o.fence_reason IS NULL, o.protected = '', o.untouched, o.nova_spec IS NULL, o.same_holder, o.unready, o.excludes)
                IS DISTINCT FROM
-                  (n.provider_uuid, n.name, n.specs -> 'num', n.attributes, n.attributes_set, n.lifecycle, n.administration, n.presence,
+                  (n.provider_uuid, n.name, n.local_name, n.specs -> 'num', n.attributes, n.attributes_set, n.lifecycle, n.administration, n.presence,
                    n.fence_reason IS NULL, n.protected = '', n.untouched, n.nova_spec IS NULL, n.same_holder, n.unready, n.excludes)));
     END CASE;
     RETURN NULL;
@@ -1532,7 +1531,10 @@ BEGIN
            OR (o.holder_kind IS NULL) <> (n.holder_kind IS NULL)
               AND (coalesce(p.kind, '') <> 'bind' OR coalesce(n.holder_kind, o.holder_kind) <> 'instance')
            OR (o.holder_kind IS NULL, o.unconfirmed_kind IS NULL) <> (n.holder_kind IS NULL, n.unconfirmed_kind IS NULL)
-              AND (EXISTS (SELECT FROM excluded_with(n.deployable_uuid)) OR EXISTS (
+              AND (EXISTS ( -- it is the only one because of which this other is closed
+                  SELECT FROM excluded_with(n.deployable_uuid) AS e WHERE NOT EXISTS (
+                      SELECT FROM excluded_with(e) AS x JOIN attach_handles h ON h.deployable_uuid = x
+                      WHERE h.uuid <> n.uuid AND coalesce(h.holder_kind, h.unconfirmed_kind) IS NOT NULL)) OR EXISTS (
                   SELECT FROM deployables d WHERE d.uuid = n.deployable_uuid AND d.same_holder <> ''
                     AND (EXISTS (SELECT FROM deployables s WHERE s.host = d.host AND s.same_holder = d.same_holder AND s.same_holder <> '' AND s.uuid <> d.uuid)
                       OR EXISTS (SELECT FROM attach_handles h WHERE h.deployable_uuid = d.uuid AND h.uuid <> n.uuid))))));

@@ -467,7 +467,7 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 
 	if len(both) > 0 {
 		f.Warn("accelerators", fmt.Sprintf("%d held although others that exclude them are as well: %s", len(both), english.Some(both)),
-			"They were held before their driver said that they exclude each other, such as a card and a part of it. Detach one of the two.")
+			"They were held before their driver said that they exclude each other, such as a card and a part of it. `cyborg accelerator show` says who has them. Detach one of the two, or take it out of Nova's whitelist.")
 	}
 
 	if len(unwell) > 0 {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/internal/english"
 )
 
 // change is an event for which a clause is needed.
@@ -378,9 +379,9 @@ func excludesClause(c change) string {
 		return ""
 	}
 	if c.To == "" {
-		return "no longer excludes " + c.From
+		return "no longer excludes " + english.Some(strings.Split(c.From, ", "))
 	}
-	return "excludes " + c.To + " while somebody has it"
+	return "excludes " + english.Some(strings.Split(c.To, ", ")) + " while somebody has it"
 }
 
 // sameHolderClause describes an accelerator that goes to one holder with others of

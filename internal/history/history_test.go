@@ -279,8 +279,8 @@ func TestExcludesAreASentence(t *testing.T) {
 		of(2, cyborg.AxisExcludes, "gpu0_1", "gpu0_2, gpu0_3"), of(3, cyborg.AxisExcludes, "gpu0_2, gpu0_3", ""),
 	}}.told()
 	require.NotContains(t, got, "gpu0_1")
-	require.Contains(t, got, "excludes gpu0_2, gpu0_3 while somebody has it")
-	require.Contains(t, got, "no longer excludes gpu0_2, gpu0_3")
+	require.Contains(t, got, "excludes gpu0_2 and gpu0_3 while somebody has it")
+	require.Contains(t, got, "no longer excludes gpu0_2 and gpu0_3")
 }
 
 // TestConditionsAreASentence: what a driver says of an accelerator is told, and when that

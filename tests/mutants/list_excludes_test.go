@@ -75,8 +75,20 @@ func ofExcludes() []mutant {
 		},
 		{
 			breaks: "nothing is recorded of what names too many", file: merges, pkg: "db", test: "TestExcludesAsReported",
-			old: "		return nil, false",
-			new: "		return names[:cyborg.MaxExcludes], true",
+			old: "	if len(names) > cyborg.MaxExcludes {",
+			new: "	if len(names) > 1<<20 {",
+		},
+		{
+			breaks: "no image is loaded into what excludes something held", file: "db/internal/operation/program.go", pkg: "db",
+			test: "TestExcludesWhileProgrammed",
+			old:  "unused(&targets[i]), targets[i].NotExcluded(), ",
+			new:  "unused(&targets[i]), ",
+		},
+		{
+			breaks: "Placement hears of the first part and of the last one only", file: "db/migrations/00031_excludes.sql", pkg: "db",
+			test: "TestExcludesTellsPlacementOnce",
+			old:  "                      WHERE h.uuid <> n.uuid AND coalesce(",
+			new:  "                      WHERE false AND coalesce(",
 		},
 		{
 			breaks: "a report says what excludes what in one order", file: "activities/agent/inventory/content.go", pkg: "activities/agent/inventory",

@@ -35,6 +35,9 @@ type Inventory struct {
 	// it is, but may be later. The host is then asked for its report again.
 	Unsettled bool
 
+	// excluded is how many names the deployables of this report exclude.
+	excluded int
+
 	// Replaced is set where another card was shown in the place of a recorded one.
 	Replaced bool
 

@@ -75,9 +75,10 @@ func (p program) guard(targets []inventory.Accelerator, operation uuid.UUID) err
 		return err
 	}
 
-	// The image also changes the other targets, which nobody may be using.
+	// The image also changes the other targets, which nobody may be using, and what
+	// excludes one of them is hardware that it has a part in.
 	for i := range targets {
-		if err := inventory.FirstError(targets[i].Unprotected(), unused(&targets[i]), targets[i].Confirmed()); err != nil {
+		if err := inventory.FirstError(targets[i].Unprotected(), unused(&targets[i]), targets[i].NotExcluded(), targets[i].Confirmed()); err != nil {
 			return err
 		}
 	}
