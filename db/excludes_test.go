@@ -601,9 +601,49 @@ func TestExcludesTellsPlacementOnce(t *testing.T) {
 		}
 	}
 
+	// Two at once are the first ones, too, and the last ones.
+	r.profile(t, "two", one(), one())
 	for n, arq := range bound {
 		_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{arq.UUID}, AllowBound: true}, alice())
 		require.NoError(t, err)
 		require.Equal(t, n == len(bound)-1, len(r.due(t)) > 0, "part %d", n)
 	}
+	r.inStep(t, "h1")
+
+	both := r.request(t, "two")
+	bind := toBind("h1", vm(), c.parts[0].ProviderUUID, both...)
+	edit(&bind, func(b *cyborg.BindRequest) { b.ARQs[1].Provider = c.parts[1].ProviderUUID })
+	r.do(t, bind, cyborg.OperationSucceeded)
+	require.Equal(t, []string{"h1"}, r.due(t))
+	r.inStep(t, "h1")
+	_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{UUIDs: []uuid.UUID{both[0].UUID, both[1].UUID}, AllowBound: true}, alice())
+	require.NoError(t, err)
+	require.Equal(t, []string{"h1"}, r.due(t))
+}
+
+// TestExcludesWithALostImage: an instance has a part whose image a boot has lost. The
+// image, which changes the whole as well, is loaded again.
+func TestExcludesWithALostImage(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	whole := deployable("card0_whole", 1)
+	whole.Excludes = []string{"card0"}
+	card := &h.content.Backends[0].Devices[0]
+	card.Deployables = append(card.Deployables, whole)
+	h.report(t)
+	part := h.ready(t, "card0")
+	h.ready(t, "card0_whole")
+	require.Equal(t, part.ProgramSet, h.accelerator(t, "card0_whole").ProgramSet)
+
+	r.loads(t, h, 0, part, aes())
+	r.profile(t, "one", one())
+	r.bound(t, part, uuid.New())
+	_, err := r.Admit(t.Context(), toProgram(part.UUID))
+	requireKind(t, cyborg.ErrInUse, err)
+
+	h.shows(t, 0, "")
+	h.reboot(t, 0)
+	require.NotNil(t, r.accelerator(t, part.UUID).LostImage)
+	r.do(t, toReload(part.UUID, aes()), cyborg.OperationSucceeded)
 }

@@ -137,7 +137,7 @@ func (a *Activities) askInTime(ctx context.Context, t *try, known inventory.Know
 	case answer := <-answers:
 		return answer
 	case <-ctx.Done():
-		silent.Error = "did not answer in time"
+		silent.Error = cyborg.UsageUnanswered
 		return silent
 	}
 }

@@ -162,10 +162,11 @@ BEGIN
            OR (o.holder_kind IS NULL) <> (n.holder_kind IS NULL)
               AND (coalesce(p.kind, '') <> 'bind' OR coalesce(n.holder_kind, o.holder_kind) <> 'instance')
            OR (o.holder_kind IS NULL, o.unconfirmed_kind IS NULL) <> (n.holder_kind IS NULL, n.unconfirmed_kind IS NULL)
-              AND (EXISTS ( -- it is the only one because of which this other is closed
+              AND (EXISTS ( -- this other was not closed before, or is so no longer
                   SELECT FROM excluded_with(n.deployable_uuid) AS e WHERE NOT EXISTS (
                       SELECT FROM excluded_with(e) AS x JOIN attach_handles h ON h.deployable_uuid = x
-                      WHERE h.uuid <> n.uuid AND coalesce(h.holder_kind, h.unconfirmed_kind) IS NOT NULL)) OR EXISTS (
+                      WHERE h.uuid <> n.uuid AND coalesce(h.holder_kind, h.unconfirmed_kind) IS NOT NULL
+                        AND NOT EXISTS (SELECT FROM old_rows b WHERE b.uuid = h.uuid AND coalesce(b.holder_kind, b.unconfirmed_kind) IS NULL))) OR EXISTS (
                   SELECT FROM deployables d WHERE d.uuid = n.deployable_uuid AND d.same_holder <> ''
                     AND (EXISTS (SELECT FROM deployables s WHERE s.host = d.host AND s.same_holder = d.same_holder AND s.same_holder <> '' AND s.uuid <> d.uuid)
                       OR EXISTS (SELECT FROM attach_handles h WHERE h.deployable_uuid = d.uuid AND h.uuid <> n.uuid))))));

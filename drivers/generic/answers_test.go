@@ -102,7 +102,7 @@ func TestDiscoverWaitsOnceForAllRounds(t *testing.T) {
 	begin := time.Now()
 	require.Equal(t, []string{audio, silent}, identities(t, driver))
 	require.Less(t, time.Since(begin), 2*5*time.Second)
-	require.Equal(t, []string{silent}, unwell(t, driver, " whether "+silent+" is there"))
+	require.Eventually(t, func() bool { return slices.Equal([]string{silent}, unwell(t, driver, " is there")) }, time.Minute, 10*time.Millisecond)
 	require.NoError(t, os.WriteFile(filepath.Join(host.Root(), configuration(silent)), []byte("\xee\x10\x04\x50"), 0))
 	require.Eventually(t, func() bool { return len(unwell(t, driver, "")) == 0 }, time.Minute, 10*time.Millisecond)
 }

@@ -47,8 +47,8 @@ func ofExcludes() []mutant {
 		},
 		{
 			breaks: "an attach and a bind are refused what is excluded", file: guards, pkg: "db", test: "TestExcludes",
-			old: "	if len(a.ExcludedBy) == 0 {",
-			new: "	if len(a.ExcludedBy) == 0 || a.Name != \"\" {",
+			old: "	if at < 0 {\n		return nil\n	}\n\n	h := &a.ExcludedBy[at]",
+			new: "	if at < 1 {\n		return nil\n	}\n\n	h := &a.ExcludedBy[at]",
 		},
 		{
 			breaks: "one bind does not get the whole and a part", file: "db/internal/operation/bind_others.go", pkg: "db", test: "TestExcludesBind",
@@ -81,8 +81,26 @@ func ofExcludes() []mutant {
 		{
 			breaks: "no image is loaded into what excludes something held", file: "db/internal/operation/program.go", pkg: "db",
 			test: "TestExcludesWhileProgrammed",
-			old:  "unused(&targets[i]), targets[i].NotExcluded(), ",
+			old:  "unused(&targets[i]), targets[i].NotExcludedBut(targets), ",
 			new:  "unused(&targets[i]), ",
+		},
+		{
+			breaks: "a lost image is loaded again for the holder of a part", file: "db/internal/operation/program.go", pkg: "db",
+			test: "TestExcludesWithALostImage",
+			old:  "targets[i].NotExcludedBut(targets)",
+			new:  "targets[i].NotExcluded()",
+		},
+		{
+			breaks: "Placement hears of two parts that are given out at once", file: "db/migrations/00031_excludes.sql", pkg: "db",
+			test: "TestExcludesTellsPlacementOnce",
+			old:  "AND NOT EXISTS (SELECT FROM old_rows b WHERE b.uuid = h.uuid AND",
+			new:  "AND NOT EXISTS (SELECT FROM old_rows b WHERE false AND",
+		},
+		{
+			breaks: "what only a discovery says is over once it says so no more", file: "activities/agent/inventory/inventory.go",
+			pkg: "activities/agent/inventory", test: "TestConditionsOfADiscoveryEnd",
+			old: "		if _, checks := made.driver.(drivers.HealthChecker); checks {",
+			new: "		if made.driver != nil {",
 		},
 		{
 			breaks: "Placement hears of the first part and of the last one only", file: "db/migrations/00031_excludes.sql", pkg: "db",

@@ -13,7 +13,7 @@ import (
 )
 
 // measurements are what the drivers measure, as metrics. They are asked for whenever
-// somebody collects metrics, and never otherwise.
+// somebody collects metrics.
 type measurements struct {
 	host      string
 	limit     time.Duration

@@ -33,9 +33,10 @@ type health struct {
 	unknown    *cyborg.Condition
 }
 
-// newHealth returns the health of a driver that was not asked yet. What was unready for
-// an earlier process, or with other options, stays so until the driver says how it is
-// now: it is not given out because the driver cannot say anything.
+// newHealth returns the health of a driver that was not asked yet. Of a driver that can
+// be asked, what was unready for an earlier process, or with other options, is known: it
+// stays so until the driver says how it is now, and is not given out because the driver
+// cannot say anything.
 func newHealth(known []cyborg.DeviceReport) *health {
 	h := &health{turn: make(chan struct{}, 1), soon: make(chan struct{}, 1), conditions: map[string][]cyborg.Condition{}}
 	for _, device := range known {
@@ -105,7 +106,9 @@ func (h *health) ask(ctx context.Context, in *instance, checker drivers.HealthCh
 		return said, Guard(in.log, "health check", func() error {
 			conditions, err := checker.Health(ctx)
 			for name, list := range conditions {
-				said[name] = cyborg.SortConditions(list)
+				if len(list) > 0 {
+					said[name] = cyborg.SortConditions(list)
+				}
 			}
 			return err
 		})

@@ -26,6 +26,7 @@ type patient struct {
 	ill  error         // why it cannot say
 	gate chan struct{} // if set, a check waits for it, whatever becomes of its context
 	dir  string        // of the agent's state
+	mute bool          // nobody can ask it
 }
 
 func (p *patient) Health(context.Context) (map[string][]cyborg.Condition, error) {
@@ -56,7 +57,12 @@ func (p *patient) inventory(t *testing.T) *inventory.Inventory {
 	t.Cleanup(func() { require.NoError(t, j.Close()) })
 
 	registry := drivers.NewRegistry()
-	require.NoError(t, registry.Register("patient", func(drivers.Environment, map[string]any) (drivers.Driver, error) { return p, nil }))
+	require.NoError(t, registry.Register("patient", func(drivers.Environment, map[string]any) (drivers.Driver, error) {
+		if p.mute {
+			return &p.gadget, nil
+		}
+		return p, nil
+	}))
 	known, err := inventory.Open(inventory.Config{
 		Host: "node", Version: "1", Root: "/", StateDir: p.dir, ScanTimeout: 10 * time.Second, FullScanInterval: 5 * time.Hour,
 		HealthInterval: 30 * time.Second,
@@ -163,6 +169,28 @@ func TestHealthOfBefore(t *testing.T) {
 		require.Equal(t, []string{"unready dead", "degraded health_unknown", "notice b"}, codes(known))
 		p.change(func(p *patient) { p.ill, p.said = nil, nil })
 		require.Equal(t, []string{"notice b"}, codes(known))
+	})
+}
+
+// TestConditionsOfADiscoveryEnd: what only a discovery says is over once it no longer
+// says so, also after a restart.
+func TestConditionsOfADiscoveryEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, _ := newPatient(t)
+		p.mute = true
+		p.devices[0].Deployables[0].Conditions = dead()["part_a"]
+		known := p.inventory(t)
+		end := run(t, known)
+		require.Equal(t, []string{"unready dead"}, codes(known))
+		require.NoError(t, known.Save())
+		end()
+
+		p.devices[0].Deployables[0].Conditions = nil
+		known = p.inventory(t)
+		end = run(t, known)
+		defer end()
+		require.Empty(t, codes(known))
 	})
 }
 

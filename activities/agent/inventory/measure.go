@@ -41,19 +41,21 @@ func (m *measuring) of(device string) *watchdog {
 }
 
 // Measure asks the driver of a device what it measures now, within the limit, and does
-// not ask again while an earlier question has no answer. There is no sample where the
+// not ask again while a question that was given up has no answer. There is no sample where the
 // driver measures nothing. The samples that make sense count even where others do
 // not, of which the error tells.
 func (i *Inventory) Measure(ctx context.Context, limit time.Duration, backendName, identity string) ([]drivers.Sample, error) {
 	i.mu.Lock()
 	var in *instance
-	var device cyborg.DeviceReport
-	if b := i.backends[backendName]; b != nil {
-		in, device = b.instance, b.devices[identity].report
+	var device seen
+	var there bool
+	if b := i.backends[backendName]; b != nil && b.instance != nil {
+		in = b.instance
+		device, there = b.devices[identity]
 	}
 	i.mu.Unlock()
-	if in == nil {
-		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "backend %s has no driver now", backendName)
+	if !there {
+		return nil, cyborg.Errorf(cyborg.ErrUnavailable, "device %s of backend %s is not there now", identity, backendName)
 	}
 
 	meter, ok := in.driver.(drivers.Meter)
@@ -64,7 +66,7 @@ func (i *Inventory) Measure(ctx context.Context, limit time.Duration, backendNam
 	what := "measurement of " + identity
 	samples, err := withWatchdog(ctx, in.measuring.of(identity), limit, what, func(ctx context.Context) (samples []drivers.Sample, err error) {
 		err = Guard(in.log, what, func() error {
-			samples, err = meter.Metrics(ctx, device)
+			samples, err = meter.Metrics(ctx, device.report)
 			return err
 		})
 		return samples, err
@@ -72,7 +74,7 @@ func (i *Inventory) Measure(ctx context.Context, limit time.Duration, backendNam
 	if err != nil {
 		return nil, err
 	}
-	return sensible(device, samples)
+	return sensible(device.report, samples)
 }
 
 // sensible returns the samples that can be shown, and what is wrong with the others.
@@ -122,8 +124,8 @@ type Measured struct {
 }
 
 // MeasureAll measures the devices of these deployables until the context ends, which
-// must have a deadline. A driver that does not return by then is left behind. What has
-// failed, and what measures nothing, is left out.
+// must have a deadline. A driver that does not return by then is left behind. Devices of
+// backends that have failed are left out, and those of drivers that measure nothing.
 func (i *Inventory) MeasureAll(ctx context.Context, known []Known) []Measured {
 	var all []Measured
 	for _, one := range known {
@@ -166,6 +168,10 @@ func (i *Inventory) MeasureAll(ctx context.Context, known []Known) []Measured {
 		case <-ctx.Done():
 			for n := range open {
 				all[n].Err = errors.New(cyborg.UsageUnanswered)
+			}
+			for len(answers) > 0 { // what has come in time counts
+				a := <-answers
+				all[a.at].Samples, all[a.at].Err = a.samples, a.err
 			}
 			return all
 		}

@@ -220,11 +220,19 @@ func (a *Accelerator) heldTogether(h *cyborg.OtherHeld) error {
 
 // NotExcluded refuses an accelerator for everybody while somebody has another one that
 // excludes it, or may give it out.
-func (a *Accelerator) NotExcluded() error {
-	if len(a.ExcludedBy) == 0 {
+func (a *Accelerator) NotExcluded() error { return a.NotExcludedBut(nil) }
+
+// NotExcludedBut is NotExcluded but for the others of which the caller decides itself
+// whether somebody may have them.
+func (a *Accelerator) NotExcludedBut(others []Accelerator) error {
+	at := slices.IndexFunc(a.ExcludedBy, func(h cyborg.OtherHeld) bool {
+		return !slices.ContainsFunc(others, func(o Accelerator) bool { return o.UUID == h.Accelerator })
+	})
+	if at < 0 {
 		return nil
 	}
-	h := &a.ExcludedBy[0]
+
+	h := &a.ExcludedBy[at]
 	out := cyborg.Errorf(cyborg.ErrInUse, "accelerators %q and %q exclude each other, and the latter %s", a.Name, h.Name, h.Taken())
 	return a.withRemedy(out, h, "Detach that one first.")
 }

@@ -78,7 +78,7 @@ func (p program) guard(targets []inventory.Accelerator, operation uuid.UUID) err
 	// The image also changes the other targets, which nobody may be using, and what
 	// excludes one of them is hardware that it has a part in.
 	for i := range targets {
-		if err := inventory.FirstError(targets[i].Unprotected(), unused(&targets[i]), targets[i].NotExcluded(), targets[i].Confirmed()); err != nil {
+		if err := inventory.FirstError(targets[i].Unprotected(), unused(&targets[i]), targets[i].NotExcludedBut(targets), targets[i].Confirmed()); err != nil {
 			return err
 		}
 	}
