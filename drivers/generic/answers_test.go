@@ -2,6 +2,7 @@ package generic_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -107,16 +108,20 @@ func TestDiscoverWaitsOnceForAllRounds(t *testing.T) {
 	require.Eventually(t, func() bool { return len(unwell(t, driver, "")) == 0 }, time.Minute, 10*time.Millisecond)
 }
 
-// unwell lists the functions with which the kernel hangs, as a health check says, and
-// requires this text of each.
+// unwell lists the functions with which the kernel hangs, as a health check says with
+// this text; or what else it says.
 func unwell(t *testing.T, driver drivers.Driver, text string) []string {
 	t.Helper()
 	said, err := driver.(drivers.HealthChecker).Health(t.Context())
-	require.NoError(t, err)
+	if err != nil {
+		return []string{err.Error()}
+	}
+
 	for _, conditions := range said {
-		require.Len(t, conditions, 1)
-		require.Equal(t, []any{"kernel_hangs", cyborg.ConditionUnready}, []any{conditions[0].Code, conditions[0].Level})
-		require.Contains(t, conditions[0].Message, text)
+		c := conditions[0]
+		if len(conditions) > 1 || c.Code != "kernel_hangs" || c.Level != cyborg.ConditionUnready || !strings.Contains(c.Message, text) {
+			return []string{fmt.Sprint(conditions)}
+		}
 	}
 	return slices.Sorted(maps.Keys(said))
 }

@@ -908,7 +908,9 @@ func TestMetrics(t *testing.T) {
 
 	names := func() (all []string) {
 		families, err := registry.Gather()
-		require.NoError(t, err)
+		if err != nil {
+			return []string{err.Error()}
+		}
 		for _, family := range families {
 			all = append(all, family.GetName())
 		}

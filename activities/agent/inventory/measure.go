@@ -40,11 +40,11 @@ func (m *measuring) of(device string) *watchdog {
 	return m.byDevice[device]
 }
 
-// Measure asks the driver of a device what it measures now, within the limit, and does
-// not ask again while a question that was given up has no answer. There is no sample where the
-// driver measures nothing. The samples that make sense count even where others do
-// not, of which the error tells.
-func (i *Inventory) Measure(ctx context.Context, limit time.Duration, backendName, identity string) ([]drivers.Sample, error) {
+// measure asks the driver of a device what it measures now, within the limit, and does
+// not ask again while a question that was given up has no answer. There is no sample
+// where the driver measures nothing. The samples that make sense count even where
+// others do not, of which the error tells.
+func (i *Inventory) measure(ctx context.Context, limit time.Duration, backendName, identity string) ([]drivers.Sample, error) {
 	i.mu.Lock()
 	var in *instance
 	var device seen
@@ -149,7 +149,7 @@ func (i *Inventory) MeasureAll(ctx context.Context, known []Known) []Measured {
 			select {
 			case turns <- struct{}{}:
 				defer func() { <-turns }()
-				samples, err := i.Measure(ctx, time.Until(deadline), all[n].Backend, all[n].Device)
+				samples, err := i.measure(ctx, time.Until(deadline), all[n].Backend, all[n].Device)
 				answers <- answer{n, samples, err}
 			case <-ctx.Done():
 			}
