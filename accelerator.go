@@ -171,6 +171,8 @@ type Accelerator struct {
 	// Where there are very many, both are the first few.
 	Excludes   []string    `json:"excludes,omitempty"`
 	ExcludedBy []OtherHeld `json:"excluded_by,omitempty"`
+	// Preparation is set where its host prepares handles for whoever gets them.
+	Preparation *Preparation `json:"preparation,omitempty"`
 	// Nova is set while it is in the whitelist of its host's Nova. Only Nova may
 	// give it out then.
 	Nova    *NovaSpec      `json:"nova_whitelist,omitempty"`

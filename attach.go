@@ -9,6 +9,8 @@ const OperationAttach OperationKind = "attach"
 type AttachRequest struct {
 	Accelerator uuid.UUID `json:"accelerator"`
 	Holder      Holder    `json:"holder"`
+	// Parameters are what was chosen for the handle, of those that the accelerator has.
+	Parameters map[string]string `json:"parameters,omitempty"`
 }
 
 // Kind returns OperationAttach.

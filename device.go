@@ -185,6 +185,12 @@ type AttachHandle struct {
 	AttachedAt time.Time `json:"attached_at,omitzero"`
 	// Undone is set while the host that holds the handle has it attached no longer.
 	Undone *Undone `json:"undone,omitempty"`
+	// With are the PCI addresses of the functions that go with it to its holder.
+	With []string `json:"with,omitempty"`
+	// Prepared says that its host attaches it for its holder, although that is an
+	// instance or a service. Parameters are what was chosen for the holder.
+	Prepared   bool              `json:"prepared,omitempty"`
+	Parameters map[string]string `json:"parameters,omitempty"`
 	// Health is that of the accelerator request that has the handle; empty where
 	// nothing is known to be wrong.
 	Health ARQHealth `json:"health,omitempty"`

@@ -36,6 +36,9 @@ type DeployableReport struct {
 	// while somebody has this one, and the other way round: the parts of a card that is
 	// offered whole, too. It is enough that one of the two names the other.
 	Excludes []string `json:"excludes,omitempty"`
+	// Preparation is set where its driver attaches handles for instances and services,
+	// too; nil where these get them as they are.
+	Preparation *Preparation `json:"preparation,omitempty"`
 	// Conditions are what its driver wants people to know about it.
 	Conditions []Condition `json:"conditions,omitempty"`
 	// Protected says why the function must not be touched, where the host itself
@@ -62,4 +65,7 @@ type HandleReport struct {
 	Kind     HandleKind        `json:"kind"`
 	Info     map[string]string `json:"info"`
 	Identity string            `json:"identity"`
+	// With are the functions that are no handles and go with this one to its holder,
+	// such as the audio function of a GPU.
+	With []PCIAddress `json:"with,omitempty"`
 }

@@ -30,7 +30,15 @@ type WorkHandle struct {
 	// Accelerator is the one that the handle belongs to, where the operation has
 	// more than one target.
 	Accelerator uuid.UUID `json:"accelerator,omitzero"`
+	// Prepared says that its host attaches it for an instance or a service, too.
+	Prepared bool `json:"prepared,omitempty"`
+	// Parameters are what was chosen for it.
+	Parameters map[string]string `json:"parameters,omitempty"`
 }
+
+// OnHost says that its host has something to do before its holder can use it, and when
+// it is taken back.
+func (h *WorkHandle) OnHost() bool { return h.Holder.Kind == HolderHost || h.Prepared }
 
 // GivenHandles are the handles of one deployable that an operation gives to an
 // instance or a service.

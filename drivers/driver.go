@@ -69,11 +69,16 @@ type Installer interface {
 // the driver returns its error and leaves the hardware alone.
 type Note func(note json.RawMessage) error
 
-// AttachRequest asks to attach a handle to its host.
+// AttachRequest asks to attach a handle for its holder.
 type AttachRequest struct {
 	Target Target
 	Handle cyborg.HandleReport
+	// Holder is the host itself or, where the deployable has a Preparation, whoever
+	// else gets the handle.
 	Holder cyborg.Holder
+	// Parameters are what was chosen for the handle, of those of the deployable's
+	// Preparation, with values that they take. Nil means that nothing was chosen.
+	Parameters map[string]string
 
 	// Prior is the note of an earlier try of the same attach, or nil on the first
 	// try.
@@ -82,10 +87,12 @@ type AttachRequest struct {
 	Note Note
 }
 
-// DetachRequest asks to detach a handle from its host.
+// DetachRequest asks to detach a handle from its holder.
 type DetachRequest struct {
 	Target Target
 	Handle cyborg.HandleReport
+	// Holder is who has it; its kind is that of the attach.
+	Holder cyborg.Holder
 
 	// Prior is the last note of the attach, or nil where the attach stored none.
 	Prior json.RawMessage
@@ -93,10 +100,14 @@ type DetachRequest struct {
 	Undo bool
 }
 
-// Attacher attaches handles to the host and detaches them. For a driver without
-// it, an attach only records who has the handle and touches no hardware.
+// Attacher attaches handles and detaches them. For a driver without it, an attach
+// only records who has the handle and touches no hardware.
+//
+// It is asked to attach to the host. For an instance or a service it is asked only
+// where the deployable has a Preparation: it then does what the hypervisor does not do
+// by itself.
 type Attacher interface {
-	// Attach makes the handle usable on its host. It succeeds where the handle is
+	// Attach makes the handle usable for its holder. It succeeds where the handle is
 	// attached already.
 	Attach(ctx context.Context, request AttachRequest) error
 
@@ -105,10 +116,10 @@ type Attacher interface {
 	// the handle is not attached.
 	Detach(ctx context.Context, request DetachRequest) error
 
-	// Attached says whether the hardware is in the state that Attach leaves behind.
-	// The agent asks this after a crash, when its journal cannot tell how far an
-	// attach came.
-	Attached(ctx context.Context, target Target, handle cyborg.HandleReport) (bool, error)
+	// Attached says whether the hardware is in the state that Attach leaves behind for
+	// a holder of this kind. The agent asks this after a crash, when its journal cannot
+	// tell how far an attach came.
+	Attached(ctx context.Context, target Target, handle cyborg.HandleReport, holder cyborg.HolderKind) (bool, error)
 }
 
 // ProgramRequest asks to load an image into a deployable.

@@ -395,7 +395,7 @@ func (a *Activities) attached(ctx context.Context, t *try, found inventory.Found
 	}
 
 	err = t.guarded("asking whether "+handle.Identity+" is attached", func() (err error) {
-		is, err = attacher.Attached(ctx, found.Target, handle)
+		is, err = attacher.Attached(ctx, found.Target, handle, cyborg.HolderHost)
 		return err
 	})
 	return is, err

@@ -83,7 +83,7 @@ func (b *bench) detachRequest(book *notebook) drivers.DetachRequest {
 // attached asks the driver whether the target's handle is attached.
 func (b *bench) attached(t *testing.T) bool {
 	t.Helper()
-	attached, err := b.attacher().Attached(t.Context(), b.target, b.handle)
+	attached, err := b.attacher().Attached(t.Context(), b.target, b.handle, cyborg.HolderHost)
 	require.NoError(t, err)
 	return attached
 }

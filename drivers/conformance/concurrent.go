@@ -60,7 +60,7 @@ func (b *bench) queryUntil(ctx context.Context, stop <-chan struct{}, park []cyb
 		}
 
 		if attacher, ok := b.Driver.(drivers.Attacher); ok {
-			_, attachedErr := attacher.Attached(ctx, b.target, b.handle)
+			_, attachedErr := attacher.Attached(ctx, b.target, b.handle, cyborg.HolderHost)
 			err = errors.Join(err, attachedErr)
 		}
 

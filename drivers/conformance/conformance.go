@@ -256,7 +256,7 @@ func (b *bench) state(t *testing.T) state {
 
 	if attacher, ok := b.Driver.(drivers.Attacher); ok {
 		for _, handle := range b.target.Deployable.Handles {
-			attached, err := attacher.Attached(t.Context(), b.target, handle)
+			attached, err := attacher.Attached(t.Context(), b.target, handle, cyborg.HolderHost)
 			require.NoError(t, err)
 			now.Attached[handle.Identity] = attached
 		}

@@ -61,7 +61,7 @@ func (d *driver) Detach(ctx context.Context, request drivers.DetachRequest) erro
 
 // Attached says whether the handle is attached. No handle of a vanished card is
 // attached, and none of another card than the target's.
-func (d *driver) Attached(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (bool, error) {
+func (d *driver) Attached(ctx context.Context, target drivers.Target, handle cyborg.HandleReport, _ cyborg.HolderKind) (bool, error) {
 	s, part, err := d.findHandle(target, handle)
 	if err != nil {
 		return false, err

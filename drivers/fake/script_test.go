@@ -41,7 +41,7 @@ func stepCall(t *testing.T, p *park, step fake.Step) func() error {
 			return driver.Program(ctx, drivers.ProgramRequest{Target: target, Path: path, Image: image, Progress: quiet})
 		},
 		fake.StepDiscover:   func() error { return without(driver.Discover(ctx)) },
-		fake.StepAttached:   func() error { return without(driver.Attached(ctx, target, handle)) },
+		fake.StepAttached:   func() error { return without(driver.Attached(ctx, target, handle, cyborg.HolderHost)) },
 		fake.StepInUse:      func() error { return without(driver.InUse(ctx, target, handle)) },
 		fake.StepUsage:      func() error { return without(driver.Metrics(ctx, target.Device)) },
 		fake.StepHealth:     func() error { return without(driver.Health(ctx)) },

@@ -126,7 +126,7 @@ func (d *Driver) release(ctx context.Context, f sysfs.Function, undo bool) error
 
 // Attached says whether VFIO has the function. That is also true where an
 // operator gave the function to VFIO.
-func (d *Driver) Attached(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (bool, error) {
+func (d *Driver) Attached(ctx context.Context, target drivers.Target, handle cyborg.HandleReport, _ cyborg.HolderKind) (bool, error) {
 	f, err := d.find(ctx, target, handle.Identity)
 	switch cyborg.ErrorKindOf(err) {
 	case "":
