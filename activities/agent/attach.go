@@ -19,14 +19,14 @@ import (
 // contains the handle because one operation may attach several.
 func attachStep(handle string) string { return workflows.AttachActivity + "/" + handle }
 
-// attach makes a handle usable on this host. The journal says that the
+// attach makes a handle usable for its holder, on this host. The journal says that the
 // attachment is in doubt before the driver is called, so that a try after a
 // crash knows that the hardware may have been touched.
 func (a *Activities) attach(ctx context.Context, t *try, in workflows.AttachInput) (workflows.ChangeResult, error) {
 	var result workflows.ChangeResult
 	identity := in.Handle.Identity
-	if in.Handle.Holder.Kind != cyborg.HolderHost {
-		return result, cyborg.Errorf(cyborg.ErrInvalid, "handle %s is for %s %s, and an agent attaches to its host only",
+	if !in.Handle.OnHost() {
+		return result, cyborg.Errorf(cyborg.ErrInvalid, "handle %s is for %s %s, which gets it as it is: its host attaches nothing",
 			identity, in.Handle.Holder.Kind, in.Handle.Holder.ID)
 	}
 
@@ -73,7 +73,7 @@ func (a *Activities) attach(ctx context.Context, t *try, in workflows.AttachInpu
 
 	// The workflow undoes nothing after a refusal. So a refusal may only be
 	// returned once it is certain that nothing changed.
-	if err := a.callAttach(ctx, t, plan.found, plan.handle, &plan.entry, plan.prior); err != nil {
+	if err := a.callAttach(ctx, t, &plan); err != nil {
 		if ctx.Err() == nil && isRefusal(err) {
 			err = a.refusedAttach(ctx, t, s, plan, err)
 		}
@@ -107,7 +107,7 @@ func learnCard(entry journal.Attachment, seen cyborg.Observation) journal.Attach
 func (a *Activities) attachedOther(ctx context.Context, t *try, s step, plan attachPlan, seen cyborg.Observation) error {
 	cause := sameCard(plan.found, seen)
 	plan.found.Device = seen.Device
-	if err := a.takeBack(ctx, t, plan.found, plan.handle, plan.entry.Note); err != nil {
+	if err := a.takeBack(ctx, t, plan.found, plan.handle, plan.entry); err != nil {
 		t.log.ErrorContext(ctx, "what was attached to another card cannot be taken back", "handle", plan.handle.Identity, "error", err)
 		a.keepOther(ctx, t, plan, seen)
 		return uncertain(cause)
@@ -141,17 +141,19 @@ func (a *Activities) wasAttached(plan attachPlan) bool {
 
 // takeBack detaches a handle of a card to which it should not have been attached,
 // unless somebody uses it already.
-func (a *Activities) takeBack(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport, note json.RawMessage) error {
-	if err := a.checkAttachedUnused(ctx, t, found, handle); err != nil {
+func (a *Activities) takeBack(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport, entry journal.Attachment) error {
+	if err := a.checkAttachedUnused(ctx, t, found, handle, entry); err != nil {
 		return err
 	}
-	return a.callDetach(ctx, t, found, handle, note, true)
+	return a.callDetach(ctx, t, found, handle, entry, true)
 }
 
 // attachPlan is what an attach is about to do, and what it found before.
 type attachPlan struct {
 	found  inventory.Found
 	handle cyborg.HandleReport
+	// parameters are what was chosen for the handle.
+	parameters map[string]string
 	// entry is the attachment as it is written to the journal before the hardware
 	// is touched.
 	entry journal.Attachment
@@ -181,7 +183,9 @@ func (a *Activities) planAttach(ctx context.Context, t *try, in workflows.Attach
 		return attachPlan{}, err
 	}
 
-	plan := attachPlan{found: found, handle: handle, entry: newEntry(found, handle, in.Operation, in.Handle.Holder)}
+	plan := attachPlan{
+		found: found, handle: handle, parameters: in.Handle.Parameters, entry: newEntry(found, handle, in.Operation, in.Handle.Holder),
+	}
 	key := plan.entry.Key()
 	if entry, known := a.Journal.Attachment(key); known {
 		plan.before = &entry
@@ -250,7 +254,7 @@ func (a *Activities) planAttach(ctx context.Context, t *try, in workflows.Attach
 // that the handle was attached before, so whoever uses an attached one is its
 // holder, and only the journal may have been lost.
 func (a *Activities) checkNoStranger(ctx context.Context, t *try, plan attachPlan, restores bool) error {
-	if _, ok := plan.found.Driver.(drivers.Attacher); !ok {
+	if _, ok := attacherOf(plan.found, plan.entry); !ok {
 		return nil // nothing is done on the hardware that could take it away
 	}
 
@@ -259,7 +263,7 @@ func (a *Activities) checkNoStranger(ctx context.Context, t *try, plan attachPla
 		return err
 	}
 
-	is, err := a.attached(ctx, t, plan.found, plan.handle)
+	is, err := a.attached(ctx, t, plan.found, plan.handle, plan.entry)
 	if err != nil || is && (restores || plan.before != nil) {
 		return err
 	}
@@ -273,10 +277,11 @@ func (a *Activities) checkNoStranger(ctx context.Context, t *try, plan attachPla
 }
 
 // newEntry is the journal entry of an attachment that is about to begin. Where
-// the driver has nothing to attach, the handle only changes hands, and no boot
-// undoes that.
+// the driver has nothing to attach for the holder, the handle only changes hands,
+// and no boot undoes that.
 func newEntry(found inventory.Found, handle cyborg.HandleReport, operation uuid.UUID, holder cyborg.Holder) journal.Attachment {
 	_, attaches := found.Driver.(drivers.Attacher)
+	attaches = attaches && (holder.Kind == cyborg.HolderHost || found.Deployable.Preparation != nil)
 
 	return journal.Attachment{
 		Backend: found.Backend, Handle: handle.Identity, Device: found.Device.Identity, Deployable: found.Deployable.Name,
@@ -285,28 +290,51 @@ func newEntry(found inventory.Found, handle cyborg.HandleReport, operation uuid.
 	}
 }
 
-// callAttach calls the driver and writes each note of the driver into the
-// journal at once. It does nothing where the driver has nothing to attach: such
-// a handle is usable as it is.
-func (a *Activities) callAttach(
-	ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport, entry *journal.Attachment, prior json.RawMessage,
-) error {
+// entryOr returns what the journal has of a handle of this card or, where that is
+// nothing, what it would have of an attachment for this holder.
+func (a *Activities) entryOr(found inventory.Found, handle cyborg.HandleReport, holder cyborg.Holder) journal.Attachment {
+	entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: found.Backend, Handle: handle.Identity})
+	if known && entry.Of(found.Device.Fingerprint) {
+		return entry
+	}
+	return newEntry(found, handle, uuid.Nil, holder)
+}
+
+// hostItself returns the holder of what is attached to this host.
+func (a *Activities) hostItself() cyborg.Holder {
+	return cyborg.Holder{Kind: cyborg.HolderHost, ID: a.Inventory.Host()}
+}
+
+// attacherOf returns the driver of an attachment; false where it has nothing to do for
+// the holder, because the handle is usable as it is.
+func attacherOf(found inventory.Found, entry journal.Attachment) (drivers.Attacher, bool) {
 	attacher, ok := found.Driver.(drivers.Attacher)
+	return attacher, ok && (holderOf(entry).Kind == cyborg.HolderHost || !entry.HandedOut)
+}
+
+// holderOf returns the holder of an attachment.
+func holderOf(entry journal.Attachment) cyborg.Holder {
+	return cyborg.Holder{Kind: cyborg.HolderKind(entry.HolderKind), ID: entry.HolderID}
+}
+
+// callAttach calls the driver and writes each note of the driver into the plan's entry
+// and the journal at once. It does nothing where the driver has nothing to attach.
+func (a *Activities) callAttach(ctx context.Context, t *try, plan *attachPlan) error {
+	attacher, ok := attacherOf(plan.found, plan.entry)
 	if !ok {
 		return nil
 	}
 
-	err := t.guarded("attach of "+handle.Identity, func() error {
+	err := t.guarded("attach of "+plan.handle.Identity, func() error {
 		return attacher.Attach(ctx, drivers.AttachRequest{
-			Target: found.Target, Handle: handle, Prior: prior,
-			Holder: cyborg.Holder{Kind: cyborg.HolderKind(entry.HolderKind), ID: entry.HolderID},
+			Target: plan.found.Target, Handle: plan.handle, Holder: holderOf(plan.entry), Parameters: plan.parameters, Prior: plan.prior,
 			Note: func(note json.RawMessage) error {
-				entry.Note = bytes.Clone(note)
-				return a.Journal.Write(journal.Change{Attachments: []journal.Attachment{*entry}})
+				plan.entry.Note = bytes.Clone(note)
+				return a.Journal.Write(journal.Change{Attachments: []journal.Attachment{plan.entry}})
 			},
 		})
 	})
-	return a.showOther(ctx, t, found, err)
+	return a.showOther(ctx, t, plan.found, err)
 }
 
 // refusedAttach returns the error of an attach that the driver refused. The
@@ -320,7 +348,7 @@ func (a *Activities) refusedAttach(ctx context.Context, t *try, s step, plan att
 	}
 
 	was := a.wasAttached(plan)
-	is, err := a.attached(ctx, t, plan.found, plan.handle)
+	is, err := a.attached(ctx, t, plan.found, plan.handle, plan.entry)
 	if err != nil || is != was {
 		return uncertain(cause)
 	}
@@ -329,7 +357,7 @@ func (a *Activities) refusedAttach(ctx context.Context, t *try, s step, plan att
 	// show in Attached, such as a driver_override, so a new note means that it must
 	// be asked to undo.
 	if noted := !bytes.Equal(plan.entry.Note, plan.prior); noted {
-		if was || a.callDetach(ctx, t, plan.found, plan.handle, plan.entry.Note, true) != nil {
+		if was || a.callDetach(ctx, t, plan.found, plan.handle, plan.entry, true) != nil {
 			return uncertain(cause)
 		}
 	}
@@ -385,17 +413,19 @@ func (a *Activities) showOther(ctx context.Context, t *try, found inventory.Foun
 	return err
 }
 
-// attached asks the hardware whether a handle is attached. Where the driver has
-// nothing to attach, the journal decides.
-func (a *Activities) attached(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport) (is bool, err error) {
-	attacher, ok := found.Driver.(drivers.Attacher)
+// attached asks the hardware whether a handle is attached as the entry says. Where the
+// driver has nothing to attach, the journal decides.
+func (a *Activities) attached(
+	ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport, entry journal.Attachment,
+) (is bool, err error) {
+	attacher, ok := attacherOf(found, entry)
 	if !ok {
-		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: found.Backend, Handle: handle.Identity})
-		return known && entry.State == journal.Attached && entry.Of(found.Device.Fingerprint), nil
+		known, ok := a.Journal.Attachment(entry.Key())
+		return ok && known.State == journal.Attached && known.Of(found.Device.Fingerprint), nil
 	}
 
 	err = t.guarded("asking whether "+handle.Identity+" is attached", func() (err error) {
-		is, err = attacher.Attached(ctx, found.Target, handle, cyborg.HolderHost)
+		is, err = attacher.Attached(ctx, found.Target, handle, holderOf(entry).Kind)
 		return err
 	})
 	return is, err

@@ -41,6 +41,12 @@ func crashes() map[string]crash {
 		require.Empty(t, h.attachments())
 	}
 
+	given := func(t *testing.T, h *host) {
+		t.Helper()
+		attached(t, h)
+		require.Equal(t, prepared(handle).Parameters, h.parametersOf(handle))
+	}
+
 	install := workflows.InstallInput{Operation: op, Target: target()}
 	loads := func(id string) func(t *testing.T, h *host) {
 		return func(t *testing.T, h *host) {
@@ -74,6 +80,18 @@ func crashes() map[string]crash {
 			},
 			activity: workflows.DetachActivity, input: detach(op, handle), done: detached,
 			undo: workflows.AttachActivity, undoing: again(op, handle), undone: attached, late: true,
+		},
+		"attach for an instance": {
+			prepare: preparing, activity: workflows.AttachActivity, input: prepare(op, handle), done: given,
+			undo: workflows.DetachActivity, undoing: undo(takeBack(op, handle)), undone: detached, late: true,
+		},
+		"detach from an instance": {
+			prepare: func(h *host) {
+				preparing(h)
+				h.must(workflows.AttachActivity, prepare(before, handle), nil)
+			},
+			activity: workflows.DetachActivity, input: takeBack(op, handle), done: detached,
+			undo: workflows.AttachActivity, undoing: prepareAgain(op, handle), undone: given, late: true,
 		},
 		"whitelist": {
 			prepare:  func(h *host) { h.must(workflows.WriteWhitelistActivity, whitelist(before, region), nil) },

@@ -35,10 +35,10 @@ func detachedAttachment(detach journal.Step, key journal.AttachmentKey) *journal
 	return nil
 }
 
-// detach takes handles back. Those that the host holds are detached from its
-// hardware; for all others, which guests or services hold, it only makes sure
-// that nobody on the host uses them. It touches none of them while one is in
-// use.
+// detach takes handles back. Those that the host holds, or has prepared for others,
+// are detached from its hardware; for all others, which guests or services hold, it
+// only makes sure that nobody on the host uses them. It touches none of them while one
+// is in use.
 func (a *Activities) detach(ctx context.Context, t *try, in workflows.DetachInput) (workflows.ChangeResult, error) {
 	var result workflows.ChangeResult
 	unlock, err := a.lock(ctx, in.Addressee, in.Target, workflows.DetachActivity, in.Operation)
@@ -69,12 +69,11 @@ func (a *Activities) detach(ctx context.Context, t *try, in workflows.DetachInpu
 	}
 
 	var detached []journal.AttachmentKey
-	for _, handle := range handles {
-		entry, _ := a.Journal.Attachment(journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity})
-		if err := a.callDetach(ctx, t, *found, handle, entry.Note, false); err != nil {
-			return result, a.failedDetach(ctx, t, s, in, *found, handles, detached, err)
+	for _, one := range handles {
+		if err := a.callDetach(ctx, t, *found, one.handle, one.entry, false); err != nil {
+			return result, a.failedDetach(ctx, t, s, *found, handles, detached, err)
 		}
-		detached = append(detached, journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity})
+		detached = append(detached, one.entry.Key())
 	}
 
 	// The entries are dropped together with the end of the step: until then a
@@ -82,18 +81,31 @@ func (a *Activities) detach(ctx context.Context, t *try, in workflows.DetachInpu
 	return finish(ctx, a, s, *found, recording(journal.Change{DropAttachments: keysOf(a.entriesOf(in))}))
 }
 
-// entriesOf returns what the journal has of the handles that the host holds, without
-// what is attached to another card than the target. Once the driver has detached
+// entriesOf returns what the journal has of the handles that are attached on the host,
+// without what is attached to another card than the target. Once the driver has detached
 // those that are there, all of them are detached: the others are gone.
 func (a *Activities) entriesOf(in workflows.DetachInput) []journal.Attachment {
 	var entries []journal.Attachment
 	for _, handle := range in.Handles {
 		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity})
-		if known && handle.Holder.Kind == cyborg.HolderHost && entry.Of(in.Target.Fingerprint) {
+		if known && isOnHost(handle, entry) && entry.Of(in.Target.Fingerprint) {
 			entries = append(entries, entry)
 		}
 	}
 	return entries
+}
+
+// isOnHost reports whether a handle is attached on the host, of which the journal has
+// this entry. A server of release 0.1 does not say so of what was prepared for others.
+func isOnHost(handle cyborg.WorkHandle, entry journal.Attachment) bool {
+	return handle.OnHost() || handle.Holder == holderOf(entry)
+}
+
+// detachPlan is a handle that the driver has to detach, with what the journal has of
+// it; where that is nothing, with what it would have.
+type detachPlan struct {
+	handle cyborg.HandleReport
+	entry  journal.Attachment
 }
 
 // keysOf returns the keys of the entries.
@@ -108,9 +120,7 @@ func keysOf(entries []journal.Attachment) []journal.AttachmentKey {
 // planDetach finds the handles that the driver has to detach. It refuses with
 // kind ErrInUse if any of the operation's handles is in use, and changes
 // nothing. The first result is nil if the device is gone.
-func (a *Activities) planDetach(
-	ctx context.Context, t *try, s step, in workflows.DetachInput,
-) (*inventory.Found, []cyborg.HandleReport, error) {
+func (a *Activities) planDetach(ctx context.Context, t *try, s step, in workflows.DetachInput) (*inventory.Found, []detachPlan, error) {
 	// An earlier try that began may have changed something, so its refusals must
 	// not read as "nothing changed".
 	keep := func(err error) error {
@@ -130,7 +140,7 @@ func (a *Activities) planDetach(
 	}
 
 	var (
-		handles []cyborg.HandleReport
+		handles []detachPlan
 		used    []string
 	)
 
@@ -141,7 +151,11 @@ func (a *Activities) planDetach(
 			continue // what is gone is detached
 		}
 		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: in.Target.Backend, Handle: wanted.Identity})
-		if known && wanted.Holder.Kind == cyborg.HolderHost && !entry.Of(found.Device.Fingerprint) {
+		if !known {
+			entry = newEntry(found, handle, in.Operation, wanted.Holder)
+		}
+		onHost := wanted.OnHost() || known && isOnHost(wanted, entry)
+		if known && onHost && !entry.Of(found.Device.Fingerprint) {
 			t.log.WarnContext(ctx, "a handle to detach is of another card now", "handle", wanted.Identity)
 			continue
 		}
@@ -155,15 +169,15 @@ func (a *Activities) planDetach(
 			used = append(used, "handle "+handle.Identity+" is in use by "+who)
 		}
 
-		if wanted.Holder.Kind == cyborg.HolderHost {
-			handles = append(handles, handle)
+		if onHost {
+			handles = append(handles, detachPlan{handle, entry})
 		}
 	}
 
 	if len(used) > 0 {
 		err := cyborg.Errorf(cyborg.ErrInUse, "%s", strings.Join(used, "; ")).WithHint("Stop its user, then detach again.")
 		if s.begun {
-			return nil, nil, a.failedDetach(ctx, t, s, in, found, handles, nil, err)
+			return nil, nil, a.failedDetach(ctx, t, s, found, handles, nil, err)
 		}
 		return nil, nil, err
 	}
@@ -201,17 +215,17 @@ func (a *Activities) beginDetach(s *step, in workflows.DetachInput) error {
 	return nil
 }
 
-// callDetach calls the driver's Detach, where the driver has one. Prior is the
-// driver's own note of the attach; undo says that the attach may be incomplete.
+// callDetach calls the driver's Detach, where the driver has something to do for the
+// attachment. Undo says that the attach may be incomplete.
 func (a *Activities) callDetach(
-	ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport, prior json.RawMessage, undo bool,
+	ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport, entry journal.Attachment, undo bool,
 ) error {
-	attacher, ok := found.Driver.(drivers.Attacher)
+	attacher, ok := attacherOf(found, entry)
 	if !ok {
 		return nil
 	}
 	return t.guarded("detach of "+handle.Identity, func() error {
-		return attacher.Detach(ctx, drivers.DetachRequest{Target: found.Target, Handle: handle, Prior: prior, Undo: undo})
+		return attacher.Detach(ctx, drivers.DetachRequest{Target: found.Target, Handle: handle, Holder: holderOf(entry), Prior: entry.Note, Undo: undo})
 	})
 }
 
@@ -221,22 +235,21 @@ func (a *Activities) callDetach(
 // attached, the journal is reset to what it held before the detach, and the
 // error stays a refusal.
 func (a *Activities) failedDetach(
-	ctx context.Context, t *try, s step, in workflows.DetachInput, found inventory.Found, handles []cyborg.HandleReport,
-	gone []journal.AttachmentKey, cause error,
+	ctx context.Context, t *try, s step, found inventory.Found, handles []detachPlan, gone []journal.AttachmentKey, cause error,
 ) error {
 	var change journal.Change
 	untouched := ctx.Err() == nil && isRefusal(cause) && len(gone) == 0
-	for _, handle := range handles {
+	for _, one := range handles {
 		if untouched {
-			is, err := a.attached(ctx, t, found, handle)
+			is, err := a.attached(ctx, t, found, one.handle, one.entry)
 			untouched = err == nil && is
 		}
 	}
 
 	if untouched {
 		change.DropSteps = []journal.StepKey{s.key}
-		for _, handle := range handles {
-			if before := detachedAttachment(s.at(journal.Started), journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity}); before != nil {
+		for _, one := range handles {
+			if before := detachedAttachment(s.at(journal.Started), one.entry.Key()); before != nil {
 				change.Attachments = append(change.Attachments, *before)
 			}
 		}
@@ -281,11 +294,11 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 		// that it has made to another card than its target.
 		mine, strange []journal.Attachment
 		// unknown are the handles without a journal entry.
-		unknown []string
+		unknown []cyborg.WorkHandle
 	)
 
 	for _, handle := range in.Handles {
-		if handle.Holder.Kind != cyborg.HolderHost {
+		if !handle.OnHost() {
 			continue
 		}
 		change.Steps = append(change.Steps, journal.Step{
@@ -295,7 +308,7 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: in.Target.Backend, Handle: handle.Identity})
 		switch {
 		case !known:
-			unknown = append(unknown, handle.Identity)
+			unknown = append(unknown, handle)
 		case entry.Operation != in.Operation: // it is not this one's to undo
 		case !entry.Of(in.Target.Fingerprint):
 			strange = append(strange, entry)
@@ -329,9 +342,9 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 	for _, entry := range mine {
 		if handle, err := found.Handle(entry.Handle); err != nil || !entry.Of(found.Device.Fingerprint) {
 			t.log.WarnContext(ctx, "a handle to take back is gone, or is of another card now", "handle", entry.Handle)
-		} else if err := a.checkAttachedUnused(ctx, t, found, handle); err != nil {
+		} else if err := a.checkAttachedUnused(ctx, t, found, handle, entry); err != nil {
 			return result, err
-		} else if err := a.callDetach(ctx, t, found, handle, entry.Note, true); err != nil {
+		} else if err := a.callDetach(ctx, t, found, handle, entry, true); err != nil {
 			return result, err
 		}
 		// Each entry is dropped as soon as its handle is detached, so that a repeat
@@ -341,9 +354,9 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 		}
 	}
 
-	for _, identity := range unknown {
-		if handle, err := found.Handle(identity); err == nil {
-			if _, err := a.detachUnknown(ctx, t, found, handle); err != nil {
+	for _, wanted := range unknown {
+		if handle, err := found.Handle(wanted.Identity); err == nil {
+			if _, err := a.detachUnknown(ctx, t, found, handle, newEntry(found, handle, in.Operation, wanted.Holder)); err != nil {
 				return result, uncertain(err)
 			}
 		}
@@ -368,7 +381,7 @@ func (a *Activities) takeBackOther(ctx context.Context, t *try, target cyborg.Ta
 		if err == nil {
 			handle, missing := found.Handle(entry.Handle)
 			if missing == nil {
-				err = a.takeBack(ctx, t, found, handle, entry.Note)
+				err = a.takeBack(ctx, t, found, handle, entry)
 			}
 			if err != nil && cyborg.ErrorKindOf(err) != cyborg.ErrInUse {
 				return err
@@ -388,11 +401,13 @@ func (a *Activities) takeBackOther(ctx context.Context, t *try, target cyborg.Ta
 }
 
 // detachUnknown detaches a handle that nobody should have and that the journal
-// does not know, perhaps because the journal was lost. It asks the hardware
-// first, and refuses with kind ErrInUse where somebody uses the handle. The first
-// result says that it was attached.
-func (a *Activities) detachUnknown(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport) (bool, error) {
-	if is, err := a.attached(ctx, t, found, handle); err != nil || !is {
+// does not know, perhaps because the journal was lost: entry is what it would have. It
+// asks the hardware first, and refuses with kind ErrInUse where somebody uses the
+// handle. The first result says that it was attached.
+func (a *Activities) detachUnknown(
+	ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport, entry journal.Attachment,
+) (bool, error) {
+	if is, err := a.attached(ctx, t, found, handle, entry); err != nil || !is {
 		return false, err
 	}
 	if err := a.checkUnused(ctx, t, found, handle); err != nil {
@@ -400,5 +415,5 @@ func (a *Activities) detachUnknown(ctx context.Context, t *try, found inventory.
 	}
 
 	t.log.WarnContext(ctx, "a handle is attached that the journal does not know; it is taken back", "handle", handle.Identity)
-	return true, a.callDetach(ctx, t, found, handle, nil, false)
+	return true, a.callDetach(ctx, t, found, handle, entry, false)
 }

@@ -44,7 +44,7 @@ func (a *Activities) settleOne(
 	ctx context.Context, t *try, to workflows.Addressee, entry workflows.SettleEntry, observations *[]cyborg.Observation,
 ) (changed bool, err error) {
 	subject := journal.Subject{Backend: entry.Backend, Deployable: entry.Deployable}
-	if entry.Handle.Holder.Kind != cyborg.HolderHost && entry.Want == workflows.GoalAttached {
+	if !entry.Handle.OnHost() && entry.Want == workflows.GoalAttached {
 		return false, a.Journal.Raise(to.Assignment, subject) // the handle was only handed out, and this host has nothing to attach
 	}
 
@@ -149,7 +149,7 @@ func (a *Activities) settledCard(ctx context.Context, t *try, target cyborg.Targ
 	}
 	report, err := found.Handle(handle)
 	if err == nil {
-		err = a.takeBack(ctx, t, found, report, known.Note)
+		err = a.takeBack(ctx, t, found, report, known)
 	}
 	return errors.Join(cause, err)
 }
@@ -178,7 +178,7 @@ func (a *Activities) settleAttached(
 	// may have been lost. In both cases the hardware decides whether there is
 	// anything to do.
 	if b == nil || b.State == journal.Attached && b.Operation == entry.Operation && !a.Journal.Lost(*b) {
-		is, err := a.attached(ctx, t, plan.found, plan.handle)
+		is, err := a.attached(ctx, t, plan.found, plan.handle, plan.entry)
 		switch {
 		case err != nil || !is: // it is to be attached; the driver finds out what is wrong, if anything
 		case b != nil:
@@ -195,7 +195,7 @@ func (a *Activities) settleAttached(
 		return false, false, err
 	}
 
-	if err := a.callAttach(ctx, t, plan.found, plan.handle, &plan.entry, plan.prior); err != nil {
+	if err := a.callAttach(ctx, t, &plan); err != nil {
 		return false, false, err
 	}
 
@@ -228,18 +228,22 @@ func (a *Activities) settleDetached(
 		if !isKnown {
 			return false, nil // this host has given it up since, and what the hardware shows is the instance's
 		}
+		if holder := holderOf(known); holder.Kind != cyborg.HolderHost {
+			return false, cyborg.Errorf(cyborg.ErrChanged, "this host has prepared it for %s %s, and does not have it itself", holder.Kind, holder.ID).
+				WithHint("The server is of an earlier release, which does not know that: upgrade it.")
+		}
 		if _, ok := found.Driver.(drivers.Users); !ok {
 			return false, cyborg.Errorf(cyborg.ErrUnsupported, "the records give it to somebody else, and its driver cannot tell whether that one uses it").
 				WithHint("Detach it from the instance or the service, and from the host.")
 		}
 	}
 
-	if !isKnown && entry.Handle.Holder.Kind != cyborg.HolderHost { // the handle was only handed out; nobody may use it any more
+	if !isKnown && !entry.Handle.OnHost() { // the handle was only handed out; nobody may use it any more
 		return false, a.checkUnused(ctx, t, found, handle)
 	}
 
 	if !isKnown { // the records are in doubt, and the journal may have been lost
-		return a.detachUnknown(ctx, t, found, handle)
+		return a.detachUnknown(ctx, t, found, handle, newEntry(found, handle, entry.Operation, entry.Handle.Holder))
 	}
 
 	if err := a.checkUnused(ctx, t, found, handle); err != nil {
@@ -252,7 +256,7 @@ func (a *Activities) settleDetached(
 		return false, err
 	}
 
-	if err := a.callDetach(ctx, t, found, handle, known.Note, false); err != nil {
+	if err := a.callDetach(ctx, t, found, handle, known, false); err != nil {
 		return false, err
 	}
 
@@ -262,8 +266,10 @@ func (a *Activities) settleDetached(
 // checkAttachedUnused is checkUnused for an attach that may be incomplete: before a
 // handle is attached, its user has it from somebody else, and the undo of what was
 // begun does not take it away.
-func (a *Activities) checkAttachedUnused(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport) error {
-	if is, err := a.attached(ctx, t, found, handle); err != nil || !is {
+func (a *Activities) checkAttachedUnused(
+	ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport, entry journal.Attachment,
+) error {
+	if is, err := a.attached(ctx, t, found, handle, entry); err != nil || !is {
 		return err
 	}
 	return a.checkUnused(ctx, t, found, handle)

@@ -151,7 +151,7 @@ func (a *Activities) ask(ctx context.Context, t *try, known inventory.Known) cyb
 	for _, handle := range known.Deployable.Handles {
 		line := cyborg.HandleUsage{Handle: handle.Identity}
 		var err error
-		if line.Attached, err = a.attached(ctx, t, known.Found, handle); err != nil {
+		if line.Attached, err = a.attached(ctx, t, known.Found, handle, a.entryOr(known.Found, handle, a.hostItself())); err != nil {
 			failures = append(failures, err)
 		}
 		if line.By, err = a.inUse(ctx, t, known.Found, handle); err != nil {

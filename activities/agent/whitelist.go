@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/google/uuid"
+
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/activities/agent/inventory"
 	"github.com/cyborg-project/cyborg/activities/agent/novaconf"
@@ -333,7 +335,7 @@ func (a *Activities) checkUnusedByGuests(ctx context.Context, t *try, target cyb
 	}
 
 	for _, handle := range found.Deployable.Handles {
-		attached, err := a.attached(ctx, t, found, handle)
+		attached, err := a.attached(ctx, t, found, handle, newEntry(found, handle, uuid.Nil, a.hostItself()))
 		if err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ func (c *clamp) Detach(context.Context, drivers.DetachRequest) error {
 	return nil
 }
 
-func (c *clamp) Attached(context.Context, drivers.Target, cyborg.HandleReport) (bool, error) {
+func (c *clamp) Attached(context.Context, drivers.Target, cyborg.HandleReport, cyborg.HolderKind) (bool, error) {
 	return c.attached.Load(), c.failure
 }
 
