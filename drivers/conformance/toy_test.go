@@ -421,7 +421,7 @@ func (d toy) Detach(ctx context.Context, request drivers.DetachRequest) error {
 	return nil
 }
 
-func (d toy) Attached(_ context.Context, _ drivers.Target, handle cyborg.HandleReport) (bool, error) {
+func (d toy) Attached(_ context.Context, _ drivers.Target, handle cyborg.HandleReport, _ cyborg.HolderKind) (bool, error) {
 	d.Lock()
 	defer d.Unlock()
 	return d.attached[handle.Identity], nil

@@ -78,7 +78,7 @@ func (b *bench) detach(t *testing.T, undo bool) error {
 // attached tells whether the hardware has the handle attached.
 func (b *bench) attached(t *testing.T) bool {
 	t.Helper()
-	attached, err := b.driver.Attached(t.Context(), b.target, b.target.Deployable.Handles[0])
+	attached, err := b.driver.Attached(t.Context(), b.target, b.target.Deployable.Handles[0], cyborg.HolderHost)
 	require.NoError(t, err)
 	return attached
 }

@@ -246,7 +246,7 @@ func TestExchangeOnKernel(t *testing.T) {
 	before := card.Snapshot()
 	require.Equal(t, "4xxx", fakebus.DriverOf(t, address))
 	require.Equal(t, map[string]cyborg.Fingerprint{address: {Model: "8086:4940 8086:0000"}}, fingerprints(t, driver))
-	attached, err := attacher.Attached(t.Context(), target, handle)
+	attached, err := attacher.Attached(t.Context(), target, handle, cyborg.HolderHost)
 	require.NoError(t, err)
 	require.False(t, attached)
 	_, err = driver.(drivers.Users).InUse(t.Context(), target, handle)
