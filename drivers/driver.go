@@ -77,11 +77,14 @@ type AttachRequest struct {
 	// else gets the handle.
 	Holder cyborg.Holder
 	// Parameters are what was chosen for the handle, of those of the deployable's
-	// Preparation, with values that they take. Nil means that nothing was chosen.
+	// Preparation, with values that they take. The driver chooses each that is left
+	// out, in the same way every time.
 	Parameters map[string]string
 
-	// Prior is the note of an earlier try of the same attach, or nil on the first
-	// try.
+	// Prior is the last note of this handle since the host has booted, if it is still
+	// in force: of an earlier try of the same attach, of an attach that is repeated, or
+	// of one for another holder. It is nil on the first try. What it says of the state
+	// before the first attach stays true, so a later note keeps it.
 	Prior json.RawMessage
 	// Note stores a note before the hardware is changed.
 	Note Note
@@ -94,7 +97,8 @@ type DetachRequest struct {
 	// Holder is who has it; its kind is that of the attach.
 	Holder cyborg.Holder
 
-	// Prior is the last note of the attach, or nil where the attach stored none.
+	// Prior is the last note of the attach, or nil where the attach stored none or it
+	// was lost.
 	Prior json.RawMessage
 	// Undo is set where the call undoes an attach that failed.
 	Undo bool
@@ -105,20 +109,30 @@ type DetachRequest struct {
 //
 // It is asked to attach to the host. For an instance or a service it is asked only
 // where the deployable has a Preparation: it then does what the hypervisor does not do
-// by itself.
+// by itself, such as setting the MAC address of a virtual function. The handle is
+// attached for one holder at a time.
 type Attacher interface {
-	// Attach makes the handle usable for its holder. It succeeds where the handle is
-	// attached already.
+	// Attach makes the handle usable for its holder, with the parameters that were
+	// chosen. It succeeds where the handle is attached like that already. A parameter
+	// that the deployable does not have, or a value that it does not take, is an error of
+	// kind ErrInvalid, and changes nothing (Preparation.Check).
+	//
+	// It is also asked to attach what is attached with other parameters, or for a holder
+	// of another kind: the request is right then. Afterwards the hardware is as if it had
+	// been attached like this at once. Its holder may use it meanwhile; where the
+	// change would take it away, Attach fails with kind ErrInUse and changes nothing.
 	Attach(ctx context.Context, request AttachRequest) error
 
-	// Detach restores the state before Attach. While something really uses the
-	// handle, it fails with kind ErrInUse and changes nothing. It succeeds where
-	// the handle is not attached.
+	// Detach restores the state before the first Attach, for whomever it was. Nothing
+	// stays of what was chosen for the holder, also where no note was kept. While something
+	// really uses the handle, it fails with kind ErrInUse and changes nothing. It succeeds
+	// where the handle is not attached. With Undo it undoes as much of an attach as
+	// was done; without a note that is nothing, because the note comes first.
 	Detach(ctx context.Context, request DetachRequest) error
 
 	// Attached says whether the hardware is in the state that Attach leaves behind for
-	// a holder of this kind. The agent asks this after a crash, when its journal cannot
-	// tell how far an attach came.
+	// a holder of this kind, with whatever parameters. The agent asks this after a crash,
+	// when its journal cannot tell how far an attach came, and after a boot.
 	Attached(ctx context.Context, target Target, handle cyborg.HandleReport, holder cyborg.HolderKind) (bool, error)
 }
 
@@ -150,8 +164,8 @@ type Programmer interface {
 
 // Users finds out who really uses a handle.
 type Users interface {
-	// InUse returns who uses the handle, as a phrase for people, or "" where nobody
-	// does, as far as the host can tell. It is asked before the handle is given to
+	// InUse returns who uses the handle, or what goes with it (HandleReport.With), as a
+	// phrase for people, or "" where nobody does, as far as the host can tell. It is asked before the handle is given to
 	// anybody and before it is taken back. An error refuses that. It is of kind
 	// ErrChanged where another card is in the target's place now: that one must not be
 	// given away in the place of the target, and there is nothing to take back.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,9 +14,10 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
-// attachChecks lists the checks of drivers with Attacher.
+// attachChecks lists the checks of drivers with Attacher. Where the target has a
+// preparation, all of them are made for an instance, too.
 func attachChecks() []check {
-	return []check{
+	all := []check{
 		{name: "and detach", run: attachAndDetach},
 		{name: "can be repeated", run: attachCanBeRepeated},
 		{name: "is undone", run: attachIsUndone},
@@ -32,10 +35,15 @@ func attachChecks() []check {
 		{name: "of another card in its place", needs: canBeExchanged, run: attachOfAnotherCard},
 		{name: "is asked about by many", run: attachWhileQueried},
 	}
+
+	for _, one := range slices.Clone(all) {
+		all = append(all, one.forInstance())
+	}
+	return append(all, prepareChecks()...)
 }
 
 // canBeUsed says whether the rig can make somebody use a handle.
-func canBeUsed(rig *Rig) bool { return rig.Use != nil }
+func canBeUsed(b *bench) bool { return b.Use != nil }
 
 // attacher returns the driver under test as an Attacher.
 func (b *bench) attacher() drivers.Attacher { return b.Driver.(drivers.Attacher) } //nolint:forcetypeassert // its group runs only where it is one
@@ -55,7 +63,7 @@ func (n *notebook) note(note json.RawMessage) error {
 // notebook.
 func (b *bench) attachRequest(book *notebook) drivers.AttachRequest {
 	return drivers.AttachRequest{
-		Target: b.target, Handle: b.handle, Holder: cyborg.Holder{Kind: cyborg.HolderHost, ID: "conformance"},
+		Target: b.target, Handle: b.handle, Holder: b.holder, Parameters: maps.Clone(b.parameters),
 		Prior: book.last, Note: book.note,
 	}
 }
@@ -77,13 +85,13 @@ func (b *bench) detach(t *testing.T, book *notebook) {
 // detachRequest returns the request that the agent would send with this
 // notebook.
 func (b *bench) detachRequest(book *notebook) drivers.DetachRequest {
-	return drivers.DetachRequest{Target: b.target, Handle: b.handle, Prior: book.last}
+	return drivers.DetachRequest{Target: b.target, Handle: b.handle, Holder: b.holder, Prior: book.last}
 }
 
 // attached asks the driver whether the target's handle is attached.
 func (b *bench) attached(t *testing.T) bool {
 	t.Helper()
-	attached, err := b.attacher().Attached(t.Context(), b.target, b.handle, cyborg.HolderHost)
+	attached, err := b.attacher().Attached(t.Context(), b.target, b.handle, b.holder.Kind)
 	require.NoError(t, err)
 	return attached
 }
@@ -337,7 +345,7 @@ func attachOfAnotherCard(t *testing.T, b *bench) {
 }
 
 // canBeExchanged says whether the rig can put another card into a card's place.
-func canBeExchanged(rig *Rig) bool { return rig.Exchange != nil }
+func canBeExchanged(b *bench) bool { return b.Exchange != nil }
 
 // exchange puts another card into the target's place, and requires that it has the
 // same identity and another fingerprint.

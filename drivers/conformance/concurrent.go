@@ -60,7 +60,7 @@ func (b *bench) queryUntil(ctx context.Context, stop <-chan struct{}, park []cyb
 		}
 
 		if attacher, ok := b.Driver.(drivers.Attacher); ok {
-			_, attachedErr := attacher.Attached(ctx, b.target, b.handle, cyborg.HolderHost)
+			_, attachedErr := attacher.Attached(ctx, b.target, b.handle, b.holder.Kind)
 			err = errors.Join(err, attachedErr)
 		}
 
@@ -87,9 +87,10 @@ func outline(devices []cyborg.DeviceReport) []string {
 	for _, device := range devices {
 		lines = append(lines, "device "+device.Identity)
 		for _, deployable := range device.Deployables {
-			lines = append(lines, "deployable "+deployable.Name, "goes with "+deployable.SameHolder, fmt.Sprint("excludes ", deployable.Excludes))
+			lines = append(lines, "deployable "+deployable.Name, "goes with "+deployable.SameHolder, fmt.Sprint("excludes ", deployable.Excludes),
+				fmt.Sprint("is prepared ", deployable.Preparation != nil))
 			for _, handle := range deployable.Handles {
-				lines = append(lines, "handle "+handle.Identity)
+				lines = append(lines, "handle "+handle.Identity+fmt.Sprint(" with ", handle.With))
 			}
 		}
 	}

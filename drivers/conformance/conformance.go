@@ -100,10 +100,10 @@ type Rig struct {
 }
 
 // check is one test of the suite. It is left out where needs is false for the
-// rig.
+// rig and its target.
 type check struct {
 	name  string
-	needs func(rig *Rig) bool
+	needs func(b *bench) bool
 	run   func(t *testing.T, b *bench)
 }
 
@@ -152,19 +152,19 @@ func Run(t *testing.T, subject Subject) {
 	require.True(t, rig.GoodImage != nil && rig.BadImage != nil || !offers[drivers.Programmer](rig.Driver),
 		"a driver with Programmer is checked with Rig.GoodImage and Rig.BadImage")
 
-	checked := []string{}
+	checked, b := []string{}, newBench(t, rig)
 	for _, group := range groups() {
 		if !group.offered(rig.Driver) {
 			continue
 		}
 		checked = append(checked, group.service)
 		for _, check := range group.checks {
-			if check.needs != nil && !check.needs(rig) {
+			if check.needs != nil && !check.needs(b) {
 				continue
 			}
 			t.Run(group.service+"/"+check.name, func(t *testing.T) {
 				t.Parallel()
-				check.run(t, newBench(t, subject))
+				check.run(t, newBench(t, subject.New(t)))
 			})
 		}
 	}
@@ -176,12 +176,16 @@ type bench struct {
 	*Rig
 	target drivers.Target
 	handle cyborg.HandleReport
+
+	// holder gets the handle, and parameters are what is chosen for it.
+	holder     cyborg.Holder
+	parameters map[string]string
 }
 
-// newBench makes a new rig and chooses a target on it.
-func newBench(t *testing.T, subject Subject) *bench {
+// newBench chooses a target on a new rig. Its host gets the handle.
+func newBench(t *testing.T, rig *Rig) *bench {
 	t.Helper()
-	b := &bench{Rig: subject.New(t)}
+	b := &bench{Rig: rig, holder: cyborg.Holder{Kind: cyborg.HolderHost, ID: "conformance"}}
 
 	choose := b.Choose
 	if choose == nil {
@@ -256,7 +260,7 @@ func (b *bench) state(t *testing.T) state {
 
 	if attacher, ok := b.Driver.(drivers.Attacher); ok {
 		for _, handle := range b.target.Deployable.Handles {
-			attached, err := attacher.Attached(t.Context(), b.target, handle, cyborg.HolderHost)
+			attached, err := attacher.Attached(t.Context(), b.target, handle, b.holder.Kind)
 			require.NoError(t, err)
 			now.Attached[handle.Identity] = attached
 		}

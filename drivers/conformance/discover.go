@@ -22,7 +22,7 @@ func discoverChecks() []check {
 		{name: "goes through JSON", run: discoverGoesThroughJSON},
 		{name: "stops with its context", run: discoverStops},
 		{name: "loses what vanishes", needs: canVanish, run: discoverLosesWhatVanishes},
-		{name: "agrees with Inspect", needs: func(rig *Rig) bool { return offers[drivers.Inspector](rig.Driver) }, run: inspectAgrees},
+		{name: "agrees with Inspect", needs: func(b *bench) bool { return offers[drivers.Inspector](b.Driver) }, run: inspectAgrees},
 	}
 }
 
@@ -43,7 +43,7 @@ func inspectAgrees(t *testing.T, b *bench) {
 }
 
 // canVanish says whether the rig can take a card off the bus.
-func canVanish(rig *Rig) bool { return rig.Vanish != nil }
+func canVanish(b *bench) bool { return b.Vanish != nil }
 
 // placementName matches the names that Placement accepts for resource classes
 // and traits (os-traits, os-resource-classes).
@@ -56,7 +56,7 @@ var pciID = regexp.MustCompile(`^[0-9a-f]{4}$`)
 // is there twice.
 func discoverIsValid(t *testing.T, b *bench) {
 	devices := b.discover(t)
-	identities, names, handles := unique{}, unique{}, unique{}
+	identities, names, handles, functions := unique{}, unique{}, unique{}, unique{}
 
 	for _, device := range devices {
 		identities.add(t, "device identity", device.Identity)
@@ -83,10 +83,21 @@ func discoverIsValid(t *testing.T, b *bench) {
 			requireConditions(t, deployable.Name, deployable.Conditions)
 			require.Truef(t, deployable.SameHolder == "" || cyborg.IsName(deployable.SameHolder), "same holder %q of %s", deployable.SameHolder, deployable.Name)
 			requireExcludes(t, deployable)
+			b.requirePreparation(t, deployable)
 			for _, handle := range deployable.Handles {
 				handles.add(t, "handle identity", handle.Identity)
 				requireHandle(t, handle)
+				if handle.Kind == cyborg.HandlePCI || handle.Kind == cyborg.HandleTestPCI {
+					functions.add(t, "function", functionOf(handle.Info))
+				}
 			}
+		}
+	}
+
+	// What goes with a handle is nobody's handle, and goes with that one only.
+	for _, handle := range slices.Concat(handlesOf(devices)...) {
+		for _, function := range handle.With {
+			functions.add(t, "what goes with handle "+handle.Identity+", the function", function.String())
 		}
 	}
 
@@ -156,11 +167,25 @@ func requireHandle(t *testing.T, handle cyborg.HandleReport) {
 // function.
 func requirePCIInfo(t *testing.T, info map[string]string) {
 	t.Helper()
-	text := info["domain"] + ":" + info["bus"] + ":" + info["device"] + "." + info["function"]
-
-	address, err := cyborg.ParsePCIAddress(text)
+	address, err := cyborg.ParsePCIAddress(functionOf(info))
 	require.NoError(t, err)
 	require.Equal(t, address.HandleInfo(), info)
+}
+
+// functionOf returns the address of the PCI function that a handle's info names.
+func functionOf(info map[string]string) string {
+	return info["domain"] + ":" + info["bus"] + ":" + info["device"] + "." + info["function"]
+}
+
+// handlesOf returns the handles of each deployable.
+func handlesOf(devices []cyborg.DeviceReport) [][]cyborg.HandleReport {
+	var all [][]cyborg.HandleReport
+	for _, device := range devices {
+		for _, deployable := range device.Deployables {
+			all = append(all, deployable.Handles)
+		}
+	}
+	return all
 }
 
 // discoverIsStable checks that Discover returns the same each time and changes

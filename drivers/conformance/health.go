@@ -19,7 +19,7 @@ func healthChecks() []check {
 }
 
 // canFallIll says that the rig can make a deployable unwell.
-func canFallIll(rig *Rig) bool { return rig.FallIll != nil }
+func canFallIll(b *bench) bool { return b.FallIll != nil }
 
 // health asks the driver how its deployables are, each of which a discovery lists.
 func (b *bench) health(t *testing.T) map[string][]cyborg.Condition {

@@ -25,7 +25,7 @@ func installChecks() []check {
 }
 
 // canBeSlow says whether the rig can make steps slow.
-func canBeSlow(rig *Rig) bool { return rig.Slow != nil }
+func canBeSlow(b *bench) bool { return b.Slow != nil }
 
 // installer returns the driver under test as an Installer.
 func (b *bench) installer() drivers.Installer { return b.Driver.(drivers.Installer) } //nolint:forcetypeassert // its group runs only where it is one

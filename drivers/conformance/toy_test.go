@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -32,6 +33,8 @@ type hardware struct {
 	slow      chan struct{} // closed when steps are quick again; nil while they are
 	installed map[string]bool
 	attached  map[string]bool
+	holders   map[string]cyborg.HolderKind // of what is attached
+	set       map[string]map[string]string // the parameters of what is attached
 	users     map[string]string
 	images    map[string]string
 	traces    int
@@ -44,7 +47,7 @@ type hardware struct {
 func (h *hardware) snapshot(*testing.T) string {
 	h.Lock()
 	defer h.Unlock()
-	return fmt.Sprint(h.vanished, h.card, h.installed, h.attached, h.users, h.images, h.traces)
+	return fmt.Sprint(h.vanished, h.card, h.installed, h.attached, h.holders, h.set, h.users, h.images, h.traces)
 }
 
 // setVanished takes the card off the bus or puts it back, with nothing
@@ -53,9 +56,16 @@ func (h *hardware) setVanished(vanished bool) {
 	h.Lock()
 	defer h.Unlock()
 	h.vanished = vanished
-	clear(h.attached)
+	h.detachAll()
 	close(h.changed)
 	h.changed = make(chan struct{})
+}
+
+// detachAll detaches everything. The caller holds the lock.
+func (h *hardware) detachAll() {
+	clear(h.attached)
+	clear(h.holders)
+	clear(h.set)
 }
 
 // toy is a driver of hardware in memory. It is correct except for one defect.
@@ -88,7 +98,7 @@ func newDriver(h *hardware, defect string) toy {
 func newToy(defect string) *conformance.Rig {
 	h := &hardware{
 		installed: map[string]bool{}, attached: map[string]bool{}, users: map[string]string{}, images: map[string]string{}, ill: map[string]bool{},
-		changed: make(chan struct{}),
+		holders: map[string]cyborg.HolderKind{}, set: map[string]map[string]string{}, changed: make(chan struct{}),
 	}
 
 	rig := &conformance.Rig{
@@ -97,7 +107,7 @@ func newToy(defect string) *conformance.Rig {
 			h.Lock()
 			defer h.Unlock()
 			if defect == "forgets attachments at restart" {
-				clear(h.attached)
+				h.detachAll()
 			}
 			if defect == "forgets at restart" {
 				h.traces++
@@ -153,7 +163,7 @@ func newToy(defect string) *conformance.Rig {
 			defer h.Unlock()
 			h.card++
 			clear(h.installed)
-			clear(h.attached)
+			h.detachAll()
 		},
 		Vanish: func(*testing.T, cyborg.DeviceReport) func() {
 			h.setVanished(true)
@@ -197,6 +207,50 @@ func (d bareToy) remember(word string) bool {
 	before := d.memory.tries[word]
 	d.memory.tries[word] = true
 	return before
+}
+
+// preparation is that of each of the toy's deployables.
+func (d toy) preparation() *cyborg.Preparation {
+	parameters := []cyborg.Parameter{
+		{Name: "mac", Type: cyborg.ParameterMAC, Help: "The MAC address."},
+		{Name: "vlan", Type: cyborg.ParameterInteger, Max: 4094, Help: "The VLAN; 0 for none."},
+		{Name: "link", Type: cyborg.ParameterChoice, Values: []string{"auto", "up", "down"}, Help: "The state of the link."},
+		{Name: "trust", Type: cyborg.ParameterBoolean, Help: "Whether it may do as it likes."},
+	}
+
+	switch d.defect {
+	case "names a parameter badly":
+		parameters[0].Name = "MAC address"
+	case "has a parameter twice":
+		parameters[0].Name = parameters[1].Name
+	case "has a parameter of another type":
+		parameters[0].Type = "text"
+	case "does not explain a parameter":
+		parameters[0].Help = ""
+	case "has a parameter without values":
+		parameters[2].Values = nil
+	case "has an empty range":
+		parameters[1].Min = 4095
+	case "has a range of words":
+		parameters[3].Max = 1
+	}
+	return &cyborg.Preparation{Parameters: parameters}
+}
+
+// Discover adds to what every toy reports that the host prepares all handles.
+func (d toy) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
+	devices, err := d.bareToy.Discover(ctx)
+	for _, device := range devices {
+		for i := range device.Deployables {
+			device.Deployables[i].Preparation = d.preparation()
+		}
+		for i := range device.Deployables {
+			if d.defect == "gives one function to two" {
+				device.Deployables[i].Handles[0].With = []cyborg.PCIAddress{{Bus: 1}}
+			}
+		}
+	}
+	return devices, err
 }
 
 func (d bareToy) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
@@ -342,6 +396,24 @@ func (d toy) Attach(ctx context.Context, request drivers.AttachRequest) error {
 		return err
 	}
 
+	guest := request.Holder.Kind != cyborg.HolderHost
+	if guest && d.defect == "attaches to its host only" {
+		return nil
+	}
+	if guest && request.Prior != nil && d.defect == "prepares once only" {
+		return cyborg.Errorf(cyborg.ErrHardware, "it is prepared already")
+	}
+	if d.defect == "resets before it looks at parameters" {
+		d.Lock()
+		delete(d.set, request.Handle.Identity)
+		d.Unlock()
+	}
+	if d.defect != "takes any parameter" {
+		if err := d.preparation().Check(request.Parameters); err != nil {
+			return err
+		}
+	}
+
 	if d.defect == "fails to attach over a note" && request.Prior != nil {
 		return cyborg.Errorf(cyborg.ErrHardware, "there is a note already")
 	}
@@ -352,10 +424,10 @@ func (d toy) Attach(ctx context.Context, request drivers.AttachRequest) error {
 	touch := func() {
 		d.Lock()
 		defer d.Unlock()
-		d.attached[request.Handle.Identity] = true
+		d.give(request)
 		if d.defect == "attaches all handles" {
 			for _, handle := range request.Target.Deployable.Handles {
-				d.attached[handle.Identity] = true
+				d.attached[handle.Identity], d.holders[handle.Identity] = true, request.Holder.Kind
 			}
 		}
 	}
@@ -374,11 +446,38 @@ func (d toy) Attach(ctx context.Context, request drivers.AttachRequest) error {
 	}
 
 	if err := d.wait(ctx); err != nil {
+		if d.defect == "stays between two choices" && request.Prior != nil {
+			d.Lock()
+			defer d.Unlock()
+			d.traces++
+		}
 		return err
 	}
 
 	touch()
 	return nil
+}
+
+// give attaches the handle of the request. The caller holds the lock.
+func (d toy) give(request drivers.AttachRequest) {
+	handle, again := request.Handle.Identity, d.attached[request.Handle.Identity]
+	d.attached[handle] = true
+	if !again || d.defect != "keeps its first holder" {
+		d.holders[handle] = request.Holder.Kind
+	}
+
+	switch {
+	case d.defect == "keeps its first parameters" && again:
+	case d.defect == "ignores parameters":
+	case d.defect == "drops the parameters of its host" && request.Holder.Kind == cyborg.HolderHost:
+	case slices.Contains([]string{"keeps parameters that are left out", "detaches without its parameters", "needs its note to forget"}, d.defect):
+		if d.set[handle] == nil {
+			d.set[handle] = map[string]string{}
+		}
+		maps.Copy(d.set[handle], request.Parameters)
+	default:
+		d.set[handle] = maps.Clone(request.Parameters)
+	}
 }
 
 func (d toy) Detach(ctx context.Context, request drivers.DetachRequest) error {
@@ -406,6 +505,18 @@ func (d toy) Detach(ctx context.Context, request drivers.DetachRequest) error {
 		if request.Undo {
 			return nil
 		}
+	case "undoes nothing of an instance":
+		if request.Undo && request.Holder.Kind == cyborg.HolderInstance {
+			return nil
+		}
+	case "takes handles from guests":
+		if request.Holder.Kind != cyborg.HolderHost {
+			delete(d.users, handle)
+		}
+	case "detaches from its host only":
+		if request.Holder.Kind == cyborg.HolderService {
+			return nil
+		}
 	case "detaches before it asks for users":
 		delete(d.attached, handle)
 	case "takes handles from their user":
@@ -418,13 +529,17 @@ func (d toy) Detach(ctx context.Context, request drivers.DetachRequest) error {
 		return cyborg.Errorf(cyborg.ErrInUse, "it is in use by %s", d.users[handle])
 	}
 	delete(d.attached, handle)
+	delete(d.holders, handle)
+	if d.defect != "detaches without its parameters" && (request.Prior != nil || d.defect != "needs its note to forget") {
+		delete(d.set, handle)
+	}
 	return nil
 }
 
-func (d toy) Attached(_ context.Context, _ drivers.Target, handle cyborg.HandleReport, _ cyborg.HolderKind) (bool, error) {
+func (d toy) Attached(_ context.Context, _ drivers.Target, handle cyborg.HandleReport, holder cyborg.HolderKind) (bool, error) {
 	d.Lock()
 	defer d.Unlock()
-	return d.attached[handle.Identity], nil
+	return d.attached[handle.Identity] && (d.holders[handle.Identity] == holder || d.defect == "keeps its first holder"), nil
 }
 
 func (d toy) CheckImage(_ context.Context, target drivers.Target, path string, image cyborg.Image) error {
