@@ -3,16 +3,37 @@ package fake
 import (
 	"context"
 	"encoding/json"
+	"maps"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
-// Attach makes a handle usable on its host. The error is of kind ErrChanged
+// preparation returns that of all deployables of the park; nil where the host prepares
+// nothing. What goes with a handle must be prepared, too.
+func (o *options) preparation() *cyborg.Preparation {
+	switch {
+	case o.Prepares:
+		return &cyborg.Preparation{Parameters: []cyborg.Parameter{
+			{Name: "mac", Type: cyborg.ParameterMAC, Help: "The MAC address that its holder sees."},
+			{Name: "vlan", Type: cyborg.ParameterInteger, Max: 4094, Help: "The VLAN of what it sends; 0 for none."},
+			{Name: "trust", Type: cyborg.ParameterBoolean, Help: "Whether its holder may change the MAC address."},
+		}}
+	case o.Companions > 0:
+		return &cyborg.Preparation{}
+	}
+	return nil
+}
+
+// Attach makes a handle usable for its holder. The error is of kind ErrChanged
 // where the deployable is not installed.
 func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) error {
 	s, part, err := d.findHandle(request.Target, request.Handle)
 	if err != nil {
+		return err
+	}
+
+	if err := s.preparation.Check(request.Parameters); err != nil {
 		return err
 	}
 
@@ -24,7 +45,8 @@ func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) erro
 			return false, cyborg.Errorf(cyborg.ErrChanged, "%s is not installed", part.name).WithHint("Retire the accelerator and make it ready again, which installs it.")
 		}
 
-		return !state.Handles[request.Handle.Identity].Attached, nil
+		handle := state.Handles[request.Handle.Identity]
+		return !handle.attachedFor(request.Holder.Kind) || !maps.Equal(handle.Parameters, request.Parameters), nil
 	}
 
 	c.note = func() error {
@@ -35,7 +57,9 @@ func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) erro
 		return request.Note(note)
 	}
 
-	c.finish = func(card *Card) { card.Deployables[part.key].Handles[request.Handle.Identity].Attached = true }
+	c.finish = func(card *Card) {
+		card.Deployables[part.key].Handles[request.Handle.Identity].attach(request.Holder.Kind, request.Parameters)
+	}
 	return d.run(ctx, c)
 }
 
@@ -54,14 +78,14 @@ func (d *driver) Detach(ctx context.Context, request drivers.DetachRequest) erro
 		handle := card.Deployables[part.key].Handles[request.Handle.Identity]
 		return handle.Attached, d.checkUnused(request.Handle.Identity, handle)
 	}
-	c.finish = func(card *Card) { card.Deployables[part.key].Handles[request.Handle.Identity].Attached = false }
+	c.finish = func(card *Card) { card.Deployables[part.key].Handles[request.Handle.Identity].detach() }
 
 	return d.run(ctx, c)
 }
 
-// Attached says whether the handle is attached. No handle of a vanished card is
-// attached, and none of another card than the target's.
-func (d *driver) Attached(ctx context.Context, target drivers.Target, handle cyborg.HandleReport, _ cyborg.HolderKind) (bool, error) {
+// Attached says whether the handle is attached for a holder of this kind. No handle of
+// a vanished card is attached, and none of another card than the target's.
+func (d *driver) Attached(ctx context.Context, target drivers.Target, handle cyborg.HandleReport, holder cyborg.HolderKind) (bool, error) {
 	s, part, err := d.findHandle(target, handle)
 	if err != nil {
 		return false, err
@@ -72,7 +96,7 @@ func (d *driver) Attached(ctx context.Context, target drivers.Target, handle cyb
 		return false, err
 	}
 
-	return card.Deployables[part.key].Handles[handle.Identity].Attached && !target.Device.Fingerprint.Other(s.fingerprint(card)), nil
+	return card.Deployables[part.key].Handles[handle.Identity].attachedFor(holder) && !target.Device.Fingerprint.Other(s.fingerprint(card)), nil
 }
 
 // checkUnused returns an error of kind ErrInUse that names the user of the

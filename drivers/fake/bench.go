@@ -86,17 +86,17 @@ func (b Bench) Exchange(ctx context.Context, identity, product, serial string) e
 // Use lets somebody use a handle of the card; an empty name ends the use. The
 // error is of kind ErrNotFound where the card has no such handle.
 func (b Bench) Use(ctx context.Context, identity, handle, by string) error {
-	return b.editHandle(ctx, identity, handle, func(h *Handle) { h.InUseBy = by })
+	return b.editHandle(ctx, identity, handle, func(_ *Card, h *Handle) { h.InUseBy = by })
 }
 
 // editHandle changes a handle under its card's lock. The error is of kind
 // ErrNotFound where the card has no such handle.
-func (b Bench) editHandle(ctx context.Context, identity, handle string, edit func(h *Handle)) error {
+func (b Bench) editHandle(ctx context.Context, identity, handle string, edit func(card *Card, h *Handle)) error {
 	var found bool
 	err := b.Edit(ctx, identity, func(card *Card) {
 		for _, state := range card.Deployables {
 			if h := state.Handles[handle]; h != nil {
-				edit(h)
+				edit(card, h)
 				found = true
 			}
 		}

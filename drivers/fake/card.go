@@ -2,9 +2,11 @@ package fake
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 
 	"github.com/cyborg-project/cyborg"
 )
@@ -16,6 +18,9 @@ type Card struct {
 	// host has another boot id, the card has been without power: attachments and
 	// users are gone, and so are the images of FPGAs.
 	BootID string `json:"boot_id"`
+	// Prepares says that the host attaches the card's handles for instances and services,
+	// too. The driver sets it, for the tripwire.
+	Prepares bool `json:"prepares,omitempty"`
 	// Vanished is true while the card is off the bus.
 	Vanished bool `json:"vanished"`
 	// Product and Serial are those of another card that stands in the place of the
@@ -60,6 +65,10 @@ type Region struct {
 // Handle is the state of one attach handle.
 type Handle struct {
 	Attached bool `json:"attached"`
+	// Holder is for what kind of holder it is attached, and Parameters are what was chosen
+	// for that one. An attached handle without a holder is attached for the host.
+	Holder     cyborg.HolderKind `json:"holder,omitempty"`
+	Parameters map[string]string `json:"parameters,omitempty"`
 	// InUseBy names the user of the handle; it is empty where nobody uses it. The
 	// driver never sets it, only scripts and a Bench do.
 	InUseBy string `json:"in_use_by"`
@@ -167,6 +176,7 @@ func (c *Card) settle(s *slot, bootID string) {
 		}
 	}
 
+	c.Prepares = s.preparation != nil
 	if bootID != "" && bootID != c.BootID {
 		// A card without a boot id is new and has nothing to lose.
 		if c.BootID != "" {
@@ -178,7 +188,7 @@ func (c *Card) settle(s *slot, bootID string) {
 	// The user stays, as the script says: a real kernel waits until the user closes
 	// the device.
 	if c.Vanished {
-		c.eachHandle(func(h *Handle) { h.Attached = false })
+		c.eachHandle((*Handle).detach)
 	}
 }
 
@@ -212,6 +222,22 @@ func (c *Card) eachHandle(do func(h *Handle)) {
 		}
 	}
 }
+
+// attach attaches the handle for a holder of this kind, with what was chosen.
+func (h *Handle) attach(holder cyborg.HolderKind, parameters map[string]string) {
+	h.Attached, h.Holder, h.Parameters = true, holder, maps.Clone(parameters)
+}
+
+// detach detaches the handle. Nothing stays of what was chosen for its holder.
+func (h *Handle) detach() { h.Attached, h.Holder, h.Parameters = false, "", nil }
+
+// attachedFor says whether the handle is attached for a holder of this kind.
+func (h *Handle) attachedFor(holder cyborg.HolderKind) bool {
+	return h.Attached && cmp.Or(h.Holder, cyborg.HolderHost) == cmp.Or(holder, cyborg.HolderHost)
+}
+
+// prepared says whether the handle is attached for an instance or a service.
+func (h *Handle) prepared() bool { return h.Attached && !h.attachedFor(cyborg.HolderHost) }
 
 // empty removes the loaded image.
 func (r *Region) empty() { r.BitstreamID, r.Function, r.SHA256 = "", "", "" }

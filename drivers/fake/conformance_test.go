@@ -28,6 +28,8 @@ func TestConformance(t *testing.T) {
 		"cards with one firmware": {"park": "1xgpu,1xnic,1xssd,1xqat,1xaichip", "deployables": 2},
 		"a whole and its parts":   {"park": "1xfpga,1xgpu", "deployables": 2, "handles": 2, "whole": true},
 		"parts for one holder":    {"park": "2xfpga", "deployables": 2, "same_holder": true},
+		"prepared functions":      {"park": "2xnic", "handles": 2, "prepares": true},
+		"cards with companions":   {"park": "1xgpu", "handles": 2, "whole": true, "companions": 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

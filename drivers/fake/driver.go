@@ -246,10 +246,11 @@ func (s *slot) report(card *Card) cyborg.DeviceReport {
 			deployable.SameHolder = "card/" + s.identity()
 		}
 		deployable.Excludes = slices.Clone(part.excludes)
+		deployable.Preparation = s.preparation
 
-		for _, address := range part.handles {
+		for i, address := range part.handles {
 			deployable.Handles = append(deployable.Handles, cyborg.HandleReport{
-				Kind: cyborg.HandleTestPCI, Info: address.HandleInfo(), Identity: address.String(),
+				Kind: cyborg.HandleTestPCI, Info: address.HandleInfo(), Identity: address.String(), With: slices.Clone(part.with[i]),
 			})
 		}
 

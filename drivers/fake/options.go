@@ -34,6 +34,11 @@ type options struct {
 	SameHolder bool `mapstructure:"same_holder"`
 	// Whole has each card offered as a whole, too, which excludes its parts.
 	Whole bool `mapstructure:"whole"`
+	// Prepares has the host attach handles for instances and services, too, with
+	// parameters.
+	Prepares bool `mapstructure:"prepares"`
+	// Companions is how many functions that are no handles go with each handle.
+	Companions int `mapstructure:"companions"`
 
 	// How long each step takes.
 	InstallLatency   time.Duration `mapstructure:"install_latency"`
@@ -196,8 +201,16 @@ func (o *options) layout(wrong *mistakes) []*slot {
 		return nil
 	}
 
-	if o.Whole && o.Deployables*o.Handles == maxHandles {
+	all := o.Deployables * o.Handles
+	if o.Whole {
+		all++
+	}
+	if all > maxHandles {
 		wrong.add("whole: deployables × handles leave none of the %d functions of a card for it", maxHandles)
+		return nil
+	}
+	if most := maxHandles/all - 1; o.Companions < 0 || o.Companions > most {
+		wrong.add("companions: %d is not from 0 to %d, which the %d functions of a card leave for each of its %d handles", o.Companions, most, maxHandles, all)
 		return nil
 	}
 
@@ -207,6 +220,8 @@ func (o *options) layout(wrong *mistakes) []*slot {
 		if o.Whole {
 			s.addWhole(o.Deployables * o.Handles)
 		}
+		s.addCompanions(o.Companions)
+		s.preparation = o.preparation()
 	}
 
 	return slots

@@ -98,6 +98,9 @@ func TestOptionsReportAllMistakes(t *testing.T) {
 		{"deployables": 17, "handles": 16},
 		{"deployables": 16, "handles": 16, "whole": true},
 		{"handles": 257},
+		{"handles": 64, "companions": 4},
+		{"handles": 64, "companions": 3, "whole": true},
+		{"companions": -1},
 		{"park": 8},
 		{"domain": "fffffffb"},
 	} {

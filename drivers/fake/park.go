@@ -159,6 +159,8 @@ type slot struct {
 	together bool
 	// offersWhole says that the last region is the whole card.
 	offersWhole bool
+	// preparation is that of all regions; nil where the host prepares nothing.
+	preparation *cyborg.Preparation
 }
 
 // region is one part of a card, which is reported as a deployable.
@@ -166,7 +168,8 @@ type region struct {
 	key      string // in the card's file: r0, r1, …, whole
 	name     string
 	handles  []cyborg.PCIAddress
-	excludes []string // the names of regions that nobody may have at the same time
+	with     [][]cyborg.PCIAddress // for each handle: the functions that go with it
+	excludes []string              // the names of regions that nobody may have at the same time
 }
 
 // fingerprint returns that of the card that is there now.
@@ -201,6 +204,23 @@ func (s *slot) addWhole(function int) {
 		whole.excludes = append(whole.excludes, part.name)
 	}
 	s.regions, s.offersWhole = append(s.regions, whole), true
+}
+
+// addCompanions has so many functions go with each handle. They are counted from the
+// card's last function, so that the handles keep their addresses.
+func (s *slot) addCompanions(count int) {
+	next := maxHandles - 1
+	for i := range s.regions {
+		part := &s.regions[i]
+		for range part.handles {
+			var with []cyborg.PCIAddress
+			for range count {
+				with = append(with, s.function(next))
+				next--
+			}
+			part.with = append(part.with, with)
+		}
+	}
 }
 
 // reportedName returns the name under which the region of that key is reported.

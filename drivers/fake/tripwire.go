@@ -16,7 +16,8 @@ import (
 // detached by mistake may be attached again by then.
 type Trip struct {
 	Card string `json:"card"`
-	// What was changed: "attached", "detached", "programmed" or "uninstalled".
+	// What was changed: "attached", "detached", "programmed" or "uninstalled". With
+	// "unprepared" the driver did too little: a guest was given what it had to prepare.
 	What string `json:"what"`
 	// Handle is the handle that was held or used.
 	Handle  string `json:"handle"`
@@ -31,11 +32,20 @@ const tripwireFile = "trips.jsonl"
 // Hold says on the card who holds a handle, as somebody who was told so knows
 // it; an empty name ends that. A guest has the handle through a hypervisor, so
 // nobody may attach it on the host. While somebody holds a
-// handle, the tripwire notes each change that takes it away. A boot ends it,
+// handle, the tripwire notes each change that takes it away, and at once that the
+// card's driver has not prepared it for a guest, if it must. A boot ends it,
 // like a use. The error is of kind ErrNotFound where the card has no such
 // handle.
 func (b Bench) Hold(ctx context.Context, identity, handle, by string, guest bool) error {
-	return b.editHandle(ctx, identity, handle, func(h *Handle) { h.HeldBy, h.Guest = by, guest && by != "" })
+	guest = guest && by != ""
+	var trips []Trip
+	err := b.editHandle(ctx, identity, handle, func(card *Card, h *Handle) {
+		h.HeldBy, h.Guest = by, guest
+		if guest && card.Prepares && !h.prepared() {
+			trips = append(trips, Trip{Card: identity, What: "unprepared", Handle: handle, HeldBy: by, InUseBy: h.InUseBy})
+		}
+	})
+	return errors.Join(err, b.note(trips))
 }
 
 // Trips returns what the tripwire has noted so far, oldest first.
@@ -107,8 +117,8 @@ func (b Bench) note(trips []Trip) (err error) {
 
 // trips compares a card before and after a change of the driver, and returns
 // what the change did to handles that somebody holds or uses. An attach takes a
-// handle from a guest that holds it, and from whoever uses it before it is
-// attached. It knows nothing of the checks that the steps make before, on
+// handle from a guest that holds it, unless it prepares it for one, and from whoever uses
+// it before it is attached, or while it is attached for somebody else. It knows nothing of the checks that the steps make before, on
 // purpose.
 func (c *Card) trips(identity string, after *Card) []Trip {
 	var trips []Trip
@@ -124,7 +134,7 @@ func (c *Card) trips(identity string, after *Card) []Trip {
 				what = "programmed"
 			case handle.Attached && !is.Handles[address].Attached:
 				what = "detached"
-			case !handle.Attached && is.Handles[address].Attached && (handle.Guest || handle.InUseBy != ""):
+			case handle.takenBy(is.Handles[address]):
 				what = "attached"
 			}
 
@@ -134,6 +144,19 @@ func (c *Card) trips(identity string, after *Card) []Trip {
 		}
 	}
 	return trips
+}
+
+// takenBy says whether an attach, after which the handle is as given, has taken it from
+// who holds or uses it.
+func (h *Handle) takenBy(after *Handle) bool {
+	switch {
+	case !after.Attached:
+		return false
+	case h.Attached:
+		return h.prepared() != after.prepared()
+	default:
+		return h.Guest && !after.prepared() || h.InUseBy != ""
+	}
 }
 
 // clone returns a copy of the state that the tripwire compares.
