@@ -13,43 +13,74 @@ const remedyHandle = "The accelerator is in error. Reconcile settles it when its
 // Attach gives a handle of an accelerator to a holder. For a holder of kind
 // host the driver makes the handle usable on that host. An instance or a service
 // gets the handle as it is, because a hypervisor does the rest: the host only
-// makes sure that nobody uses it.
+// makes sure that nobody uses it. Where the accelerator has a preparation, its
+// driver prepares the handle for them as well.
 func Attach(ctx workflow.Context, in OperationInput) (OperationResult, error) {
 	return runOperation(ctx, in, steps{do: attach, remedy: remedyHandle})
 }
 
-// attach holds the steps of an attach: one call to the agent for each handle
-// that goes to the host itself, and one for those of others.
+// attach holds the steps of an attach: one call to the agent that looks who uses
+// the handles of others than the host, and one for each handle that its driver
+// attaches.
 func attach(ctx workflow.Context, o *operation) error {
-	if o.in.Abandoned && len(o.work.Given) > 0 {
-		return terminated().WithHint("Retry the operation.")
+	if !o.in.Abandoned {
+		if err := o.checkUse(ctx); err != nil {
+			return err
+		}
 	}
-	if err := o.checkUse(ctx); err != nil {
+
+	if err := o.attachHandles(ctx, attachInputs(o.work)); err != nil {
 		return err
 	}
 
-	for _, handle := range o.work.Handles {
+	// Nobody knows whether the terminated run has seen the host's answer. Without
+	// either of the two, it is an operation of release 0.1 that asks its host nothing.
+	if o.in.Abandoned && len(o.work.Given)+len(o.undos) > 0 {
+		return terminated().WithHint("Retry the operation.")
+	}
+	return nil
+}
+
+// permittedAttach is PermittedBy for an attach.
+func permittedAttach(work cyborg.Work) []Permitted { return permittedAttaches(attachInputs(work)) }
+
+// attachInputs are the inputs of the steps of an attach.
+func attachInputs(work cyborg.Work) []*AttachInput {
+	var out []*AttachInput
+	for _, handle := range work.Handles {
+		if handle.OnHost() {
+			out = append(out, &AttachInput{Operation: work.Operation, Target: work.Targets[0], Handle: handle})
+		}
+	}
+	return out
+}
+
+// attachHandles has the host attach handles, one after the other. Of an abandoned
+// operation it only adds the undos.
+func (o *operation) attachHandles(ctx workflow.Context, inputs []*AttachInput) error {
+	for _, input := range inputs {
+		handle := input.Handle
+		takeBack := o.undoCall(call{
+			activity: DetachActivity, summary: "take back " + handle.Identity,
+			input:  takeBackInput(input),
+			result: new(ChangeResult), limit: o.in.Limits.Step,
+		})
+
+		name, holder := "attach "+handle.Identity, "to the host"
 		if handle.Holder.Kind != cyborg.HolderHost {
+			holder = "for " + handle.Holder.String()
+		}
+		if o.in.Abandoned {
+			o.undos = append(o.undos, undo{step: name, run: takeBack})
 			continue
 		}
 
-		var result, undoResult ChangeResult
-		detach := o.undoCall(call{
-			activity: DetachActivity, summary: "take back " + handle.Identity,
-			input:  takeBackInput(o.work, handle),
-			result: &undoResult, limit: o.in.Limits.Step,
-		})
-
-		name := "attach " + handle.Identity
-		if o.in.Abandoned {
-			return o.abandon(name, detach)
-		}
-
+		var result ChangeResult
 		err := o.step(ctx, name, call{
-			activity: AttachActivity, summary: "attach " + handle.Identity + " to the host",
-			input:  attachInput(o.work, handle, false),
+			activity: AttachActivity, summary: name + " " + holder,
+			input:  input,
 			result: &result, limit: o.in.Limits.Step,
-		}, detach)
+		}, takeBack)
 		if err != nil {
 			return err
 		}
@@ -59,23 +90,16 @@ func attach(ctx workflow.Context, o *operation) error {
 	return nil
 }
 
-// permittedAttach is PermittedBy for an attach.
-func permittedAttach(work cyborg.Work) []Permitted {
+// permittedAttaches lists what attachHandles may do.
+func permittedAttaches(inputs []*AttachInput) []Permitted {
 	var out []Permitted
-	for _, handle := range work.Handles {
-		if handle.Holder.Kind == cyborg.HolderHost {
-			out = append(out, Permitted{AttachActivity, attachInput(work, handle, false)}, Permitted{DetachActivity, takeBackInput(work, handle)})
-		}
+	for _, input := range inputs {
+		out = append(out, Permitted{AttachActivity, input}, Permitted{DetachActivity, takeBackInput(input)})
 	}
 	return out
 }
 
-// attachInput is the input of an attach of one handle.
-func attachInput(work cyborg.Work, handle cyborg.WorkHandle, undo bool) *AttachInput {
-	return &AttachInput{Operation: work.Operation, Target: work.Targets[0], Handle: handle, Undo: undo}
-}
-
 // takeBackInput is the input of the undo of an attach.
-func takeBackInput(work cyborg.Work, handle cyborg.WorkHandle) *DetachInput {
-	return &DetachInput{Operation: work.Operation, Target: work.Targets[0], Handles: []cyborg.WorkHandle{handle}, Undo: true}
+func takeBackInput(attach *AttachInput) *DetachInput {
+	return &DetachInput{Operation: attach.Operation, Target: attach.Target, Handles: []cyborg.WorkHandle{attach.Handle}, Undo: true}
 }

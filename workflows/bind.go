@@ -12,6 +12,10 @@ import (
 	"github.com/cyborg-project/cyborg"
 )
 
+// remedyPrepared is the remedy where nobody knows whether the host has prepared a
+// handle of an accelerator request.
+const remedyPrepared = "Reconcile has its host settle the handles when it answers; until then nobody else gets them."
+
 // binding is the state of one bind's run.
 type binding struct {
 	*operation
@@ -30,7 +34,7 @@ type binding struct {
 
 // BindARQs gives accelerator requests of OpenStack their handles, once their host
 // has made sure that nobody uses them. Where images must be loaded first, it loads
-// them.
+// them; where the host prepares handles, it has the host do that then.
 //
 // The same run then notifies Nova of the outcome of each request. It does so
 // after the operation has ended, so that a Nova that is away does not keep the
@@ -67,8 +71,13 @@ func BindARQs(ctx workflow.Context, in OperationInput) (OperationResult, error) 
 // the step that runs is still being cancelled.
 func (b *binding) bind(ctx workflow.Context, _ *operation) error {
 	b.outcome.Notify = b.work.Notify
-	if b.in.Abandoned && len(b.work.Loads) == 0 {
+	switch prepares := len(preparedInputs(b.work)) > 0; {
+	case b.in.Abandoned && len(b.work.Loads) == 0 && !prepares:
 		return terminated()
+	case len(b.work.Loads) == 0:
+		b.remedy = remedyPrepared
+	case prepares:
+		b.remedy += " " + remedyPrepared
 	}
 
 	err := b.inTime(ctx)
@@ -96,7 +105,7 @@ func (b *binding) inTime(ctx workflow.Context) error {
 			b.failRequests(ctx, b.timeoutError(nil))
 		}
 	})
-	err := b.checkAndLoad(limited)
+	err := b.give(limited)
 	b.done = err == nil && !b.timedOut
 
 	// Once the requests have failed, the bind must fail too, even where its last
@@ -114,19 +123,29 @@ func (b *binding) inTime(ctx workflow.Context) error {
 	return err
 }
 
-// checkAndLoad does the steps of a bind. Nothing is loaded into an accelerator
-// that somebody uses.
-func (b *binding) checkAndLoad(ctx workflow.Context) error {
+// give does the steps of a bind. Nothing is loaded into an accelerator that
+// somebody uses, and handles are prepared last, because an image may change what
+// there is to prepare. Of an abandoned operation it only collects the undos.
+func (b *binding) give(ctx workflow.Context) error {
 	if !b.in.Abandoned {
 		if err := b.checkUse(ctx); err != nil {
 			return err
 		}
 	}
 
-	if len(b.work.Loads) == 0 {
-		return nil
+	if len(b.work.Loads) > 0 {
+		if err := b.loadAll(ctx); err != nil {
+			return err
+		}
 	}
-	return b.loadAll(ctx)
+	if err := b.attachHandles(ctx, preparedInputs(b.work)); err != nil {
+		return err
+	}
+
+	if b.in.Abandoned {
+		return terminated()
+	}
+	return nil
 }
 
 // decidesOnce says that a bind whose steps were done does not run out of time
@@ -145,7 +164,7 @@ func (b *binding) timeoutError(step error) error {
 
 	hint := "Load the image beforehand, or give binds more time (arqs.bind_timeout)."
 	if len(b.work.Loads) == 0 {
-		hint = "The agent of the host had no time to look who uses the accelerator: see what else it works on, or give binds more time (arqs.bind_timeout)."
+		hint = "The agent of the host had no time to look who uses the accelerator, or to prepare it: see what else it works on, or give binds more time (arqs.bind_timeout)."
 	}
 	return cyborg.Errorf(cyborg.ErrTimeout, "%s", text).WithHint("%s", hint)
 }
@@ -220,9 +239,6 @@ func (b *binding) loadAll(ctx workflow.Context) error {
 		b.outcome.Images[l.into.Accelerator] = l.reloadable()
 	}
 
-	if b.in.Abandoned {
-		return terminated()
-	}
 	return nil
 }
 
@@ -237,6 +253,21 @@ func permittedBind(work cyborg.Work) []Permitted {
 	var out []Permitted
 	for _, load := range loads {
 		out = append(out, load.permitted(work.Operation)...)
+	}
+	return append(out, permittedAttaches(preparedInputs(work))...)
+}
+
+// preparedInputs are the inputs of the steps with which the host prepares the
+// handles of a bind. The journal keeps such a step by the handle, so all of them can
+// have the id of the operation.
+func preparedInputs(work cyborg.Work) []*AttachInput {
+	var out []*AttachInput
+	for _, given := range work.Given {
+		for _, handle := range given.Handles {
+			if handle.OnHost() {
+				out = append(out, &AttachInput{Operation: work.Operation, Target: given.Target, Handle: handle})
+			}
+		}
 	}
 	return out
 }

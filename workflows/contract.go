@@ -262,7 +262,8 @@ type ChangeResult struct {
 	Observation cyborg.Observation `json:"observation"`
 }
 
-// AttachInput names the handle to attach to the host.
+// AttachInput names the handle to attach: to the host, or for the holder for which
+// the host prepares it.
 type AttachInput struct {
 	Addressee
 
@@ -272,8 +273,8 @@ type AttachInput struct {
 	Undo      bool              `json:"undo,omitempty"` // undoes a detach of the same operation
 }
 
-// DetachInput names the handles to take back. Handles held by instances are
-// only checked for use on the host.
+// DetachInput names the handles to take back. Those that are not the host's to
+// detach (cyborg.WorkHandle.OnHost) are only checked for use there.
 type DetachInput struct {
 	Addressee
 

@@ -38,7 +38,7 @@ func detach(ctx workflow.Context, o *operation) error {
 		activity: DetachActivity, summary: "detach " + o.target().Deployable,
 		input:  detachInput(o.work),
 		result: &result, limit: o.in.Limits.Step,
-	}, o.attachAgain)
+	}, o.attachAgain(detachInput(o.work)))
 	if err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (o *operation) reportForced() {
 
 	for _, handle := range o.work.Handles {
 		omitted := "nobody checked whether it is still used"
-		if handle.Holder.Kind == cyborg.HolderHost {
+		if handle.OnHost() {
 			omitted = "it was not detached"
 		}
 
@@ -64,27 +64,30 @@ func (o *operation) reportForced() {
 	o.outcome.Result = map[string]any{"forced": o.work.Forced, "not_done": notDone}
 }
 
-// attachAgain undoes a detach that failed half way. Only handles of the host
-// itself were touched; those of instances were only checked.
-func (o *operation) attachAgain(ctx workflow.Context) error {
-	for _, handle := range o.work.Handles {
-		if handle.Holder.Kind != cyborg.HolderHost {
-			continue
-		}
-
-		var undoResult ChangeResult
-		again := o.undoCall(call{
-			activity: AttachActivity, summary: "attach " + handle.Identity + " again",
-			input:  attachInput(o.work, handle, true),
-			result: &undoResult, limit: o.in.Limits.Step,
-		})
-
-		if err := again(ctx); err != nil {
-			return err
-		}
+// attachAgain returns the undo of a step that takes handles back. Only those were
+// touched that the driver attaches; the others were only checked. It is nil where
+// there are none of the former.
+func (o *operation) attachAgain(detach *DetachInput) func(ctx workflow.Context) error {
+	inputs := attachAgainInputs(detach)
+	if len(inputs) == 0 {
+		return nil
 	}
 
-	return nil
+	return func(ctx workflow.Context) error {
+		for _, input := range inputs {
+			again := o.undoCall(call{
+				activity: AttachActivity, summary: "attach " + input.Handle.Identity + " again",
+				input:  input,
+				result: new(ChangeResult), limit: o.in.Limits.Step,
+			})
+
+			if err := again(ctx); err != nil {
+				return err
+			}
+		}
+
+		return nil
+	}
 }
 
 // permittedDetach is PermittedBy for a detach.
@@ -93,10 +96,24 @@ func permittedDetach(work cyborg.Work) []Permitted {
 		return nil
 	}
 
-	out := []Permitted{{DetachActivity, detachInput(work)}}
-	for _, handle := range work.Handles {
-		if handle.Holder.Kind == cyborg.HolderHost {
-			out = append(out, Permitted{AttachActivity, attachInput(work, handle, true)})
+	return permittedTakingBack(detachInput(work))
+}
+
+// permittedTakingBack lists a step that takes handles back, and its undo.
+func permittedTakingBack(detach *DetachInput) []Permitted {
+	out := []Permitted{{DetachActivity, detach}}
+	for _, again := range attachAgainInputs(detach) {
+		out = append(out, Permitted{AttachActivity, again})
+	}
+	return out
+}
+
+// attachAgainInputs are the inputs of the undo of a step that takes handles back.
+func attachAgainInputs(detach *DetachInput) []*AttachInput {
+	var out []*AttachInput
+	for _, handle := range detach.Handles {
+		if handle.OnHost() {
+			out = append(out, &AttachInput{Operation: detach.Operation, Target: detach.Target, Handle: handle, Undo: true})
 		}
 	}
 	return out

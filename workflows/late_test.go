@@ -18,7 +18,7 @@ func TestLateStepGetsAnotherNumber(t *testing.T) {
 	result, err := w.run(t, false)
 	require.NoError(t, err)
 	require.Equal(t, cyborg.OperationSucceeded, result.State, "%+v", result.Error)
-	require.True(t, w.attached)
+	require.NotEmpty(t, w.attached)
 	require.Equal(t, w.hostSaw, w.number, "no more numbers are drawn than are needed")
 }
 
@@ -27,11 +27,11 @@ func TestLateStepGetsAnotherNumber(t *testing.T) {
 func TestLateUndoGetsAnotherNumber(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationAttach)
-	w.attached, w.hostSaw = true, 3
+	w.attached[w.work.Handles[0].Identity], w.hostSaw = true, 3
 	result, err := w.run(t, true)
 	require.NoError(t, err)
 	require.Equal(t, cyborg.OperationCancelled, result.State, "%+v", result.Error)
-	require.False(t, w.attached)
+	require.Empty(t, w.attached)
 }
 
 // TestStepThatStaysLate: a host that refuses every number has changed nothing,

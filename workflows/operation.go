@@ -22,6 +22,8 @@ type operation struct {
 	work    cyborg.Work // what Begin returned
 	outcome cyborg.Outcome
 	undos   []undo
+	// remedy is steps.remedy, unless the steps have chosen another.
+	remedy string
 
 	// lastSeen is the last answer about the host's agent; the zero value until it
 	// was needed.
@@ -69,6 +71,7 @@ func newOperation(in OperationInput) *operation {
 // records the outcome.
 func (o *operation) run(ctx workflow.Context, s steps) (OperationResult, error) {
 	in := o.in
+	o.remedy = s.remedy
 	if in.Abandoned && uncancelled(ctx, in) {
 		// A cancel changes nothing of what such a run does: it undoes, or completes
 		// what cannot be undone. Where a cancel kept it from that, the operation would
@@ -130,7 +133,7 @@ func (o *operation) run(ctx workflow.Context, s steps) (OperationResult, error) 
 	if len(failures) > 0 {
 		o.outcome.State = cyborg.OperationNeedsOperator
 		o.outcome.Error = cyborg.Errorf(cause.Kind, "%s; undoing it failed as well: %s", cause.Message, strings.Join(failures, "; ")).
-			WithHint("%s", s.remedy)
+			WithHint("%s", o.remedy)
 	}
 
 	return o.end(ctx)

@@ -308,7 +308,7 @@ func (w *world) requireAbandoned(t *testing.T, want []string) {
 func TestAbandonedAndRecordsUnavailable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationAttach)
-	w.attached = true
+	w.attached[w.work.Handles[0].Identity] = true
 	w.failAt, w.failure = 0, cyborg.Errorf(cyborg.ErrInternal, "the record cannot be read")
 	_, err := w.run(t, true)
 	require.Error(t, err, "Reconcile finds a closed run, and starts another")
@@ -435,7 +435,7 @@ func TestAgentNeverHasASlot(t *testing.T) {
 func TestAgentDiesDuringAStep(t *testing.T) {
 	t.Parallel()
 	w := newWorld(cyborg.OperationAttach)
-	w.attached = true // the first attempt got that far
+	w.attached[w.work.Handles[0].Identity] = true // the first attempt got that far
 	result := w.runWith(t, func(env *testsuite.TestWorkflowEnvironment) {
 		env.OnActivity(workflows.AttachActivity, mock.Anything, mock.Anything).
 			Return(workflows.ChangeResult{}, temporal.NewHeartbeatTimeoutError()).Once()
@@ -446,7 +446,7 @@ func TestAgentDiesDuringAStep(t *testing.T) {
 	require.Equal(t, cyborg.OperationFailed, result.State)
 	require.Equal(t, cyborg.ErrHostSilent, result.Error.Kind)
 	require.Equal(t, []string{"Begin", "Detach", "End"}, w.calls)
-	require.False(t, w.attached)
+	require.Empty(t, w.attached)
 }
 
 // TestCancelBetweenTwoAttempts: somebody cancels between two attempts of a
@@ -509,7 +509,7 @@ func TestForcedDetach(t *testing.T) {
 					"handle 0000:01:00.1 of instance i1 on host h1: nobody checked whether it is still used",
 				},
 			}, w.outcome.Result)
-			require.True(t, w.attached)
+			require.NotEmpty(t, w.attached)
 		})
 	}
 

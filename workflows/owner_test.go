@@ -157,7 +157,7 @@ func TestUndoFollowsTheHostsAgent(t *testing.T) {
 			if len(to) == 1 {
 				return workflows.ChangeResult{}, workflows.ToFailure(cyborg.Errorf(cyborg.ErrOtherAgent, "for another"))
 			}
-			w.attached = false
+			clear(w.attached)
 			return workflows.ChangeResult{}, nil
 		}, activity.RegisterOptions{Name: workflows.DetachActivity, DisableAlreadyRegisteredCheck: true})
 	})

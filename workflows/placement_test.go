@@ -22,6 +22,7 @@ func withPlacement(kind cyborg.OperationKind) *world {
 	w.work.Placement = true
 	if kind == cyborg.OperationDetach {
 		w.work.Handles[0].Holder = cyborg.Holder{Kind: cyborg.HolderInstance, ID: "vm"}
+		w.attached = w.attachedBefore()
 	}
 	return w
 }

@@ -8,10 +8,10 @@ import (
 
 // UnbindARQs takes the handles of accelerator requests back once their host
 // says that nobody uses them. It fails with kind ErrInUse where somebody does.
-// It changes nothing on the host, so a run that was terminated goes forward
-// again.
+// The host detaches those that it has prepared, and attaches them again where the
+// unbind fails. A run that was terminated goes forward again.
 func UnbindARQs(ctx workflow.Context, in OperationInput) (OperationResult, error) {
-	return runOperation(ctx, in, steps{do: unbind})
+	return runOperation(ctx, in, steps{do: unbind, remedy: remedyPrepared})
 }
 
 // unbind holds the steps of an unbind: one for each accelerator whose handles
@@ -19,7 +19,10 @@ func UnbindARQs(ctx workflow.Context, in OperationInput) (OperationResult, error
 func unbind(ctx workflow.Context, o *operation) error {
 	for _, input := range releases(o.work) {
 		target := input.Target
-		if err := o.requireUnallocated(ctx, target, input.Handles); err != nil {
+		again := o.attachAgain(input)
+
+		// As in a detach, the agent may have detached already what an abandoned run finds.
+		if err := o.requireUnallocated(ctx, target, input.Handles); err != nil && !(o.in.Abandoned && again != nil) {
 			return err
 		}
 
@@ -28,7 +31,7 @@ func unbind(ctx workflow.Context, o *operation) error {
 			activity: DetachActivity, summary: "release " + target.Deployable,
 			input:  input,
 			result: &result, limit: o.in.Limits.Step,
-		}, nil)
+		}, again)
 		if err != nil {
 			return err
 		}
@@ -42,7 +45,7 @@ func unbind(ctx workflow.Context, o *operation) error {
 func permittedUnbind(work cyborg.Work) []Permitted {
 	var out []Permitted
 	for _, input := range releases(work) {
-		out = append(out, Permitted{DetachActivity, input})
+		out = append(out, permittedTakingBack(input)...)
 	}
 	return out
 }

@@ -45,12 +45,13 @@ type world struct {
 	checked workflows.CheckAllocationsInput
 
 	// The hardware.
-	installed, attached bool
-	image               string
-	whitelisted         bool
-	staged              workflows.StageInput
-	programmed          workflows.ProgramInput
-	looked              []cyborg.GivenHandles // what the host was asked to look at
+	installed   bool
+	attached    map[string]bool // the handles, by identity
+	image       string
+	whitelisted bool
+	staged      workflows.StageInput
+	programmed  workflows.ProgramInput
+	looked      []cyborg.GivenHandles // what the host was asked to look at
 
 	// pulled says that the card is off the bus: the agent answers that it has done
 	// what it was asked for, and has seen nothing.
@@ -96,7 +97,7 @@ const never = -1
 func newWorld(kind cyborg.OperationKind) *world {
 	holder := cyborg.Holder{Kind: cyborg.HolderHost, ID: "h1"}
 	w := &world{
-		kind: kind, failAt: never, cancelAt: never, supersededAt: never, image: "before",
+		kind: kind, failAt: never, cancelAt: never, supersededAt: never, image: "before", attached: map[string]bool{},
 		work: cyborg.Work{
 			Operation: uuid.New(), Kind: kind, Host: "h1",
 			Targets: []cyborg.Target{{Accelerator: uuid.New(), Backend: "fake", Device: "d", Deployable: "d0", BitstreamID: "before"}},
@@ -106,7 +107,7 @@ func newWorld(kind cyborg.OperationKind) *world {
 
 	switch kind {
 	case cyborg.OperationDetach:
-		w.attached = true
+		w.attached = w.attachedBefore()
 	case cyborg.OperationRetire:
 		w.installed = true
 	case cyborg.OperationProgram:
@@ -241,13 +242,19 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 		if err := w.late(in.Addressee); err != nil {
 			return workflows.ChangeResult{}, err
 		}
-		return seen(), w.call(ctx, "Attach", w.kind == cyborg.OperationDetach, func() { w.attached = true })
+		return seen(), w.call(ctx, "Attach", in.Undo, func() { w.attached[in.Handle.Identity] = true })
 	})
 	on(workflows.DetachActivity, func(ctx context.Context, in workflows.DetachInput) (workflows.ChangeResult, error) {
 		if err := w.late(in.Addressee); err != nil {
 			return workflows.ChangeResult{}, err
 		}
-		return seen(), w.call(ctx, "Detach", in.Undo, func() { w.attached = false })
+		return seen(), w.call(ctx, "Detach", in.Undo, func() {
+			for _, handle := range in.Handles {
+				if handle.OnHost() { // the host only looks at any other
+					delete(w.attached, handle.Identity)
+				}
+			}
+		})
 	})
 
 	on(workflows.CheckUseActivity, func(ctx context.Context, in workflows.CheckUseInput) error {
@@ -452,9 +459,24 @@ func (w *world) requireUntouched(t *testing.T, because string) {
 	t.Helper()
 	before := newWorld(w.kind)
 	require.Equal(t, before.installed, w.installed, "installed, %s", because)
-	require.Equal(t, before.attached, w.attached, "attached, %s", because)
+	require.Equal(t, w.attachedBefore(), w.attached, "attached, %s", because)
 	require.Equal(t, before.image, w.image, "image, %s", because)
 	require.Equal(t, before.whitelisted, w.whitelisted, "whitelisted, %s", because)
+}
+
+// attachedBefore are the handles that the host had attached before the operation.
+func (w *world) attachedBefore() map[string]bool {
+	attached := map[string]bool{}
+	if w.kind != cyborg.OperationDetach && w.kind != cyborg.OperationUnbind {
+		return attached
+	}
+
+	for _, handle := range w.work.Handles {
+		if handle.OnHost() {
+			attached[handle.Identity] = true
+		}
+	}
+	return attached
 }
 
 func (w *world) String() string { return fmt.Sprintf("%s, calls %v", w.kind, w.calls) }

@@ -345,8 +345,8 @@ func ofGrants() []mutant {
 		},
 		{
 			breaks: "the undo of a detach is permitted", file: "workflows/detach.go", pkg: "workflows", test: "TestEachStepFails",
-			old: "out = append(out, Permitted{AttachActivity, attachInput(work, handle, true)})",
-			new: "_ = handle",
+			old: "out = append(out, Permitted{AttachActivity, again})",
+			new: "_ = again",
 		},
 	}
 }

@@ -51,8 +51,8 @@ func ofUsers() []mutant {
 		{
 			breaks: "an attach to an instance of which nobody knows the answer is undone", file: "workflows/attach.go", pkg: "workflows",
 			test: "TestAbandonedAttachToOthers",
-			old:  "if o.in.Abandoned && len(o.work.Given) > 0 {",
-			new:  "if o.in.Abandoned && len(o.work.Given) < 0 {",
+			old:  "if o.in.Abandoned && len(o.work.Given)+len(o.undos) > 0 {",
+			new:  "if o.in.Abandoned && len(o.undos) > 0 {",
 		},
 		{
 			breaks: "the work says what its host has to look at", file: "db/internal/operation/given.go", pkg: "db",
