@@ -101,19 +101,17 @@ func parameterNames(parameters []Parameter) []string {
 // where this is none of them.
 func (p Parameter) Check(value string) error {
 	var fits bool
-	var takes string
 
 	switch p.Type {
 	case ParameterBoolean:
-		fits, takes = value == "true" || value == "false", "true or false"
+		fits = value == "true" || value == "false"
 	case ParameterInteger:
 		n, err := strconv.ParseInt(value, 10, 64)
 		fits = err == nil && p.Min <= n && n <= p.Max && strconv.FormatInt(n, 10) == value
-		takes = "a whole number from " + strconv.FormatInt(p.Min, 10) + " to " + strconv.FormatInt(p.Max, 10)
 	case ParameterChoice:
-		fits, takes = slices.Contains(p.Values, value), "one of "+strings.Join(p.Values, ", ")
+		fits = slices.Contains(p.Values, value)
 	case ParameterMAC:
-		fits, takes = isUnicastMAC(value), "the MAC address of one interface, such as 52:54:00:12:34:56"
+		fits = isUnicastMAC(value)
 	default:
 		return Errorf(ErrInvalid, "parameter %.80q is of a type %.80q that this release does not know", p.Name, p.Type)
 	}
@@ -121,7 +119,33 @@ func (p Parameter) Check(value string) error {
 	if fits {
 		return nil
 	}
-	return Errorf(ErrInvalid, "parameter %s is %.80q; it takes %s", p.Name, value, takes)
+	return Errorf(ErrInvalid, "parameter %s is %.80q; it takes %s", p.Name, value, p.Takes())
+}
+
+// Takes says for people which values the parameter takes.
+func (p Parameter) Takes() string {
+	switch p.Type {
+	case ParameterBoolean:
+		return "true or false"
+	case ParameterInteger:
+		return "a whole number from " + strconv.FormatInt(p.Min, 10) + " to " + strconv.FormatInt(p.Max, 10)
+	case ParameterChoice:
+		return "one of " + strings.Join(p.Values, ", ")
+	case ParameterMAC:
+		return "the MAC address of one interface, such as 52:54:00:12:34:56"
+	default:
+		return "values of a type " + string(p.Type) + " that this release does not know"
+	}
+}
+
+// ParametersText shows for people what was chosen for a handle: "mac=52:54:00:12:34:56,
+// vlan=5".
+func ParametersText(chosen map[string]string) string {
+	texts := make([]string, 0, len(chosen))
+	for _, name := range slices.Sorted(maps.Keys(chosen)) {
+		texts = append(texts, name+"="+chosen[name])
+	}
+	return strings.Join(texts, ", ")
 }
 
 // isUnicastMAC says whether the text is the MAC address of one interface, of six bytes
