@@ -137,7 +137,7 @@ func TestChaos(t *testing.T) {
 	}
 
 	options := harness.ClusterOptions{
-		Hosts: names, Park: park, Careless: true, Spare: spareBackend, Shared: sharedBackend, Env: shortWaits(), Token: token, Certificates: true,
+		Hosts: names, Park: park, Careless: true, Prepares: hostName(1), Spare: spareBackend, Shared: sharedBackend, Env: shortWaits(), Token: token, Certificates: true,
 	}
 	refused := clock.Refused()
 	if refused == nil {

@@ -47,6 +47,9 @@ type ClusterOptions struct {
 	// Spare is the name of a second backend of each host, which is disabled and
 	// which a test may install through the API; empty for none.
 	Spare string
+	// Prepares is the name of a host that prepares the handles of its cards for whoever
+	// gets one; empty for none.
+	Prepares string
 	// Shared is the name of a backend of each host with one card, SharedCard, whose two
 	// parts go to one holder; empty for none.
 	Shared string
@@ -377,7 +380,8 @@ func (c *Cluster) startAgent(ctx context.Context, t testing.TB, host string) {
 
 	// The directory of the cards is not on the disk of the agent's state, which can
 	// be filled. Only the host's own configuration can say so.
-	backends := fmt.Sprintf("{driver: fake, options: {park: %q, handles: 2, park_dir: %q, careless: %t}}", c.options.Park, park, c.options.Careless)
+	backends := fmt.Sprintf("{driver: fake, options: {park: %q, handles: 2, park_dir: %q, careless: %t, prepares: %t}}",
+		c.options.Park, park, c.options.Careless, host == c.options.Prepares)
 	if c.options.Spare != "" {
 		backends += fmt.Sprintf(", {name: %s, driver: fake, enabled: false, options: {park_dir: %q}}", c.options.Spare, park)
 	}
