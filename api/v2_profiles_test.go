@@ -121,31 +121,36 @@ func TestL32L38InvalidDeviceProfiles(t *testing.T) {
 		`[{"name": 5, ` + groups + `}]`:     "not a text",
 		`[{"name": "a b", ` + groups + `}]`: "must match",
 		`[{"name": "` + strings.Repeat("x", 256) + `", ` + groups + `}]`: "more than 255 characters",
-		`[{"name": "x"}]`:                                         "DeviceProfile needs groups field",
-		`[{"name": "x", "groups": []}]`:                           "DeviceProfile needs groups field",
-		`[{"name": "x", "groups": {}}]`:                           "not a list",
-		`[{"name": "x", "groups": ["FPGA"]}]`:                     "not an object",
-		`[{"name": "x", "description": 5, ` + groups + `}]`:       "not a text",
-		`[{"name": "x", "uuid": 5, ` + groups + `}]`:              "Expected a uuid",
-		in(`"resources": "1"`):                                    "Unsupported group key",
-		in(`"flavor:FPGA": "1"`):                                  "Unsupported group key",
-		in(`"accel": "1"`):                                        "Unsupported group key",
-		in(`"trait:HW_CPU_X86_AVX": "required"`):                  "Unsupported trait name",
-		in(`"trait:CUSTOM_fpga": "required"`):                     "Unsupported trait name",
-		in(`"trait:CUSTOM_FPGA": "wanted"`):                       "required or forbidden",
-		in(`"resources:VCPU": "1"`):                               "Unsupported resource class",
-		in(`"resources:FPGA": "one"`):                             "Resources number one is invalid",
-		in(`"resources:FPGA": null`):                              "null",
-		in(`"resources:FPGA": 1.5`):                               "1.5",
-		in(`"accel:x": ["1"]`):                                    "a list, not a text",
-		in(`"resources:FPGA": "0"`):                               "Resources number 0 is invalid",
-		in(`"resources:FPGA": -1`):                                "Resources number -1 is invalid",
-		in(`"resources:FPGA": "1001"`):                            "Resources number 1001 is invalid",
-		in(`"resources:FPGA": "600", "resources:GPU": "600"`):     "the most is 1000",
-		in(`"resources:FPGA": "1", "resources: FPGA": "1"`):       "twice",
-		`[{"name": "x", "name": "y", ` + groups + `}]`:            "given twice",
-		`[{"name": "x\u0000", ` + groups + `}]`:                   "NUL character",
-		in(`"accel:bitstream_id": "a", "accel:function_id": "b"`): "Keep one of them",
+		`[{"name": "x"}]`:                                             "DeviceProfile needs groups field",
+		`[{"name": "x", "groups": []}]`:                               "DeviceProfile needs groups field",
+		`[{"name": "x", "groups": {}}]`:                               "not a list",
+		`[{"name": "x", "groups": ["FPGA"]}]`:                         "not an object",
+		`[{"name": "x", "description": 5, ` + groups + `}]`:           "not a text",
+		`[{"name": "x", "uuid": 5, ` + groups + `}]`:                  "Expected a uuid",
+		in(`"resources": "1"`):                                        "Unsupported group key",
+		in(`"flavor:FPGA": "1"`):                                      "Unsupported group key",
+		in(`"accel": "1"`):                                            "Unsupported group key",
+		in(`"trait:HW_CPU_X86_AVX": "required"`):                      "Unsupported trait name",
+		in(`"trait:CUSTOM_fpga": "required"`):                         "Unsupported trait name",
+		in(`"trait:CUSTOM_FPGA": "wanted"`):                           "required or forbidden",
+		in(`"resources:VCPU": "1"`):                                   "Unsupported resource class",
+		in(`"resources:FPGA": "one"`):                                 "Resources number one is invalid",
+		in(`"resources:FPGA": null`):                                  "null",
+		in(`"resources:FPGA": 1.5`):                                   "1.5",
+		in(`"accel:x": ["1"]`):                                        "a list, not a text",
+		in(`"accel:parameter:trust": true`):                           "true, not a text",
+		in(`"accel:parameter:MAC": "a"`):                              "Unsupported parameter name \"MAC\"; it is words in small letters",
+		in(`"accel:parameter:": "a"`):                                 "Unsupported parameter name \"\"",
+		in(`"accel:parameter:a": "` + strings.Repeat("ä", 128) + `"`): "is longer than 255 bytes",
+		in(`"accel:parameter:a": "1", "accel: parameter: a": "1"`):    "group 0 has accel:parameter:a twice",
+		in(`"resources:FPGA": "0"`):                                   "Resources number 0 is invalid",
+		in(`"resources:FPGA": -1`):                                    "Resources number -1 is invalid",
+		in(`"resources:FPGA": "1001"`):                                "Resources number 1001 is invalid",
+		in(`"resources:FPGA": "600", "resources:GPU": "600"`):         "the most is 1000",
+		in(`"resources:FPGA": "1", "resources: FPGA": "1"`):           "twice",
+		`[{"name": "x", "name": "y", ` + groups + `}]`:                "given twice",
+		`[{"name": "x\u0000", ` + groups + `}]`:                       "NUL character",
+		in(`"accel:bitstream_id": "a", "accel:function_id": "b"`):     "Keep one of them",
 	} {
 		require.Contains(t, h.do("POST", "/v2/device_profiles", body, "Content-Type", "application/json").fault(http.StatusBadRequest), says, body)
 	}
@@ -182,6 +187,15 @@ func TestDeviceProfileDeletion(t *testing.T) {
 	h.do("DELETE", "/v2/device_profiles?value=b,c", nil).expect(http.StatusNoContent)
 	h.do("DELETE", "/v2/device_profiles/d,"+a.UUID.String(), nil).expect(http.StatusNoContent)
 	require.Equal(t, []string{"e"}, h.profiles(""))
+}
+
+// TestDeviceProfileWithParameters: what a profile chooses for a handle is stored
+// in one form.
+func TestDeviceProfileWithParameters(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	made := h.profile("vf", map[string]any{"resources:FPGA": "1", "accel:parameter:mac": "52:54:00:12:34:56", "accel: parameter: vlan ": 5})
+	require.Equal(t, []map[string]string{{"resources:FPGA": "1", "accel:parameter:mac": "52:54:00:12:34:56", "accel:parameter:vlan": "5"}}, made.Groups)
 }
 
 // L38: A profile stays while there are requests that were made from it.

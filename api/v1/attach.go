@@ -21,7 +21,7 @@ func holderProperties() map[string]cyborg.HolderKind {
 
 // attach gives a free handle of the accelerator to an instance, a service, or
 // the accelerator's own host. It attaches to the host if the body names no
-// holder.
+// holder. The body may choose parameters of the handle.
 func (a *API) attach(w http.ResponseWriter, r *http.Request, o *object) error {
 	id, err := pathUUID(r, "uuid")
 	if err != nil {
@@ -35,7 +35,7 @@ func (a *API) attach(w http.ResponseWriter, r *http.Request, o *object) error {
 	// The name and the UUID choose nothing here; they only confirm that the caller
 	// means the accelerator in the path.
 	name, same := o.name("name", maxName), o.uuid("uuid")
-	holder := attachHolder(o)
+	holder, parameters := attachHolder(o), o.parameters("parameters")
 	if same != uuid.Nil && same != id {
 		o.fail("uuid is %s, but the path says %s", same, id)
 	}
@@ -62,7 +62,7 @@ func (a *API) attach(w http.ResponseWriter, r *http.Request, o *object) error {
 	}
 
 	return a.operate(w, r, work{
-		request: db.Admission{Request: cyborg.AttachRequest{Accelerator: id, Holder: holder}},
+		request: db.Admission{Request: cyborg.AttachRequest{Accelerator: id, Holder: holder, Parameters: parameters}},
 		body:    o.canonical,
 		done:    a.showSubject,
 	})

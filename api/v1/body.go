@@ -296,6 +296,39 @@ func (o *object) tree(name string) cyborg.JSONObject {
 	return properties
 }
 
+// parameters reads what is chosen for a handle, by the names of its parameters; nil if
+// nothing is. Which parameters and values there are is known only where the accelerator is.
+func (o *object) parameters(name string) map[string]string {
+	given := o.object(name)
+	if given == nil {
+		return nil
+	}
+
+	var chosen map[string]string
+	for _, parameter := range slices.Sorted(maps.Keys(given.unread)) {
+		if !cyborg.IsParameterName(parameter) {
+			o.fail("%s has %q, which is no name of a parameter: that is words in small letters, connected by underscores",
+				given.path, web.Shorten(parameter))
+		}
+
+		value := given.text(parameter, cyborg.LongestParameter)
+		if value == nil {
+			continue
+		}
+		if len(*value) > cyborg.LongestParameter {
+			o.fail("%s has more than %d bytes", given.at(parameter), cyborg.LongestParameter)
+		}
+
+		if chosen == nil {
+			chosen = map[string]string{}
+		}
+		chosen[parameter] = *value
+	}
+
+	_ = given.done() // the outer object returns the error
+	return chosen
+}
+
 // object reads an object inside this one; nil if it is absent. The two share
 // their first error. The caller must call done on the inner object too.
 func (o *object) object(name string) *object {

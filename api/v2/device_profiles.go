@@ -313,6 +313,9 @@ func readGroupMember(key string, value any) (clean, text string, err error) {
 
 	switch kind {
 	case "accel":
+		if parameter, ok := strings.CutPrefix(name, "parameter:"); ok {
+			return readParameter(strings.TrimSpace(parameter), text)
+		}
 		return key, text, nil
 	case "trait":
 		return readTrait(name, text)
@@ -321,6 +324,18 @@ func readGroupMember(key string, value any) (clean, text string, err error) {
 	}
 
 	return "", "", cyborg.Errorf(cyborg.ErrInvalid, "Unsupported group key %q; it begins with none of resources:, trait:, accel:", web.Shorten(key))
+}
+
+// readParameter checks what a profile chooses for a handle. Whether the accelerator
+// takes it is known when a request of the profile is bound.
+func readParameter(name, text string) (clean, value string, err error) {
+	switch {
+	case !cyborg.IsParameterName(name):
+		return "", "", cyborg.Errorf(cyborg.ErrInvalid, "Unsupported parameter name %q; it is words in small letters, connected by underscores", web.Shorten(name))
+	case len(text) > cyborg.LongestParameter:
+		return "", "", cyborg.Errorf(cyborg.ErrInvalid, "The value of parameter %s is longer than %d bytes", name, cyborg.LongestParameter)
+	}
+	return "accel:parameter:" + name, text, nil
 }
 
 // readTrait checks the name and value of a trait that a profile requires or
