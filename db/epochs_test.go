@@ -372,6 +372,9 @@ func TestFeedOfADatabaseThatWasRestoredBeforeTheMigration(t *testing.T) {
 		DROP TRIGGER deployables_conditions_added ON deployables; DROP TRIGGER deployables_conditions_since ON deployables;
 		DROP TRIGGER conditions_changed ON deployables; DROP FUNCTION deployables_conditions_since, conditions_changed, conditions_named;
 		ALTER TABLE deployables DROP COLUMN unready, DROP COLUMN conditions, DROP COLUMN conditions_since;
+		DROP TRIGGER attach_handles_freed ON attach_handles; DROP TRIGGER preparation_changed ON deployables;
+		DROP FUNCTION attach_handles_freed, preparation_changed; ALTER TABLE deployables DROP COLUMN preparation;
+		ALTER TABLE attach_handles DROP COLUMN companions, DROP COLUMN prepared, DROP COLUMN parameters;
 		DROP TRIGGER attach_handles_given ON attach_handles;
 		DROP TRIGGER excludes_changed ON deployables; DROP TRIGGER nova_spec_given ON deployables;
 		DROP FUNCTION attach_handles_given, nova_spec_given, check_given, excluded_with, excludes_changed; ALTER TABLE deployables DROP COLUMN excludes;

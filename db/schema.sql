@@ -85,6 +85,9 @@ CREATE TABLE attach_handles (
     unconfirmed_operation uuid,
     undone_reason text,
     undone_at timestamp with time zone,
+    companions text[] NOT NULL DEFAULT '{}'::text[],
+    prepared boolean NOT NULL DEFAULT false,
+    parameters jsonb NOT NULL DEFAULT '{}'::jsonb,
     CONSTRAINT attach_handles_pkey PRIMARY KEY (uuid),
     CONSTRAINT attach_handles_host_kind_identity_key UNIQUE (host, kind, identity),
     CONSTRAINT attach_handles_id_key UNIQUE (id),
@@ -97,6 +100,7 @@ CREATE TABLE attach_handles (
     CONSTRAINT attach_handles_identity_check CHECK (identity <> ''::text),
     CONSTRAINT attach_handles_kind_check CHECK (kind <> ''::text),
     CONSTRAINT attach_handles_missing_since CHECK ((presence = 'missing'::text) = (missing_since IS NOT NULL)),
+    CONSTRAINT attach_handles_parameters_check CHECK (jsonb_typeof(parameters) = 'object'::text),
     CONSTRAINT attach_handles_presence_check CHECK (presence = ANY (ARRAY['present'::text, 'missing'::text])),
     CONSTRAINT attach_handles_unconfirmed_id_check CHECK (unconfirmed_id <> ''::text),
     CONSTRAINT attach_handles_unconfirmed_kind_check CHECK (unconfirmed_kind = ANY (ARRAY['instance'::text, 'host'::text, 'service'::text])),
@@ -110,9 +114,11 @@ CREATE TABLE attach_handles (
 CREATE INDEX attach_handles_by_deployable ON attach_handles USING btree (deployable_uuid);
 CREATE INDEX attach_handles_by_holder ON attach_handles USING btree (holder_kind, holder_id) WHERE holder_kind IS NOT NULL;
 CREATE INDEX attach_handles_missing ON attach_handles USING btree (missing_since) WHERE presence = 'missing'::text;
+CREATE INDEX attach_handles_prepared ON attach_handles USING btree (host) WHERE prepared;
 CREATE INDEX attach_handles_unconfirmed ON attach_handles USING btree (host) WHERE unconfirmed_kind IS NOT NULL;
 CREATE INDEX attach_handles_undone ON attach_handles USING btree (host) WHERE undone_at IS NOT NULL;
 CREATE TRIGGER attach_handles_deleted AFTER DELETE ON attach_handles REFERENCING OLD TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION attach_handles_added_or_removed();
+CREATE TRIGGER attach_handles_freed BEFORE UPDATE ON attach_handles FOR EACH ROW WHEN (new.holder_kind IS NULL AND new.unconfirmed_kind IS NULL AND (new.prepared OR new.parameters <> '{}'::jsonb)) EXECUTE FUNCTION attach_handles_freed();
 CREATE TRIGGER attach_handles_given BEFORE UPDATE OF holder_kind, holder_id ON attach_handles FOR EACH ROW WHEN (new.holder_kind IS NOT NULL AND (old.holder_kind IS DISTINCT FROM new.holder_kind OR old.holder_id IS DISTINCT FROM new.holder_id)) EXECUTE FUNCTION attach_handles_given();
 CREATE TRIGGER attach_handles_inserted AFTER INSERT ON attach_handles REFERENCING NEW TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION attach_handles_added_or_removed();
 CREATE TRIGGER attach_handles_released BEFORE UPDATE ON attach_handles FOR EACH ROW WHEN (old.undone_at IS NOT NULL AND new.attached_at IS NULL) EXECUTE FUNCTION attach_handles_released();
@@ -202,6 +208,7 @@ CREATE TABLE deployables (
     conditions_since jsonb NOT NULL DEFAULT '{}'::jsonb,
     unready boolean NOT NULL GENERATED ALWAYS AS (conditions @> '[{"level": "unready"}]'::jsonb) STORED,
     excludes text[] NOT NULL DEFAULT '{}'::text[],
+    preparation jsonb,
     CONSTRAINT deployables_pkey PRIMARY KEY (uuid),
     CONSTRAINT deployables_accelerator_key UNIQUE (accelerator),
     CONSTRAINT deployables_host_local_name_key UNIQUE (host, local_name),
@@ -228,6 +235,7 @@ CREATE TABLE deployables (
     CONSTRAINT deployables_missing_since CHECK ((presence = 'missing'::text) = (missing_since IS NOT NULL)),
     CONSTRAINT deployables_name_check CHECK (name <> ''::text),
     CONSTRAINT deployables_nova_spec_check CHECK (jsonb_typeof(nova_spec) = 'object'::text),
+    CONSTRAINT deployables_preparation_check CHECK (jsonb_typeof(preparation) = 'object'::text),
     CONSTRAINT deployables_presence_check CHECK (presence = ANY (ARRAY['present'::text, 'missing'::text])),
     CONSTRAINT deployables_served_is_installed CHECK (uninstall_pending_since IS NULL OR lifecycle <> 'ready'::text),
     CONSTRAINT deployables_served_is_touched CHECK ((lifecycle = ANY (ARRAY['inactive'::text, 'error'::text])) OR NOT untouched)
@@ -262,6 +270,7 @@ CREATE TRIGGER nova_spec_given BEFORE UPDATE OF nova_spec ON deployables FOR EAC
 CREATE TRIGGER placement_deleted AFTER DELETE ON deployables REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
 CREATE TRIGGER placement_inserted AFTER INSERT ON deployables REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
 CREATE TRIGGER placement_updated AFTER UPDATE ON deployables REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
+CREATE TRIGGER preparation_changed AFTER UPDATE OF preparation ON deployables FOR EACH ROW WHEN (old.preparation IS DISTINCT FROM new.preparation) EXECUTE FUNCTION preparation_changed();
 CREATE TRIGGER same_holder_changed AFTER UPDATE OF same_holder ON deployables FOR EACH ROW WHEN (old.same_holder <> new.same_holder) EXECUTE FUNCTION same_holder_changed();
 CREATE TRIGGER uninstall_pending_changed AFTER UPDATE OF uninstall_pending_since ON deployables FOR EACH ROW WHEN ((old.uninstall_pending_since IS NULL) <> (new.uninstall_pending_since IS NULL)) EXECUTE FUNCTION uninstall_pending_changed();
 
@@ -380,6 +389,7 @@ CREATE TABLE forgotten_handles (
     unconfirmed_kind text NOT NULL,
     unconfirmed_id text NOT NULL,
     unconfirmed_operation uuid NOT NULL,
+    prepared boolean NOT NULL DEFAULT false,
     CONSTRAINT forgotten_handles_pkey PRIMARY KEY (host, kind, identity)
 );
 
@@ -791,6 +801,16 @@ BEGIN
     RETURN NULL;
 END $function$;
 
+CREATE OR REPLACE FUNCTION attach_handles_freed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    NEW.prepared := false;
+    NEW.parameters := '{}';
+    RETURN NEW;
+END $function$;
+
 CREATE OR REPLACE FUNCTION attach_handles_given()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -822,7 +842,8 @@ BEGIN
         (1, 'handle', n.uuid::text, 'accelerator', o.deployable_uuid::text, n.deployable_uuid::text, NULL::jsonb),
         (2, 'handle', n.uuid::text, 'presence', o.presence, n.presence, NULL),
         (3, 'accelerator', n.deployable_uuid::text, 'holder',
-            holder_text(o.holder_kind, o.holder_id, o.attached_at), holder_text(n.holder_kind, n.holder_id, n.attached_at), NULL),
+            holder_text(o.holder_kind, o.holder_id, o.attached_at), holder_text(n.holder_kind, n.holder_id, n.attached_at),
+            CASE WHEN n.holder_kind IS NOT NULL AND n.parameters <> '{}' THEN jsonb_build_object('parameters', n.parameters) END),
         (4, 'handle', n.uuid::text, 'health', CASE WHEN o.undone_at IS NULL THEN '' ELSE 'undone' END,
             CASE WHEN n.undone_at IS NULL THEN '' ELSE 'undone' END, jsonb_build_object('reason', coalesce(n.undone_reason, o.undone_reason)))
         ) AS e (position, subject, subject_id, axis, old, new, data)
@@ -1561,6 +1582,16 @@ AS $function$
     SET wanted = wanted + 1, compare = false, try_at = NULL, since = coalesce(since, clock_timestamp())
     WHERE host = ANY(hosts)
 $function$;
+
+CREATE OR REPLACE FUNCTION preparation_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    VALUES ('accelerator', NEW.uuid::text, NEW.host, 'reported', '', '', jsonb_build_object('preparation', NEW.preparation));
+    RETURN NULL;
+END $function$;
 
 CREATE OR REPLACE FUNCTION read_before(transaction xid8)
  RETURNS xid8

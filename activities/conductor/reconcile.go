@@ -381,7 +381,11 @@ func (a *Activities) RecordSettled(ctx context.Context, in workflows.RecordSettl
 		if d.Changed != nil && !*d.Changed {
 			continue // the host had settled it before
 		}
-		a.log.WarnContext(ctx, "a host has settled an attachment", slog.String("host", d.Host),
+		level := slog.LevelWarn
+		if d.Unconfirmed != uuid.Nil && d.Entry.Handle.Prepared {
+			level = slog.LevelInfo // as after each deletion of an instance
+		}
+		a.log.Log(ctx, level, "a host has settled an attachment", slog.String("host", d.Host),
 			slog.String("accelerator", d.Accelerator.String()), slog.String("handle", d.Entry.Handle.Identity),
 			slog.String("operation_id", d.Entry.Operation.String()), slog.String("journal", string(d.Journal)),
 			slog.String("recorded", d.Recorded), slog.String("settled", string(d.Entry.Want)))

@@ -54,16 +54,17 @@ func Run(ctx context.Context, c *config.Config, deps Deps) error {
 		return err
 	}
 
+	s := &server{Deps: deps, config: c, limits: workflows.Limits(c.Operations), metrics: metrics}
 	store, err := db.Open(ctx, deps.DatabaseURL, db.Options{
 		MaxConns: c.Database.MaxConns, SilentAfter: c.Conductor.SilentAfter, DeployableName: c.Inventory.NameDeployable,
-		MaxUnboundARQs: c.ARQs.MaxUnbound, Tracer: metrics,
+		MaxUnboundARQs: c.ARQs.MaxUnbound, ToSettle: func(hosts []string) { s.settler.Changed(hosts) }, Tracer: metrics,
 	}, deps.Log)
 	if err != nil {
 		return err
 	}
 	defer store.Close()
+	s.store, s.settler = store, s.newSettler(store)
 
-	s := &server{Deps: deps, config: c, store: store, limits: workflows.Limits(c.Operations), metrics: metrics}
 	if c.OpenStack.Enabled() {
 		s.cloud, err = openstack.New(c.OpenStack, deps.Log)
 		if err != nil {
@@ -128,6 +129,8 @@ type server struct {
 	// activities are those of this process's worker.
 	activities *activities.Activities
 	metrics    *metrics
+	// settler has hosts settle their attachments at once.
+	settler *conductor.Settler
 
 	// The services of OpenStack, each nil where it is not configured.
 	cloud     *openstack.Session
@@ -198,10 +201,9 @@ func (s *server) revocations() Part {
 // the ingester of what they send, the schedules, and what keeps Nova's and
 // Placement's state known.
 func (s *server) conductor() ([]Part, error) {
-	settler := s.settler()
 	ingester := db.NewIngester(s.store, db.IngesterOptions{
 		FlushInterval: s.config.Conductor.FlushInterval, BatchSize: s.config.Conductor.BatchSize, Flushed: s.metrics.flushed,
-		JournalsChanged: settler.Changed,
+		JournalsChanged: s.settler.Changed,
 	}, s.Log)
 
 	images, err := imagesource.New(imagesource.Options{
@@ -248,7 +250,7 @@ func (s *server) conductor() ([]Part, error) {
 
 	parts = append(parts, Part{Name: "schedules", Run: func(ctx context.Context) error { return s.schedules(ctx, prepared) }})
 
-	parts = append(parts, oncePrepared("settling", prepared, settler.Run))
+	parts = append(parts, oncePrepared("settling", prepared, s.settler.Run))
 	if s.config.Inventory.Admission == config.AdmissionAuto {
 		parts = append(parts, s.admission(prepared))
 	}
@@ -269,11 +271,12 @@ func (s *server) admission(prepared <-chan struct{}) Part {
 	return oncePrepared("admission", prepared, admitter.Run)
 }
 
-// settler returns what has the attachments of a host settled as soon as a report has
-// shown that they are not as recorded.
-func (s *server) settler() *conductor.Settler {
+// newSettler returns what has the attachments of a host settled as soon as a report has
+// shown that they are not as recorded, or as soon as its host has still to take something
+// back that nobody has any more.
+func (s *server) newSettler(store *db.Store) *conductor.Settler {
 	disagrees := func(ctx context.Context, host string) (bool, error) {
-		found, err := s.store.DisagreementsOf(ctx, host, 1)
+		found, err := store.DisagreementsOf(ctx, host, 1)
 		return len(found) > 0, err
 	}
 	return conductor.NewSettler(disagrees, func(ctx context.Context, host string) error {
@@ -348,7 +351,14 @@ func (s *server) api() ([]Part, error) {
 		return nil, err
 	}
 
-	return []Part{
+	// Whoever deletes accelerator requests has their hosts settle that. A conductor in this
+	// process does so as soon as Temporal is prepared; another process has prepared it.
+	var settling []Part
+	if !s.config.Server.Has(config.RoleConductor) {
+		settling = append(settling, Part{Name: "settling", Run: s.settler.Run})
+	}
+
+	return append(settling, []Part{
 		{Name: "audit", Run: trail.run},
 		{Name: "policy", Run: func(ctx context.Context) error {
 			rules.Watch(ctx, s.config.Policy.Reload)
@@ -359,7 +369,7 @@ func (s *server) api() ([]Part, error) {
 				Write: max(c.SyncWait, s.config.ARQs.BindTimeout) + time.Minute, Connections: c.MaxConnections, Registry: s.Registry, Name: "api", Log: s.Log,
 			})
 		}},
-	}, nil
+	}...), nil
 }
 
 // schedules registers the search attributes and the schedule with Temporal as

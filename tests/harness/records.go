@@ -98,9 +98,15 @@ func (s *System) journals(ctx context.Context) (map[string]cyborg.AttachmentStat
 	return journals, err
 }
 
+// onHost says that the host of a handle has it attached for its holder: that is the host,
+// or the host prepares the handle.
+func onHost(h *cyborg.AttachHandle) bool {
+	return h.Holder != nil && (h.Holder.Kind == cyborg.HolderHost || h.Prepared)
+}
+
 // unsoundJournals returns an error where a journal and the records disagree: a
-// handle is attached in the journal of its host if and only if the host holds
-// it in the records.
+// handle is attached in the journal of its host if and only if the records have
+// it attached there.
 func (s *System) unsoundJournals(ctx context.Context, accelerators []apiclient.Accelerator) error {
 	journals, err := s.journals(ctx)
 	if err != nil {
@@ -110,13 +116,13 @@ func (s *System) unsoundJournals(ctx context.Context, accelerators []apiclient.A
 	for i := range accelerators {
 		for _, handle := range accelerators[i].Handles {
 			place := accelerators[i].Host + "/" + handle.Identity
-			held := handle.Holder != nil && handle.Holder.Kind == cyborg.HolderHost
+			held := onHost(&handle)
 
 			switch state, known := journals[place]; {
 			case held && state != cyborg.AttachmentDone:
-				return fmt.Errorf("handle %s is held by its host, and the journal says %q", place, state)
+				return fmt.Errorf("handle %s is attached on its host, and the journal says %q", place, state)
 			case !held && known:
-				return fmt.Errorf("handle %s is not held by its host, and the journal says %q", place, state)
+				return fmt.Errorf("handle %s is not attached on its host, and the journal says %q", place, state)
 			}
 
 			delete(journals, place)

@@ -182,7 +182,7 @@ func (s *System) unsoundAccelerator(ctx context.Context, a *apiclient.Accelerato
 	}
 
 	for _, handle := range a.Handles {
-		recorded := handle.Holder != nil && handle.Holder.Kind == cyborg.HolderHost
+		recorded := onHost(&handle)
 		if handle.Holder != nil && handle.AttachedAt.IsZero() {
 			return fmt.Errorf("handle %s is held by %s, which is not confirmed", handle.Identity, handle.Holder.ID)
 		}

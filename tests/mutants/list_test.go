@@ -6,7 +6,7 @@ import "slices"
 // relies on what it breaks, and nobody would see it in the code at a glance.
 func mutants() []mutant {
 	return slices.Concat(ofJournal(), ofWorkflows(), ofRecords(), ofFeed(), ofWaker(), ofAgents(), ofHeartbeats(), ofTheAPI(), ofReports(), ofDoors(), ofEnrollment(),
-		ofOldJournals(), ofGrants(), ofClocksAndStalls(), ofRaces(), ofWordsOfAgents(), ofWarnings(), ofWrongCertificates(), ofUninstalls(), ofPendingSettlements(), ofFailovers(), ofUsers(), ofSameHolder(), ofExcludes(), ofConditions(), ofSysfs(), ofPreparedOperations(),
+		ofOldJournals(), ofGrants(), ofClocksAndStalls(), ofRaces(), ofWordsOfAgents(), ofWarnings(), ofWrongCertificates(), ofUninstalls(), ofPendingSettlements(), ofFailovers(), ofUsers(), ofSameHolder(), ofExcludes(), ofPreparation(), ofConditions(), ofSysfs(), ofPreparedOperations(),
 		ofShares(), ofReconcile(), ofBounds(), ofWriters(), ofCards())
 }
 
@@ -456,8 +456,8 @@ func ofRecords() []mutant {
 		},
 		{
 			breaks: "a bind takes free handles only", file: operation + "bind.go", pkg: pkg, test: "TestAHandleIsNotTakenFromItsHolder",
-			old: "WHERE uuid = ANY($1) AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present'`",
-			new: "WHERE uuid = ANY($1)`",
+			old: "WHERE h.uuid = t.handle AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present'`",
+			new: "WHERE h.uuid = t.handle`",
 		},
 		{
 			breaks: "a settlement leaves the handles of a claimed accelerator", file: operation + "disagreements.go", pkg: pkg,
@@ -468,8 +468,8 @@ func ofRecords() []mutant {
 		{
 			breaks: "nobody is bound to what a failover may have lost", file: operation + "bind.go", pkg: pkg,
 			test: "TestNobodyGetsWhatAFailoverHasLost",
-			old:  "inventory.FirstError(a.Unclaimed(uuid.Nil), a.Heard(b.silentAfter))",
-			new:  "a.Unclaimed(uuid.Nil)",
+			old:  "inventory.FirstError(a.Unclaimed(uuid.Nil), a.Heard(b.silentAfter), unsettled)",
+			new:  "inventory.FirstError(a.Unclaimed(uuid.Nil), unsettled)",
 		},
 		{
 			breaks: "nobody gets what a failover may have lost", file: "db/internal/inventory/guard.go", pkg: pkg,

@@ -12,8 +12,9 @@ import (
 )
 
 // Settler has the attachments of a host settled as soon as a report has shown that its
-// journal and the records disagree. Reconcile does the same at its slower pace, for
-// what a Settler misses: what it has not looked at yet is lost with its process.
+// journal and the records disagree, or somebody has given up what the host had prepared.
+// Reconcile does the same at its slower pace, for what a Settler misses: what it has not
+// looked at yet is lost with its process.
 type Settler struct {
 	disagrees func(ctx context.Context, host string) (bool, error)
 	start     func(ctx context.Context, host string) error
@@ -36,8 +37,8 @@ func NewSettler(disagrees func(context.Context, string) (bool, error), start fun
 	return &Settler{disagrees: disagrees, start: start, log: log, changed: map[string]bool{}, wake: make(chan struct{}, 1)}
 }
 
-// Changed tells that these hosts have reported other attachments than before. It does
-// not block. A host that is told of again before it was looked at is looked at once.
+// Changed tells that these hosts have reported other attachments than before, or have
+// something to take back. It does not block. A host that is told of again before it was looked at is looked at once.
 func (s *Settler) Changed(hosts []string) {
 	s.mu.Lock()
 	for _, host := range hosts {
@@ -99,7 +100,7 @@ func (s *Settler) Run(ctx context.Context) error {
 			backoff = 0
 		case again == nil:
 			if backoff == 0 {
-				s.log.WarnContext(ctx, "what reports show cannot be settled at once now; it is tried again", slog.String("error", err.Error()))
+				s.log.WarnContext(ctx, "attachments cannot be settled at once now; it is tried again", slog.String("error", err.Error()))
 			}
 			backoff = min(max(2*backoff, shortestBackoff), longestBackoff)
 			again = time.After(backoff)

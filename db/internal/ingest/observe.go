@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/inventory"
 	"github.com/cyborg-project/cyborg/db/internal/merge"
 	"github.com/cyborg-project/cyborg/db/internal/records"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
@@ -142,7 +143,7 @@ const disagreesAbout = `EXISTS (
 	SELECT FROM devices v JOIN deployables d ON d.device_uuid = v.uuid JOIN attach_handles h ON h.deployable_uuid = d.uuid
 	LEFT JOIN jsonb_to_recordset(s.attachments) AS j (deployable text, handle text, state text) ON j.deployable = d.local_name AND j.handle = h.identity
 	WHERE v.host = $1 AND v.identity = $2 AND h.unconfirmed_kind IS NULL
-	  AND CASE WHEN h.holder_kind IS DISTINCT FROM 'host' THEN j.state IS NOT NULL
+	  AND CASE WHEN ` + inventory.OnHost + ` IS NOT TRUE THEN j.state IS NOT NULL
 	      ELSE h.attached_at IS NOT NULL AND j.state IS DISTINCT FROM 'attached' AND h.uuid <> ALL(coalesce($3::uuid[], '{}')) END)`
 
 // observed is the Base of the reports that Observe makes of observations. It

@@ -40,7 +40,7 @@ type AcceleratorFilter struct {
 // acceleratorRows.scan and of handleRecord.ScanIndex.
 const selectAccelerators = `
 	SELECT d.id, d.uuid, d.accelerator, d.name, d.local_name, d.provider_uuid, d.device_uuid, d.host, v.identity, v.backend,
-	       v.driver, v.type, d.specs, d.specs_set, ` + allAttributes + `, d.bitstream_id, d.program_set, d.protected, d.same_holder, g.held, x.names, x.held, d.conditions, d.conditions_since, d.lifecycle,
+	       v.driver, v.type, d.specs, d.specs_set, ` + allAttributes + `, d.bitstream_id, d.program_set, d.protected, d.same_holder, g.held, x.names, x.held, d.conditions, d.conditions_since, d.preparation, d.lifecycle,
 	       d.reason, d.error_kind, coalesce(d.error_operation, d.lifecycle_operation),
 	       CASE WHEN ` + Maintained + ` THEN 'maintaining' ELSE 'enabled' END, d.maintain_reason, d.maintain_by, d.maintain_until, d.presence,
 	       d.missing_since, coalesce(d.fence_reason, ''), d.fence_operation, c.operation_id, coalesce(o.kind, ''), h.handles,
@@ -55,7 +55,7 @@ const selectAccelerators = `
 		SELECT count(holder_kind) AS held,
 		       count(*) FILTER (WHERE holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present') AS free,
 		       array_agg(ROW(id, uuid, kind, info, identity, presence, holder_kind, holder_id, operation_id, attached_at, unconfirmed_kind, unconfirmed_id,
-		               undone_reason, undone_at, EXISTS (SELECT FROM arqs a WHERE a.handle_uuid = t.uuid AND a.lost_at IS NOT NULL))
+		               undone_reason, undone_at, nullif(companions, '{}'), prepared, nullif(parameters, '{}'), EXISTS (SELECT FROM arqs a WHERE a.handle_uuid = t.uuid AND a.lost_at IS NOT NULL))
 		           ORDER BY id) AS handles
 		FROM attach_handles t WHERE deployable_uuid = d.uuid) AS h
 	CROSS JOIN LATERAL (` + togetherInGroup + `) AS g
@@ -161,10 +161,11 @@ type acceleratorRows struct {
 	excluded   records.Parsed[[]cyborg.OtherHeld]
 	conditions records.Parsed[[]cyborg.Condition]
 	since      records.Parsed[map[string]time.Time] // by the code of the condition
+	prepared   records.Parsed[*cyborg.Preparation]
 	image      records.Parsed[cyborg.Image]
 	print      records.Parsed[cyborg.Fingerprint]
 	handles    []handleRecord
-	infos      map[string]map[string]string // decoded infos of handles, by their JSON text
+	infos      map[string]map[string]string // decoded infos and parameters of handles, by their JSON text
 }
 
 // scan reads one row into an accelerator.
@@ -180,7 +181,7 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (Accelerator, error) {
 	r.handles = r.handles[:0]
 	err := row.Scan(&a.ID, &a.UUID, &a.Name, &a.ProviderName, &a.LocalName, &a.ProviderUUID, &a.DeviceUUID, &a.Host, &a.device,
 		&a.Backend, &a.Driver, (*string)(&a.DeviceType), &r.specs, &r.set, &r.attributes, &a.BitstreamID, &a.ProgramSet, &a.Protected,
-		&a.SameHolder, &r.together, &a.Excludes, &r.excluded, &r.conditions, &r.since, (*string)(&a.Lifecycle), &a.Reason, (*string)(&a.ErrorKind), (*zeronull.UUID)(&a.MovedBy), (*string)(&a.Admin),
+		&a.SameHolder, &r.together, &a.Excludes, &r.excluded, &r.conditions, &r.since, &r.prepared, (*string)(&a.Lifecycle), &a.Reason, (*string)(&a.ErrorKind), (*zeronull.UUID)(&a.MovedBy), (*string)(&a.Admin),
 		&maintenance.Reason, &maintenance.By,
 		(*zeronull.Timestamptz)(&maintenance.Until), (*string)(&a.Presence), (*zeronull.Timestamptz)(&a.MissingAt), &fence.Reason,
 		(*zeronull.UUID)(&fence.Operation), (*zeronull.UUID)(&claim.Operation), (*string)(&claim.Kind), (*handleRecords)(r),
@@ -190,7 +191,7 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (Accelerator, error) {
 		return a, err
 	}
 
-	a.Attributes, a.Nova = r.attributes.Value, r.nova.Value
+	a.Attributes, a.Nova, a.Preparation = r.attributes.Value, r.nova.Value, r.prepared.Value
 	a.Conditions = sinceWhen(r.conditions.Value, r.since.Value)
 	a.fingerprint, a.HeldTogether, a.ExcludedBy = r.print.Value, others(a.UUID, r.together.Value), r.excluded.Value
 
@@ -243,7 +244,9 @@ func (r *handleRecords) SetDimensions(dimensions []pgtype.ArrayDimension) error 
 	// The records of an earlier row are overwritten as a whole, so that nothing of
 	// it is left in this one.
 	for i := range r.handles {
-		r.handles[i] = handleRecord{info: records.Parsed[map[string]string]{Known: r.infos}}
+		r.handles[i] = handleRecord{
+			info: records.Parsed[map[string]string]{Known: r.infos}, parameters: records.Parsed[map[string]string]{Known: r.infos},
+		}
 	}
 
 	return nil
@@ -265,6 +268,7 @@ type handleRecord struct {
 	undone      cyborg.Undone
 	lost        bool // an accelerator request lost it when its host booted
 	info        records.Parsed[map[string]string]
+	parameters  records.Parsed[map[string]string]
 }
 
 // ScanNull refuses a NULL in the place of a handle.
@@ -309,6 +313,14 @@ func (h *handleRecord) ScanIndex(i int) any {
 	case 13:
 		return (*zeronull.Timestamptz)(&h.undone.Since)
 
+	// What goes with it, and what its host does for its holder.
+	case 14:
+		return &h.With
+	case 15:
+		return &h.Prepared
+	case 16:
+		return &h.parameters
+
 	default:
 		return &h.lost
 	}
@@ -329,7 +341,7 @@ func (h *handleRecord) handle() cyborg.AttachHandle {
 		h.Health = cyborg.HealthLostAtBoot
 	}
 
-	h.Info = h.info.Value
+	h.Info, h.Parameters = h.info.Value, h.parameters.Value
 	return h.AttachHandle
 }
 

@@ -35,11 +35,11 @@ func (s *Store) ForgetHost(ctx context.Context, name string, actor cyborg.Actor)
 		// have attached is unconfirmed again when it comes back.
 		batch := &pgx.Batch{}
 		for _, sql := range []string{
-			`INSERT INTO forgotten_handles (host, kind, identity, unconfirmed_kind, unconfirmed_id, unconfirmed_operation)
-			SELECT host, kind, identity, unconfirmed_kind, unconfirmed_id, unconfirmed_operation FROM attach_handles
+			`INSERT INTO forgotten_handles (host, kind, identity, unconfirmed_kind, unconfirmed_id, unconfirmed_operation, prepared)
+			SELECT host, kind, identity, unconfirmed_kind, unconfirmed_id, unconfirmed_operation, prepared FROM attach_handles
 			WHERE host = $1 AND unconfirmed_kind IS NOT NULL
 			ON CONFLICT (host, kind, identity) DO UPDATE SET unconfirmed_kind = EXCLUDED.unconfirmed_kind,
-			    unconfirmed_id = EXCLUDED.unconfirmed_id, unconfirmed_operation = EXCLUDED.unconfirmed_operation`,
+			    unconfirmed_id = EXCLUDED.unconfirmed_id, unconfirmed_operation = EXCLUDED.unconfirmed_operation, prepared = EXCLUDED.prepared`,
 			rememberInstalls("true"),
 			"DELETE FROM attach_handles WHERE host = $1",
 			"DELETE FROM deployables WHERE host = $1",

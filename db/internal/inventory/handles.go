@@ -2,6 +2,7 @@ package inventory
 
 import (
 	"context"
+	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -38,8 +39,23 @@ func fencesOfHeld() []string { return append(UndoneReasons(), merge.FenceVanishe
 // table is called h. A handle that its host has attached for somebody else becomes
 // unconfirmed; see QueueMarkUnconfirmed.
 func ReleaseHandles(ctx context.Context, tx pgx.Tx, condition string, values ...any) error {
-	return releaseHandles(ctx, tx, queueMarkReleased, condition, values...)
+	_, err := releaseHandles(ctx, tx, nothingLeft, queueMarkReleased, condition, values...)
+	return err
 }
+
+// AbandonHandles is ReleaseHandles where no host has taken the handles back. Those that
+// their host has prepared become unconfirmed instead of free, and their accelerators are
+// fenced: the host has still to take them back. It returns the hosts of these.
+func AbandonHandles(ctx context.Context, tx pgx.Tx, condition string, values ...any) (hosts []string, err error) {
+	return releaseHandles(ctx, tx, preparedLeft, queueMarkReleased, condition, values...)
+}
+
+// nothingLeft and preparedLeft are SQL conditions of releaseHandles: which of the handles h
+// their hosts still have attached.
+const (
+	nothingLeft  = "false"
+	preparedLeft = "prepared"
+)
 
 // queueMarkReleased is QueueMarkUnconfirmed for handles that were taken back. What
 // the operation itself had attached is what was taken back.
@@ -51,42 +67,55 @@ func queueMarkReleased(batch *pgx.Batch, hosts []string, handles, operations []u
 // ReleaseSettledHandles is ReleaseHandles for handles that their host has detached
 // just now, whatever the journal has that it reported before.
 func ReleaseSettledHandles(ctx context.Context, tx pgx.Tx, condition string, values ...any) error {
-	return releaseHandles(ctx, tx, func(*pgx.Batch, []string, []uuid.UUID, []uuid.UUID) {}, condition, values...)
+	_, err := releaseHandles(ctx, tx, nothingLeft, func(*pgx.Batch, []string, []uuid.UUID, []uuid.UUID) {}, condition, values...)
+	return err
 }
 
-// releaseHandles is ReleaseHandles. And queues what else is to be done with the
-// handles that were released, which the operations had taken.
+// releaseHandles is AbandonHandles for the handles that meet left, and ReleaseHandles for
+// the others. And queues what else is to be done with the handles that were released,
+// which the operations had taken.
 func releaseHandles(
-	ctx context.Context, tx pgx.Tx, and func(batch *pgx.Batch, hosts []string, handles, operations []uuid.UUID),
+	ctx context.Context, tx pgx.Tx, left string, and func(batch *pgx.Batch, hosts []string, handles, operations []uuid.UUID),
 	condition string, values ...any,
-) error {
+) (leftOn []string, err error) {
 	rows, err := tx.Query(ctx, `
 		WITH held AS MATERIALIZED (
-			SELECT uuid, operation_id FROM attach_handles h WHERE holder_kind IS NOT NULL AND `+condition+`)
-		UPDATE attach_handles h SET holder_kind = NULL, holder_id = NULL, operation_id = NULL, attached_at = NULL
-		FROM held WHERE h.uuid = held.uuid AND h.operation_id = held.operation_id RETURNING h.host, h.uuid, held.operation_id, h.deployable_uuid`, values...)
+			SELECT uuid, operation_id, `+left+` AS stays FROM attach_handles h WHERE holder_kind IS NOT NULL AND `+condition+`)
+		UPDATE attach_handles h SET holder_kind = NULL, holder_id = NULL, operation_id = NULL, attached_at = NULL,
+		    unconfirmed_kind = CASE WHEN held.stays THEN h.holder_kind END, unconfirmed_id = CASE WHEN held.stays THEN h.holder_id END,
+		    unconfirmed_operation = CASE WHEN held.stays THEN h.operation_id END
+		FROM held WHERE h.uuid = held.uuid AND h.operation_id = held.operation_id
+		RETURNING h.host, h.uuid, held.operation_id, h.deployable_uuid, held.stays`, values...)
 	if err != nil {
-		return err
+		return nil, err
 	}
 
 	var (
-		host                         string
-		handle, operation, target    uuid.UUID
-		hosts                        []string
-		handles, operations, targets []uuid.UUID
+		host                                 string
+		handle, operation, target            uuid.UUID
+		stays                                bool
+		hosts                                []string
+		handles, operations, targets, fenced []uuid.UUID
 	)
-	_, err = pgx.ForEachRow(rows, []any{&host, &handle, &operation, &target}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&host, &handle, &operation, &target, &stays}, func() error {
 		hosts = append(hosts, host)
 		handles, operations, targets = append(handles, handle), append(operations, operation), append(targets, target)
+		if stays {
+			leftOn, fenced = append(leftOn, host), append(fenced, target)
+		}
 		return nil
 	})
 	if err != nil || len(targets) == 0 {
-		return err
+		return nil, err
 	}
 
 	batch := &pgx.Batch{}
 	batch.Queue(liftOfHeld, targets, fencesOfHeld())
+	if len(fenced) > 0 {
+		batch.Queue("UPDATE deployables SET fence_reason = $2 WHERE uuid = ANY($1) AND fence_operation IS NULL", fenced, FenceUnconfirmed)
+	}
 	QueueWantReportOfReplaced(batch, hosts...)
 	and(batch, hosts, handles, operations)
-	return tx.SendBatch(ctx, batch).Close()
+	slices.Sort(leftOn)
+	return slices.Compact(leftOn), tx.SendBatch(ctx, batch).Close()
 }

@@ -86,10 +86,10 @@ func QueueMarkForgotten(batch *pgx.Batch, added []uuid.UUID) {
 		WITH back AS (
 			DELETE FROM forgotten_handles f USING attach_handles h
 			WHERE h.uuid = ANY($1) AND f.host = h.host AND f.kind = h.kind AND f.identity = h.identity
-			RETURNING h.uuid, f.unconfirmed_kind, f.unconfirmed_id, f.unconfirmed_operation),
+			RETURNING h.uuid, f.unconfirmed_kind, f.unconfirmed_id, f.unconfirmed_operation, f.prepared),
 		marked AS (
 			UPDATE attach_handles h SET unconfirmed_kind = b.unconfirmed_kind, unconfirmed_id = b.unconfirmed_id,
-			    unconfirmed_operation = b.unconfirmed_operation
+			    unconfirmed_operation = b.unconfirmed_operation, prepared = b.prepared
 			FROM back b WHERE h.uuid = b.uuid AND h.unconfirmed_kind IS NULL RETURNING h.deployable_uuid)
 		UPDATE deployables SET fence_reason = '`+FenceUnconfirmed+`'
 		WHERE uuid IN (SELECT deployable_uuid FROM marked) AND fence_operation IS NULL`, added)

@@ -11,7 +11,7 @@ import (
 	"github.com/cyborg-project/cyborg/db/internal/records"
 )
 
-// An attachment is undone while the records have a handle attached to its host, and
+// An attachment is undone while the records have a handle attached on its host, and
 // the host's journal says that it is not: a boot, or somebody on the host, has undone
 // it. The handle keeps its holder, and Reconcile has the host attach it again. Until
 // then the handle says why and since when, and its accelerator is fenced.
@@ -54,7 +54,7 @@ func QueueMarkUndone(batch *pgx.Batch, hosts []string) {
 			FROM hosts s JOIN attach_handles h ON h.host = s.name
 			JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
 			LEFT JOIN journal j ON j.host = s.name AND j.deployable = d.local_name AND j.handle = h.identity
-			WHERE s.name = ANY($1) AND h.holder_kind = 'host' AND h.attached_at IS NOT NULL AND h.presence = 'present'
+			WHERE s.name = ANY($1) AND `+OnHost+` AND h.attached_at IS NOT NULL AND h.presence = 'present'
 			  AND v.observed_seq <= s.report_seq AND NOT coalesce(j.of_before, false))
 		UPDATE attach_handles h SET undone_reason = j.reason, undone_at = CASE WHEN j.reason IS NOT NULL THEN clock_timestamp() END
 		FROM judged j WHERE h.uuid = j.uuid AND (h.undone_reason IS NULL) <> (j.reason IS NULL) AND NOT (j.claimed AND j.reason IS NOT NULL)`,

@@ -35,7 +35,14 @@ func (v *Inventory) deployable(backend string, d *Tracked[DeviceRow], r cyborg.D
 		return err
 	}
 
-	part := shownPart{backend: backend, on: d, report: r, excludes: excludes, specs: specs, attributes: attributes, conditions: conditions}
+	preparation, err := v.preparation(this, r.Preparation)
+	if err != nil || v.tooLargeDocument(this, preparation) {
+		return err
+	}
+
+	part := shownPart{
+		backend: backend, on: d, report: r, excludes: excludes, specs: specs, attributes: attributes, conditions: conditions, preparation: preparation,
+	}
 	for _, h := range r.Handles {
 		info, err := DocumentOf(h.Info, "{}")
 		if err != nil {
@@ -77,14 +84,15 @@ type shownPart struct {
 	infos    []Document // of its handles
 	excludes []string
 
-	specs, attributes, conditions Document
+	specs, attributes, conditions, preparation Document
 }
 
 // show records a deployable as it is shown, and remembers its handles.
 func (v *Inventory) show(p *Tracked[DeployableRow], part shownPart) {
 	row, r := &p.row, part.report
 	row.DeviceUUID, row.Presence = part.on.row.UUID, cyborg.PresencePresent
-	row.Specs, row.Attributes, row.BitstreamID, row.Conditions = part.specs, part.attributes, r.BitstreamID, part.conditions
+	row.Specs, row.Attributes, row.BitstreamID = part.specs, part.attributes, r.BitstreamID
+	row.Conditions, row.Preparation = part.conditions, part.preparation
 	row.Protected, row.ProgramSet, row.SameHolder, row.Excludes = cyborg.Sanitize(r.Protected, LongestError), r.ProgramSet, r.SameHolder, part.excludes
 	if row.ProgramSet == "" { // by default one image changes the whole device
 		row.ProgramSet = part.on.row.Identity

@@ -95,6 +95,7 @@ func (v *Inventory) handle(w wantedHandle, shown map[HandleKey]bool) {
 	}
 
 	h.row.DeployableUUID, h.row.Info, h.row.Presence = deployable.UUID, w.info, cyborg.PresencePresent
+	h.row.Companions = v.companions(w)
 }
 
 // holding names the holder in a complaint, if there is one.

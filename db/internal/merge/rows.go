@@ -65,6 +65,7 @@ type DeployableRow struct {
 	SameHolder   string          `json:"same_holder"`
 	Excludes     []string        `json:"excludes"` // never nil
 	Conditions   Document        `json:"conditions"`
+	Preparation  Document        `json:"preparation"` // null for none
 	Protected    string          `json:"protected"`
 	Presence     cyborg.Presence `json:"presence"`
 	FenceReason  *string         `json:"fence_reason"`
@@ -96,6 +97,7 @@ type HandleRow struct {
 	Kind           cyborg.HandleKind `json:"kind"`
 	Info           Document          `json:"info"`
 	Identity       string            `json:"identity"`
+	Companions     []string          `json:"companions"` // never nil
 	Presence       cyborg.Presence   `json:"presence"`
 
 	// Holder is read only: the holder's kind and id, also those of the last holder

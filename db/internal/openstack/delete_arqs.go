@@ -40,10 +40,14 @@ type DeletedARQs struct {
 	// asked to stop; when they have ended, with whatever result, the requests are
 	// deleted.
 	Pending []cyborg.Operation
+
+	// Settle lists the hosts that have still to take back what they had prepared for
+	// the deleted requests. Options.ToSettle was told of them.
+	Settle []string
 }
 
 // DeleteARQs deletes accelerator requests in one transaction, and frees their
-// handles.
+// handles; those that their host has prepared become unconfirmed.
 //
 // It needs nothing of a host: the instance is gone, and perhaps its host, too.
 // A request that an operation works on is marked, and the operation is asked to
@@ -93,7 +97,7 @@ func (s *Store) DeleteARQs(ctx context.Context, d ARQDeletion, actor cyborg.Acto
 			}
 		}
 
-		if err := deleteARQs(ctx, tx, out.Deleted); err != nil {
+		if out.Settle, err = deleteARQs(ctx, tx, out.Deleted); err != nil {
 			return err
 		}
 
@@ -107,28 +111,32 @@ func (s *Store) DeleteARQs(ctx context.Context, d ARQDeletion, actor cyborg.Acto
 
 		return nil
 	})
+	if err == nil {
+		s.db.TellToSettle(out.Settle)
+	}
 	return out, err
 }
 
 // deleteARQs deletes requests that no operation works on, and frees their
-// handles. It collides where an operation has claimed one of them in the
+// handles. Those that their host has prepared become unconfirmed; it returns the
+// hosts of these. It collides where an operation has claimed one of them in the
 // meantime.
-func deleteARQs(ctx context.Context, tx pgx.Tx, gone []uuid.UUID) error {
+func deleteARQs(ctx context.Context, tx pgx.Tx, gone []uuid.UUID) (settle []string, err error) {
 	if len(gone) == 0 {
-		return nil
+		return nil, nil
 	}
 
 	rows, err := tx.Query(ctx, "DELETE FROM arqs WHERE uuid = ANY($1) AND claimed_by IS NULL RETURNING handle_uuid", gone)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	freed, err := pgx.CollectRows(rows, pgx.RowTo[*uuid.UUID])
 	if err != nil {
-		return err
+		return nil, err
 	}
 
 	if len(freed) != len(gone) {
-		return records.ErrCollision
+		return nil, records.ErrCollision
 	}
 
 	var handles []uuid.UUID
@@ -139,10 +147,10 @@ func deleteARQs(ctx context.Context, tx pgx.Tx, gone []uuid.UUID) error {
 	}
 
 	if len(handles) == 0 {
-		return nil
+		return nil, nil
 	}
 
-	return inventory.ReleaseHandles(ctx, tx, "uuid = ANY($1)", handles)
+	return inventory.AbandonHandles(ctx, tx, "uuid = ANY($1)", handles)
 }
 
 // deleteWith marks requests for deletion at the end of the operation that works

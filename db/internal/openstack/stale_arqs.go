@@ -33,6 +33,7 @@ func (s *Store) CollectUnbound(ctx context.Context, untouchedFor time.Duration, 
 	}
 
 	// They are checked again under their locks: somebody may have bound one since.
+	var settle []string
 	collected := 0
 	err = s.db.Change(ctx, records.Repairer(), uuid.Nil, func(tx pgx.Tx) error {
 		found, err := LockARQs(ctx, tx, true, nil, "a.uuid = ANY(?)", stale)
@@ -50,8 +51,11 @@ func (s *Store) CollectUnbound(ctx context.Context, untouchedFor time.Duration, 
 		}
 
 		collected = len(gone)
-		return deleteARQs(ctx, tx, gone)
+		settle, err = deleteARQs(ctx, tx, gone)
+		return err
 	})
-
+	if err == nil {
+		s.db.TellToSettle(settle)
+	}
 	return collected, err
 }

@@ -40,9 +40,13 @@ func (s *Store) FailARQs(ctx context.Context, run Run, reason string) error {
 // concludeARQs ends the work of an operation on its accelerator requests. It
 // moves them to another state, with the reason where that is a failure, or
 // leaves them as they were where that is empty. It deletes the requests whose
-// deletion was asked for meanwhile, and frees the handles that no request has
-// any more.
-func concludeARQs(ctx context.Context, tx pgx.Tx, o *running, to cyborg.ARQState, reason string) error {
+// deletion was asked for meanwhile, and releases the handles that no request has
+// any more: release is inventory.ReleaseHandles where their host has nothing of them
+// attached, and abandonHandles where it may have.
+func concludeARQs(
+	ctx context.Context, tx pgx.Tx, o *running, to cyborg.ARQState, reason string,
+	release func(ctx context.Context, tx pgx.Tx, condition string, values ...any) error,
+) error {
 	var (
 		handles []uuid.UUID
 		deleted int64
@@ -87,5 +91,12 @@ func concludeARQs(ctx context.Context, tx pgx.Tx, o *running, to cyborg.ARQState
 		return nil
 	}
 
-	return inventory.ReleaseHandles(ctx, tx, "uuid = ANY($1) AND NOT EXISTS (SELECT FROM arqs WHERE handle_uuid = h.uuid)", handles)
+	return release(ctx, tx, "uuid = ANY($1) AND NOT EXISTS (SELECT FROM arqs WHERE handle_uuid = h.uuid)", handles)
+}
+
+// abandonHandles is inventory.AbandonHandles for handles of the operation.
+func (o *running) abandonHandles(ctx context.Context, tx pgx.Tx, condition string, values ...any) error {
+	hosts, err := inventory.AbandonHandles(ctx, tx, condition, values...)
+	o.settle = append(o.settle, hosts...)
+	return err
 }

@@ -62,7 +62,7 @@ func (a attach) guard(targets []inventory.Accelerator, operation uuid.UUID) erro
 			t.Name, t.Host, holder.ID)
 	}
 
-	if err := t.NotHeldBy(holder); err != nil {
+	if err := inventory.FirstError(t.Preparation.Check(a.request.Parameters), t.NotHeldBy(holder)); err != nil {
 		return err
 	}
 
@@ -86,10 +86,11 @@ func (a attach) begin(_ context.Context, tx pgx.Tx, o *running) error {
 		return err
 	}
 
+	t, holder := &o.targets[0], a.request.Holder
 	records.Queue(tx, `
-		UPDATE attach_handles SET holder_kind = $2, holder_id = $3, operation_id = $4
+		UPDATE attach_handles SET holder_kind = $2, holder_id = $3, operation_id = $4, prepared = $5, parameters = coalesce($6::jsonb, '{}')
 		WHERE uuid = $1 AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present'`,
-		o.targets[0].FreeHandle().UUID, string(a.request.Holder.Kind), a.request.Holder.ID, o.id).Exec(records.MustAffect(records.ErrCollision))
+		t.FreeHandle().UUID, string(holder.Kind), holder.ID, o.id, t.Prepares(holder), a.request.Parameters).Exec(records.MustAffect(records.ErrCollision))
 	return nil
 }
 
@@ -104,7 +105,7 @@ func (attach) describe(o *running, work *cyborg.Work) {
 
 // workHandle is the form of a held handle in the work of an agent.
 func workHandle(h cyborg.AttachHandle) cyborg.WorkHandle {
-	return cyborg.WorkHandle{UUID: h.UUID, Identity: h.Identity, Holder: *h.Holder}
+	return cyborg.WorkHandle{UUID: h.UUID, Identity: h.Identity, Holder: *h.Holder, Prepared: h.Prepared, Parameters: h.Parameters}
 }
 
 func (attach) gives() {}

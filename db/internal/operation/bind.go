@@ -40,7 +40,12 @@ var ErrOtherARQs = errors.New("accelerator requests")
 
 // pairing gives a free handle to an accelerator request, with the resource
 // provider that the handle's accelerator has in Placement.
-type pairing struct{ arq, provider, handle uuid.UUID }
+type pairing struct {
+	arq, provider, handle uuid.UUID
+
+	prepared   bool              // its host attaches it for the holder
+	parameters map[string]string // what the profile has chosen for it; never nil
+}
 
 func newBind(r cyborg.BindRequest, o records.Options) operationHandler { return bind{r, o.SilentAfter} }
 
@@ -251,7 +256,11 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 		if err := a.Enrolled(); err != nil {
 			return out.failedWith(err), nil
 		}
-		if err := inventory.FirstError(a.Unclaimed(uuid.Nil), a.Heard(b.silentAfter)); err != nil {
+		unsettled, err := b.unsettled(ctx, tx, a)
+		if err != nil {
+			return out, err
+		}
+		if err := inventory.FirstError(a.Unclaimed(uuid.Nil), a.Heard(b.silentAfter), unsettled); err != nil {
 			return b.waitOrFail(out, err)
 		}
 		if err := inventory.FirstError(a.Present(), a.Unprotected(), a.Ready(), a.Enabled(), a.Unfenced(), a.Available()); err != nil {
@@ -273,8 +282,16 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 			return b.otherHeld(ctx, tx, out, a, err)
 		}
 
+		parameters := parametersOf(arqs[want.UUID].Group)
+		if err := a.Preparation.Check(parameters); err != nil {
+			return out.failedWith(err), nil
+		}
+
 		used[a.Handles[free].UUID] = true
-		out.pairings = append(out.pairings, pairing{arq: want.UUID, provider: want.Provider, handle: a.Handles[free].UUID})
+		out.pairings = append(out.pairings, pairing{
+			arq: want.UUID, provider: want.Provider, handle: a.Handles[free].UUID,
+			prepared: a.Prepares(b.request.Holder), parameters: parameters,
+		})
 
 		// An image is loaded once for each accelerator, whatever the number of
 		// requests.
@@ -379,9 +396,14 @@ func (bind) guard(targets []inventory.Accelerator, operation uuid.UUID) error {
 // BindStarted, or records the providers they asked for where the bind has
 // failed.
 func (b bind) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
-	var arqs, providers, handles []uuid.UUID
+	var (
+		arqs, providers, handles []uuid.UUID
+		prepared                 []bool
+		parameters               []map[string]string
+	)
 	for _, t := range chosen.pairings {
 		arqs, providers, handles = append(arqs, t.arq), append(providers, t.provider), append(handles, t.handle)
+		prepared, parameters = append(prepared, t.prepared), append(parameters, t.parameters)
 	}
 
 	if chosen.failed != nil {
@@ -411,9 +433,10 @@ func (b bind) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 
 	batch := &pgx.Batch{}
 	batch.Queue(`
-		UPDATE attach_handles SET holder_kind = $2, holder_id = $3, operation_id = $4
-		WHERE uuid = ANY($1) AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present'`,
-		handles, string(b.request.Holder.Kind), b.request.Holder.ID, chosen.operation).Exec(all(len(chosen.pairings)))
+		UPDATE attach_handles h SET holder_kind = $2, holder_id = $3, operation_id = $4, prepared = t.prepared, parameters = t.parameters
+		FROM unnest($1::uuid[], $5::boolean[], $6::jsonb[]) AS t (handle, prepared, parameters)
+		WHERE h.uuid = t.handle AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present'`,
+		handles, string(b.request.Holder.Kind), b.request.Holder.ID, chosen.operation, prepared, parameters).Exec(all(len(chosen.pairings)))
 
 	batch.Queue(`
 		UPDATE arqs a SET state = $4, host = $5, provider_uuid = t.provider, handle_uuid = nullif(t.handle, $6), instance_uuid = $7,
@@ -491,10 +514,15 @@ func (bind) gives() {}
 func (b bind) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	if outcome.State == cyborg.OperationSucceeded {
 		queueLoaded(tx, o, outcome)
-		return concludeARQs(ctx, tx, o, cyborg.ARQBound, "")
+		return concludeARQs(ctx, tx, o, cyborg.ARQBound, "", o.abandonHandles)
 	}
 
-	if err := concludeARQs(ctx, tx, o, cyborg.ARQBindFailed, outcome.Error.Message); err != nil || len(o.targets) == 0 {
+	// An undo that has failed may have left the handles attached on their host.
+	release := inventory.ReleaseHandles
+	if outcome.State == cyborg.OperationNeedsOperator {
+		release = o.abandonHandles
+	}
+	if err := concludeARQs(ctx, tx, o, cyborg.ARQBindFailed, outcome.Error.Message, release); err != nil || len(o.targets) == 0 {
 		return err
 	}
 

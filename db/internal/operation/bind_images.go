@@ -75,7 +75,11 @@ func (b bind) claimDisturbed(ctx context.Context, tx pgx.Tx, out choice, wanted 
 
 	for i := range targets {
 		t := &targets[i]
-		if err := t.Unclaimed(uuid.Nil); err != nil {
+		unsettled, err := b.unsettled(ctx, tx, t)
+		if err != nil {
+			return out, err
+		}
+		if err := inventory.FirstError(t.Unclaimed(uuid.Nil), unsettled); err != nil {
 			return b.waitOrFail(out, err)
 		}
 

@@ -60,7 +60,7 @@ type AttachmentPlace struct{ Host, Deployable, Handle string }
 const (
 	inDoubt     = "in_doubt"
 	unconfirmed = "left"  // it was taken back without its host
-	given       = "given" // an instance or a service has it, and the host's journal says that the host does
+	given       = "given" // an instance or a service has it as it is, and the host's journal says that the host does
 )
 
 // selectDisagreements compares the journals of hosts with the records. Its
@@ -70,20 +70,21 @@ const (
 // no bound; $8 the only handle of interest, empty for all; $9 whether it begins with
 // the first handle of the host in $1, and not after its last.
 //
-// It leaves out accelerators that an operation works on, and journals that are
+// It leaves out accelerators that an operation works on, prepared handles that a bind
+// works on, which claims no accelerator where it loads no image, and journals that are
 // older than what an operation has observed of the device, or than the end of the
 // operation that was at work: such a journal may not have yet what the operation
 // did. Where a handle is in doubt, or its accelerator in error, the host has to
 // settle it whatever its journal says, and a host that took no step has nothing
 // new to report; so there the age does not matter. A handle that the records give
-// to an instance or a service is listed where the journal says that the host has
-// it: two would use it. An unconfirmed handle is always listed, unless an
+// to an instance or a service, and that its host has not prepared for it, is listed where
+// the journal says that the host has it: two would use it. An unconfirmed handle is always listed, unless an
 // operation works on its accelerator: its host has to settle it, whatever its
 // journal says.
 //
 // Journal and records agree nearly everywhere, and compared leaves out the rows
 // in which they do, unless the accelerator is in error. For an entry of the
-// journal without a handle that its host holds, f looks the handle up.
+// journal without a handle that is attached on its host, f looks the handle up.
 func selectDisagreements() string {
 	return `
 	WITH live AS (
@@ -96,38 +97,38 @@ func selectDisagreements() string {
 		WHERE l.attachments <> '[]'),
 	handles AS NOT MATERIALIZED (
 		SELECT h.host, h.uuid, h.identity AS handle, h.unconfirmed_kind, h.unconfirmed_id, h.unconfirmed_operation, h.holder_kind, h.holder_id, h.operation_id, h.attached_at, h.presence,
-		       d.local_name AS deployable, d.uuid AS accelerator, d.lifecycle, d.error_kind, v.backend, v.fingerprint, v.observed_seq,
-		       c.operation_id IS NOT NULL AS claimed
+		       h.prepared, h.parameters, d.local_name AS deployable, d.uuid AS accelerator, d.lifecycle, d.error_kind, v.backend, v.fingerprint, v.observed_seq,
+		       c.operation_id IS NOT NULL OR h.prepared AND EXISTS (SELECT FROM operations o WHERE o.id = h.operation_id AND o.open) AS claimed
 		FROM attach_handles h JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
 		LEFT JOIN claims c ON c.deployable_uuid = d.uuid),
 	held AS MATERIALIZED (
 		SELECT h.*, l.report_seq FROM handles h JOIN live l ON l.name = h.host
-		WHERE h.holder_kind = 'host' AND h.host >= $1 AND ($5 = '' OR h.host <= $5)),
+		WHERE ` + inventory.OnHost + ` AND h.host >= $1 AND ($5 = '' OR h.host <= $5)),
 	compared AS MATERIALIZED (
 		SELECT coalesce(j.host, r.host) AS host, coalesce(j.report_seq, r.report_seq) AS report_seq,
 		       coalesce(j.backend, r.backend) AS backend, coalesce(j.deployable, r.deployable) AS deployable,
 		       coalesce(j.handle, r.handle) AS handle, coalesce(j.state, '') AS journal, j.operation_id AS journal_operation,
 		       coalesce(j.of_before, false) AS of_before,
 		       r.uuid, r.accelerator, r.holder_kind, r.holder_id, r.operation_id, r.attached_at, r.presence, r.lifecycle,
-		       r.error_kind, r.fingerprint, r.observed_seq, r.claimed
+		       r.error_kind, r.fingerprint, r.observed_seq, r.claimed, r.prepared, r.parameters
 		FROM journal j FULL JOIN held r ON r.host = j.host AND r.deployable = j.deployable AND r.handle = j.handle
 		WHERE r.uuid IS NULL OR j.state IS DISTINCT FROM 'attached' OR r.attached_at IS NULL OR r.lifecycle = 'error')
 	SELECT d.*, s.report_seq, ` + inventory.AgentColumns("s") + ` FROM (
 	SELECT p.host, p.backend, p.deployable, p.handle, coalesce(p.uuid, f.uuid) AS handle_uuid, coalesce(p.holder_kind, 'host'),
 	       coalesce(p.holder_id, p.host), coalesce(p.operation_id, p.journal_operation), coalesce(p.accelerator, f.accelerator),
 	       p.journal, CASE WHEN f.holder_kind IS NOT NULL THEN 'given' WHEN p.uuid IS NULL THEN '' WHEN p.attached_at IS NULL THEN 'in_doubt' ELSE 'attached' END,
-	       p.attached_at IS NOT NULL, NULL::uuid, coalesce(p.fingerprint, f.fingerprint, '{}')
+	       p.attached_at IS NOT NULL, NULL::uuid, coalesce(p.fingerprint, f.fingerprint, '{}'), coalesce(p.prepared, false), nullif(p.parameters, '{}')
 	FROM compared p LEFT JOIN LATERAL (
-		SELECT * FROM handles h
+		SELECT *, ` + inventory.OnHost + ` IS TRUE AS on_host FROM handles h
 		WHERE p.uuid IS NULL AND h.host = p.host AND h.deployable = p.deployable AND h.handle = p.handle) f ON true
 	WHERE NOT coalesce(p.claimed, f.claimed, false)
 	  AND (p.uuid IS NOT NULL AND (p.attached_at IS NULL OR p.lifecycle = 'error') OR coalesce(p.observed_seq, f.observed_seq, 0) <= p.report_seq AND NOT p.of_before)
-	  AND f.holder_kind IS DISTINCT FROM 'host' AND f.unconfirmed_kind IS NULL
+	  AND f.on_host IS NOT TRUE AND f.unconfirmed_kind IS NULL
 	  AND (p.attached_at IS NULL OR p.presence = 'present' AND (
 	       p.lifecycle = 'ready' OR p.lifecycle = 'error' AND p.error_kind = ANY($3)))
 	UNION ALL
 	SELECT h.host, coalesce(j.backend, h.backend), h.deployable, h.handle, h.uuid, h.unconfirmed_kind, h.unconfirmed_id, coalesce(j.operation_id, h.unconfirmed_operation),
-	       h.accelerator, coalesce(j.state, ''), 'left', false, h.unconfirmed_operation, h.fingerprint
+	       h.accelerator, coalesce(j.state, ''), 'left', false, h.unconfirmed_operation, h.fingerprint, h.prepared, nullif(h.parameters, '{}')
 	FROM handles h JOIN live l ON l.name = h.host
 	LEFT JOIN journal j ON j.host = h.host AND j.deployable = h.deployable AND j.handle = h.handle
 	WHERE h.unconfirmed_kind IS NOT NULL AND NOT h.claimed) AS d JOIN hosts s ON s.name = d.host
@@ -172,7 +173,7 @@ func (s *Store) findDisagreements(ctx context.Context, q records.Querier, w want
 		err = row.Scan(append([]any{
 			&d.Host, &d.Backend, &d.Deployable, &d.Handle.Identity, (*zeronull.UUID)(&d.Handle.UUID),
 			&d.Handle.Holder.Kind, &d.Handle.Holder.ID, (*zeronull.UUID)(&d.Operation), (*zeronull.UUID)(&d.Accelerator),
-			&d.Journal, &d.Recorded, &d.Attach, (*zeronull.UUID)(&d.Unconfirmed), &d.Fingerprint, &d.Report,
+			&d.Journal, &d.Recorded, &d.Attach, (*zeronull.UUID)(&d.Unconfirmed), &d.Fingerprint, &d.Handle.Prepared, &d.Handle.Parameters, &d.Report,
 		}, inventory.ScanAgent(&d.Agent)...)...)
 		return d, err
 	})
@@ -352,7 +353,7 @@ func settleHandles(ctx context.Context, tx pgx.Tx, host string, settled []Disagr
 
 	// This settles only doubts that the listed operations left.
 	err := inventory.ReleaseSettledHandles(ctx, tx, `
-		host = $1 AND holder_kind = 'host' AND attached_at IS NULL
+		host = $1 AND `+inventory.OnHost+` AND attached_at IS NULL
 		AND (uuid, operation_id) IN (SELECT * FROM unnest($2::uuid[], $3::uuid[]))
 		AND NOT EXISTS (SELECT FROM claims c WHERE c.deployable_uuid = h.deployable_uuid)`, host, handles, operations)
 	if err != nil {

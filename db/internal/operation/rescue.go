@@ -26,11 +26,12 @@ func newRescue(r cyborg.RescueRequest, _ records.Options) operationHandler { ret
 
 // lacksCard is an SQL condition: the host does not show a card that the instance of
 // the accelerator request a has, or cannot tell. Another one may be in its place, which
-// Nova would give to the instance: it knows the address only.
+// Nova would give to the instance: it knows the address only. Or the host has still to
+// prepare the card again.
 const lacksCard = `EXISTS (
 	SELECT FROM attach_handles h JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
 	JOIN backends b ON b.host = v.host AND b.name = v.backend
-	WHERE h.holder_kind = 'instance' AND h.holder_id = a.instance_uuid::text AND (h.presence = 'missing' OR b.state = 'failed'))`
+	WHERE h.holder_kind = 'instance' AND h.holder_id = a.instance_uuid::text AND (h.presence = 'missing' OR b.state = 'failed' OR h.undone_at IS NOT NULL))`
 
 // choose finds the instances that have lost accelerators and that no open
 // operation reboots already. With Once it leaves out those that any operation
@@ -157,16 +158,18 @@ func (s *Store) OwnRescue(ctx context.Context, run Run, instance uuid.UUID) (los
 // LackedCard says which card the instance has in the records that its host does not
 // show now, and why; empty where it shows all of them. Nova must not start the
 // instance meanwhile: it may give it another card at the same address. Unclear says
-// that the host cannot tell at present.
+// that this will not last: the host cannot tell at present, or has still to attach again
+// what it had prepared for the instance.
 func (s *Store) LackedCard(ctx context.Context, instance uuid.UUID) (why string, unclear bool, err error) {
-	var name, replacedBy, failure string
-	var missing bool
+	var name, replacedBy, failure, undone string
+	var missing, failed bool
 	err = s.db.Pool.QueryRow(ctx, `
-		SELECT d.accelerator, h.presence = 'missing', coalesce(v.replaced_by, ''), b.error
+		SELECT d.accelerator, h.presence = 'missing', coalesce(v.replaced_by, ''), b.state = 'failed', b.error, coalesce(h.undone_reason, '')
 		FROM attach_handles h JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
 		JOIN backends b ON b.host = v.host AND b.name = v.backend
-		WHERE h.holder_kind = 'instance' AND h.holder_id = $1 AND (h.presence = 'missing' OR b.state = 'failed')
-		ORDER BY v.replaced_by IS NULL, h.presence = 'present', d.id LIMIT 1`, instance.String()).Scan(&name, &missing, &replacedBy, &failure)
+		WHERE h.holder_kind = 'instance' AND h.holder_id = $1 AND (h.presence = 'missing' OR b.state = 'failed' OR h.undone_at IS NOT NULL)
+		ORDER BY v.replaced_by IS NULL, h.presence = 'present', b.state <> 'failed', d.id LIMIT 1`, instance.String()).
+		Scan(&name, &missing, &replacedBy, &failed, &failure, &undone)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return "", false, nil
@@ -176,8 +179,10 @@ func (s *Store) LackedCard(ctx context.Context, instance uuid.UUID) (why string,
 		return fmt.Sprintf("another card (%s) is in the place of its accelerator %q", replacedBy, name), false, nil
 	case missing:
 		return fmt.Sprintf("its host does not show its accelerator %q", name), false, nil
+	case failed:
+		return fmt.Sprintf("its host cannot tell whether it has its accelerator %q: %s", name, failure), true, nil
 	}
-	return fmt.Sprintf("its host cannot tell whether it has its accelerator %q: %s", name, failure), true, nil
+	return fmt.Sprintf("its host has not attached its accelerator %q again yet: %s", name, undone), true, nil
 }
 
 // UnrescuedHosts lists hosts with instances that may be without their

@@ -36,6 +36,10 @@ type running struct {
 	targets   []inventory.Accelerator    // the accelerators that it claims, with the first one in front
 	found     map[uuid.UUID]cyborg.Image // in Glance, by the accelerators that they are for
 
+	// settle lists the hosts that have still to take back what they had prepared for
+	// requests that the end has deleted or failed.
+	settle []string
+
 	// replaced marks the targets that, by a later report, have another image than
 	// the operation loaded; nil if no later report was recorded.
 	replaced map[uuid.UUID]bool
@@ -276,7 +280,9 @@ func (s *Store) End(ctx context.Context, run Run, outcome cyborg.Outcome) error 
 		outcome.Error = cyborg.Errorf(cyborg.ErrInternal, "the operation ended as %s without saying why", outcome.State)
 	}
 
-	return s.db.ChangeByKey(ctx, cyborg.Actor{}, outcome.Operation, func(tx pgx.Tx) error {
+	var settle []string
+	err := s.db.ChangeByKey(ctx, cyborg.Actor{}, outcome.Operation, func(tx pgx.Tx) error {
+		settle = nil // of an earlier try of this transaction
 		o, err := s.lockOperation(ctx, tx, outcome.Operation)
 		if err != nil {
 			return err
@@ -305,8 +311,14 @@ func (s *Store) End(ctx context.Context, run Run, outcome cyborg.Outcome) error 
 			last.BitstreamID, last.Bitstreams = "", nil
 		}
 
-		return o.conclude(ctx, tx, &last)
+		err = o.conclude(ctx, tx, &last)
+		settle = o.settle
+		return err
 	})
+	if err == nil {
+		s.db.TellToSettle(settle)
+	}
+	return err
 }
 
 // handles returns the handles that the operation takes or gives back.

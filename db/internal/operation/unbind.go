@@ -113,10 +113,10 @@ func (unbind) describe(o *running, work *cyborg.Work) {
 func (unbind) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch {
 	case outcome.State == cyborg.OperationSucceeded:
-		return concludeARQs(ctx, tx, o, cyborg.ARQUnbound, "")
+		return concludeARQs(ctx, tx, o, cyborg.ARQUnbound, "", inventory.ReleaseHandles)
 	case outcome.State == cyborg.OperationCancelled, outcome.Error.Kind.Refusal(), outcome.Error.Kind == cyborg.ErrHostSilent:
-		return concludeARQs(ctx, tx, o, "", "") // the host was not touched: the holder has them as before
+		return concludeARQs(ctx, tx, o, "", "", o.abandonHandles) // the host was not touched: the holder has them as before
 	default:
-		return concludeARQs(ctx, tx, o, cyborg.ARQUnbindFailed, outcome.Error.Message)
+		return concludeARQs(ctx, tx, o, cyborg.ARQUnbindFailed, outcome.Error.Message, o.abandonHandles)
 	}
 }

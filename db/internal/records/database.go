@@ -29,6 +29,10 @@ type Options struct {
 	// MaxUnboundARQs is how many accelerator requests that are not bound a project
 	// may have; 0 means any number.
 	MaxUnboundARQs int
+	// ToSettle is told of hosts that, since a commit, have still to take something back
+	// that they had prepared for somebody. It must not block. Reconcile finds the hosts as
+	// well; nil leaves them to it.
+	ToSettle func(hosts []string)
 	// Tracer traces every statement of the pool; nil for none.
 	Tracer pgx.QueryTracer
 }
@@ -78,6 +82,14 @@ func Open(ctx context.Context, url string, opts Options, log *slog.Logger) (*DB,
 	return &DB{
 		Pool: Pool{connections}, Listener: listener, Options: opts, Log: log, Committed: make(chan struct{}, 1),
 	}, nil
+}
+
+// TellToSettle tells Options.ToSettle of these hosts. The transaction that left something
+// there has been committed.
+func (d *DB) TellToSettle(hosts []string) {
+	if len(hosts) > 0 && d.Options.ToSettle != nil {
+		d.Options.ToSettle(hosts)
+	}
 }
 
 // session sets the parameters that the statements of this package rely on,

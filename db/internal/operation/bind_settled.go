@@ -1,0 +1,50 @@
+package operation
+
+import (
+	"context"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db/internal/inventory"
+	"github.com/cyborg-project/cyborg/db/internal/records"
+)
+
+// parameterProperty is how the properties in a group of a device profile begin that choose
+// a parameter of the handle.
+const parameterProperty = "accel:parameter:"
+
+// parametersOf returns the parameters that a group of a device profile chooses; never nil.
+func parametersOf(group map[string]string) map[string]string {
+	chosen := map[string]string{}
+	for property, value := range group {
+		if name, ok := strings.CutPrefix(property, parameterProperty); ok {
+			chosen[name] = value
+		}
+	}
+	return chosen
+}
+
+// unsettled refuses, for now, an accelerator of which a host that is heard has still to
+// take a handle back that it had prepared: Nova deletes an instance and makes the next one
+// a moment later. What else refuses the accelerator lasts longer than that.
+func (b bind) unsettled(ctx context.Context, tx pgx.Tx, a *inventory.Accelerator) (refusal, err error) {
+	refusedAnyway := inventory.FirstError(a.Present(), a.Unprotected(), a.Ready(), a.Enabled()) != nil
+	if !a.Unsettled() || refusedAnyway || a.Fence != nil && a.Fence.Reason != inventory.FenceUnconfirmed {
+		return nil, nil
+	}
+
+	heard, err := b.hears(ctx, tx)
+	if err != nil || !heard {
+		return nil, err
+	}
+	return cyborg.Errorf(cyborg.ErrClaimed, "host %s has still to take a handle of accelerator %q back", a.Host, a.Name).
+		WithHint("Reconcile has it do that at once."), nil
+}
+
+// hears says whether the host of the bind is heard.
+func (b bind) hears(ctx context.Context, tx pgx.Tx) (heard bool, err error) {
+	err = tx.QueryRow(ctx, "SELECT "+records.Within("last_seen", "$2::interval")+" FROM hosts WHERE name = $1", b.request.Host, b.silentAfter).Scan(&heard)
+	return heard, err
+}

@@ -1,0 +1,119 @@
+package mutants_test
+
+// ofPreparation are about handles that their host prepares for instances and services.
+func ofPreparation() []mutant {
+	const (
+		schema    = "db/migrations/00032_preparation.sql"
+		inventory = "db/internal/inventory"
+		operation = "db/internal/operation"
+	)
+
+	return []mutant{
+		{
+			breaks: "who gets a handle next has no parameters of before", file: schema, pkg: "db", test: "TestOldServerFreesWhatWasPrepared",
+			old: "    NEW.parameters := '{}';",
+			new: "    NEW.parameters := NEW.parameters;",
+		},
+		{
+			breaks: "nothing is prepared for the host itself", file: inventory + "/on_host.go", pkg: "db", test: "TestAttachIsPrepared",
+			old: "return holder.Kind != cyborg.HolderHost && a.Preparation != nil",
+			new: "return a.Preparation != nil",
+		},
+		{
+			breaks: "an attach is refused what the accelerator does not take", file: operation + "/attach.go", pkg: "db", test: "TestAttachRefusesParameters",
+			old: "inventory.FirstError(t.Preparation.Check(a.request.Parameters), t.NotHeldBy(holder))",
+			new: "inventory.FirstError(t.NotHeldBy(holder))",
+		},
+		{
+			breaks: "a bind is refused what the accelerator does not take", file: operation + "/bind.go", pkg: "db", test: "TestBindIsPrepared",
+			old: "if err := a.Preparation.Check(parameters); err != nil {",
+			new: "if err := a.Preparation.Check(nil); err != nil {",
+		},
+		{
+			breaks: "a boot undoes what was prepared", file: inventory + "/undone.go", pkg: "db", test: "TestPreparedIsAttachedOnItsHost",
+			old: "`+OnHost+` AND h.attached_at",
+			new: "h.holder_kind = 'host' AND h.attached_at",
+		},
+		{
+			breaks: "what is prepared is in the journal", file: operation + "/disagreements.go", pkg: "db", test: "TestPreparedIsAttachedOnItsHost",
+			old: "		WHERE ` + inventory.OnHost + ` AND h.host >= $1",
+			new: "		WHERE h.holder_kind = 'host' AND h.host >= $1",
+		},
+		{
+			breaks: "a bind that is open is no disagreement", file: operation + "/disagreements.go", pkg: "db", test: "TestBindInFlightIsNoDisagreement",
+			old: "WHERE o.id = h.operation_id AND o.open) AS claimed",
+			new: "WHERE o.id = h.operation_id AND o.open AND false) AS claimed",
+		},
+		{
+			breaks: "the doubt about what was prepared is settled", file: operation + "/disagreements.go", pkg: "db", test: "TestAttachOfPreparedInDoubt",
+			old: "host = $1 AND `+inventory.OnHost+` AND attached_at IS NULL",
+			new: "host = $1 AND holder_kind = 'host' AND attached_at IS NULL",
+		},
+		{
+			breaks: "a journal that has what is prepared agrees", file: "db/internal/ingest/observe.go", pkg: "db", test: "TestObservationAsksForTheJournal",
+			old: "CASE WHEN ` + inventory.OnHost + ` IS NOT TRUE THEN",
+			new: "CASE WHEN h.holder_kind IS DISTINCT FROM 'host' THEN",
+		},
+		{
+			breaks: "only its host takes back what it has prepared", file: inventory + "/handles.go", pkg: "db",
+			test: "TestDeletedRequestIsTakenBackByItsHost",
+			old:  `	preparedLeft = "prepared"`,
+			new:  `	preparedLeft = "false"`,
+		},
+		{
+			breaks: "nobody gets anything of what its host has still to take back", file: inventory + "/handles.go", pkg: "db",
+			test: "TestDeletedRequestIsTakenBackByItsHost",
+			old:  "	if len(fenced) > 0 {",
+			new:  "	if len(fenced) > 1 {",
+		},
+		{
+			breaks: "a bind waits until its host has taken a handle back", file: operation + "/bind_settled.go", pkg: "db",
+			test: "TestDeletedRequestIsTakenBackByItsHost",
+			old:  "	if !a.Unsettled() || refusedAnyway",
+			new:  "	if len(a.Handles) > 0 || refusedAnyway",
+		},
+		{
+			breaks: "a bind does not wait for a silent host", file: operation + "/bind_settled.go", pkg: "db", test: "TestBindDoesNotWaitForEver",
+			old: "	if err != nil || !heard {\n		return nil, err",
+			new: "	if err != nil || heard && !heard {\n		return nil, err",
+		},
+		{
+			breaks: "a bind waits until its host has taken a part back", file: operation + "/bind_others.go", pkg: "db",
+			test: "TestBindWaitsForWhatAPartLeaves",
+			old:  "		unsettled, err = b.unsettledOther(ctx, tx, a)",
+			new:  "		unsettled, err = false, nil",
+		},
+		{
+			breaks: "what a bind could not undo is not free", file: operation + "/bind.go", pkg: "db", test: "TestBindThatEndsBadly",
+			old: "	if outcome.State == cyborg.OperationNeedsOperator {\n		release = o.abandonHandles",
+			new: "	if outcome.State == cyborg.OperationAdmitted {\n		release = o.abandonHandles",
+		},
+		{
+			breaks: "what a bind has undone is free", file: operation + "/bind.go", pkg: "db", test: "TestBindThatEndsBadly",
+			old: "	release := inventory.ReleaseHandles\n",
+			new: "	release := o.abandonHandles\n",
+		},
+		{
+			breaks: "what an unbind has not taken back is not free", file: operation + "/unbind.go", pkg: "db", test: "TestUnbindOfADeletedRequest",
+			old: `concludeARQs(ctx, tx, o, "", "", o.abandonHandles)`,
+			new: `concludeARQs(ctx, tx, o, "", "", inventory.ReleaseHandles)`,
+		},
+		{
+			breaks: "the end of an operation has the host take back what is left", file: operation + "/run.go", pkg: "db", test: "TestBindThatEndsBadly",
+			old: "		settle = o.settle\n",
+			new: "		settle = nil\n",
+		},
+		{
+			breaks: "an instance is rebooted only when its host has prepared its card again", file: operation + "/rescue.go", pkg: "db",
+			test: "TestInstanceIsNotRescuedBeforeItsHostIsReady",
+			old:  "OR b.state = 'failed' OR h.undone_at IS NOT NULL))`",
+			new:  "OR b.state = 'failed'))`",
+		},
+		{
+			breaks: "a host that was forgotten knows what it has to take back", file: inventory + "/unconfirmed.go", pkg: "db",
+			test: "TestForcedDetachOfPrepared",
+			old:  "unconfirmed_operation = b.unconfirmed_operation, prepared = b.prepared",
+			new:  "unconfirmed_operation = b.unconfirmed_operation",
+		},
+	}
+}
