@@ -72,16 +72,7 @@ func TestDiscoverWaitsForNoCard(t *testing.T) {
 	driver := simulated(t, host)
 	require.Equal(t, []string{gpu, disk}, identities(t, driver))
 	require.Equal(t, []string{gpu, disk}, identities(t, driver))
-
-	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	require.NoError(t, err)
-	asking := 0
-	for _, line := range lines {
-		if text, err := os.ReadFile(line); err == nil && strings.Contains(string(text), host.Root()) {
-			asking++
-		}
-	}
-	require.Equal(t, 1, asking, "the second discovery waits for the answer to the first")
+	require.Equal(t, 1, asking(t, host), "the second discovery waits for the answer to the first")
 	require.NoError(t, os.WriteFile(pipe, []byte("\xde\x10\xb5\x20"), 0))
 }
 
@@ -106,6 +97,50 @@ func TestDiscoverWaitsOnceForAllRounds(t *testing.T) {
 	require.Eventually(t, func() bool { return slices.Equal([]string{silent}, unwell(t, driver, " is there")) }, time.Minute, 10*time.Millisecond)
 	require.NoError(t, os.WriteFile(filepath.Join(host.Root(), configuration(silent)), []byte("\xee\x10\x04\x50"), 0))
 	require.Eventually(t, func() bool { return len(unwell(t, driver, "")) == 0 }, time.Minute, 10*time.Millisecond)
+}
+
+// TestNextAgentKnowsWhatDoesNotAnswer: the driver of the next agent says at once of which
+// card the kernel has not answered since before, and asks no second time meanwhile.
+func TestNextAgentKnowsWhatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	host := newHost(t, sysfstest.GPU(t, gpu))
+	pipe := filepath.Join(host.Root(), configuration(gpu))
+	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
+	env := environment(t, host)
+	env.StateDir = t.TempDir()
+	start := func() drivers.Driver {
+		driver, err := generic.NewWithKernel(host.Simulator, env, map[string]any{"device_spec": "*", "deadline": "1s"})
+		require.NoError(t, err)
+		return driver
+	}
+
+	before := start()
+	require.Equal(t, []string{gpu, disk}, identities(t, before))
+	require.Equal(t, []string{gpu}, unwell(t, before, " is there"))
+
+	next := start()
+	require.Equal(t, []string{gpu}, unwell(t, next, " is there"))
+	require.Equal(t, []string{gpu, disk}, identities(t, next))
+	require.Equal(t, 1, asking(t, host))
+	require.Equal(t, []string{gpu}, unwell(t, next, " is there"))
+
+	require.NoError(t, os.WriteFile(pipe, []byte("\xde\x10\xb5\x20"), 0))
+	require.Eventually(t, func() bool { return len(unwell(t, next, "")) == 0 }, time.Minute, 10*time.Millisecond)
+	require.Empty(t, unwell(t, start(), ""))
+}
+
+// asking counts the processes that ask the kernel of the host for something.
+func asking(t *testing.T, host *sysfstest.Host) int {
+	t.Helper()
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	require.NoError(t, err)
+	count := 0
+	for _, line := range lines {
+		if text, err := os.ReadFile(line); err == nil && strings.Contains(string(text), host.Root()) {
+			count++
+		}
+	}
+	return count
 }
 
 // unwell lists the functions with which the kernel hangs, as a health check says with

@@ -87,16 +87,17 @@ func NewWithKernel(kernel sysfs.Kernel, env drivers.Environment, given map[strin
 // newDriver makes a backend; kernel is nil where nothing can be changed.
 func newDriver(env drivers.Environment, options options, kernel sysfs.Kernel) *Driver {
 	log := cmp.Or(env.Log, slog.New(slog.DiscardHandler))
+	notes := ""
+	if env.StateDir != "" {
+		notes = filepath.Join(env.StateDir, "accesses")
+	}
+
 	d := &Driver{
-		backend: env.Backend, options: options, tree: sysfs.NewTree(cmp.Or(env.Root, "/"), log),
+		backend: env.Backend, options: options, tree: sysfs.NewTree(cmp.Or(env.Root, "/"), log).NotingIn(notes),
 		names: sysfs.NewNames(options.pciIDs, log), kernel: kernel, log: log,
 	}
 
 	if kernel != nil {
-		notes := ""
-		if env.StateDir != "" {
-			notes = filepath.Join(env.StateDir, "accesses")
-		}
 		d.binder = sysfs.NewBinder(d.tree, kernel, notes, options.deadline, log)
 	}
 

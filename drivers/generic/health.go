@@ -13,7 +13,7 @@ const kernelHangs = "kernel_hangs"
 
 // Health says with which functions the kernel hangs: it has not come back from a
 // change of the function's driver, or has not answered whether the function is there,
-// for the deadline of the backend. What hangs with a physical function hangs with its
+// for the deadline of the backend; it need not be this process that has asked. What hangs with a physical function hangs with its
 // virtual ones.
 //
 // It asks the kernel nothing new that could hang.

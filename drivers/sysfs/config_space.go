@@ -49,7 +49,7 @@ func (t *Tree) Presence(ctx context.Context, f Function, wake bool) (Presence, e
 	// Between a reset and its end there may be a moment without an answer.
 	const pause = 500 * time.Millisecond
 	for try := range 2 {
-		text, err := v.ask(ctx, kernelcall.Call{Kind: kernelcall.Registers, Path: config})
+		text, err := v.ask(ctx, kernelcall.Call{Kind: kernelcall.Registers, Path: config, Note: t.presenceNote(f)})
 		header, serial := text[:min(len(text), kernelcall.HeaderSize)], text[min(len(text), kernelcall.HeaderSize):]
 		switch {
 		case isGone(err):

@@ -56,6 +56,7 @@ const sysfsMagic = 0x62656572
 // answered yet. Its methods may be called from several goroutines.
 type Tree struct {
 	dir     string
+	notes   string // directory of the notes of package kernelcall; empty for none
 	log     *slog.Logger
 	pending singleflight.Group // see view.ask
 
@@ -66,6 +67,15 @@ type Tree struct {
 // NewTree returns the tree below dir, the directory that stands for "/".
 func NewTree(dir string, log *slog.Logger) *Tree {
 	return &Tree{dir: dir, log: log, asked: map[string]time.Time{}}
+}
+
+// NotingIn returns a tree of the same directory that the next process can follow: while
+// it asks whether a function is there, a file in the directory notes, which outlives this
+// process, says so.
+func (t *Tree) NotingIn(notes string) *Tree {
+	noting := NewTree(t.dir, t.log)
+	noting.notes = notes
+	return noting
 }
 
 // Live says whether the tree is the sysfs of the running kernel, and not a

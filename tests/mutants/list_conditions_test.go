@@ -129,6 +129,18 @@ func ofConditions() []mutant {
 			new:  "waits && time.Since(since) < 0",
 		},
 		{
+			breaks: "the next agent knows what the kernel has not answered", file: "drivers/sysfs/ask.go", pkg: "drivers/generic",
+			test: "TestNextAgentKnowsWhatDoesNotAnswer",
+			old:  "	return earlier.Since, waits\n",
+			new:  "	return earlier.Since, waits && t == nil\n",
+		},
+		{
+			breaks: "the next agent does not ask beside a question that hangs", file: "drivers/sysfs/ask.go", pkg: "drivers/generic",
+			test: "TestNextAgentKnowsWhatDoesNotAnswer",
+			old:  "kernelcall.Find(call.Note); asks {",
+			new:  "kernelcall.Find(call.Note); asks && v == nil {",
+		},
+		{
 			breaks: "a look follows what a health check says anew", file: "activities/agent/inventory/health.go", pkg: "activities/agent/inventory",
 			test: "TestHealthIsReported",
 			old:  "			i.trigger(in.backend)",
