@@ -108,8 +108,14 @@ func ofConditions() []mutant {
 		{
 			breaks: "the first report has what a health check says", file: "activities/agent/inventory/health.go", pkg: "activities/agent/inventory",
 			test: "TestHealthIsReported",
-			old:  "		h.ask(ctx, in, checker, limit)\n",
-			new:  "		_ = checker\n",
+			old:  "			h.check(context.WithoutCancel(ctx), in, checker, limit)\n",
+			new:  "			_ = checker\n",
+		},
+		{
+			breaks: "who looks for a shorter time does not end the first health check", file: "activities/agent/inventory/health.go",
+			pkg: "activities/agent/inventory", test: "TestFirstHealthIsForAll",
+			old: "h.check(context.WithoutCancel(ctx), in,",
+			new: "h.check(ctx, in,",
 		},
 		{
 			breaks: "a device that hangs is measured once", file: "activities/agent/inventory/measure.go", pkg: "activities/agent/inventory",

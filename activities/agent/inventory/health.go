@@ -25,8 +25,11 @@ type health struct {
 	// soon has a value where the next check should not wait for its time.
 	soon chan struct{}
 
-	mu       sync.Mutex
-	answered bool // a check has come to its end
+	// begin has the first check begun, and first is closed at its end.
+	begin sync.Once
+	first chan struct{}
+
+	mu sync.Mutex
 	// conditions are those of the deployables, by name, and unknown is why the driver
 	// could not say anything the last time; nil where it could.
 	conditions map[string][]cyborg.Condition
@@ -38,7 +41,9 @@ type health struct {
 // stays so until the driver says how it is now, and is not given out because the driver
 // cannot say anything.
 func newHealth(known []cyborg.DeviceReport) *health {
-	h := &health{turn: make(chan struct{}, 1), soon: make(chan struct{}, 1), conditions: map[string][]cyborg.Condition{}}
+	h := &health{
+		turn: make(chan struct{}, 1), soon: make(chan struct{}, 1), first: make(chan struct{}), conditions: map[string][]cyborg.Condition{},
+	}
 	for _, device := range known {
 		for _, d := range device.Deployables {
 			if c := cyborg.Unready(d.Conditions); c != nil {
@@ -49,32 +54,29 @@ func newHealth(known []cyborg.DeviceReport) *health {
 	return h
 }
 
-// checkFirst asks the driver before the first look at its devices: without an answer,
-// the first report of an agent would take back what the one before has said. The error
-// is the cause why the context has ended before.
+// checkFirst waits until the driver was asked before the first look at its devices:
+// without an answer, the first report of an agent would take back what the one before has
+// said. It is asked once for all who look, so nobody's context ends the check. The error
+// is the cause why the caller's has ended before.
 func (h *health) checkFirst(ctx context.Context, in *instance, limit time.Duration) error {
 	checker, ok := in.driver.(drivers.HealthChecker)
-	if !ok || h.hasAnswered() {
+	if !ok {
 		return nil
 	}
 
-	if err := h.take(ctx); err != nil {
-		return err
-	}
-	defer h.release()
-	if !h.hasAnswered() {
-		h.ask(ctx, in, checker, limit)
-	}
-	return context.Cause(ctx)
-}
+	h.begin.Do(func() {
+		go func() {
+			defer close(h.first)
+			h.check(context.WithoutCancel(ctx), in, checker, limit)
+		}()
+	})
 
-// check asks the driver, and returns whether it says something else than before.
-func (h *health) check(ctx context.Context, in *instance, checker drivers.HealthChecker, limit time.Duration) (changed bool) {
-	if h.take(ctx) != nil {
-		return false
+	select {
+	case <-h.first:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-	defer h.release()
-	return h.ask(ctx, in, checker, limit)
 }
 
 // take waits for the turn to check. The error is the cause why the context has ended.
@@ -89,18 +91,16 @@ func (h *health) take(ctx context.Context) error {
 
 func (h *health) release() { <-h.turn }
 
-// hasAnswered reports whether a check has come to its end.
-func (h *health) hasAnswered() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.answered
-}
-
-// ask asks the driver, and returns whether it says something else than before. After
+// check asks the driver, and returns whether it says something else than before. After
 // an error what it has said before still holds, because a card that fails is often one
 // that soon says nothing at all. A text that changes is no change: it comes with the
-// next look. The caller has the turn.
-func (h *health) ask(ctx context.Context, in *instance, checker drivers.HealthChecker, limit time.Duration) (changed bool) {
+// next look.
+func (h *health) check(ctx context.Context, in *instance, checker drivers.HealthChecker, limit time.Duration) (changed bool) {
+	if h.take(ctx) != nil {
+		return false
+	}
+	defer h.release()
+
 	said, err := withWatchdog(ctx, &h.checking, limit, "health check", func(ctx context.Context) (map[string][]cyborg.Condition, error) {
 		said := map[string][]cyborg.Condition{} // what the driver returns is its own, and may change
 		return said, Guard(in.log, "health check", func() error {
@@ -131,7 +131,7 @@ func (h *health) ask(ctx context.Context, in *instance, checker drivers.HealthCh
 	if changed && err != nil {
 		in.log.WarnContext(ctx, "a driver cannot say how its devices are", "error", err)
 	}
-	h.answered, h.conditions, h.unknown = true, said, unknown
+	h.conditions, h.unknown = said, unknown
 	return changed
 }
 
