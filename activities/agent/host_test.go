@@ -358,6 +358,7 @@ func (h *host) startAs(f *fate) {
 	h.inventory, err = inventory.Open(inventory.Config{
 		Whitelist: nova.Look,
 		Host:      hostName, Version: "test", Root: "/", StateDir: h.dir, ScanTimeout: time.Minute, FullScanInterval: time.Hour,
+		UsageTimeout: h.usageTimeout,
 		Backends: []inventory.Setting{
 			{Name: cmp.Or(h.renamed, backend), Driver: "fake", Options: maps.Clone(h.options), Enabled: true},
 			{Name: "off", Driver: "fake", Options: map[string]any{"park": "1xgpu"}},

@@ -120,8 +120,14 @@ func ofConditions() []mutant {
 		{
 			breaks: "a device that hangs is measured once", file: "activities/agent/inventory/measure.go", pkg: "activities/agent/inventory",
 			test: "TestMeasureThatHangs",
-			old:  "in.measuring.of(identity)",
-			new:  "&watchdog{}",
+			old:  "in.measuring.of(identity,",
+			new:  "(&measuring{}).of(identity,",
+		},
+		{
+			breaks: "who measures for a shorter time does not end a measurement for others", file: "activities/agent/inventory/measure.go",
+			pkg: "activities/agent/inventory", test: "TestMeasureAtTheSameTime",
+			old: "		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)",
+			new: "		limited, cancel := context.WithTimeout(ctx, limit)",
 		},
 		{
 			breaks: "nothing is measured of a host without an agent", file: "workers/agent/metrics.go", pkg: "workers/agent", test: "TestMetrics",

@@ -154,7 +154,8 @@ func (a *Agent) assemble(dir *statedir.Dir, j *journal.Journal) (parts, error) {
 
 	known, err := inventory.Open(inventory.Config{
 		Host: a.config.Host, Version: a.deps.Version, Root: a.config.Root, StateDir: dir.Path(), Backends: settings,
-		ScanTimeout: a.config.ScanTimeout, FullScanInterval: a.config.FullScanInterval, HealthInterval: a.config.HealthInterval, Whitelist: whitelist,
+		ScanTimeout: a.config.ScanTimeout, UsageTimeout: a.config.UsageTimeout, FullScanInterval: a.config.FullScanInterval,
+		HealthInterval: a.config.HealthInterval, Whitelist: whitelist,
 	}, a.deps.Drivers, j, a.log)
 	if err != nil {
 		return parts{}, err

@@ -59,8 +59,7 @@ func withWatchdog[T any](ctx context.Context, w *watchdog, limit time.Duration, 
 		select {
 		case <-*ended:
 		default:
-			return nothing, cyborg.Errorf(cyborg.ErrTimeout, "an earlier %s has not come to an end", what).
-				WithHint("The driver, or the kernel below it, hangs. The kernel's log may say why; restarting the agent may help.")
+			return nothing, hangs(what)
 		}
 	}
 
@@ -107,6 +106,12 @@ func withWatchdog[T any](ctx context.Context, w *watchdog, limit time.Duration, 
 	default:
 		return nothing, a.err
 	}
+}
+
+// hangs is the error of a call that is not made because an earlier one has not returned.
+func hangs(what string) error {
+	return cyborg.Errorf(cyborg.ErrTimeout, "an earlier %s has not come to an end", what).
+		WithHint("The driver, or the kernel below it, hangs. The kernel's log may say why; restarting the agent may help.")
 }
 
 // instance is a driver that was made for a backend.

@@ -48,6 +48,8 @@ type Config struct {
 	Backends []Setting
 	// ScanTimeout limits one look of one backend.
 	ScanTimeout time.Duration
+	// UsageTimeout limits one measurement of a device.
+	UsageTimeout time.Duration
 	// FullScanInterval is the time between two looks at all backends that nothing
 	// else has asked for.
 	FullScanInterval time.Duration

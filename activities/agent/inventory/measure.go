@@ -20,31 +20,65 @@ const maxSamples = 4096
 // sampleNamePattern matches words in lower case, the last of which is a unit.
 var sampleNamePattern = regexp.MustCompile(`^[a-z][a-z0-9]*(_[a-z0-9]+)+$`)
 
-// measuring limits the measurements of a driver's devices, each apart from the others.
+// measuring are the measurements that a driver makes now, one of each device at a time.
 // The zero value is ready.
 type measuring struct {
 	mu       sync.Mutex
-	byDevice map[string]*watchdog
+	byDevice map[string]*measurement
 }
 
-// of returns the watchdog of a device.
-func (m *measuring) of(device string) *watchdog {
+// measurement is one that has begun. It is for all who ask before the driver has
+// returned.
+type measurement struct {
+	until   time.Time     // when it counts as one that hangs
+	ended   chan struct{} // closed when the driver has returned, and the rest says what
+	samples []drivers.Sample
+	err     error
+}
+
+// of returns the measurement of a device that is under way, or begins one.
+func (m *measuring) of(device string, until time.Time, measure func() ([]drivers.Sample, error)) *measurement {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if one := m.byDevice[device]; one != nil {
+		return one
+	}
+
 	if m.byDevice == nil {
-		m.byDevice = map[string]*watchdog{}
+		m.byDevice = map[string]*measurement{}
 	}
-	if m.byDevice[device] == nil {
-		m.byDevice[device] = &watchdog{}
-	}
-	return m.byDevice[device]
+	one := &measurement{until: until, ended: make(chan struct{})}
+	m.byDevice[device] = one
+	go func() {
+		defer close(one.ended)
+		one.samples, one.err = measure()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.byDevice, device)
+	}()
+	return one
 }
 
-// measure asks the driver of a device what it measures now, within the limit, and does
-// not ask again while a question that was given up has no answer. There is no sample
-// where the driver measures nothing. The samples that make sense count even where
-// others do not, of which the error tells.
-func (i *Inventory) measure(ctx context.Context, limit time.Duration, backendName, identity string) ([]drivers.Sample, error) {
+// wait waits for the measurement as long as the context allows, and not for one that
+// hangs.
+func (m *measurement) wait(ctx context.Context, what string) ([]drivers.Sample, error) {
+	late := time.NewTimer(time.Until(m.until))
+	defer late.Stop()
+	select {
+	case <-m.ended:
+		return m.samples, m.err
+	case <-ctx.Done():
+		return nil, errors.New(cyborg.UsageUnanswered)
+	case <-late.C:
+		return nil, hangs(what)
+	}
+}
+
+// measure asks the driver of a device what it measures now, and does not ask again while
+// a question has no answer: others may have asked, too, so nobody's context ends it. There
+// is no sample where the driver measures nothing. The samples that make sense count even
+// where others do not, of which the error tells.
+func (i *Inventory) measure(ctx context.Context, backendName, identity string) ([]drivers.Sample, error) {
 	i.mu.Lock()
 	var in *instance
 	var device seen
@@ -63,14 +97,21 @@ func (i *Inventory) measure(ctx context.Context, limit time.Duration, backendNam
 		return nil, nil
 	}
 
-	what := "measurement of " + identity
-	samples, err := withWatchdog(ctx, in.measuring.of(identity), limit, what, func(ctx context.Context) (samples []drivers.Sample, err error) {
+	what, limit := "measurement of "+identity, i.config.UsageTimeout
+	one := in.measuring.of(identity, time.Now().Add(limit+grace), func() (samples []drivers.Sample, err error) {
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+		defer cancel()
 		err = Guard(in.log, what, func() error {
-			samples, err = meter.Metrics(ctx, device.report)
+			samples, err = meter.Metrics(limited, device.report)
 			return err
 		})
+		if err != nil && limited.Err() != nil {
+			err = cyborg.Errorf(cyborg.ErrTimeout, "%s did not end within %s", what, limit)
+		}
 		return samples, err
 	})
+
+	samples, err := one.wait(ctx, what)
 	if err != nil {
 		return nil, err
 	}
@@ -123,9 +164,9 @@ type Measured struct {
 	Err     error
 }
 
-// MeasureAll measures the devices of these deployables until the context ends, which
-// must have a deadline. A driver that does not return by then is left behind. Devices of
-// backends that have failed are left out, and those of drivers that measure nothing.
+// MeasureAll measures the devices of these deployables until the context ends. A driver
+// that does not return by then is left behind. Devices of backends that have failed are
+// left out, and those of drivers that measure nothing.
 func (i *Inventory) MeasureAll(ctx context.Context, known []Known) []Measured {
 	var all []Measured
 	for _, one := range known {
@@ -136,7 +177,6 @@ func (i *Inventory) MeasureAll(ctx context.Context, known []Known) []Measured {
 		}
 	}
 
-	deadline, _ := ctx.Deadline()
 	type answer struct {
 		at      int
 		samples []drivers.Sample
@@ -149,7 +189,7 @@ func (i *Inventory) MeasureAll(ctx context.Context, known []Known) []Measured {
 			select {
 			case turns <- struct{}{}:
 				defer func() { <-turns }()
-				samples, err := i.measure(ctx, time.Until(deadline), all[n].Backend, all[n].Device)
+				samples, err := i.measure(ctx, all[n].Backend, all[n].Device)
 				answers <- answer{n, samples, err}
 			case <-ctx.Done():
 			}

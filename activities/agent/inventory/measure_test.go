@@ -21,19 +21,28 @@ import (
 type scale struct {
 	gadget
 	samples map[string][]drivers.Sample // by device
-	gates   map[string]chan struct{}    // a measurement waits for its device's, whatever becomes of its context
+	gates   map[string]chan struct{}    // a measurement waits for its device's
+	heeds   bool                        // it ends with its context while it waits
 	asked   map[string]int
 }
 
-func (s *scale) Metrics(_ context.Context, device cyborg.DeviceReport) ([]drivers.Sample, error) {
+func (s *scale) Metrics(ctx context.Context, device cyborg.DeviceReport) ([]drivers.Sample, error) {
 	s.mu.Lock()
 	s.asked[device.Identity]++
-	gate, samples := s.gates[device.Identity], s.samples[device.Identity]
+	gate, samples, heeds := s.gates[device.Identity], s.samples[device.Identity], s.heeds
 	s.mu.Unlock()
-	if gate != nil {
-		<-gate
+	if gate == nil {
+		return samples, nil
 	}
-	return samples, nil
+	if !heeds {
+		ctx = context.WithoutCancel(ctx)
+	}
+	select {
+	case <-gate:
+		return samples, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // newScale returns a scale with the devices a and b, and the inventory of its host.
@@ -51,7 +60,7 @@ func newScale(t *testing.T) (*scale, *inventory.Inventory) {
 	require.NoError(t, registry.Register("scale", func(drivers.Environment, map[string]any) (drivers.Driver, error) { return s, nil }))
 	known, err := inventory.Open(inventory.Config{
 		Host: "node", Version: "1", Root: "/", StateDir: t.TempDir(), ScanTimeout: 10 * time.Second, FullScanInterval: 5 * time.Hour,
-		Backends: []inventory.Setting{{Name: "scale", Driver: "scale", Enabled: true}},
+		UsageTimeout: 5 * time.Second, Backends: []inventory.Setting{{Name: "scale", Driver: "scale", Enabled: true}},
 	}, registry, j, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	known.Scan(t.Context())
@@ -125,5 +134,41 @@ func TestMeasureThatHangs(t *testing.T) {
 		open()
 		synctest.Wait()
 		require.NoError(t, measureAll(t, known)[0].Err)
+	})
+}
+
+// TestMeasureAtTheSameTime: while a device is measured, whoever wants to know what it
+// measures waits for that answer. Somebody who waits for a shorter time does not end it
+// for others.
+func TestMeasureAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, known := newScale(t)
+		s.samples["a"] = []drivers.Sample{{Deployable: "part_a", Name: "power_watts", Value: 7}}
+		gate := make(chan struct{})
+		s.gates["a"], s.heeds = gate, true
+		open := sync.OnceFunc(func() { close(gate) })
+		defer open()
+
+		answers := make(chan inventory.Measured, 3)
+		for _, limit := range []time.Duration{time.Second, 5 * time.Second, 5 * time.Second} {
+			go func() {
+				ctx, cancel := context.WithTimeout(t.Context(), limit)
+				defer cancel()
+				answers <- known.MeasureAll(ctx, known.Deployables()[:1])[0]
+			}()
+			synctest.Wait()
+		}
+		require.EqualError(t, (<-answers).Err, cyborg.UsageUnanswered)
+		open()
+		for range 2 {
+			one := <-answers
+			require.NoError(t, one.Err)
+			require.Equal(t, s.samples["a"], one.Samples)
+		}
+		require.Equal(t, 1, s.asked["a"])
+
+		require.NoError(t, measureAll(t, known)[0].Err)
+		require.Equal(t, 2, s.asked["a"], "what is over is no answer to a later question")
 	})
 }
