@@ -23,6 +23,13 @@ import (
 // when the agent died at any point of it. An error should be a *cyborg.Error;
 // an error of any other type counts as kind ErrHardware.
 //
+// A driver may also be an io.Closer. When its backend gets another driver, or none, the
+// agent ends the contexts of its calls of Discover, Inspect, Health, Metrics and Watch,
+// and closes it once they have returned: never, where one does not return. The new driver
+// has discovered its devices before, so two of a backend must get along. No call that
+// changes a device runs then, but Attached, InUse and CheckImage may run while a driver is
+// closed, and also come after that: they return an error where they have no answer.
+//
 // What else a driver can do is said by the interfaces that it implements
 // besides this one: Installer, Attacher, Programmer, Users, Meter, HealthChecker,
 // Watcher and Inspector. All of them are optional.

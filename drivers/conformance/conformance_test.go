@@ -64,6 +64,7 @@ func TestDefectsAreFound(t *testing.T) {
 		"forgets at restart":                     "discover/survives a restart",
 		"ignores its context":                    "discover/stops with its context",
 		"shows what vanished":                    "discover/loses what vanishes",
+		"crashes once it is closed":              "discover/is asked while it is closed and after that",
 		"installs once only":                     "install/can be repeated",
 		"does not uninstall":                     "install/is undone",
 		"begins an install without a context":    "install/does not begin under an ended context",

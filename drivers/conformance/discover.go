@@ -2,9 +2,13 @@ package conformance
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"maps"
 	"regexp"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,6 +26,7 @@ func discoverChecks() []check {
 		{name: "goes through JSON", run: discoverGoesThroughJSON},
 		{name: "stops with its context", run: discoverStops},
 		{name: "loses what vanishes", needs: canVanish, run: discoverLosesWhatVanishes},
+		{name: "is asked while it is closed and after that", needs: func(b *bench) bool { return offers[io.Closer](b.Driver) }, run: closeWhileAsked},
 		{name: "agrees with Inspect", needs: func(b *bench) bool { return offers[drivers.Inspector](b.Driver) }, run: inspectAgrees},
 	}
 }
@@ -40,6 +45,51 @@ func inspectAgrees(t *testing.T, b *bench) {
 
 	_, err := inspector.Inspect(t.Context(), "no such device")
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err), "%v", err)
+}
+
+// closeWhileAsked closes the driver while it is asked what the agent may still ask then,
+// and asks it again. No question may panic or hang.
+func closeWhileAsked(t *testing.T, b *bench) {
+	var path string
+	var image cyborg.Image
+	if offers[drivers.Programmer](b.Driver) {
+		path, image = b.GoodImage(t, b.target)
+	}
+	ask := func() (err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("a question has panicked: %v", p)
+			}
+		}()
+
+		// An error is an answer.
+		if attacher, ok := b.Driver.(drivers.Attacher); ok {
+			_, _ = attacher.Attached(t.Context(), b.target, b.handle, cyborg.HolderHost)
+		}
+		if users, ok := b.Driver.(drivers.Users); ok {
+			_, _ = users.InUse(t.Context(), b.target, b.handle)
+		}
+		if programmer, ok := b.Driver.(drivers.Programmer); ok {
+			_ = programmer.CheckImage(t.Context(), b.target, path, image)
+		}
+		return nil
+	}
+
+	var all sync.WaitGroup
+	asked := make(chan error, 4)
+	for range cap(asked) {
+		all.Go(func() { asked <- ask() })
+	}
+	require.NoError(t, promptly(t, "Close", b.Driver.(io.Closer).Close)) //nolint:forcetypeassert // it runs only where it is one
+	require.NoError(t, promptly(t, "a question", func() error {
+		all.Wait()
+		close(asked)
+		err := ask()
+		for one := range asked {
+			err = errors.Join(err, one)
+		}
+		return err
+	}))
 }
 
 // canVanish says whether the rig can take a card off the bus.

@@ -84,6 +84,7 @@ type bareToy struct {
 type memory struct {
 	sync.Mutex
 	asking atomic.Int64
+	closed bool
 	calls  int
 	tries  map[string]bool
 }
@@ -536,7 +537,21 @@ func (d toy) Detach(ctx context.Context, request drivers.DetachRequest) error {
 	return nil
 }
 
+func (d toy) Close() error {
+	d.memory.Lock()
+	defer d.memory.Unlock()
+	d.memory.closed = true
+	return nil
+}
+
 func (d toy) Attached(_ context.Context, _ drivers.Target, handle cyborg.HandleReport, holder cyborg.HolderKind) (bool, error) {
+	d.memory.Lock()
+	closed := d.memory.closed
+	d.memory.Unlock()
+	if closed && d.defect == "crashes once it is closed" {
+		panic("it is closed")
+	}
+
 	d.Lock()
 	defer d.Unlock()
 	return d.attached[handle.Identity] && (d.holders[handle.Identity] == holder || d.defect == "keeps its first holder"), nil

@@ -130,6 +130,18 @@ func ofConditions() []mutant {
 			new: "		limited, cancel := context.WithTimeout(ctx, limit)",
 		},
 		{
+			breaks: "no driver is asked while it is closed", file: "activities/agent/inventory/guard.go", pkg: "activities/agent/inventory",
+			test: "TestNoDriverIsAskedWhileItIsClosed",
+			old:  "		n.questions.Wait()\n",
+			new:  "",
+		},
+		{
+			breaks: "what a driver that was replaced is asked ends", file: "activities/agent/inventory/guard.go", pkg: "activities/agent/inventory",
+			test: "TestNoDriverIsAskedWhileItIsClosed",
+			old:  "		case <-n.replaced:\n			cancel()\n",
+			new:  "		case <-n.replaced:\n",
+		},
+		{
 			breaks: "nothing is measured of a host without an agent", file: "workers/agent/metrics.go", pkg: "workers/agent", test: "TestMetrics",
 			old: "	m.stop()\n",
 			new: "",

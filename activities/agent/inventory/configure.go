@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -323,7 +322,7 @@ func (b *backend) hasHandle(handle string) bool {
 }
 
 // swap replaces the state of a backend; made is nil for a disabled one. The old
-// driver is closed outside the lock, because closing may take long.
+// driver is closed outside mu, because closing may take long.
 func (i *Inventory) swap(want Setting, made *instance, sequence int64, devices []cyborg.DeviceReport) {
 	fresh := &backend{
 		setting: want, instance: made, making: &watchdog{}, look: sequence, lookedAt: time.Now(), devices: map[string]seen{},
@@ -339,11 +338,7 @@ func (i *Inventory) swap(want Setting, made *instance, sequence int64, devices [
 	i.mu.Unlock()
 
 	if old != nil && old.instance != nil {
-		if closer, ok := old.instance.driver.(io.Closer); ok {
-			if err := Guard(old.instance.log, "closing", closer.Close); err != nil {
-				old.instance.log.Warn("the driver before did not close", "error", err)
-			}
-		}
+		old.instance.close()
 	}
 
 	i.log.Info("backend configured", "backend", want.Name, "driver", want.Driver, "enabled", want.Enabled, "devices", len(devices))

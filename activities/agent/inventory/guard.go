@@ -3,8 +3,10 @@ package inventory
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -126,6 +128,82 @@ type instance struct {
 	measuring measuring
 	// health is what the driver's HealthChecker has said last.
 	health *health
+
+	// mu guards the close of replaced, which says that the backend has another driver
+	// now, or none. No question begins after that.
+	mu        sync.Mutex
+	replaced  chan struct{}
+	questions sync.WaitGroup
+}
+
+// errReplaced is the error of a question to a driver that was replaced.
+var errReplaced = cyborg.Errorf(cyborg.ErrBusy, "its driver was replaced meanwhile")
+
+// isReplaced reports whether the backend has another driver now, or none.
+func (n *instance) isReplaced() bool {
+	select {
+	case <-n.replaced:
+		return true
+	default:
+		return false
+	}
+}
+
+// ask asks the driver a question. No lock of a device keeps Configure from replacing the
+// driver meanwhile, so the context of the question ends then. The error is errReplaced
+// where the answer no longer matters.
+func (n *instance) ask(ctx context.Context, what string, question func(context.Context) error) error {
+	n.mu.Lock()
+	if n.isReplaced() {
+		n.mu.Unlock()
+		return errReplaced
+	}
+	n.questions.Add(1) // under mu, so that close waits for it
+	n.mu.Unlock()
+	defer n.questions.Done()
+
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-n.replaced:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+
+	err := Guard(n.log, what, func() error { return question(ctx) })
+	if err != nil && n.isReplaced() {
+		return errReplaced
+	}
+	return err
+}
+
+// close ends the questions to a driver that was replaced, and closes it once they have
+// ended. It does not wait for one that hangs, nor for a close that does.
+func (n *instance) close() {
+	n.mu.Lock()
+	close(n.replaced)
+	n.mu.Unlock()
+
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		n.questions.Wait()
+		if closer, ok := n.driver.(io.Closer); ok {
+			if err := Guard(n.log, "closing", closer.Close); err != nil {
+				n.log.Warn("the driver before did not close", "error", err)
+			}
+		}
+	}()
+
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-closed:
+	case <-timer.C:
+		n.log.Warn("the driver before still hangs, and is closed once its calls have returned")
+	}
 }
 
 // inspect asks the driver for one device as it is now. It returns false where
@@ -140,7 +218,7 @@ func (n *instance) inspect(ctx context.Context, limit time.Duration, identity st
 	}
 
 	devices, err := withWatchdog(ctx, &n.discovery, limit, "look at a device", func(ctx context.Context) (devices []cyborg.DeviceReport, err error) {
-		err = Guard(n.log, "look at "+identity, func() error {
+		err = n.ask(ctx, "look at "+identity, func(ctx context.Context) error {
 			device, err := inspector.Inspect(ctx, identity)
 			if err != nil {
 				return err
@@ -166,7 +244,7 @@ func (n *instance) discover(ctx context.Context, limit time.Duration) ([]cyborg.
 	}
 
 	devices, err := withWatchdog(ctx, &n.discovery, limit, "discovery", func(ctx context.Context) (devices []cyborg.DeviceReport, err error) {
-		err = Guard(n.log, "discovery", func() error {
+		err = n.ask(ctx, "discovery", func(ctx context.Context) error {
 			devices, err = n.driver.Discover(ctx)
 			if err != nil {
 				return err

@@ -103,7 +103,7 @@ func (h *health) check(ctx context.Context, in *instance, checker drivers.Health
 
 	said, err := withWatchdog(ctx, &h.checking, limit, "health check", func(ctx context.Context) (map[string][]cyborg.Condition, error) {
 		said := map[string][]cyborg.Condition{} // what the driver returns is its own, and may change
-		return said, Guard(in.log, "health check", func() error {
+		return said, in.ask(ctx, "health check", func(ctx context.Context) error {
 			conditions, err := checker.Health(ctx)
 			for name, list := range conditions {
 				if len(list) > 0 {
@@ -113,7 +113,7 @@ func (h *health) check(ctx context.Context, in *instance, checker drivers.Health
 			return err
 		})
 	})
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || in.isReplaced() {
 		return false
 	}
 

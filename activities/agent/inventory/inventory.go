@@ -250,7 +250,7 @@ func (i *Inventory) make(ctx context.Context, w *watchdog, setting Setting) (*in
 
 	log := i.log.With("backend", setting.Name)
 	return withWatchdog(ctx, w, i.config.ScanTimeout, "making of driver "+setting.Driver, func(context.Context) (*instance, error) {
-		made := &instance{backend: setting.Name, log: log, health: newHealth(nil)}
+		made := &instance{backend: setting.Name, log: log, health: newHealth(nil), replaced: make(chan struct{})}
 		err := Guard(log, "making driver "+setting.Driver, func() (err error) {
 			made.driver, err = i.registry.New(setting.Driver, drivers.Environment{
 				Host: i.config.Host, Backend: setting.Name, Root: i.config.Root, StateDir: dir, Log: log,

@@ -101,8 +101,8 @@ func (i *Inventory) measure(ctx context.Context, backendName, identity string) (
 	one := in.measuring.of(identity, time.Now().Add(limit+grace), func() (samples []drivers.Sample, err error) {
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 		defer cancel()
-		err = Guard(in.log, what, func() error {
-			samples, err = meter.Metrics(limited, device.report)
+		err = in.ask(limited, what, func(ctx context.Context) error {
+			samples, err = meter.Metrics(ctx, device.report)
 			return err
 		})
 		if err != nil && limited.Err() != nil {

@@ -174,11 +174,11 @@ func (w *watchers) stop() {
 // where it fails.
 func (i *Inventory) watch(ctx context.Context, in *instance, watcher drivers.Watcher) {
 	for {
-		err := Guard(in.log, "watching", func() error {
+		err := in.ask(ctx, "watching", func(ctx context.Context) error {
 			return watcher.Watch(ctx, func() { i.trigger(in.backend) })
 		})
 
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || in.isReplaced() {
 			return
 		}
 		in.log.WarnContext(ctx, "a driver stopped watching; it is asked again", "error", err)

@@ -55,7 +55,7 @@ func (i *Inventory) verifyOne(
 
 	const question = "question whether it is attached"
 	attached, err := withWatchdog(ctx, &in.asking, i.config.ScanTimeout, question, func(ctx context.Context) (is bool, err error) {
-		err = Guard(in.log, question, func() error {
+		err = in.ask(ctx, question, func(ctx context.Context) error {
 			is, err = attacher.Attached(ctx, target, handle, cyborg.HolderKind(entry.HolderKind))
 			return err
 		})
