@@ -52,7 +52,7 @@ func ofPreparation() []mutant {
 		{
 			breaks: "a journal that has what is prepared agrees", file: "db/internal/ingest/observe.go", pkg: "db", test: "TestObservationAsksForTheJournal",
 			old: "CASE WHEN ` + inventory.OnHost + ` IS NOT TRUE THEN",
-			new: "CASE WHEN h.holder_kind IS DISTINCT FROM 'host' THEN",
+			new: "CASE WHEN (` + inventory.OnHost + ` AND NOT h.prepared) IS NOT TRUE THEN",
 		},
 		{
 			breaks: "only its host takes back what it has prepared", file: inventory + "/handles.go", pkg: "db",
@@ -69,8 +69,8 @@ func ofPreparation() []mutant {
 		{
 			breaks: "a bind waits until its host has taken a handle back", file: operation + "/bind_settled.go", pkg: "db",
 			test: "TestDeletedRequestIsTakenBackByItsHost",
-			old:  "	if !a.Unsettled() || refusedAnyway",
-			new:  "	if len(a.Handles) > 0 || refusedAnyway",
+			old:  "	if !a.Unsettled() || a.Fence != nil",
+			new:  "	if len(a.Handles) > 0 || a.Fence != nil",
 		},
 		{
 			breaks: "a bind does not wait for a silent host", file: operation + "/bind_settled.go", pkg: "db", test: "TestBindDoesNotWaitForEver",

@@ -30,9 +30,11 @@ func parametersOf(group map[string]string) map[string]string {
 // take a handle back that it had prepared: Nova deletes an instance and makes the next one
 // a moment later. What else refuses the accelerator lasts longer than that.
 func (b bind) unsettled(ctx context.Context, tx pgx.Tx, a *inventory.Accelerator) (refusal, err error) {
-	refusedAnyway := inventory.FirstError(a.Present(), a.Unprotected(), a.Ready(), a.Enabled()) != nil
-	if !a.Unsettled() || refusedAnyway || a.Fence != nil && a.Fence.Reason != inventory.FenceUnconfirmed {
+	if !a.Unsettled() || a.Fence != nil && a.Fence.Reason != inventory.FenceUnconfirmed {
 		return nil, nil
+	}
+	if lasting := inventory.FirstError(a.Present(), a.Unprotected(), a.Ready(), a.Enabled()); lasting != nil {
+		return nil, nil //nolint:nilerr // the caller refuses the accelerator because of it
 	}
 
 	heard, err := b.hears(ctx, tx)
