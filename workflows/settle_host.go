@@ -40,15 +40,23 @@ const (
 	longestSettling    = time.Hour
 )
 
-// hostDisagrees is the signal that tells the run of a host that a report has shown
-// another disagreement.
-const hostDisagrees = "disagrees"
+// SettleReason is the signal that tells the run of a host why there is more to settle.
+type SettleReason string
+
+// The reasons to settle the attachments of a host.
+const (
+	// HostDisagrees says that a report has shown another disagreement.
+	HostDisagrees SettleReason = "disagrees"
+	// HostTakesBack says that nobody has any more what the host had prepared. The next
+	// holder may wait for it already, so this does not wait for the end of a window.
+	HostTakesBack SettleReason = "takes_back"
+)
 
 // StartSettleHost starts the run that settles the attachments of a host, or signals
 // the open one that there is more to settle. The error is of kind ErrUnavailable
 // where Temporal does not answer.
-func StartSettleHost(ctx context.Context, c client.Client, in SettleHostInput) error {
-	_, err := c.SignalWithStartWorkflow(ctx, "settle/"+in.Host, hostDisagrees, nil, client.StartWorkflowOptions{
+func StartSettleHost(ctx context.Context, c client.Client, in SettleHostInput, reason SettleReason) error {
+	_, err := c.SignalWithStartWorkflow(ctx, "settle/"+in.Host, string(reason), nil, client.StartWorkflowOptions{
 		TaskQueue: ConductorQueue,
 		// Without it, a run that hangs would keep the signals of its host for ever.
 		WorkflowRunTimeout:    2*longestSettling + 2*(in.AgentWait+in.Limits.Step),
@@ -66,12 +74,13 @@ func StartSettleHost(ctx context.Context, c client.Client, in SettleHostInput) e
 // reports show more, or something could not be settled. Each pause is twice as long
 // as the one before, so a device that comes and goes all the time, or that fails,
 // costs no more than a few tries. What still fails when the pauses are as long as
-// the time between two rounds is left to the rounds.
+// the time between two rounds is left to the rounds. What the host has to take back
+// ends a pause, and makes none longer: each time, somebody has given a handle up.
 //
 // It is a workflow of its own, and no round of Reconcile for one host: a server of
 // an earlier release would make it a round for all.
 func SettleHost(ctx workflow.Context, in SettleHostInput) (ReconcileResult, error) {
-	disagrees := workflow.GetSignalChannel(ctx, hostDisagrees)
+	disagrees, takesBack := workflow.GetSignalChannel(ctx, string(HostDisagrees)), workflow.GetSignalChannel(ctx, string(HostTakesBack))
 	longest := min(max(in.Every, SettleWindow), longestSettlePause)
 	pause := min(max(in.Pause, SettleWindow), longest)
 	until := workflow.Now(ctx).Add(longestSettling)
@@ -79,7 +88,7 @@ func SettleHost(ctx workflow.Context, in SettleHostInput) (ReconcileResult, erro
 	for {
 		// Drain the signals: the inspection that follows reads what these reports have
 		// shown.
-		for disagrees.ReceiveAsync(nil) {
+		for disagrees.ReceiveAsync(nil) || takesBack.ReceiveAsync(nil) {
 		}
 
 		var out ReconcileResult
@@ -89,17 +98,33 @@ func SettleHost(ctx workflow.Context, in SettleHostInput) (ReconcileResult, erro
 		}
 		settle(ctx, ReconcileInput{Limits: in.Limits, AgentWait: in.AgentWait}, &out)
 
-		if err := workflow.Sleep(ctx, pause); err != nil {
+		over, err := pauseUnless(ctx, pause, takesBack)
+		if err != nil {
 			return out, err
 		}
-		if disagrees.Len() == 0 && (len(out.Unsettled) == 0 || pause == longest) {
+		if over && disagrees.Len()+takesBack.Len() == 0 && (len(out.Unsettled) == 0 || pause == longest) {
 			return out, nil
 		}
 
-		pause = min(2*pause, longest)
+		if over {
+			pause = min(2*pause, longest)
+		}
 		if workflow.GetInfo(ctx).GetContinueAsNewSuggested() || !workflow.Now(ctx).Before(until) {
 			in.Pause = pause
 			return out, workflow.NewContinueAsNewError(ctx, SettleHostWorkflow, in)
 		}
 	}
+}
+
+// pauseUnless waits until the pause is over, or until the signal comes: it stays in its
+// channel then.
+func pauseUnless(ctx workflow.Context, pause time.Duration, signal workflow.ReceiveChannel) (over bool, err error) {
+	pausing, stop := workflow.WithCancel(ctx)
+	defer stop()
+
+	either := workflow.NewSelector(ctx)
+	either.AddFuture(workflow.NewTimer(pausing, pause), func(timer workflow.Future) { over, err = true, timer.Get(ctx, nil) })
+	either.AddReceive(signal, func(workflow.ReceiveChannel, bool) {})
+	either.Select(ctx)
+	return over, err
 }

@@ -26,6 +26,15 @@ func settleHost(
 	t *testing.T, r *records, change func(in *workflows.SettleHostInput), find func(n int) []workflows.Disagreement, reports ...time.Duration,
 ) (inspected []time.Duration, _ workflows.ReconcileResult, _ error) {
 	t.Helper()
+	return settleHostThatTakesBack(t, r, change, find, nil, reports)
+}
+
+// settleHostThatTakesBack is settleHost for a host that has something to take back at
+// these other times.
+func settleHostThatTakesBack(
+	t *testing.T, r *records, change func(in *workflows.SettleHostInput), find func(n int) []workflows.Disagreement, takenBack, reports []time.Duration,
+) (inspected []time.Duration, _ workflows.ReconcileResult, _ error) {
+	t.Helper()
 	in := workflows.SettleHostInput{Host: "h1", Limits: limits(), AgentWait: 10 * time.Second, Every: 30 * time.Second}
 	if change != nil {
 		change(&in)
@@ -45,6 +54,9 @@ func settleHost(
 		}, activity.RegisterOptions{Name: workflows.InspectHostActivity})
 		for _, at := range reports {
 			env.RegisterDelayedCallback(func() { env.SignalWorkflow("disagrees", nil) }, at)
+		}
+		for _, at := range takenBack {
+			env.RegisterDelayedCallback(func() { env.SignalWorkflow("takes_back", nil) }, at)
 		}
 	})
 	require.Zero(t, r.tidied, "it does nothing else")
@@ -95,6 +107,20 @@ func TestSettleHostGathersReports(t *testing.T) {
 	inspected, _, err = settleHost(t, &records{}, nil, find, everySecond(130)...)
 	require.NoError(t, err)
 	require.Equal(t, seconds(0, 5, 15, 35, 65, 95, 125, 155), inspected)
+}
+
+// TestSettleHostTakesBackAtOnce: what somebody has given up waits for no window, however
+// often that is, and makes no pause longer.
+func TestSettleHostTakesBackAtOnce(t *testing.T) {
+	t.Parallel()
+	find := func(int) []workflows.Disagreement { return []workflows.Disagreement{disagreement("h1", "a")} }
+	inspected, _, err := settleHostThatTakesBack(t, &records{}, nil, find, seconds(1, 2, 3, 6, 9), nil)
+	require.NoError(t, err)
+	require.Equal(t, seconds(0, 1, 2, 3, 6, 9), inspected)
+
+	inspected, _, err = settleHostThatTakesBack(t, &records{}, nil, find, seconds(2), seconds(4))
+	require.NoError(t, err)
+	require.Equal(t, seconds(0, 2, 7), inspected)
 }
 
 // TestSettleHostGoesOnInANewRun: a run of an hour goes on in a new one, with the pause
@@ -152,6 +178,6 @@ func TestStartSettleHost(t *testing.T) {
 	temporal.On("SignalWithStartWorkflow", mock.Anything, "settle/h1", "disagrees", nil, options, workflows.SettleHostWorkflow, in).
 		Return(nil, errors.New("no connection"))
 
-	err := workflows.StartSettleHost(t.Context(), temporal, in)
+	err := workflows.StartSettleHost(t.Context(), temporal, in, workflows.HostDisagrees)
 	require.Equal(t, cyborg.ErrUnavailable, cyborg.ErrorKindOf(err), "%v", err)
 }

@@ -57,7 +57,7 @@ func Run(ctx context.Context, c *config.Config, deps Deps) error {
 	s := &server{Deps: deps, config: c, limits: workflows.Limits(c.Operations), metrics: metrics}
 	store, err := db.Open(ctx, deps.DatabaseURL, db.Options{
 		MaxConns: c.Database.MaxConns, SilentAfter: c.Conductor.SilentAfter, DeployableName: c.Inventory.NameDeployable,
-		MaxUnboundARQs: c.ARQs.MaxUnbound, ToSettle: func(hosts []string) { s.settler.Changed(hosts) }, Tracer: metrics,
+		MaxUnboundARQs: c.ARQs.MaxUnbound, ToSettle: func(hosts []string) { s.settler.TakeBack(hosts) }, Tracer: metrics,
 	}, deps.Log)
 	if err != nil {
 		return err
@@ -279,10 +279,10 @@ func (s *server) newSettler(store *db.Store) *conductor.Settler {
 		found, err := store.DisagreementsOf(ctx, host, 1)
 		return len(found) > 0, err
 	}
-	return conductor.NewSettler(disagrees, func(ctx context.Context, host string) error {
+	return conductor.NewSettler(disagrees, func(ctx context.Context, host string, reason workflows.SettleReason) error {
 		return workflows.StartSettleHost(ctx, s.Temporal, workflows.SettleHostInput{
 			Host: host, Limits: s.limits, AgentWait: s.limits.AgentWait, Every: s.config.Conductor.ReconcileInterval,
-		})
+		}, reason)
 	}, s.Log)
 }
 

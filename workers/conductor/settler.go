@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/cyborg-project/cyborg/workflows"
 )
 
 // Settler has the attachments of a host settled as soon as a report has shown that its
@@ -17,13 +19,13 @@ import (
 // looked at yet is lost with its process.
 type Settler struct {
 	disagrees func(ctx context.Context, host string) (bool, error)
-	start     func(ctx context.Context, host string) error
+	start     func(ctx context.Context, host string, reason workflows.SettleReason) error
 	log       *slog.Logger
 
 	wake chan struct{} // receives an item when a host is to be looked at
 
 	mu      sync.Mutex
-	changed map[string]bool // the hosts that are to be looked at
+	changed map[string]workflows.SettleReason // the hosts that are to be looked at
 }
 
 // settleWidth bounds how many hosts are looked at, and how many runs are started, at
@@ -33,16 +35,26 @@ const settleWidth = 4
 // NewSettler returns a Settler, whose Run must be called. Disagrees says whether
 // something about a host is to be settled, and start starts the run of a host, or
 // signals the open one; workflows.StartSettleHost is meant for it.
-func NewSettler(disagrees func(context.Context, string) (bool, error), start func(context.Context, string) error, log *slog.Logger) *Settler {
-	return &Settler{disagrees: disagrees, start: start, log: log, changed: map[string]bool{}, wake: make(chan struct{}, 1)}
+func NewSettler(
+	disagrees func(context.Context, string) (bool, error), start func(context.Context, string, workflows.SettleReason) error, log *slog.Logger,
+) *Settler {
+	return &Settler{disagrees: disagrees, start: start, log: log, changed: map[string]workflows.SettleReason{}, wake: make(chan struct{}, 1)}
 }
 
-// Changed tells that these hosts have reported other attachments than before, or have
-// something to take back. It does not block. A host that is told of again before it was looked at is looked at once.
-func (s *Settler) Changed(hosts []string) {
+// Changed tells that these hosts have reported other attachments than before. It does
+// not block. A host that is told of again before it was looked at is looked at once.
+func (s *Settler) Changed(hosts []string) { s.toLookAt(workflows.HostDisagrees, hosts) }
+
+// TakeBack tells that these hosts have something to take back that nobody has any more.
+// It does not block either.
+func (s *Settler) TakeBack(hosts []string) { s.toLookAt(workflows.HostTakesBack, hosts) }
+
+func (s *Settler) toLookAt(reason workflows.SettleReason, hosts []string) {
 	s.mu.Lock()
 	for _, host := range hosts {
-		s.changed[host] = true
+		if s.changed[host] != workflows.HostTakesBack { // which waits for nothing
+			s.changed[host] = reason
+		}
 	}
 	s.mu.Unlock()
 
@@ -52,16 +64,12 @@ func (s *Settler) Changed(hosts []string) {
 	}
 }
 
-// take returns the hosts that are to be looked at.
-func (s *Settler) take() []string {
+// take returns the hosts that are to be looked at, with the reasons.
+func (s *Settler) take() map[string]workflows.SettleReason {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var hosts []string
-	for host := range s.changed {
-		hosts = append(hosts, host)
-	}
-	clear(s.changed)
-	slices.Sort(hosts)
+	hosts := s.changed
+	s.changed = map[string]workflows.SettleReason{}
 	return hosts
 }
 
@@ -71,7 +79,7 @@ func (s *Settler) take() []string {
 func (s *Settler) Run(ctx context.Context) error {
 	var (
 		backoff time.Duration // 0 while nothing fails
-		failed  = map[string]bool{}
+		failed  = map[string]workflows.SettleReason{}
 		again   <-chan time.Time
 	)
 
@@ -82,7 +90,9 @@ func (s *Settler) Run(ctx context.Context) error {
 		case <-s.wake:
 		case <-again:
 			again = nil
-			s.Changed(slices.Collect(maps.Keys(failed)))
+			for host, reason := range failed {
+				s.toLookAt(reason, []string{host})
+			}
 			clear(failed)
 			continue
 		}
@@ -92,9 +102,7 @@ func (s *Settler) Run(ctx context.Context) error {
 			return nil //nolint:nilerr // a stop is no failure, whatever it interrupted
 		}
 
-		for _, host := range failures {
-			failed[host] = true
-		}
+		maps.Copy(failed, failures)
 		switch {
 		case len(failed) == 0:
 			backoff = 0
@@ -113,25 +121,26 @@ const lookLimit = 30 * time.Second
 
 // look starts the runs of those of the hosts about which something is to be settled.
 // It returns the hosts of which it could not, with the last error.
-func (s *Settler) look(ctx context.Context, hosts []string) (failed []string, last error) {
+func (s *Settler) look(ctx context.Context, hosts map[string]workflows.SettleReason) (failed map[string]workflows.SettleReason, last error) {
 	var (
 		group errgroup.Group
 		mu    sync.Mutex
 	)
+	failed = map[string]workflows.SettleReason{}
 	group.SetLimit(settleWidth)
-	for _, host := range hosts {
+	for _, host := range slices.Sorted(maps.Keys(hosts)) {
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, lookLimit)
 			defer cancel()
 
 			disagrees, err := s.disagrees(ctx, host)
 			if err == nil && disagrees {
-				err = s.start(ctx, host)
+				err = s.start(ctx, host, hosts[host])
 			}
 			if err != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				failed, last = append(failed, host), err
+				failed[host], last = hosts[host], err
 			}
 			return nil
 		})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg/workers/conductor"
+	"github.com/cyborg-project/cyborg/workflows"
 )
 
 // TestSettler: of the hosts that it is told of, the settler starts the runs of those
@@ -34,10 +36,13 @@ func TestSettler(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			return disagrees[host], nil
-		}, func(_ context.Context, host string) error {
+		}, func(_ context.Context, host string, reason workflows.SettleReason) error {
 			mu.Lock()
 			defer mu.Unlock()
-			if host == "h1" && away != nil {
+			if reason == workflows.HostTakesBack {
+				host += " takes back"
+			}
+			if strings.HasPrefix(host, "h1") && away != nil {
 				tries++
 				return away
 			}
@@ -66,10 +71,16 @@ func TestSettler(t *testing.T) {
 		synctest.Wait()
 		requireStarted("h2")
 
+		// Who waits for what a host takes back does not wait for a report.
+		settler.TakeBack([]string{"h1", "h2"})
+		settler.Changed([]string{"h1"})
+		synctest.Wait()
+		requireStarted("h1 takes back", "h2 takes back")
+
 		mu.Lock()
 		away, tries = errors.New("its run cannot be started"), 0
 		mu.Unlock()
-		settler.Changed([]string{"h1"})
+		settler.TakeBack([]string{"h1"})
 		wait(time.Hour)
 		settler.Changed([]string{"h2"})
 		synctest.Wait()
@@ -79,7 +90,7 @@ func TestSettler(t *testing.T) {
 		away = nil
 		mu.Unlock()
 		wait(time.Minute)
-		requireStarted("h1")
+		requireStarted("h1 takes back")
 
 		stop()
 		require.NoError(t, <-done)
