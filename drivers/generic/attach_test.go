@@ -21,15 +21,17 @@ import (
 // bench is a host with a driver on it and the function that a test works on.
 type bench struct {
 	*sysfstest.Host
+	spec   any // the functions that the driver looks after
 	driver *generic.Driver
 	target drivers.Target
+	holder cyborg.HolderKind
 	notes  []json.RawMessage
 }
 
 // newBench discovers the function at the address.
 func newBench(t *testing.T, host *sysfstest.Host, address string) *bench {
 	t.Helper()
-	b := &bench{Host: host}
+	b := &bench{Host: host, spec: "*", holder: cyborg.HolderHost}
 	b.restart(t, host.Simulator, "30s")
 	devices, err := b.driver.Discover(t.Context())
 	require.NoError(t, err)
@@ -40,7 +42,7 @@ func newBench(t *testing.T, host *sysfstest.Host, address string) *bench {
 // restart makes a new driver on this kernel, as a restarted agent does.
 func (b *bench) restart(t *testing.T, kernel sysfs.Kernel, deadline string) {
 	t.Helper()
-	driver, err := generic.NewWithKernel(kernel, environment(t, b.Host), map[string]any{"device_spec": "*", "deadline": deadline})
+	driver, err := generic.NewWithKernel(kernel, environment(t, b.Host), map[string]any{"device_spec": b.spec, "deadline": deadline})
 	require.NoError(t, err)
 	b.driver = driver
 }
@@ -63,7 +65,7 @@ func (b *bench) prior() json.RawMessage {
 func (b *bench) attach(t *testing.T) error {
 	t.Helper()
 	return b.driver.Attach(t.Context(), drivers.AttachRequest{
-		Target: b.target, Handle: b.target.Deployable.Handles[0], Prior: b.prior(), Note: b.note,
+		Target: b.target, Handle: b.target.Deployable.Handles[0], Holder: cyborg.Holder{Kind: b.holder}, Prior: b.prior(), Note: b.note,
 	})
 }
 
@@ -71,14 +73,14 @@ func (b *bench) attach(t *testing.T) error {
 func (b *bench) detach(t *testing.T, undo bool) error {
 	t.Helper()
 	return b.driver.Detach(t.Context(), drivers.DetachRequest{
-		Target: b.target, Handle: b.target.Deployable.Handles[0], Prior: b.prior(), Undo: undo,
+		Target: b.target, Handle: b.target.Deployable.Handles[0], Holder: cyborg.Holder{Kind: b.holder}, Prior: b.prior(), Undo: undo,
 	})
 }
 
 // attached tells whether the hardware has the handle attached.
 func (b *bench) attached(t *testing.T) bool {
 	t.Helper()
-	attached, err := b.driver.Attached(t.Context(), b.target, b.target.Deployable.Handles[0], cyborg.HolderHost)
+	attached, err := b.driver.Attached(t.Context(), b.target, b.target.Deployable.Handles[0], b.holder)
 	require.NoError(t, err)
 	return attached
 }
@@ -394,31 +396,38 @@ func TestAgentDiesAtEachWrite(t *testing.T) {
 			for _, after := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/write %d/after %v", address, at, after), func(t *testing.T) {
 					t.Parallel()
-					b := newBench(t, newHost(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, fpga)), address)
-					before := snapshot(t, b.Root())
-					die := func(do func() error) {
-						b.restart(t, &sysfstest.DyingKernel{Kernel: b.Simulator, At: at, After: after}, "30s")
-						require.ErrorIs(t, do(), sysfstest.ErrDied)
-						b.restart(t, b.Simulator, "30s")
-					}
-					attach := func() error { return b.attach(t) }
-					detach := func() error { return b.detach(t, false) }
-
-					die(attach)
-					require.NoError(t, b.detach(t, true))
-					require.Equal(t, before, snapshot(t, b.Root()), "an undone attach")
-
-					b.notes = nil
-					die(attach)
-					require.NoError(t, attach())
-					require.True(t, b.attached(t))
-					require.Len(t, b.notes, 1, "the first note stays: it tells what was there before")
-
-					die(detach)
-					require.NoError(t, detach())
-					require.Equal(t, before, snapshot(t, b.Root()), "a repeated detach")
+					newBench(t, newHost(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, fpga)), address).dieAtWrite(t, at, after)
 				})
 			}
 		}
 	}
+}
+
+// dieAtWrite lets the agent die at a write of an attach and of a detach, before or
+// after the kernel has it.
+func (b *bench) dieAtWrite(t *testing.T, at int, after bool) {
+	t.Helper()
+	before := snapshot(t, b.Root())
+	die := func(do func() error) {
+		t.Helper()
+		b.restart(t, &sysfstest.DyingKernel{Kernel: b.Simulator, At: at, After: after}, "30s")
+		require.ErrorIs(t, do(), sysfstest.ErrDied)
+		b.restart(t, b.Simulator, "30s")
+	}
+	attach := func() error { return b.attach(t) }
+	detach := func() error { return b.detach(t, false) }
+
+	die(attach)
+	require.NoError(t, b.detach(t, true))
+	require.Equal(t, before, snapshot(t, b.Root()), "an undone attach")
+
+	b.notes = nil
+	die(attach)
+	require.NoError(t, attach())
+	require.True(t, b.attached(t))
+	require.Len(t, b.notes, 1, "the first note stays: it tells what was there before")
+
+	die(detach)
+	require.NoError(t, detach())
+	require.Equal(t, before, snapshot(t, b.Root()), "a repeated detach")
 }

@@ -1,6 +1,7 @@
 package generic_test
 
 import (
+	"cmp"
 	"io/fs"
 	"maps"
 	"os"
@@ -42,7 +43,13 @@ func environment(t testing.TB, host *sysfstest.Host) drivers.Environment {
 // simulated kernel.
 func simulated(t *testing.T, host *sysfstest.Host) drivers.Driver {
 	t.Helper()
-	driver, err := generic.New(environment(t, host), map[string]any{"device_spec": "*", "simulate": true, "deadline": "30s"})
+	return simulatedWith(t, host, "*")
+}
+
+// simulatedWith does the same for a driver that takes what this chooses.
+func simulatedWith(t *testing.T, host *sysfstest.Host, spec any) drivers.Driver {
+	t.Helper()
+	driver, err := generic.New(environment(t, host), map[string]any{"device_spec": spec, "simulate": true, "deadline": "30s"})
 	require.NoError(t, err)
 	return driver
 }
@@ -111,6 +118,8 @@ type subject struct {
 	// with a network interface.
 	card     fakebus.Spec
 	function string
+	// spec chooses what the driver on the simulated kernel looks after; nil for all.
+	spec any
 	// vfs is how many virtual functions the card gets first.
 	vfs int
 	// instead is another card that comes into its place, with as many.
@@ -119,18 +128,23 @@ type subject struct {
 }
 
 // subjects returns functions that differ in what they had before: a driver with
-// a node behind a bridge, no driver at all, a driver with a network interface,
-// and a virtual function.
+// a node behind a bridge, functions that go with it, no driver at all, a driver with a
+// network interface, and a virtual function.
 func subjects(t *testing.T) map[string]subject {
 	t.Helper()
 	port := sysfstest.Bridge(t, "0000:00:01.0")
 	qatOfTwo := fakebus.QAT()
 	qatOfTwo.Subsystem = "8086:0001"
+	otherGPU := sysfstest.In("7", sysfstest.GPU(t, gpu))
+	otherGPU.SubsystemProduct = "1533"
 	return map[string]subject{
 		"gpu": {
 			address: gpu, functions: []simulator.Function{port, withSerial(sysfstest.Under(port, sysfstest.GPU(t, gpu)), serial)},
 			card: fakebus.GPU(), function: "00.0",
 			instead: withSerial(sysfstest.Under(port, sysfstest.GPU(t, gpu)), otherSerial), insteadCard: fakebus.QAT(),
+		},
+		"graphics card": {
+			address: gpu, functions: graphicsCard(t)[:2], spec: graphics, instead: otherGPU,
 		},
 		"fpga without driver": {
 			address: fpga, functions: []simulator.Function{sysfstest.FPGA(t, fpga)},
@@ -188,9 +202,10 @@ func simulatedRig(t *testing.T, s subject) *conformance.Rig {
 		host.SetVFs(qat, strconv.Itoa(s.vfs))
 	}
 
+	driver := func(t *testing.T) drivers.Driver { t.Helper(); return simulatedWith(t, host, cmp.Or[any](s.spec, "*")) }
 	return &conformance.Rig{
-		Driver:   simulated(t, host),
-		Restart:  func(t *testing.T) drivers.Driver { t.Helper(); return simulated(t, host) },
+		Driver:   driver(t),
+		Restart:  driver,
 		Choose:   choose(s.address),
 		Snapshot: func(t *testing.T) string { t.Helper(); return snapshot(t, host.Root()) },
 		Use: func(t *testing.T, _ drivers.Target, _ cyborg.HandleReport) func() {

@@ -49,7 +49,7 @@ func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 	until := time.Now().Add(answerLimit) // for both rounds together
 	present := d.present(ctx, until, withPhysical(chosen, byAddress))
 	maps.Copy(present, d.present(ctx, until, firstFunctions(chosen, byAddress, present)))
-	devices := []cyborg.DeviceReport{}
+	devices, all := []cyborg.DeviceReport{}, byCard(functions)
 	for _, f := range chosen {
 		if !present[f.Address].Answers {
 			continue
@@ -66,6 +66,9 @@ func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 		}
 
 		device := report(f, parts, protection, networks)
+		for i, part := range parts {
+			d.addCompanions(&device.Deployables[i], part, all, protection)
+		}
 		device.Fingerprint = f.Fingerprint(serialOf(f, byAddress, present))
 		devices = append(devices, device)
 	}

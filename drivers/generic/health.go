@@ -13,8 +13,9 @@ const kernelHangs = "kernel_hangs"
 
 // Health says with which functions the kernel hangs: it has not come back from a
 // change of the function's driver, or has not answered whether the function is there,
-// for the deadline of the backend; it need not be this process that has asked. What hangs with a physical function hangs with its
-// virtual ones.
+// for the deadline of the backend; it need not be this process that has asked. What
+// hangs with a physical function hangs with its virtual ones, and what hangs with a
+// companion hangs with the function that it goes with.
 //
 // It asks the kernel nothing new that could hang.
 func (d *Driver) Health(ctx context.Context) (map[string][]cyborg.Condition, error) {
@@ -29,13 +30,14 @@ func (d *Driver) Health(ctx context.Context) (map[string][]cyborg.Condition, err
 	}
 
 	said := map[string][]cyborg.Condition{}
+	all := byCard(functions)
 	for _, f := range functions {
 		card := byAddress[physical(f)]
 		if len(f.VFs) > 0 || !d.chosen(f) && (f.PF == nil || !d.chosen(card)) {
 			continue // it is no deployable
 		}
 
-		for _, one := range []sysfs.Function{f, card} {
+		for _, one := range append([]sysfs.Function{f, card}, d.companions(f, all[slotOf(f.Address)])...) {
 			if message := d.hangsWith(one); message != "" {
 				said[f.Address.String()] = []cyborg.Condition{{Code: kernelHangs, Level: cyborg.ConditionUnready, Message: message}}
 				break

@@ -17,7 +17,7 @@ func (d *Driver) Install(ctx context.Context, target drivers.Target) error {
 		return err
 	}
 
-	_, err := d.usable(ctx, target, target.Deployable.Name)
+	_, _, err := d.usable(ctx, target, target.Deployable.Name)
 	return err
 }
 
@@ -29,45 +29,58 @@ func (d *Driver) Uninstall(ctx context.Context, _ drivers.Target) error {
 	return nil
 }
 
-// usable reads the function as it is at this moment and returns an error that
-// says why it cannot be given to VFIO.
-func (d *Driver) usable(ctx context.Context, target drivers.Target, identity string) (sysfs.Function, error) {
-	f, err := d.find(ctx, target, identity)
+// usable reads the function as it is at this moment, with its companions, and returns
+// an error that says why it cannot be given to VFIO.
+func (d *Driver) usable(ctx context.Context, target drivers.Target, identity string) (f sysfs.Function, with []sysfs.Function, err error) {
+	f, err = d.find(ctx, target, identity)
 	if err != nil {
-		return sysfs.Function{}, err
+		return f, nil, err
 	}
 
+	if err := d.mayBeTouched(ctx, f); err != nil {
+		return f, nil, err
+	}
+
+	presence, err := d.tree.Presence(ctx, f, true)
+	if err != nil {
+		return f, nil, err
+	}
+	if !presence.Answers {
+		return f, nil, cyborg.Errorf(cyborg.ErrHardware, "%s does not answer on its bus: the card was pulled out, or its link is down", f.Address).
+			WithHint("Put the card back, or remove it from the bus: echo 1 > /sys/bus/pci/devices/%s/remove", f.Address)
+	}
+	if err := d.checkSerial(ctx, target, f, &presence, true); err != nil {
+		return f, nil, err
+	}
+
+	with, err = d.companionsNow(ctx, f)
+	if err != nil {
+		return f, nil, err
+	}
+	return f, with, d.requireVFIO(ctx, f, with)
+}
+
+// mayBeTouched returns an error that says why the function is not for the backend to
+// give out.
+func (d *Driver) mayBeTouched(ctx context.Context, f sysfs.Function) error {
 	if !d.chosen(f) && (f.PF == nil || !d.chosenAt(ctx, *f.PF)) {
-		return sysfs.Function{}, cyborg.Errorf(cyborg.ErrNotFound, "the device_spec of backend %q does not choose %s (%s:%s)",
+		return cyborg.Errorf(cyborg.ErrNotFound, "the device_spec of backend %q does not choose %s (%s:%s)",
 			d.backend, f.Address, f.Vendor, f.Product)
 	}
 
 	protection, err := d.tree.Protection(ctx)
 	if err != nil {
-		return sysfs.Function{}, err
+		return err
 	}
 	if reason, protected := protection[f.Address]; protected {
-		return sysfs.Function{}, cyborg.Errorf(cyborg.ErrProtected, "%s is not touched, because the host lives on it: %s", f.Address, reason)
+		return cyborg.Errorf(cyborg.ErrProtected, "%s is not touched, because the host lives on it: %s", f.Address, reason)
 	}
 
 	if n := len(f.VFs); n > 0 {
-		return sysfs.Function{}, cyborg.Errorf(cyborg.ErrInUse, "%s has %d virtual functions and so cannot be given out itself", f.Address, n).
+		return cyborg.Errorf(cyborg.ErrInUse, "%s has %d virtual functions and so cannot be given out itself", f.Address, n).
 			WithHint("Give out the virtual functions, or write 0 to sriov_numvfs.")
 	}
-
-	presence, err := d.tree.Presence(ctx, f, true)
-	if err != nil {
-		return sysfs.Function{}, err
-	}
-	if !presence.Answers {
-		return sysfs.Function{}, cyborg.Errorf(cyborg.ErrHardware, "%s does not answer on its bus: the card was pulled out, or its link is down", f.Address).
-			WithHint("Put the card back, or remove it from the bus: echo 1 > /sys/bus/pci/devices/%s/remove", f.Address)
-	}
-	if err := d.checkSerial(ctx, target, f, &presence, true); err != nil {
-		return sysfs.Function{}, err
-	}
-
-	return f, d.requireVFIO(ctx, f)
+	return nil
 }
 
 // chosenAt says whether the function at the address is chosen. A virtual
@@ -159,8 +172,9 @@ func checkFingerprint(target drivers.Target, f sysfs.Function, now cyborg.Finger
 	return nil
 }
 
-// requireVFIO returns an error that says why VFIO cannot use the function.
-func (d *Driver) requireVFIO(ctx context.Context, f sysfs.Function) error {
+// requireVFIO returns an error that says why VFIO cannot use the function together
+// with its companions.
+func (d *Driver) requireVFIO(ctx context.Context, f sysfs.Function, with []sysfs.Function) error {
 	if f.IOMMUGroup == "" {
 		return cyborg.Errorf(cyborg.ErrUnsupported, "%s has no IOMMU group, without which VFIO cannot have it", f.Address).
 			WithHint("Enable VT-d or AMD-Vi in the firmware, and on the kernel command line (intel_iommu=on).")
@@ -171,7 +185,7 @@ func (d *Driver) requireVFIO(ctx context.Context, f sysfs.Function) error {
 		return err
 	}
 
-	if len(obstacles) > 0 {
+	if obstacles = without(obstacles, with); len(obstacles) > 0 {
 		list := make([]string, len(obstacles))
 		for i, other := range obstacles {
 			list[i] = other.Address.String() + " has the driver " + other.Driver
@@ -184,6 +198,10 @@ func (d *Driver) requireVFIO(ctx context.Context, f sysfs.Function) error {
 	if !d.binder.Available(d.options.vfio) {
 		return cyborg.Errorf(cyborg.ErrUnsupported, "this kernel has no driver %s", d.options.vfio).
 			WithHint("Install the kernel package that has the module, or choose another with the option %s.", optionVFIO)
+	}
+	if len(with) > 0 && !d.binder.Available(companionVFIO) {
+		return cyborg.Errorf(cyborg.ErrUnsupported, "this kernel has no driver %s, which must have what goes with %s", companionVFIO, f.Address).
+			WithHint("Install the kernel package that has the module.")
 	}
 
 	return nil

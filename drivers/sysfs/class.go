@@ -30,6 +30,14 @@ const (
 	SubInfiniBand  = 0x0c06
 )
 
+// The sub-classes of what a graphics card has besides the graphics, with their base
+// class.
+const (
+	SubAudio     = 0x0403 // High Definition Audio
+	SubUSB       = 0x0c03 // the controller of a USB-C connector
+	SubSerialBus = 0x0c80 // what controls that connector (UCSI)
+)
+
 // Base returns the base class.
 func (c Class) Base() uint32 { return uint32(c) >> 16 & 0xff }
 

@@ -166,6 +166,33 @@ func (t *Tree) Function(ctx context.Context, address cyborg.PCIAddress) (Functio
 	}
 }
 
+// Slot lists the functions of the card that has the function at the address, by address:
+// those that differ from it in the number of the function only. One that cannot be
+// read is left out.
+func (t *Tree) Slot(ctx context.Context, address cyborg.PCIAddress) ([]Function, error) {
+	v, err := t.open()
+	if err != nil {
+		return nil, err
+	}
+	defer v.close()
+
+	var functions []Function
+	for address.Function = range uint8(8) {
+		if !v.exists(path.Join(devicesDir, address.String())) {
+			continue
+		}
+		function, err := v.function(ctx, address)
+		if err != nil {
+			v.log.WarnContext(ctx, "skipped a PCI function that cannot be read", "address", address.String(), "error", err)
+			continue
+		}
+		functions = append(functions, function)
+	}
+
+	setPhysicalFunctions(functions)
+	return functions, nil
+}
+
 // function reads one function, and fails where its ids or its class cannot be
 // read.
 func (v *view) function(ctx context.Context, address cyborg.PCIAddress) (Function, error) {

@@ -5,6 +5,9 @@ import (
 	"strings"
 )
 
+// VFIO says whether a driver of VFIO has the function.
+func (f *Function) VFIO() bool { return strings.Contains(f.Driver, "vfio") }
+
 // obstructs says whether the function, with the driver that it has now,
 // prevents VFIO from using its IOMMU group. The kernel demands
 // (Documentation/driver-api/vfio.rst) that each member of a group has no
@@ -15,7 +18,7 @@ func (f *Function) obstructs() bool {
 		return false
 	}
 
-	return !strings.Contains(f.Driver, "vfio")
+	return !f.VFIO()
 }
 
 // Obstacles lists the other members of the function's IOMMU group that prevent

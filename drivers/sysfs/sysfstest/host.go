@@ -147,6 +147,14 @@ func GPU(t testing.TB, address string) simulator.Function {
 	return f
 }
 
+// Audio returns the audio function of an NVIDIA card, with the driver snd_hda_intel and
+// the node /dev/snd/controlC1.
+func Audio(t testing.TB, address string) simulator.Function {
+	f := function(t, address, "10de", "1aef", 0x040300, "snd_hda_intel")
+	f.Children = []simulator.Child{{Class: "sound", Name: "controlC1", Number: "116:2", Node: "/dev/snd/controlC1"}}
+	return f
+}
+
 // FPGA returns a Xilinx Alveo U250 without a driver.
 func FPGA(t testing.TB, address string) simulator.Function {
 	return function(t, address, "10ee", "5004", 0x120000, "")

@@ -1,0 +1,99 @@
+package generic
+
+import (
+	"context"
+	"slices"
+
+	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers/sysfs"
+)
+
+// companionVFIO is the kernel driver to which an attach binds companions. The one that
+// the options name may be for the cards of one maker only.
+const companionVFIO = defaultVFIO
+
+// cards has the functions of each card, by the address of its function 0.
+type cards map[cyborg.PCIAddress][]sysfs.Function
+
+// byCard sorts functions into cards.
+func byCard(functions []sysfs.Function) cards {
+	all := cards{}
+	for _, f := range functions {
+		slot := slotOf(f.Address)
+		all[slot] = append(all[slot], f)
+	}
+	return all
+}
+
+// slotOf returns the address of function 0 of the card.
+func slotOf(address cyborg.PCIAddress) cyborg.PCIAddress {
+	address.Function = 0
+	return address
+}
+
+// accompanies says whether the function is of a kind that graphics cards bring along.
+func accompanies(f sysfs.Function) bool {
+	switch f.Class.Sub() {
+	case sysfs.SubAudio, sysfs.SubUSB, sysfs.SubSerialBus:
+		return true
+	}
+	return false
+}
+
+// mayLead says whether the function can have companions.
+func mayLead(f sysfs.Function) bool { return f.IOMMUGroup != "" && f.PF == nil && !accompanies(f) }
+
+// companions returns the functions of a card that go with one of them to its holder:
+// those of the same IOMMU group that a graphics card brings along and that the backend
+// does not offer. VFIO takes the group as a whole, so nobody else can have them meanwhile.
+// If the backend offers several functions of the group on the card, they go with the
+// first.
+func (d *Driver) companions(f sysfs.Function, card []sysfs.Function) []sysfs.Function {
+	if !mayLead(f) {
+		return nil
+	}
+
+	var with []sysfs.Function
+	for _, other := range card {
+		switch chosen := d.chosen(other); {
+		case other.Address == f.Address || other.IOMMUGroup != f.IOMMUGroup || other.PF != nil || other.Class.Base() == sysfs.BaseBridge:
+		case accompanies(other) && !chosen:
+			with = append(with, other)
+		case !accompanies(other) && chosen && other.Address.Function < f.Address.Function:
+			return nil
+		}
+	}
+	return with
+}
+
+// companionsNow returns the companions as they are at this moment.
+func (d *Driver) companionsNow(ctx context.Context, f sysfs.Function) ([]sysfs.Function, error) {
+	if !mayLead(f) {
+		return nil, nil
+	}
+
+	card, err := d.tree.Slot(ctx, f.Address)
+	if err != nil {
+		return nil, err
+	}
+	return d.companions(f, card), nil
+}
+
+// addCompanions says in the report of a function what goes with it, so that its host
+// attaches it for every kind of holder. What the host lives on goes with nothing.
+func (d *Driver) addCompanions(report *cyborg.DeployableReport, f sysfs.Function, all cards, protection sysfs.Protection) {
+	for _, other := range d.companions(f, all[slotOf(f.Address)]) {
+		if _, protected := protection[other.Address]; protected {
+			continue
+		}
+		report.Preparation = &cyborg.Preparation{}
+		report.Handles[0].With = append(report.Handles[0].With, other.Address)
+	}
+}
+
+// without returns the functions that are none of the others.
+func without(functions, others []sysfs.Function) []sysfs.Function {
+	return slices.DeleteFunc(functions, func(f sysfs.Function) bool {
+		return slices.ContainsFunc(others, func(o sysfs.Function) bool { return o.Address == f.Address })
+	})
+}
