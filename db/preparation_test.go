@@ -394,6 +394,51 @@ func TestDeletedRequestIsTakenBackByItsHost(t *testing.T) {
 	r.requireAgreed(t)
 }
 
+// TestPlacementStaysOpenForWhatIsTakenBack: Nova may give out again what a host is taking
+// back, because a bind waits for it; not once that has failed, nor what was in doubt in
+// another way.
+func TestPlacementStaysOpenForWhatIsTakenBack(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h, a := r.prepared(t, 1)
+	closed := func() bool {
+		t.Helper()
+		now, err := r.Placement(t.Context(), "h1")
+		require.NoError(t, err)
+		return now.Deployables[0].Fence != nil
+	}
+	version := func() int64 {
+		t.Helper()
+		now, err := r.Placement(t.Context(), "h1")
+		require.NoError(t, err)
+		return now.Version
+	}
+
+	r.deleted(t, h.bound(t, a, vm(), withMAC(mac)).UUID)
+	require.NotNil(t, r.accelerator(t, a.UUID).Fence)
+	require.False(t, closed())
+
+	found, err := r.DisagreementsOf(t.Context(), "h1", 1)
+	require.NoError(t, err)
+	decided, err := r.Decide(t.Context(), found[0])
+	require.NoError(t, err)
+	before := version()
+	_, err = r.RecordUnsettled(t.Context(), decided, "it is in use by qemu")
+	require.NoError(t, err)
+	require.True(t, closed())
+	require.Greater(t, version(), before, "Placement is told of it")
+
+	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{decided}))
+	require.Nil(t, r.accelerator(t, a.UUID).Fence)
+	require.False(t, closed())
+
+	work := r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationSucceeded)
+	h.prepare(t, "card0", work.Handles[0].UUID, work.Operation)
+	h.fall(t)
+	r.do(t, toForce(a.UUID, nil), cyborg.OperationSucceeded)
+	require.True(t, closed())
+}
+
 // TestBindDoesNotWaitForEver: a bind waits no longer than it may, and not for a host that
 // is silent, nor for what needs an operator.
 func TestBindDoesNotWaitForEver(t *testing.T) {

@@ -48,7 +48,16 @@ BEGIN
     VALUES ('accelerator', NEW.uuid::text, NEW.host, 'reported', '', '', jsonb_build_object('preparation', NEW.preparation));
     RETURN NULL;
 END $$;
+
+-- While its host takes something back that it had prepared, an accelerator stays open in Placement; it is closed once that has failed.
+CREATE FUNCTION placement_settlement_failed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM placement_out_of_step(ARRAY[NEW.host]);
+    RETURN NULL;
+END $$;
 -- +goose StatementEnd
+CREATE TRIGGER placement_settlement_failed AFTER UPDATE OF error ON pending_settlements FOR EACH ROW
+    WHEN ((OLD.error = '') <> (NEW.error = '')) EXECUTE FUNCTION placement_settlement_failed();
 CREATE TRIGGER attach_handles_freed BEFORE UPDATE ON attach_handles FOR EACH ROW
     WHEN (NEW.holder_kind IS NULL AND NEW.unconfirmed_kind IS NULL AND (NEW.prepared OR NEW.parameters <> '{}'))
     EXECUTE FUNCTION attach_handles_freed();
