@@ -194,7 +194,8 @@ func TestDeviceProfileDeletion(t *testing.T) {
 func TestDeviceProfileWithParameters(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
-	made := h.profile("vf", map[string]any{"resources:FPGA": "1", "accel:parameter:mac": "52:54:00:12:34:56", "accel: parameter: vlan ": 5})
+	made := as[profileBody](h.do("POST", "/v2/device_profiles",
+		`[{"name": "vf", "groups": [{"resources:FPGA": "1", "accel:parameter:mac": "52:54:00:12:34:56", "accel: parameter: vlan ": 5}]}]`).expect(http.StatusCreated))
 	require.Equal(t, []map[string]string{{"resources:FPGA": "1", "accel:parameter:mac": "52:54:00:12:34:56", "accel:parameter:vlan": "5"}}, made.Groups)
 }
 

@@ -113,9 +113,17 @@ func (c *Client) SetSpecs(ctx context.Context, id uuid.UUID, specs cyborg.SpecsP
 // Attach gives a free handle of an accelerator to a holder; the zero holder
 // means the accelerator's own host.
 func (c *Client) Attach(ctx context.Context, id uuid.UUID, to cyborg.Holder, options ...Option) (Answer, error) {
-	body := map[string]string{}
+	return c.AttachWith(ctx, id, to, nil, options...)
+}
+
+// AttachWith is Attach of a handle for which parameters are chosen.
+func (c *Client) AttachWith(ctx context.Context, id uuid.UUID, to cyborg.Holder, parameters map[string]string, options ...Option) (Answer, error) {
+	body := map[string]any{}
 	if to != (cyborg.Holder{}) {
 		body[string(to.Kind)] = to.ID
+	}
+	if len(parameters) > 0 { // a server of an earlier release does not know them
+		body["parameters"] = parameters
 	}
 	return c.change(ctx, request{method: http.MethodPut, path: acceleratorPath(id), body: body, options: options})
 }

@@ -148,6 +148,10 @@ func TestRequestHeaders(t *testing.T) {
 	require.Equal(t, "k1", got.Header.Get("Idempotency-Key"))
 	require.Equal(t, "test/1", got.Header.Get("User-Agent"))
 
+	_, err = client.AttachWith(t.Context(), id, cyborg.Holder{}, map[string]string{"vlan": "5"})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"parameters":{"vlan":"5"}}`, body)
+
 	_, err = client.Detach(t.Context(), id, cyborg.Holder{Kind: cyborg.HolderInstance, ID: "i1"})
 	require.NoError(t, err)
 	first := got.Header.Get("Idempotency-Key")

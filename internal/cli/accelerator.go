@@ -89,6 +89,9 @@ func acceleratorTexts(a apiclient.Accelerator) map[string]string {
 	if len(a.ExcludedBy) > 0 {
 		texts["excluded_by"] = othersText(a.ExcludedBy)
 	}
+	if a.Preparation != nil {
+		texts["preparation"] = preparationText(a.Preparation)
+	}
 	if a.Maintenance != nil {
 		texts["maintenance"] = maintenanceText(a.Maintenance)
 	}
@@ -192,6 +195,23 @@ func conditionsText(conditions []cyborg.Condition) string {
 	return strings.Join(lines, "\n")
 }
 
+// preparationText has a line for each parameter: which values it takes, and what it is
+// for.
+func preparationText(p *cyborg.Preparation) string {
+	if len(p.Parameters) == 0 {
+		return "its host prepares its handles"
+	}
+
+	lines := make([]string, len(p.Parameters))
+	for i, parameter := range p.Parameters {
+		lines[i] = fmt.Sprintf("%s (%s)", parameter.Name, parameter.Takes())
+		if parameter.Help != "" {
+			lines[i] += ": " + parameter.Help
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
 // othersText has a line for each of these accelerators, with who has it.
 func othersText(held []cyborg.OtherHeld) string {
 	lines := make([]string, len(held))
@@ -210,8 +230,8 @@ func holdersText(holders []cyborg.Holder) string {
 	return strings.Join(lines, "\n")
 }
 
-// handlesText has a line for each attach handle: its kind and identity, who has
-// it, and what is wrong with it.
+// handlesText has a line for each attach handle: its kind and identity, what goes with
+// it, who has it, how it was prepared, and what is wrong with it.
 func handlesText(handles []cyborg.AttachHandle) string {
 	lines := make([]string, len(handles))
 	for i, h := range handles {
@@ -225,6 +245,7 @@ func handlesText(handles []cyborg.AttachHandle) string {
 			state = fmt.Sprintf("held by %s since %s", h.Holder.String(), timeText(h.AttachedAt))
 		}
 
+		state += preparedText(h)
 		if h.Presence == cyborg.PresenceMissing {
 			state += " (missing)"
 		}
@@ -235,10 +256,31 @@ func handlesText(handles []cyborg.AttachHandle) string {
 			state += fmt.Sprintf(" (%s)", h.Health)
 		}
 
-		lines[i] = fmt.Sprintf("%s %s: %s", h.Kind, h.Identity, state)
+		name := h.Identity
+		if len(h.With) > 0 {
+			name += " with " + strings.Join(h.With, ", ")
+		}
+		lines[i] = fmt.Sprintf("%s %s: %s", h.Kind, name, state)
 	}
 
 	return strings.Join(lines, "\n")
+}
+
+// preparedText says how a handle was prepared for its holder, in parentheses; "" where
+// there is nothing to say.
+func preparedText(h cyborg.AttachHandle) string {
+	var texts []string
+	if h.Prepared {
+		texts = append(texts, "prepared")
+	}
+	if len(h.Parameters) > 0 {
+		texts = append(texts, "with "+cyborg.ParametersText(h.Parameters))
+	}
+
+	if len(texts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(texts, " ") + ")"
 }
 
 func attributesText(attributes []cyborg.Attribute) string {

@@ -42,11 +42,14 @@ func (s *shell) acceleratorUseVerbs() []verb {
 		{
 			use: "attach ACCELERATOR", short: "Give an accelerator to an instance, a host or a service",
 			long: "Gives a free handle of the accelerator to the holder that you name, or else to its own host. On a host, its driver\n" +
-				"makes the handle usable. An instance or a service gets it as it is: the hypervisor, or the service, does the rest.",
+				"makes the handle usable. An instance or a service gets it as it is: the hypervisor, or the service, does the rest.\n" +
+				"Where `accelerator show` has a preparation, the driver prepares the handle for them, too; with --parameter you choose\n" +
+				"how. It chooses what you leave out.",
 			examples: []string{
 				"cyborg accelerator attach crypto-1                                                   # to its own host",
 				"cyborg accelerator attach crypto-1 --instance 5f5f5f5f-0000-4000-8000-00000000000f",
 				"cyborg accelerator attach crypto-1 --service ovs --no-wait",
+				"cyborg accelerator attach nic-1 --service ovs --parameter mac=52:54:00:12:34:56 --parameter vlan=5",
 			},
 			build: s.acceleratorAttach,
 		},
@@ -260,14 +263,30 @@ func (f *holderFlags) holder() cyborg.Holder {
 	return cyborg.Holder{}
 }
 
+// parameterFlags choose parameters of a handle.
+type parameterFlags struct{ chosen map[string]string }
+
+func (f *parameterFlags) addFlags(cmd *cobra.Command) {
+	const name = "parameter"
+	var settings []string
+	cmd.Flags().StringArrayVar(&settings, name, nil, "NAME=VALUE of what the accelerator takes, such as vlan=5; repeatable")
+
+	before(cmd, func() (err error) {
+		f.chosen, err = parseParameters(cmd, name, settings)
+		return err
+	})
+}
+
 // acceleratorAttach is `accelerator attach`.
 func (s *shell) acceleratorAttach(cmd *cobra.Command) {
 	var to holderFlags
+	var parameters parameterFlags
 	to.addFlags(cmd, "give it to")
+	parameters.addFlags(cmd)
 
 	s.operate(cmd, work{
 		start: func(ctx context.Context, c call) (apiclient.Answer, error) {
-			return c.client.Attach(ctx, c.id, to.holder(), apiclient.Async())
+			return c.client.AttachWith(ctx, c.id, to.holder(), parameters.chosen, apiclient.Async())
 		},
 		done: s.acceleratorAfter,
 	})

@@ -138,6 +138,23 @@ func parseTree(cmd *cobra.Command, flag string, settings []string) (cyborg.JSONO
 	return tree, nil
 }
 
+// parseParameters reads NAME=VALUE settings, each name once.
+func parseParameters(cmd *cobra.Command, flag string, settings []string) (map[string]string, error) {
+	parameters := map[string]string{}
+	for _, setting := range settings {
+		name, value, ok := strings.Cut(setting, "=")
+		if !ok || name == "" {
+			return nil, usageErrorf(cmd, "--%s %q is not NAME=VALUE", flag, setting)
+		}
+		if _, twice := parameters[name]; twice {
+			return nil, usageErrorf(cmd, "--%s %s is given twice", flag, name)
+		}
+		parameters[name] = value
+	}
+
+	return parameters, nil
+}
+
 // setPath sets a value in a tree, and reports false where a part of the path is
 // a value and not a tree.
 func setPath(tree map[string]any, path []string, value any) bool {

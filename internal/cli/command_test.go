@@ -87,6 +87,9 @@ func TestUsageErrors(t *testing.T) {
 		"accelerator list -c nothing":                              `there is no column "nothing"; there are UUID, Name`,
 		"accelerator show fast -c nothing":                         `there is no field "nothing"; there are uuid, name`,
 		"accelerator attach fast --instance a --host b":            "--host and --instance exclude each other",
+		"accelerator attach fast --parameter mac":                  `--parameter "mac" is not NAME=VALUE`,
+		"accelerator attach fast --parameter =5":                   `--parameter "=5" is not NAME=VALUE`,
+		"accelerator attach fast --parameter a=1 --parameter a=2":  "--parameter a is given twice",
 		"accelerator maintain fast":                                "--reason is missing",
 		"accelerator maintain fast --reason x --for -3h":           "--for -3h0m0s is not a positive duration",
 		"accelerator maintain fast --reason x --until noon":        `--until "noon" is not a time such as`,
@@ -228,6 +231,8 @@ func TestAttachAndDetachSendTheHolder(t *testing.T) {
 	for flags, want := range map[string]string{
 		"":                       `{}`,
 		"--instance " + instance: `{"instance":"` + instance + `"}`, "--host h1": `{"host":"h1"}`, "--service ovs": `{"service":"ovs"}`,
+		"--service ovs --parameter mac=52:54:00:12:34:56 --parameter link_state=a=b": `{"service":"ovs","parameters":{"mac":"52:54:00:12:34:56","link_state":"a=b"}}`,
+		"--parameter vlan=": `{"parameters":{"vlan":""}}`,
 	} {
 		api := newAPI(t, succeeding()...)
 		require.Zero(t, api.cyborg(append([]string{"accelerator", "attach", "fast"}, strings.Fields(flags)...)...).code)
@@ -237,6 +242,40 @@ func TestAttachAndDetachSendTheHolder(t *testing.T) {
 	api := newAPI(t, succeeding()...)
 	require.Zero(t, api.cyborg("accelerator", "detach", "fast", "--yes", "--service", "ovs").code)
 	require.Equal(t, "service=ovs", api.changes()[0].query)
+}
+
+// TestShowSaysWhatItsHostPrepares: the parameters that an accelerator takes, with
+// their values; what was chosen for a handle; and which functions go with it.
+func TestShowSaysWhatItsHostPrepares(t *testing.T) {
+	t.Parallel()
+	one := park()[0]
+	one.Preparation = &cyborg.Preparation{Parameters: []cyborg.Parameter{
+		{Name: "mac", Type: cyborg.ParameterMAC, Help: "The address of the function."}, {Name: "vlan", Type: cyborg.ParameterInteger, Max: 4094},
+	}}
+	one.Handles[0].With, one.Handles[0].Prepared = []string{"0000:3b:00.6", "0000:3b:00.7"}, true
+	one.Handles[0].Parameters = map[string]string{"vlan": "5", "mac": "52:54:00:12:34:56"}
+	one.Handles[0].Health = ""
+
+	shown := func(field string) string {
+		api := newAPI(t)
+		api.answers("GET /v1/accelerators/{uuid}", http.StatusOK, one)
+		got := api.cyborg("accelerator", "show", fpga.String(), "-c", field)
+		require.Zero(t, got.code, got.err)
+		return got.out
+	}
+
+	parameters := shown("preparation")
+	require.Contains(t, parameters, "| mac (the MAC address of one interface, such as 52:54:00:12:34:56): The address of the function. |\n")
+	require.Contains(t, parameters, "| vlan (a whole number from 0 to 4094) ")
+	require.Contains(t, shown("attach_handles"), "PCI 0000:3b:00.1 with 0000:3b:00.6, 0000:3b:00.7: held by instance "+instance+
+		" since 2026-01-31T12:00:00Z (prepared with mac=52:54:00:12:34:56, vlan=5) |\n")
+
+	one.Handles[0].Parameters = nil
+	require.Contains(t, shown("attach_handles"), "since 2026-01-31T12:00:00Z (prepared) |\n")
+	one.Handles[0].Prepared, one.Handles[0].Parameters = false, map[string]string{"vlan": "5"}
+	require.Contains(t, shown("attach_handles"), "since 2026-01-31T12:00:00Z (with vlan=5) |\n")
+	one.Preparation = &cyborg.Preparation{}
+	require.Contains(t, shown("preparation"), "| its host prepares its handles |\n")
 }
 
 // TestMaintainAndEnable: maintenance ends after a duration or at a time, or

@@ -153,10 +153,10 @@ func TestCtrlCAtAQuestionAborts(t *testing.T) {
 func TestAttachInstance(t *testing.T) {
 	t.Parallel()
 	api := newAPI(t, succeeding()...)
-	got := api.cyborg("attach-instance", instance, "fast", "-f", "value", "-c", "name")
+	got := api.cyborg("attach-instance", instance, "fast", "--parameter", "vlan=5", "-f", "value", "-c", "name")
 	require.Equal(t, "fast\n", got.out)
 	require.Equal(t, "/v1/accelerators/"+fpga.String(), api.changes()[0].path)
-	require.JSONEq(t, `{"instance":"`+instance+`"}`, api.changes()[0].body)
+	require.JSONEq(t, `{"instance":"`+instance+`","parameters":{"vlan":"5"}}`, api.changes()[0].body)
 }
 
 // TestDetachInstanceGoesOnAfterAFailure: one accelerator that stays does not

@@ -19,9 +19,13 @@ func (s *shell) attachInstance() *cobra.Command {
 		long:     "Gives a free handle of the accelerator to the instance, as `accelerator attach --instance` does.",
 		examples: []string{"cyborg attach-instance 5f5f5f5f-0000-4000-8000-00000000000f crypto-1"},
 		build: func(cmd *cobra.Command) {
+			var parameters parameterFlags
+			parameters.addFlags(cmd)
+
 			s.operate(cmd, work{
 				start: func(ctx context.Context, c call) (apiclient.Answer, error) {
-					return c.client.Attach(ctx, c.id, cyborg.Holder{Kind: cyborg.HolderInstance, ID: c.args[0]}, apiclient.Async())
+					instance := cyborg.Holder{Kind: cyborg.HolderInstance, ID: c.args[0]}
+					return c.client.AttachWith(ctx, c.id, instance, parameters.chosen, apiclient.Async())
 				},
 				done: s.acceleratorAfter,
 			})

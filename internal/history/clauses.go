@@ -244,14 +244,29 @@ func holderClause(c change) string {
 	from, to, handle := holderPhrase(c.From), holderPhrase(c.To), c.text("identity")
 	switch {
 	case c.From == "":
-		return fmt.Sprintf("went to %s (%s)", to, handle)
+		return fmt.Sprintf("went to %s (%s)", to, handle) + chosenText(c.Event)
 	case c.To == "":
 		return fmt.Sprintf("came back from %s (%s)", from, handle)
 	case from == to:
 		return ""
 	}
 
-	return fmt.Sprintf("went from %s to %s (%s)", from, to, handle)
+	return fmt.Sprintf("went from %s to %s (%s)", from, to, handle) + chosenText(c.Event)
+}
+
+// chosenText says which parameters were chosen for the handle that somebody got; "" for
+// none.
+func chosenText(e cyborg.Event) string {
+	data, _ := e.Data["parameters"].(map[string]any)
+	chosen := map[string]string{}
+	for name, value := range data {
+		chosen[name], _ = value.(string)
+	}
+
+	if len(chosen) == 0 {
+		return ""
+	}
+	return " with " + cyborg.ParametersText(chosen)
 }
 
 // identityClause describes how a host's agent got its certificates, or lost them. A

@@ -262,6 +262,34 @@ func TestSameHolderOfANewAccelerator(t *testing.T) {
 	require.Contains(t, got, "goes to one holder with what else is of iommu/18")
 }
 
+// TestParametersAreInTheSentence: what was chosen for a handle is told with it, by its
+// operation, and also when that is no longer kept.
+func TestParametersAreInTheSentence(t *testing.T) {
+	t.Parallel()
+	id, accelerator := uuid.New(), cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: uuid.NewString()}
+	given := func(identity string, parameters map[string]any) cyborg.Event {
+		return cyborg.Event{
+			Subject: cyborg.Subject{Kind: cyborg.SubjectHandle, ID: identity}, Host: "south", Axis: cyborg.AxisHolder, To: "service ovs",
+			Operation: id, Actor: "alice", Data: map[string]any{"identity": identity, "accelerator": accelerator.ID, "parameters": parameters},
+		}
+	}
+	taken := given("00.1", nil)
+	taken.From, taken.To = taken.To, ""
+	events := []cyborg.Event{given("00.1", map[string]any{"vlan": "5", "mac": "52:54:00:12:34:56"}), given("00.2", nil), taken}
+
+	known := history.Narrator{Subject: accelerator, Operations: map[uuid.UUID]cyborg.Operation{id: {
+		ID: id, Kind: cyborg.OperationAttach, State: cyborg.OperationSucceeded, Host: "south", Subjects: []cyborg.Subject{accelerator},
+		Actor: cyborg.Actor{Name: "alice"}, Input: cyborg.JSONObject{"holder": map[string]any{"kind": "service", "id": "ovs"}},
+	}}}
+	require.Contains(t, known.Sentences(events[:1])[0].Text, "alice attached it to service ovs (handle 00.1 with mac=52:54:00:12:34:56, vlan=5, operation ")
+	require.Contains(t, known.Sentences(events)[0].Text, "(handles 00.1 with mac=52:54:00:12:34:56, vlan=5 and 00.2, operation ")
+
+	forgotten := (&history.Narrator{Subject: accelerator}).Sentences(events)[0].Text
+	require.Contains(t, forgotten, "went to service ovs (00.1) with mac=52:54:00:12:34:56, vlan=5")
+	require.Contains(t, forgotten, "went to service ovs (00.2)")
+	require.Contains(t, forgotten, "came back from service ovs (00.1)")
+}
+
 // TestExcludesAreASentence: what an accelerator excludes is told where it changes, and
 // not where the accelerator appears.
 func TestExcludesAreASentence(t *testing.T) {

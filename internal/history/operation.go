@@ -135,13 +135,15 @@ func undoneText(o cyborg.Operation) string {
 	return "Undone: " + english.List(steps)
 }
 
-// handlesOf lists the handles whose holder changed.
+// handlesOf lists the handles whose holder changed, with what was chosen for them.
 func handlesOf(events []cyborg.Event) string {
 	var handles []string
+	seen := map[string]bool{}
 	for _, event := range events {
 		identity, _ := event.Data["identity"].(string)
-		if event.Axis == cyborg.AxisHolder && identity != "" && !slices.Contains(handles, identity) {
-			handles = append(handles, identity)
+		if event.Axis == cyborg.AxisHolder && identity != "" && !seen[identity] {
+			seen[identity] = true
+			handles = append(handles, identity+chosenText(event))
 		}
 	}
 
