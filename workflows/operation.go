@@ -3,6 +3,7 @@ package workflows
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -493,11 +494,18 @@ func journalID(work cyborg.Work, i int, accelerator uuid.UUID) uuid.UUID {
 }
 
 // observe keeps what the agent saw after a change: End records it together with
-// the outcome. Sequence 0 means that there is no observation.
+// the outcome. It replaces what the agent saw of the same device before: a bind may
+// have many handles of one card. Sequence 0 means that there is no observation.
 func (o *operation) observe(result *ChangeResult) {
-	if result.changed() {
-		o.outcome.Observations = append(o.outcome.Observations, result.Observation)
+	if !result.changed() {
+		return
 	}
+
+	seen := result.Observation
+	o.outcome.Observations = slices.DeleteFunc(o.outcome.Observations, func(before cyborg.Observation) bool {
+		return before.Backend == seen.Backend && before.Device.Identity == seen.Device.Identity && before.Sequence < seen.Sequence
+	})
+	o.outcome.Observations = append(o.outcome.Observations, seen)
 }
 
 // ask runs an activity that the records answer only to the run that has the

@@ -150,6 +150,26 @@ func TestHostPreparesHandles(t *testing.T) {
 	}
 }
 
+// TestLastLookAtADeviceIsRecorded: of the handles of one device, the agent sees the
+// whole device after each. Only the last look goes to the records, because an instance
+// may have many functions of one card.
+func TestLastLookAtADeviceIsRecorded(t *testing.T) {
+	t.Parallel()
+	for device, looks := range map[string][]int64{"d": {3}, "e": {2, 3}} {
+		w := preparedBind(0)
+		w.work.Given[1].Target.Device = device
+		result, err := w.run(t, false)
+		require.NoError(t, err)
+		require.Equal(t, cyborg.OperationSucceeded, result.State)
+
+		var recorded []int64
+		for _, seen := range w.outcome.Observations {
+			recorded = append(recorded, seen.Sequence)
+		}
+		require.Equal(t, looks, recorded, "%s", w)
+	}
+}
+
 // TestRefusedPreparationIsNotUndone: a host that refuses the second step has changed
 // nothing by it, so only the first one is undone.
 func TestRefusedPreparationIsNotUndone(t *testing.T) {

@@ -191,13 +191,15 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 		what()
 	}
 
-	seen := func() workflows.ChangeResult {
+	seen := func(of cyborg.Target) workflows.ChangeResult {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.pulled {
 			return workflows.ChangeResult{}
 		}
-		return workflows.ChangeResult{Observation: cyborg.Observation{Sequence: int64(len(w.calls))}}
+		return workflows.ChangeResult{Observation: cyborg.Observation{
+			Sequence: int64(len(w.calls)), Backend: of.Backend, Device: cyborg.DeviceReport{Identity: of.Device},
+		}}
 	}
 
 	on(workflows.BeginActivity, func(ctx context.Context, _ workflows.BeginInput) (cyborg.Work, error) {
@@ -233,22 +235,22 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 	})
 
 	on(workflows.InstallActivity, func(ctx context.Context, in workflows.InstallInput) (workflows.ChangeResult, error) {
-		return seen(), w.call(ctx, "Install", in.Undo, func() { w.installed = true })
+		return seen(in.Target), w.call(ctx, "Install", in.Undo, func() { w.installed = true })
 	})
 	on(workflows.UninstallActivity, func(ctx context.Context, in workflows.InstallInput) (workflows.ChangeResult, error) {
-		return seen(), w.call(ctx, "Uninstall", in.Undo, func() { w.installed = false })
+		return seen(in.Target), w.call(ctx, "Uninstall", in.Undo, func() { w.installed = false })
 	})
 	on(workflows.AttachActivity, func(ctx context.Context, in workflows.AttachInput) (workflows.ChangeResult, error) {
 		if err := w.late(in.Addressee); err != nil {
 			return workflows.ChangeResult{}, err
 		}
-		return seen(), w.call(ctx, "Attach", in.Undo, func() { w.attached[in.Handle.Identity] = true })
+		return seen(in.Target), w.call(ctx, "Attach", in.Undo, func() { w.attached[in.Handle.Identity] = true })
 	})
 	on(workflows.DetachActivity, func(ctx context.Context, in workflows.DetachInput) (workflows.ChangeResult, error) {
 		if err := w.late(in.Addressee); err != nil {
 			return workflows.ChangeResult{}, err
 		}
-		return seen(), w.call(ctx, "Detach", in.Undo, func() {
+		return seen(in.Target), w.call(ctx, "Detach", in.Undo, func() {
 			for _, handle := range in.Handles {
 				if handle.OnHost() { // the host only looks at any other
 					delete(w.attached, handle.Identity)
@@ -282,7 +284,7 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 			w.call(ctx, "Program", false, func() { w.image = "new" })
 	})
 	on(workflows.RestoreActivity, func(ctx context.Context, in workflows.RestoreInput) (workflows.ChangeResult, error) {
-		return seen(), w.call(ctx, "Restore", true, func() { w.image = in.Target.BitstreamID })
+		return seen(in.Target), w.call(ctx, "Restore", true, func() { w.image = in.Target.BitstreamID })
 	})
 
 	on(workflows.FencePlacementActivity, func(ctx context.Context, in workflows.FencePlacementInput) error {

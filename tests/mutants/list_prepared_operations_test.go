@@ -49,5 +49,20 @@ func ofPreparedOperations() []mutant {
 			old:  "			o.undos = append(o.undos, undo{step: name, run: takeBack})\n",
 			new:  "",
 		},
+		{
+			breaks: "only the last look at a device is recorded", file: "workflows/operation.go", pkg: pkg, test: "TestLastLookAtADeviceIsRecorded",
+			old: "&& before.Sequence < seen.Sequence",
+			new: "&& before.Sequence > seen.Sequence",
+		},
+		{
+			breaks: "a choice for a handle is no longer than can be recorded", file: "api/v1/body.go", pkg: "api", test: "TestInvalidParameters",
+			old: "if len(*value) > cyborg.LongestParameter {",
+			new: "if len(*value) < 0 {",
+		},
+		{
+			breaks: "a profile chooses what can be a parameter", file: "api/v2/device_profiles.go", pkg: "api", test: "TestL32L38InvalidDeviceProfiles",
+			old: "case !cyborg.IsParameterName(name):",
+			new: "case !cyborg.IsParameterName(name) && name == \"\":",
+		},
 	}
 }
