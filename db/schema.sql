@@ -583,6 +583,7 @@ CREATE TABLE pending_settlements (
     CONSTRAINT pending_settlements_pkey PRIMARY KEY (host, backend, handle),
     CONSTRAINT pending_settlements_host_fkey FOREIGN KEY (host) REFERENCES hosts(name) ON DELETE CASCADE
 );
+CREATE TRIGGER placement_settlement_failed AFTER UPDATE OF error ON pending_settlements FOR EACH ROW WHEN ((old.error = ''::text) <> (new.error = ''::text)) EXECUTE FUNCTION placement_settlement_failed();
 
 CREATE TABLE placement_drift (
     host text NOT NULL,
@@ -1582,6 +1583,15 @@ AS $function$
     SET wanted = wanted + 1, compare = false, try_at = NULL, since = coalesce(since, clock_timestamp())
     WHERE host = ANY(hosts)
 $function$;
+
+CREATE OR REPLACE FUNCTION placement_settlement_failed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    PERFORM placement_out_of_step(ARRAY[NEW.host]);
+    RETURN NULL;
+END $function$;
 
 CREATE OR REPLACE FUNCTION preparation_changed()
  RETURNS trigger
