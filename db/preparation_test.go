@@ -617,6 +617,21 @@ func TestUnbindOfADeletedRequest(t *testing.T) {
 	}
 }
 
+// TestUnbindThatNeedsAnOperator: a host that has taken a handle back and could not
+// prepare it again was touched, whatever the first step was refused for.
+func TestUnbindThatNeedsAnOperator(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h, a := r.prepared(t, 1)
+	arq := h.bound(t, a, vm(), one())
+	work := r.begin(t, toUnbind(arq))
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
+		Operation: work.Operation, State: cyborg.OperationNeedsOperator, Error: cyborg.Errorf(cyborg.ErrInUse, "another one is in use"),
+	}))
+	require.Equal(t, cyborg.ARQUnbindFailed, r.arq(t, arq.UUID).State)
+	require.Equal(t, map[string]int{"free": 1, "held": 1}, r.handles(t))
+}
+
 // TestForcedDetachOfPrepared: the host settles what was taken by force as what it has
 // prepared, also where it was forgotten meanwhile.
 func TestForcedDetachOfPrepared(t *testing.T) {

@@ -184,7 +184,7 @@ func newTrial(t *testing.T, c *harness.Cluster, around *cloud, plan schedule) *t
 	require.NoError(t, err)
 	t.Cleanup(temporal.Close)
 
-	d := &driver{t: t, c: c, cloud: around, replaced: map[string]bool{}}
+	d := &driver{t: t, c: c, cloud: around, replaced: map[string]bool{}, prepared: map[uuid.UUID]bool{}}
 	return &trial{
 		t: t, c: c, plan: plan, driver: d,
 		injector: &injector{t: t, c: c, d: d, cloud: around, temporal: temporal, copies: map[string]string{}, forger: startForger(t, c, d, temporal)},

@@ -69,11 +69,13 @@ type driver struct {
 
 	replaced map[string]bool // hosts that have got another journal in an earlier round
 
-	mu      sync.Mutex            // guards the fields below
-	laid    map[string][]tripwire // of the present round, by host
-	answers []answer
-	failed  []failedTry
-	count   int // for unique keys and names
+	mu sync.Mutex // guards the fields below
+	// prepared are the accelerators whose hosts prepare their handles.
+	prepared map[uuid.UUID]bool
+	laid     map[string][]tripwire // of the present round, by host
+	answers  []answer
+	failed   []failedTry
+	count    int // for unique keys and names
 }
 
 // request is one change that a client requests.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"hash/fnv"
 	"slices"
+	"strconv"
 
 	"github.com/google/uuid"
 
@@ -67,6 +69,9 @@ func (d *driver) prepare(ctx context.Context, w work) (*job, error) {
 		return nil, err
 	}
 
+	d.mu.Lock()
+	d.prepared[accelerator.UUID] = accelerator.Preparation != nil
+	d.mu.Unlock()
 	if w.kind != cyborg.OperationProvision {
 		if accelerator, err = d.makeReady(ctx, accelerator); err != nil {
 			return nil, err
@@ -171,12 +176,27 @@ func noneFree(a apiclient.Accelerator) bool {
 
 // attach returns the request for an attach.
 func (d *driver) attach(id uuid.UUID, holder cyborg.Holder, api int, async bool) request {
+	parameters := d.choose(id, holder.ID)
 	return request{
 		what: "attach", kind: cyborg.OperationAttach, accelerator: id, holder: holder, api: api, async: async,
 		send: func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
-			return c.Attach(ctx, id, holder, options...)
+			return c.AttachWith(ctx, id, holder, parameters, options...)
 		},
 	}
+}
+
+// choose returns what is chosen for a handle of the accelerator, another thing for each
+// holder; nil where its host prepares nothing.
+func (d *driver) choose(id uuid.UUID, holder string) map[string]string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.prepared[id] {
+		return nil
+	}
+
+	sum := fnv.New32a()
+	_, _ = sum.Write([]byte(holder)) // it never fails
+	return map[string]string{"vlan": strconv.Itoa(int(sum.Sum32() % 4095))}
 }
 
 // load loads an image where an accelerator has none, because an undo cannot empty

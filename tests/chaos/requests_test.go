@@ -54,6 +54,9 @@ func (d *driver) prepareRequests(ctx context.Context, j *job, a apiclient.Accele
 		group["accel:bitstream_id"], b.programs = b.image, true
 	}
 
+	for name, value := range d.choose(a.UUID, b.instance.String()) {
+		group["accel:parameter:"+name] = value
+	}
 	b.profile = fmt.Sprintf("chaos-%d", d.serial())
 	if err := d.makeProfile(ctx, b.profile, group); err != nil {
 		return err

@@ -3,6 +3,7 @@ package harness
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -160,11 +161,11 @@ func (s *System) unsoundAccelerator(ctx context.Context, a *apiclient.Accelerato
 
 	// A card has one or more regions. The region of this accelerator is the one
 	// with one of its handles.
-	hardware := map[string]bool{} // attached, by address
+	hardware := map[string]*fake.Handle{} // by address
 	for _, region := range card.Deployables {
 		mine := false
 		for address, handle := range region.Handles {
-			hardware[address] = handle.Attached
+			hardware[address] = handle
 			mine = mine || slices.ContainsFunc(a.Handles, func(h cyborg.AttachHandle) bool { return h.Identity == address })
 		}
 
@@ -186,8 +187,13 @@ func (s *System) unsoundAccelerator(ctx context.Context, a *apiclient.Accelerato
 		if handle.Holder != nil && handle.AttachedAt.IsZero() {
 			return fmt.Errorf("handle %s is held by %s, which is not confirmed", handle.Identity, handle.Holder.ID)
 		}
-		if hardware[handle.Identity] != recorded {
-			return fmt.Errorf("handle %s: attached is %v on the card and %v in the records", handle.Identity, hardware[handle.Identity], recorded)
+		card, shown := hardware[handle.Identity]
+		attached := shown && card.Attached
+		if attached != recorded {
+			return fmt.Errorf("handle %s: attached is %v on the card and %v in the records", handle.Identity, attached, recorded)
+		}
+		if shown && !maps.Equal(card.Parameters, handle.Parameters) {
+			return fmt.Errorf("handle %s has the parameters %v on the card and %v in the records", handle.Identity, card.Parameters, handle.Parameters)
 		}
 	}
 

@@ -82,11 +82,11 @@ func TestPreparedForAnInstance(t *testing.T) {
 	harness.RequireSound(t, s)
 
 	require.NoError(t, s.Bench(rack).Use(ctx, device, device, "qemu"))
-	_, stderr = p.run(exitConflict, "accelerator", "detach", id.String())
+	_, stderr = p.run(exitConflict, "accelerator", "detach", id.String(), "--yes")
 	require.Contains(t, stderr, "in use by qemu")
 	requirePrepared(ctx, t, s, device, chosen)
 	require.NoError(t, s.Bench(rack).Use(ctx, device, device, ""))
-	p.run(exitOK, "accelerator", "detach", id.String())
+	p.run(exitOK, "accelerator", "detach", id.String(), "--yes")
 	requirePrepared(ctx, t, s, device, nil)
 
 	stdout, _ = p.run(exitOK, "accelerator", "history", id.String())

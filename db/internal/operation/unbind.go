@@ -114,8 +114,10 @@ func (unbind) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 	switch {
 	case outcome.State == cyborg.OperationSucceeded:
 		return concludeARQs(ctx, tx, o, cyborg.ARQUnbound, "", inventory.ReleaseHandles)
+	case outcome.State == cyborg.OperationNeedsOperator: // the host has taken some back, and could not prepare them again
+		return concludeARQs(ctx, tx, o, cyborg.ARQUnbindFailed, outcome.Error.Message, o.abandonHandles)
 	case outcome.State == cyborg.OperationCancelled, outcome.Error.Kind.Refusal(), outcome.Error.Kind == cyborg.ErrHostSilent:
-		return concludeARQs(ctx, tx, o, "", "", o.abandonHandles) // the host was not touched: the holder has them as before
+		return concludeARQs(ctx, tx, o, "", "", o.abandonHandles) // the holder has them as before
 	default:
 		return concludeARQs(ctx, tx, o, cyborg.ARQUnbindFailed, outcome.Error.Message, o.abandonHandles)
 	}
