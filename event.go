@@ -29,7 +29,7 @@ const (
 	AxisDriver         EventAxis = "driver"         // the driver of a backend
 	AxisExcludes       EventAxis = "excludes"       // what nobody may have while somebody has an accelerator, as its driver names it
 	AxisFence          EventAxis = "fence"          // why new work is kept off an accelerator
-	AxisHealth         EventAxis = "health"         // what a boot of the host has cost, or somebody on the host has undone
+	AxisHealth         EventAxis = "health"         // what a boot of the host has cost
 	AxisHolder         EventAxis = "holder"         // who has a handle of an accelerator
 	AxisIdentity       EventAxis = "identity"       // whether a host's agent may have certificates of the servers' authority
 	AxisInstallation   EventAxis = "installation"   // whether an accelerator that left service has still to be uninstalled
@@ -49,6 +49,7 @@ const (
 	AxisState          EventAxis = "state"          // the state of a backend, an operation or an accelerator request
 	AxisSteps          EventAxis = "steps"          // the steps of an operation
 	AxisStrayRun       EventAxis = "stray_run"      // the run that Reconcile terminates because an operation is not its
+	AxisUndone         EventAxis = "undone"         // why a host does not have a handle attached that the records have attached there
 )
 
 // EventAxes returns every axis except those of drift: each class of drift has
@@ -58,7 +59,7 @@ func EventAxes() []EventAxis {
 		AxisAccelerator, AxisAdministration, AxisAttributes, AxisBackend, AxisBitstream, AxisBoot, AxisCancel, AxisClaim, AxisConditions, AxisDevice,
 		AxisDriver, AxisExcludes, AxisFence, AxisHealth, AxisHolder, AxisIdentity, AxisInstallation, AxisJournal, AxisLifecycle, AxisName,
 		AxisNovaWhitelist, AxisOptions, AxisPresence, AxisProject, AxisProtected, AxisReplacedBy, AxisReported, AxisSameHolder, AxisSettled,
-		AxisSpecs, AxisState, AxisSteps, AxisStrayRun,
+		AxisSpecs, AxisState, AxisSteps, AxisStrayRun, AxisUndone,
 	}
 }
 

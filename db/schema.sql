@@ -845,8 +845,7 @@ BEGIN
         (3, 'accelerator', n.deployable_uuid::text, 'holder',
             holder_text(o.holder_kind, o.holder_id, o.attached_at), holder_text(n.holder_kind, n.holder_id, n.attached_at),
             CASE WHEN n.holder_kind IS NOT NULL AND n.parameters <> '{}' THEN jsonb_build_object('parameters', n.parameters) END),
-        (4, 'handle', n.uuid::text, 'health', CASE WHEN o.undone_at IS NULL THEN '' ELSE 'undone' END,
-            CASE WHEN n.undone_at IS NULL THEN '' ELSE 'undone' END, jsonb_build_object('reason', coalesce(n.undone_reason, o.undone_reason)))
+        (4, 'handle', n.uuid::text, 'undone', coalesce(o.undone_reason, ''), coalesce(n.undone_reason, ''), NULL)
         ) AS e (position, subject, subject_id, axis, old, new, data)
     WHERE e.old <> e.new ORDER BY n.id, e.position;
     RETURN NULL;

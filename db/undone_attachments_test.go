@@ -88,7 +88,7 @@ func TestUndoneAttachmentShows(t *testing.T) {
 			h.report(t)
 			since := r.requireUndone(t, id, c.reason).Since
 			r.requireUndone(t, other, "")
-			require.Equal(t, []string{" → undone"}, r.changes(t, cyborg.SubjectHandle, cyborg.AxisHealth))
+			require.Equal(t, []string{" → " + c.reason}, r.changes(t, cyborg.SubjectHandle, cyborg.AxisUndone))
 			require.Equal(t, []string{" → " + c.reason}, r.changes(t, cyborg.SubjectAccelerator, cyborg.AxisFence))
 
 			// The host is about to attach it: it stays undone for the reason that was first.
@@ -101,7 +101,7 @@ func TestUndoneAttachmentShows(t *testing.T) {
 			h.content.Attachments = append(h.content.Attachments[:1], entry)
 			h.report(t)
 			r.requireUndone(t, id, "")
-			require.Equal(t, []string{" → undone", "undone → "}, r.changes(t, cyborg.SubjectHandle, cyborg.AxisHealth))
+			require.Equal(t, []string{" → " + c.reason, c.reason + " → "}, r.changes(t, cyborg.SubjectHandle, cyborg.AxisUndone))
 			require.Equal(t, cyborg.StatusReady, r.accelerator(t, id).Status(), "its other handle is free")
 		})
 	}

@@ -63,6 +63,7 @@ var clauseTable = map[cyborg.EventAxis]func(c change) string{
 	cyborg.AxisState:          stateClause,
 	cyborg.AxisSteps:          unsaid, // the sentence of the operation says which ones were undone
 	cyborg.AxisStrayRun:       strayRunClause,
+	cyborg.AxisUndone:         undoneClause,
 }
 
 // clauseOf returns the clause of a change. It returns "" also for an axis that
@@ -183,20 +184,15 @@ func fenceClause(c change) string {
 	return "was fenced: " + c.To
 }
 
-// handleUndone is the health of a handle that its host no longer has attached.
-const handleUndone = "undone"
-
-// healthClause describes what was lost when the host booted, or was undone on it.
+// healthClause describes what was lost when the host booted.
 // The event of an accelerator request needs no words: that of its handle says the
 // same, with the instance.
 func healthClause(c change) string {
 	switch {
 	case c.Subject.Kind == cyborg.SubjectAccelerator && c.To != "":
 		return "lost its image " + c.text("bitstream_id") + " when the host booted"
-	case c.Subject.Kind != cyborg.SubjectHandle || c.From == handleUndone:
-		return "" // the end of the fence, or the operation, says that
-	case c.To == handleUndone:
-		return undoneClause(c)
+	case c.Subject.Kind != cyborg.SubjectHandle:
+		return "" // the operation says that
 	case c.To == "":
 		return "came out of doubt for instance " + c.text("instance")
 	}
@@ -207,7 +203,10 @@ func healthClause(c change) string {
 // undoneClause describes a handle that its host no longer has attached. The fence that
 // comes with it has the reason, unless the accelerator was fenced already.
 func undoneClause(c change) string {
-	lost, reason := "lost its attachment on the host", c.text("reason")
+	lost, reason := "lost its attachment on the host", c.To
+	if reason == "" {
+		return "" // the end of the fence, or the operation, says that
+	}
 	if slices.ContainsFunc(c.group, func(e cyborg.Event) bool { return e.Axis == cyborg.AxisFence && e.To == reason }) {
 		return lost
 	}

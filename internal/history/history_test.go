@@ -224,13 +224,13 @@ func TestUndoneAttachmentIsASentence(t *testing.T) {
 		}
 		return cyborg.Event{
 			Subject: subject, Cursor: cyborg.Cursor{Transaction: transaction}, Host: "south", Axis: axis, From: from, To: to, Actor: "agent",
-			Data: map[string]any{"accelerator": id, "identity": "0000:3b:00.0", "reason": "a boot"},
+			Data: map[string]any{"accelerator": id, "identity": "0000:3b:00.0"},
 		}
 	}
 	undone := feed{Accelerator: all.Accelerator, Event: []cyborg.Event{
-		of(1, cyborg.SubjectHandle, cyborg.AxisHealth, "", "undone"), of(1, cyborg.SubjectAccelerator, cyborg.AxisFence, "", "a boot"),
-		of(2, cyborg.SubjectHandle, cyborg.AxisHealth, "", "undone"),
-		of(3, cyborg.SubjectHandle, cyborg.AxisHealth, "undone", ""), of(3, cyborg.SubjectAccelerator, cyborg.AxisFence, "a boot", ""),
+		of(1, cyborg.SubjectHandle, cyborg.AxisUndone, "", "a boot"), of(1, cyborg.SubjectAccelerator, cyborg.AxisFence, "", "a boot"),
+		of(2, cyborg.SubjectHandle, cyborg.AxisUndone, "", "a boot"),
+		of(3, cyborg.SubjectHandle, cyborg.AxisUndone, "a boot", ""), of(3, cyborg.SubjectAccelerator, cyborg.AxisFence, "a boot", ""),
 	}}
 
 	got := undone.told()

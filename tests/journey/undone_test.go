@@ -98,15 +98,15 @@ func requireUndoneTold(ctx context.Context, t *testing.T, s *harness.Standalone,
 			switch event.Axis {
 			case cyborg.AxisFence:
 				told[event.From+" → "+event.To] = true
-			case cyborg.AxisHealth:
-				told["health "+event.To] = true
+			case cyborg.AxisUndone:
+				told["undone: "+event.To] = true
 			case cyborg.AxisSettled:
 				told[fmt.Sprint("settled ", event.Data["now"])] = true
 			default:
 			}
 		}
 
-		for _, want := range []string{" → " + reason, reason + " → ", "health undone", "settled attached"} {
+		for _, want := range []string{" → " + reason, reason + " → ", "undone: " + reason, "settled attached"} {
 			if !told[want] {
 				return fmt.Errorf("%q is not among %v", want, told)
 			}
