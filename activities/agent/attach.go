@@ -183,6 +183,11 @@ func (a *Activities) planAttach(ctx context.Context, t *try, in workflows.Attach
 		return attachPlan{}, err
 	}
 
+	// The records may not know yet that the driver takes other parameters than before.
+	if err := found.Deployable.Preparation.Check(in.Handle.Parameters); err != nil {
+		return attachPlan{}, err
+	}
+
 	plan := attachPlan{
 		found: found, handle: handle, parameters: in.Handle.Parameters, entry: newEntry(found, handle, in.Operation, in.Handle.Holder),
 	}
@@ -252,10 +257,16 @@ func (a *Activities) planAttach(ctx context.Context, t *try, in workflows.Attach
 // cannot have it from this agent: it is not attached, or the journal does not
 // know the attachment. The driver may not look. With restores, the records say
 // that the handle was attached before, so whoever uses an attached one is its
-// holder, and only the journal may have been lost.
+// holder, and only the journal may have been lost. A guest to whom the handle belongs
+// by the journal, too, may have started before its host prepared it again, such as
+// after a boot: whether that can be done under the guest, the driver knows.
 func (a *Activities) checkNoStranger(ctx context.Context, t *try, plan attachPlan, restores bool) error {
 	if _, ok := attacherOf(plan.found, plan.entry); !ok {
 		return nil // nothing is done on the hardware that could take it away
+	}
+	holder := holderOf(plan.entry)
+	if restores && holder.Kind != cyborg.HolderHost && plan.before != nil && holderOf(*plan.before) == holder {
+		return nil
 	}
 
 	who, err := a.inUse(ctx, t, plan.found, plan.handle)

@@ -3,7 +3,10 @@ package agent
 import (
 	"context"
 
+	"github.com/google/uuid"
+
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/agent/inventory"
 	"github.com/cyborg-project/cyborg/internal/journal"
 	"github.com/cyborg-project/cyborg/workflows"
 )
@@ -68,6 +71,10 @@ func (a *Activities) checkGiven(ctx context.Context, t *try, given cyborg.GivenH
 				WithHint("Stop its user, then try again.")
 		}
 
+		if err := a.checkPrepared(ctx, t, found, handle, wanted); err != nil {
+			return err
+		}
+
 		// The records do not know of an attachment in the journal. Reconcile decides by
 		// them. What a boot has undone is attached to nobody.
 		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: given.Target.Backend, Handle: handle.Identity})
@@ -79,4 +86,20 @@ func (a *Activities) checkGiven(ctx context.Context, t *try, given cyborg.GivenH
 	}
 
 	return nil
+}
+
+// checkPrepared refuses to give a handle out as it is, with kind ErrChanged, that must be
+// prepared: the records do not know that, and nobody is about to do it. The hardware
+// decides, because somebody may have prepared all such handles of a host by hand.
+func (a *Activities) checkPrepared(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport, wanted cyborg.WorkHandle) error {
+	if wanted.OnHost() || found.Deployable.Preparation == nil {
+		return nil
+	}
+
+	is, err := a.attached(ctx, t, found, handle, newEntry(found, handle, uuid.Nil, wanted.Holder))
+	if err != nil || is {
+		return err
+	}
+	return cyborg.Errorf(cyborg.ErrChanged, "this host prepares %s for whoever gets it, which the server does not know yet", handle.Identity).
+		WithHint("Try again when the host has reported. If the server is of an earlier release, upgrade it.")
 }

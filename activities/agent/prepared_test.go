@@ -106,18 +106,70 @@ func TestPrepareWithWrongParameters(t *testing.T) {
 }
 
 // TestPrepareWhatNeedsNothing: where the deployable is prepared for nobody any more, the
-// handle changes hands in the journal alone.
+// handle changes hands in the journal alone, unless something was chosen for it. Once the
+// deployable is prepared again, so is the handle.
 func TestPrepareWhatNeedsNothing(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	h.ready()
-	h.must(workflows.AttachActivity, prepare(uuid.New(), handle), nil)
+	op := uuid.New()
+	h.refused(cyborg.ErrInvalid, workflows.AttachActivity, prepare(op, handle))
+	require.Empty(t, h.attachments())
+
+	in := prepare(op, handle)
+	in.Handle.Parameters = nil
+	h.must(workflows.AttachActivity, in, nil)
 	require.False(t, h.attachedNow(handle))
 	require.Equal(t, map[string]cyborg.AttachmentState{handle: cyborg.AttachmentDone}, h.attachments())
 
+	h.options["prepares"] = true
+	h.start()
+	wanted := entry(op, handle, workflows.GoalAttached)
+	wanted.Handle = prepared(handle)
+	require.Equal(t, map[string]bool{handle: true}, h.settle(wanted).Changed)
+	require.Equal(t, wanted.Handle.Parameters, h.parametersOf(handle))
+	h.options["prepares"] = false
+	h.start()
+
 	h.must(workflows.DetachActivity, takeBack(uuid.New(), handle), nil)
 	require.Empty(t, h.attachments())
-	require.Zero(t, h.fate.count("attach")+h.fate.count("detach"))
+}
+
+// TestPreparedOnlyInTheRecords: what the host must prepare is not given out as it is, for
+// want of an up to date server.
+func TestPreparedOnlyInTheRecords(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	preparing(h)
+	h.refused(cyborg.ErrChanged, workflows.CheckUseActivity, checkUse(handle))
+	require.Empty(t, h.attachments())
+
+	h.edit(func(c *fake.Card) { // by hand
+		c.Deployables["r0"].Handles[handle].Attached, c.Deployables["r0"].Handles[handle].Holder = true, cyborg.HolderInstance
+	})
+	h.must(workflows.CheckUseActivity, checkUse(handle), nil)
+}
+
+// TestGuestThatStartsBeforeItsHostIsReady: the driver decides whether a handle can be
+// prepared for its guest while the guest runs. What a stranger uses stays as it is.
+func TestGuestThatStartsBeforeItsHostIsReady(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	preparing(h)
+	op := uuid.New()
+	h.must(workflows.AttachActivity, prepare(op, handle), nil)
+	h.boot = "boot-2"
+	h.start()
+	h.inventory.Scan(t.Context()) // the card notices the boot, which ends all uses
+	require.NoError(t, h.bench.Use(t.Context(), card, handle, "qemu"))
+
+	wanted := entry(op, handle, workflows.GoalAttached)
+	wanted.Handle = prepared(handle)
+	wanted.Handle.Holder.ID = uuid.NewString()
+	require.Contains(t, h.settle(wanted).Errors[handle], "in use by qemu")
+	wanted.Handle = prepared(handle)
+	require.Empty(t, h.settle(wanted).Errors)
+	require.Equal(t, wanted.Handle.Parameters, h.parametersOf(handle))
 }
 
 // TestTakeBackForAnOldServer: one of release 0.1 does not say that a handle was
