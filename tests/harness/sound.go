@@ -36,6 +36,9 @@ func (s *System) parkDir(host, backend string) string {
 // them like a person at the machine.
 func (s *System) Bench(host string) fake.Bench { return fake.NewBench(s.ParkDir(host)) }
 
+// BenchOf is Bench for the card of an accelerator, whatever the name of its backend.
+func (s *System) BenchOf(a *apiclient.Accelerator) fake.Bench { return fake.NewBench(s.parkDir(a.Host, a.Backend)) }
+
 // Accelerators lists all accelerators.
 func (s *System) Accelerators(t testing.TB) []apiclient.Accelerator {
 	t.Helper()
@@ -154,7 +157,7 @@ func (s *System) unsoundAccelerator(ctx context.Context, a *apiclient.Accelerato
 	if err != nil {
 		return err
 	}
-	card, err := fake.NewBench(s.parkDir(a.Host, a.Backend)).Card(ctx, device.Identity)
+	card, err := s.BenchOf(a).Card(ctx, device.Identity)
 	if err != nil {
 		return err
 	}

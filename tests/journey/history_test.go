@@ -7,9 +7,11 @@ import (
 	"encoding/json"
 	"flag"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"testing"
 
 	"github.com/google/uuid"
@@ -95,7 +97,7 @@ func (h *historian) fail(a apiclient.Accelerator, failure fake.Failure, steps ..
 
 	device, err := h.s.API.Device(h.t.Context(), a.DeviceUUID)
 	require.NoError(h.t, err)
-	require.NoError(h.t, h.s.Bench(a.Host).Edit(h.t.Context(), device.Identity, func(c *fake.Card) {
+	require.NoError(h.t, h.s.BenchOf(&a).Edit(h.t.Context(), device.Identity, func(c *fake.Card) {
 		clear(c.Fail)
 		for _, step := range steps {
 			c.Fail[step] = failure
@@ -250,6 +252,53 @@ func (h *historian) more(a, spare apiclient.Accelerator) {
 	})
 }
 
+// prepared records operations on a card whose handles its host prepares.
+func (h *historian) prepared() {
+	t, ctx := h.t, h.t.Context()
+	_, err := h.s.API.InstallDriver(ctx, "fake", "third", "fake", cyborg.JSONObject{"park": "1xfpga", "domain": "00fc", "prepares": true})
+	require.NoError(t, err)
+	found, err := apiclient.Collect(h.s.API.Accelerators(ctx, apiclient.AcceleratorFilter{}, apiclient.Page{}))
+	require.NoError(t, err)
+	at := slices.IndexFunc(found, func(a apiclient.Accelerator) bool { return a.Backend == "third" })
+	require.GreaterOrEqual(t, at, 0)
+	a := found[at]
+	_, err = h.s.API.MakeReady(ctx, a.UUID)
+	require.NoError(t, err)
+
+	instance := cyborg.Holder{Kind: cyborg.HolderInstance, ID: "b5c0f1b6-6c1e-4c5e-8c8e-0d6b1c6a4a12"}
+	attach := func() (apiclient.Answer, error) {
+		return h.s.API.AttachWith(ctx, a.UUID, instance, map[string]string{"vlan": "7"}, apiclient.Async())
+	}
+	detach := func() (apiclient.Answer, error) { return h.s.API.Detach(ctx, a.UUID, instance, apiclient.Async()) }
+	broken := fake.Failure{Times: 1, Kind: cyborg.ErrHardware, When: fake.After}
+	h.fail(a, broken, fake.StepAttach)
+	h.play("prepared-failed", cyborg.OperationFailed, attach)
+	h.play("prepared", cyborg.OperationSucceeded, attach)
+	h.fail(a, broken, fake.StepDetach)
+	h.play("prepared-failed", cyborg.OperationFailed, detach)
+	h.play("prepared", cyborg.OperationSucceeded, detach)
+
+	profile(t, h.s, "vlan", map[string]string{"resources:FPGA": "1", "accel:parameter:vlan": "8"})
+	patch := func(name, arq, instance string, state cyborg.OperationState) {
+		id, _ := patchRequest(t, h.s, arq, a, instance)
+		h.end(name, state, id)
+	}
+	h.fail(a, broken, fake.StepAttach)
+	patch("prepared-failed", makeRequest(t, h.s, "vlan"), uuid.NewString(), cyborg.OperationFailed)
+	arq := makeRequest(t, h.s, "vlan")
+	patch("prepared", arq, uuid.NewString(), cyborg.OperationSucceeded)
+	h.fail(a, broken, fake.StepDetach)
+	patch("prepared-failed", arq, "", cyborg.OperationFailed)
+	require.Equal(t, cyborg.ARQUnbindFailed, stateOf(t, h.s, arq))
+	patch("prepared", arq, "", cyborg.OperationSucceeded)
+
+	arq = makeRequest(t, h.s, "vlan")
+	patch("prepared", arq, uuid.NewString(), cyborg.OperationSucceeded)
+	status, _, _ := request(t, h.s, "DELETE", requestsPath+"?arqs="+arq, nil)
+	require.Equal(t, http.StatusNoContent, status)
+	harness.RequireSound(t, h.s)
+}
+
 // hosts records queries and operations on hosts that answer, and on one that
 // does not.
 func (h *historian) hosts(a *harness.Agent) {
@@ -374,6 +423,7 @@ func TestHistoriesReplay(t *testing.T) {
 	h.operations(cards[:10])
 	h.more(cards[10], cards[11])
 	h.requests(cards[10])
+	h.prepared()
 	h.hosts(s.StartAgent(t, rack, "1xfpga"))
 	h.runs(workflows.ReconcileWorkflow, workflows.SettleHostWorkflow, workflows.CensusWorkflow, workflows.DiscoverWorkflow)
 
