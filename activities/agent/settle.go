@@ -177,11 +177,7 @@ func (a *Activities) settleAttached(
 	// Either the journal says that the handle is attached, or it knows nothing and
 	// may have been lost. In both cases the hardware decides whether there is
 	// anything to do.
-	//
-	// What was only handed out, because its driver had nothing to prepare then, is not
-	// prepared yet.
-	handedOut := b != nil && b.HandedOut && !plan.entry.HandedOut
-	if b == nil || b.State == journal.Attached && b.Operation == entry.Operation && !a.Journal.Lost(*b) && !handedOut {
+	if b == nil || b.State == journal.Attached && b.Operation == entry.Operation && !a.Journal.Lost(*b) {
 		is, err := a.attached(ctx, t, plan.found, plan.handle, plan.entry)
 		switch {
 		case err != nil || !is: // it is to be attached; the driver finds out what is wrong, if anything

@@ -6,7 +6,7 @@ import "slices"
 // relies on what it breaks, and nobody would see it in the code at a glance.
 func mutants() []mutant {
 	return slices.Concat(ofJournal(), ofWorkflows(), ofRecords(), ofFeed(), ofWaker(), ofAgents(), ofHeartbeats(), ofTheAPI(), ofReports(), ofDoors(), ofEnrollment(),
-		ofOldJournals(), ofGrants(), ofClocksAndStalls(), ofRaces(), ofWordsOfAgents(), ofWarnings(), ofWrongCertificates(), ofUninstalls(), ofPendingSettlements(), ofFailovers(), ofUsers(), ofSameHolder(), ofExcludes(), ofPreparation(), ofConditions(), ofSysfs(), ofCompanions(), ofPreparedOperations(),
+		ofOldJournals(), ofGrants(), ofClocksAndStalls(), ofRaces(), ofWordsOfAgents(), ofWarnings(), ofWrongCertificates(), ofUninstalls(), ofPendingSettlements(), ofFailovers(), ofUsers(), ofSameHolder(), ofExcludes(), ofPreparation(), ofConditions(), ofSysfs(), ofCompanions(), ofPreparedOnHosts(), ofPreparedOperations(),
 		ofShares(), ofReconcile(), ofBounds(), ofWriters(), ofCards())
 }
 
