@@ -22,8 +22,8 @@ func ofCards() []mutant {
 		},
 		{
 			breaks: "what the journal has of another card is not detached", file: agent + "/detach.go", pkg: agent, test: "TestDetachOfAnotherCard",
-			old: "wanted.Holder.Kind == cyborg.HolderHost && !entry.Of(found.Device.Fingerprint)",
-			new: "wanted.Holder.Kind == cyborg.HolderHost && !entry.Of(cyborg.Fingerprint{})",
+			old: "known && onHost && !entry.Of(found.Device.Fingerprint)",
+			new: "known && onHost && !entry.Of(cyborg.Fingerprint{})",
 		},
 		{
 			breaks: "an undo takes nothing from another card", file: agent + "/detach.go", pkg: agent, test: "TestDetachOfAnotherCard",
@@ -37,8 +37,8 @@ func ofCards() []mutant {
 		},
 		{
 			breaks: "a late detach leaves what another card has", file: agent + "/detach.go", pkg: agent, test: "TestAttachOfAnotherCard",
-			old: "cyborg.HolderHost && entry.Of(in.Target.Fingerprint)",
-			new: "cyborg.HolderHost && entry.Of(cyborg.Fingerprint{})",
+			old: "isOnHost(handle, entry) && entry.Of(in.Target.Fingerprint)",
+			new: "isOnHost(handle, entry) && entry.Of(cyborg.Fingerprint{})",
 		},
 		{
 			breaks: "Reconcile gives no other card to a holder", file: agent + "/attach.go", pkg: agent, test: "TestAnotherCardIsNotGivenToTheHolder",
@@ -104,7 +104,7 @@ func ofCards() []mutant {
 		},
 		{
 			breaks: "an attach to another card is not taken from its user", file: agent + "/attach.go", pkg: agent, test: "TestDriverThatDoesNotCompare",
-			old: "if err := a.checkAttachedUnused(ctx, t, found, handle); err != nil {",
+			old: "if err := a.checkAttachedUnused(ctx, t, found, handle, entry); err != nil {",
 			new: "if err := ctx.Err(); err != nil {",
 		},
 		{
@@ -130,8 +130,8 @@ func ofCards() []mutant {
 		},
 		{
 			breaks: "a late detach leaves what a card has that sleeps", file: agent + "/detach.go", pkg: agent, test: "TestLateDetachFromACardThatSleeps",
-			old: "handle.Holder.Kind == cyborg.HolderHost && entry.Of(in.Target.Fingerprint)",
-			new: "handle.Holder.Kind == cyborg.HolderHost && entry.Of(cyborg.Fingerprint{})",
+			old: "known && isOnHost(handle, entry) && entry.Of(in.Target.Fingerprint)",
+			new: "known && isOnHost(handle, entry) && entry.Of(cyborg.Fingerprint{})",
 		},
 		{
 			breaks: "capabilities are behind what everybody may read", file: calls + "/registers.go", pkg: calls, test: "TestSerialNumber",

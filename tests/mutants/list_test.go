@@ -999,7 +999,7 @@ func ofAgents() []mutant {
 		},
 		{
 			breaks: "an agent attaches to its host only", file: agent + "attach.go", pkg: pkg, test: "TestAttachForInstanceIsRefused",
-			old: "if in.Handle.Holder.Kind != cyborg.HolderHost {",
+			old: "if !in.Handle.OnHost() {",
 			new: "if false {",
 		},
 		{
@@ -1032,7 +1032,7 @@ func ofAgents() []mutant {
 		},
 		{
 			breaks: "a handle of an instance is left to its instance", file: agent + "detach.go", pkg: pkg, test: "TestDetachOfAnInstance",
-			old: "\t\tif wanted.Holder.Kind == cyborg.HolderHost {\n\t\t\thandles",
+			old: "\t\tif onHost {\n\t\t\thandles",
 			new: "\t\tif true {\n\t\t\thandles",
 		},
 		{

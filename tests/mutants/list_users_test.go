@@ -75,7 +75,7 @@ func ofUsers() []mutant {
 		{
 			breaks: "the undo of an attach looks whether somebody uses the handle", file: pkg + "/detach.go", pkg: pkg,
 			test: "TestAnUndoTakesNothingFromAUser",
-			old:  "if err := a.checkAttachedUnused(ctx, t, found, handle); err != nil {",
+			old:  "if err := a.checkAttachedUnused(ctx, t, found, handle, entry); err != nil {",
 			new:  "if err := ctx.Err(); err != nil {",
 		},
 		{
