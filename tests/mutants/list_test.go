@@ -1031,11 +1031,6 @@ func ofAgents() []mutant {
 			new:  "\tif true {\n\t\ttext, err := json.Marshal(note)",
 		},
 		{
-			breaks: "a handle of an instance is left to its instance", file: agent + "detach.go", pkg: pkg, test: "TestDetachOfAnInstance",
-			old: "\t\tif onHost {\n\t\t\thandles",
-			new: "\t\tif true {\n\t\t\thandles",
-		},
-		{
 			breaks: "no image is loaded into what is in use", file: agent + "program.go", pkg: pkg, test: "TestProgramInUseIsRefused",
 			old: "return found, a.checkDisturbed(ctx, t, found, in.Image.WholeDevice)",
 			new: "return found, nil",
