@@ -88,7 +88,9 @@ func SettleHost(ctx workflow.Context, in SettleHostInput) (ReconcileResult, erro
 	for {
 		// Drain the signals: the inspection that follows reads what these reports have
 		// shown.
-		for disagrees.ReceiveAsync(nil) || takesBack.ReceiveAsync(nil) {
+		for disagrees.ReceiveAsync(nil) {
+		}
+		for takesBack.ReceiveAsync(nil) {
 		}
 
 		var out ReconcileResult

@@ -37,7 +37,9 @@ func (s *System) parkDir(host, backend string) string {
 func (s *System) Bench(host string) fake.Bench { return fake.NewBench(s.ParkDir(host)) }
 
 // BenchOf is Bench for the card of an accelerator, whatever the name of its backend.
-func (s *System) BenchOf(a *apiclient.Accelerator) fake.Bench { return fake.NewBench(s.parkDir(a.Host, a.Backend)) }
+func (s *System) BenchOf(a *apiclient.Accelerator) fake.Bench {
+	return fake.NewBench(s.parkDir(a.Host, a.Backend))
+}
 
 // Accelerators lists all accelerators.
 func (s *System) Accelerators(t testing.TB) []apiclient.Accelerator {
