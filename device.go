@@ -175,8 +175,9 @@ type AttachHandle struct {
 	Presence Presence          `json:"presence"`
 	Holder   *Holder           `json:"holder,omitempty"`
 	// Unconfirmed is the former holder of a handle that the host may still have
-	// attached: the handle was taken back by force, or the host was forgotten and
-	// came back with it. Nobody gets the handle until the host has settled it.
+	// attached: the handle was taken back by force, its request was deleted while the
+	// host had it prepared, or the host was forgotten and came back with it. Nobody
+	// gets the handle until the host has settled it.
 	Unconfirmed *Holder `json:"left,omitempty"`
 	// Operation is the operation that took the handle for its holder.
 	Operation uuid.UUID `json:"operation_id,omitzero"`

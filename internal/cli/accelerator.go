@@ -235,17 +235,7 @@ func holdersText(holders []cyborg.Holder) string {
 func handlesText(handles []cyborg.AttachHandle) string {
 	lines := make([]string, len(handles))
 	for i, h := range handles {
-		state := "free"
-
-		switch {
-		// A handle without AttachedAt is reserved: its attach has not finished.
-		case h.Holder != nil && h.AttachedAt.IsZero():
-			state = "taken for " + h.Holder.String()
-		case h.Holder != nil:
-			state = fmt.Sprintf("held by %s since %s", h.Holder.String(), timeText(h.AttachedAt))
-		}
-
-		state += preparedText(h)
+		state := heldText(h) + preparedText(h)
 		if h.Presence == cyborg.PresenceMissing {
 			state += " (missing)"
 		}
@@ -266,11 +256,27 @@ func handlesText(handles []cyborg.AttachHandle) string {
 	return strings.Join(lines, "\n")
 }
 
-// preparedText says how a handle was prepared for its holder, in parentheses; "" where
-// there is nothing to say.
+// heldText says who has a handle, or still has it on its host.
+func heldText(h cyborg.AttachHandle) string {
+	switch {
+	case h.Unconfirmed != nil:
+		return fmt.Sprintf("left by %s, its host has still to take it back", h.Unconfirmed)
+	case h.Holder == nil:
+		return "free"
+	case h.AttachedAt.IsZero(): // its attach has not ended
+		return "taken for " + h.Holder.String()
+	}
+	return fmt.Sprintf("held by %s since %s", h.Holder, timeText(h.AttachedAt))
+}
+
+// preparedText says how a handle is prepared for its holder, in parentheses; "" where
+// there is nothing to say. While its attach has not ended, nobody knows whether it is.
 func preparedText(h cyborg.AttachHandle) string {
 	var texts []string
-	if h.Prepared {
+	switch {
+	case h.Prepared && h.Holder != nil && h.AttachedAt.IsZero():
+		texts = append(texts, "to be prepared")
+	case h.Prepared:
 		texts = append(texts, "prepared")
 	}
 	if len(h.Parameters) > 0 {

@@ -276,6 +276,13 @@ func TestShowSaysWhatItsHostPrepares(t *testing.T) {
 	require.Contains(t, shown("attach_handles"), "since 2026-01-31T12:00:00Z (with vlan=5) |\n")
 	one.Preparation = &cyborg.Preparation{}
 	require.Contains(t, shown("preparation"), "| its host prepares its handles |\n")
+
+	one.Handles[0].Prepared, one.Handles[0].AttachedAt = true, time.Time{}
+	require.Contains(t, shown("attach_handles"), "taken for instance "+instance+" (to be prepared with vlan=5) |\n", "its attach has not ended")
+	one.Handles[0].Holder, one.Handles[0].Unconfirmed = nil, one.Handles[0].Holder
+	require.Contains(t, shown("attach_handles"), ": left by instance "+instance+", its host has still to take it back (prepared with vlan=5) |\n")
+	one.Handles[0].Prepared, one.Handles[0].Parameters = false, nil
+	require.Contains(t, shown("attach_handles"), ", its host has still to take it back |\n")
 }
 
 // TestMaintainAndEnable: maintenance ends after a duration or at a time, or
