@@ -71,6 +71,7 @@ func TestInvalidParameters(t *testing.T) {
 		`{"parameters":"mac"}`:                       {"parameters is", "mac", "not an object"},
 		`{"parameters":["mac"]}`:                     {"parameters is", "not an object"},
 		`{"parameters":{"vlan":5}}`:                  {"parameters.vlan is 5, not a text"},
+		`{"parameters":{"vlan":null}}`:               {"parameters.vlan is null, not a text"},
 		`{"parameters":{"trust":true}}`:              {"parameters.trust is true, not a text"},
 		`{"parameters":{"MAC":"a"}}`:                 {`parameters has "MAC"`, "words in small letters"},
 		`{"parameters":{"":"a"}}`:                    {`parameters has ""`, "words in small letters"},

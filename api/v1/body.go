@@ -311,6 +311,10 @@ func (o *object) parameters(name string) map[string]string {
 				given.path, web.Shorten(parameter))
 		}
 
+		if given.unread[parameter] == nil { // does it mean the driver's choice, or none at all?
+			o.fail("%s is null, not a text", given.at(parameter))
+		}
+
 		value := given.text(parameter, cyborg.LongestParameter)
 		if value == nil {
 			continue

@@ -313,8 +313,8 @@ func readGroupMember(key string, value any) (clean, text string, err error) {
 
 	switch kind {
 	case "accel":
-		if parameter, ok := strings.CutPrefix(name, "parameter:"); ok {
-			return readParameter(strings.TrimSpace(parameter), text)
+		if strings.HasPrefix(strings.ToLower(name), "parameter") {
+			return readParameter(name, text)
 		}
 		return key, text, nil
 	case "trait":
@@ -327,15 +327,23 @@ func readGroupMember(key string, value any) (clean, text string, err error) {
 }
 
 // readParameter checks what a profile chooses for a handle. Whether the accelerator
-// takes it is known when a request of the profile is bound.
-func readParameter(name, text string) (clean, value string, err error) {
+// takes it is known when a request of the profile is bound. A property that only looks
+// like a parameter is refused: it would choose nothing, and the handle would be without
+// its VLAN unnoticed.
+func readParameter(property, text string) (clean, value string, err error) {
+	name, ok := strings.CutPrefix(property, "parameter:")
+	name = strings.TrimSpace(name)
+	clean = "accel:parameter:" + name
+
 	switch {
+	case !ok:
+		return "", "", cyborg.Errorf(cyborg.ErrInvalid, "Unsupported group key %q; a parameter is written as accel:parameter:NAME", web.Shorten("accel:"+property))
 	case !cyborg.IsParameterName(name):
 		return "", "", cyborg.Errorf(cyborg.ErrInvalid, "Unsupported parameter name %q; it is words in small letters, connected by underscores", web.Shorten(name))
 	case len(text) > cyborg.LongestParameter:
 		return "", "", cyborg.Errorf(cyborg.ErrInvalid, "The value of parameter %s is longer than %d bytes", name, cyborg.LongestParameter)
 	}
-	return "accel:parameter:" + name, text, nil
+	return clean, text, web.CheckText("The value of "+clean, text, cyborg.LongestParameter)
 }
 
 // readTrait checks the name and value of a trait that a profile requires or

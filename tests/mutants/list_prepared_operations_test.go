@@ -60,6 +60,17 @@ func ofPreparedOperations() []mutant {
 			new: "if len(*value) < 0 {",
 		},
 		{
+			breaks: "null chooses nothing", file: "api/v1/body.go", pkg: "api", test: "TestInvalidParameters",
+			old: "if given.unread[parameter] == nil {",
+			new: "if given.unread[parameter] == false {",
+		},
+		{
+			breaks: "a typing mistake in a profile is no parameter that is left out", file: "api/v2/device_profiles.go", pkg: "api",
+			test: "TestL32L38InvalidDeviceProfiles",
+			old:  `if strings.HasPrefix(strings.ToLower(name), "parameter") {`,
+			new:  `if strings.HasPrefix(strings.ToLower(name), "parameter:") {`,
+		},
+		{
 			breaks: "a profile chooses what can be a parameter", file: "api/v2/device_profiles.go", pkg: "api", test: "TestL32L38InvalidDeviceProfiles",
 			old: "case !cyborg.IsParameterName(name):",
 			new: "case !cyborg.IsParameterName(name) && name == \"\":",
