@@ -75,11 +75,7 @@ func (p *Preparation) Check(given map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		at := slices.IndexFunc(declared, func(d Parameter) bool { return d.Name == name })
 		if at < 0 {
-			e := Errorf(ErrInvalid, "there is no parameter %.80q to attach it with", name)
-			if len(declared) == 0 {
-				return e.WithHint("Leave it out: it has no parameters.")
-			}
-			return e.WithHint("It has: %s.", strings.Join(parameterNames(declared), ", "))
+			return Errorf(ErrInvalid, "there is no parameter %.80q: it has %s", name, parameterNames(declared))
 		}
 		if err := declared[at].Check(given[name]); err != nil {
 			return err
@@ -88,13 +84,18 @@ func (p *Preparation) Check(given map[string]string) error {
 	return nil
 }
 
-// parameterNames lists the names of the parameters.
-func parameterNames(parameters []Parameter) []string {
+// parameterNames lists the names of the parameters, in a message without a hint: the
+// reason of a failed accelerator request is the message alone.
+func parameterNames(parameters []Parameter) string {
+	if len(parameters) == 0 {
+		return "none"
+	}
+
 	names := make([]string, len(parameters))
 	for i, p := range parameters {
 		names[i] = p.Name
 	}
-	return names
+	return strings.Join(names, ", ")
 }
 
 // Check returns an error of kind ErrInvalid that says which values the parameter takes,

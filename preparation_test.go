@@ -53,9 +53,10 @@ func TestParametersTakeTheirValues(t *testing.T) {
 // TestUnknownParameters: whoever gives one reads which there are.
 func TestUnknownParameters(t *testing.T) {
 	t.Parallel()
-	require.ErrorContains(t, (&cyborg.Preparation{Parameters: parameters()}).Check(map[string]string{"speed": "1"}), `no parameter "speed"`)
-	require.ErrorContains(t, (&cyborg.Preparation{}).Check(map[string]string{"mac": "x"}), `no parameter "mac"`)
-	require.ErrorContains(t, (*cyborg.Preparation)(nil).Check(map[string]string{"mac": "x"}), `no parameter "mac"`)
+	require.ErrorContains(t, (&cyborg.Preparation{Parameters: parameters()}).Check(map[string]string{"speed": "1"}),
+		`there is no parameter "speed": it has mac, vlan, trust, link_state`)
+	require.ErrorContains(t, (&cyborg.Preparation{}).Check(map[string]string{"mac": "x"}), `there is no parameter "mac": it has none`)
+	require.ErrorContains(t, (*cyborg.Preparation)(nil).Check(map[string]string{"mac": "x"}), `there is no parameter "mac": it has none`)
 	require.NoError(t, (*cyborg.Preparation)(nil).Check(nil))
 
 	newer := cyborg.Parameter{Name: "color", Type: "color"}

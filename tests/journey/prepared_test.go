@@ -61,7 +61,7 @@ func TestPreparedForAnInstance(t *testing.T) {
 	_, stderr := p.run(exitUsage, "accelerator", "attach", id.String(), "--instance", instance, "--parameter", "vlan=5000")
 	require.Contains(t, stderr, "a whole number from 0 to 4094")
 	_, stderr = p.run(exitUsage, "accelerator", "attach", id.String(), "--instance", instance, "--parameter", "colour=red")
-	require.Contains(t, stderr, "mac, ")
+	require.Contains(t, stderr, `no parameter "colour": it has mac, `)
 	requirePrepared(ctx, t, s, device, nil)
 
 	chosen := map[string]string{"mac": "52:54:00:12:34:56", "vlan": "7"}
