@@ -222,17 +222,32 @@ func installationClause(c change) string {
 	return "could not be uninstalled, because the host did not show it"
 }
 
-// settledClause describes what the host has corrected, and why: because its
-// journal said otherwise than the records, or was in doubt like these.
+// settledClause describes what the host has corrected, and why: because its journal said
+// otherwise than the records, or was in doubt like these. What the records no longer had,
+// it has only taken back late.
 func settledClause(c change) string {
+	handle, now := "had handle "+c.text("identity"), c.text("now")
+	if c.text("recorded") == "left" && now == "detached" {
+		return handle + " taken back by its host"
+	}
+
 	said := "its host's journal " + journalPhrase(c.text("journal"))
-	return "had handle " + c.text("identity") + " " + c.text("now") + " by Reconcile, because " + said
+	if c.text("recorded") == inDoubt && c.text("journal") == "attached" && now == "attached" {
+		said = "the records had it in doubt"
+	}
+	return handle + " " + now + " by Reconcile, because " + said
 }
+
+// inDoubt is the state of an attachment of which nobody knows whether it is there.
+const inDoubt = string(cyborg.AttachmentInDoubt)
 
 // journalPhrase says what the journal of a host had about a handle.
 func journalPhrase(state string) string {
-	if state == "" {
+	switch state {
+	case "":
 		return "did not have it"
+	case inDoubt:
+		return "had it in doubt"
 	}
 	return "had it as " + state
 }

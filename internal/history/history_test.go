@@ -243,6 +243,25 @@ func TestUndoneAttachmentIsASentence(t *testing.T) {
 	}
 }
 
+// TestSettledIsASentence: what a host has settled is told with the reason. What was taken
+// back without it needs none.
+func TestSettledIsASentence(t *testing.T) {
+	t.Parallel()
+	for want, data := range map[string]map[string]any{
+		"had handle 00.1 taken back by its host":                                               {"now": "detached", "journal": "attached", "recorded": "left"},
+		"had handle 00.1 detached by Reconcile, because its host's journal had it as attached": {"now": "detached", "journal": "attached", "recorded": ""},
+		"had handle 00.1 attached by Reconcile, because its host's journal did not have it":    {"now": "attached", "journal": "", "recorded": "attached"},
+		"had handle 00.1 detached by Reconcile, because its host's journal had it in doubt":    {"now": "detached", "journal": "in_doubt", "recorded": "in_doubt"},
+		"had handle 00.1 attached by Reconcile, because the records had it in doubt":           {"now": "attached", "journal": "attached", "recorded": "in_doubt"},
+	} {
+		data["identity"] = "00.1"
+		told := feed{Event: []cyborg.Event{{
+			Subject: cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: uuid.NewString()}, Host: "south", Axis: cyborg.AxisSettled, Actor: "agent", Data: data,
+		}}}.told()
+		require.Contains(t, told, want+".\n")
+	}
+}
+
 // TestSameHolderOfANewAccelerator: what goes to one holder with an accelerator is told
 // where it changes, and not where the accelerator appears.
 func TestSameHolderOfANewAccelerator(t *testing.T) {
