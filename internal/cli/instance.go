@@ -16,8 +16,11 @@ import (
 func (s *shell) attachInstance() *cobra.Command {
 	return verb{
 		use: "attach-instance INSTANCE ACCELERATOR", short: "Give an accelerator to an instance",
-		long:     "Gives a free handle of the accelerator to the instance, as `accelerator attach --instance` does.",
-		examples: []string{"cyborg attach-instance 5f5f5f5f-0000-4000-8000-00000000000f crypto-1"},
+		long: "Gives a free handle of the accelerator to the instance, as `accelerator attach --instance` does.",
+		examples: []string{
+			"cyborg attach-instance 5f5f5f5f-0000-4000-8000-00000000000f crypto-1",
+			"cyborg attach-instance 5f5f5f5f-0000-4000-8000-00000000000f nic-1 --parameter mac=52:54:00:12:34:56 --parameter vlan=5",
+		},
 		build: func(cmd *cobra.Command) {
 			var parameters parameterFlags
 			parameters.addFlags(cmd)
