@@ -34,7 +34,12 @@ func (d *Driver) Attach(ctx context.Context, request drivers.AttachRequest) erro
 	if err != nil {
 		return err
 	}
-	if err := d.checkFree(ctx, f, with, request, before); err != nil {
+	stays := staysWithVFIO(f, d.options.vfio, request, before)
+	if err := d.checkFree(ctx, f, with, stays, request.Prior != nil); err != nil {
+		return err
+	}
+	with, err = d.takeable(ctx, f, with, stays)
+	if err != nil {
 		return err
 	}
 
@@ -95,29 +100,37 @@ func isHost(holder cyborg.HolderKind) bool {
 	return holder != cyborg.HolderInstance && holder != cyborg.HolderService
 }
 
+// staysWithVFIO says whether an attach leaves the function with the driver of VFIO that
+// has it: it was attached to the host before, or a hypervisor may have bound it for
+// another holder. But what was attached to the host is taken from VFIO for another holder.
+func staysWithVFIO(f sysfs.Function, vfio string, request drivers.AttachRequest, before note) bool {
+	if isHost(request.Holder.Kind) {
+		return f.Driver == vfio && before.Binding != nil
+	}
+	return f.VFIO() && before.Binding == nil
+}
+
 // checkFree returns an error of kind ErrInUse where somebody uses the function or a
 // companion, and of kind ErrBusy where the kernel hangs with a companion.
 //
-// It does not ask about what VFIO has since an earlier attach, or through the
-// hypervisor: the holder may use it by now. But what was attached to the host is taken
-// from VFIO for another holder.
-func (d *Driver) checkFree(ctx context.Context, f sysfs.Function, with []sysfs.Function, request drivers.AttachRequest, before note) error {
-	again, host := request.Prior != nil, isHost(request.Holder.Kind)
-	has := f.Driver == d.options.vfio || !host && f.VFIO()
-	if known := again && host == (before.Binding != nil); !has || !known {
-		if err := d.checkUnused(ctx, f, ""); err != nil {
+// It does not ask about what stays with VFIO: the holder may use it by now. Again says
+// that there is a note of an earlier attach.
+func (d *Driver) checkFree(ctx context.Context, f sysfs.Function, with []sysfs.Function, stays, again bool) error {
+	if !stays {
+		if err := checkUnused(f, "", func() (string, error) { return d.tree.Users(ctx, f) }); err != nil {
 			return err
 		}
 	}
 
+	text := ", which goes with " + f.Address.String() + ","
 	for _, companion := range with {
 		if err := d.hangs(companion.Address); err != nil {
 			return err
 		}
-		if companion.Driver == companionVFIO && again {
+		if stays && !companion.Obstructs() || again && companion.Driver == companionVFIO {
 			continue
 		}
-		if err := d.checkUnused(ctx, companion, ", which goes with "+f.Address.String()+","); err != nil {
+		if err := checkUnused(companion, text, func() (string, error) { return d.companionUser(ctx, companion) }); err != nil {
 			return err
 		}
 	}
@@ -126,12 +139,30 @@ func (d *Driver) checkFree(ctx context.Context, f sysfs.Function, with []sysfs.F
 
 // checkUnused returns an error of kind ErrInUse that says who uses the function, which
 // the text describes.
-func (d *Driver) checkUnused(ctx context.Context, f sysfs.Function, text string) error {
-	user, err := d.tree.Users(ctx, f)
+func checkUnused(f sysfs.Function, text string, ask func() (string, error)) error {
+	user, err := ask()
 	if err != nil || user == "" {
 		return err
 	}
 	return cyborg.Errorf(cyborg.ErrInUse, "%s%s is in use through its driver %s: %s", f.Address, text, f.Driver, user)
+}
+
+// takeable returns the companions without those that do not keep VFIO from the group while
+// somebody uses the function through it: a guest that has the card already has it with
+// these as they are.
+func (d *Driver) takeable(ctx context.Context, f sysfs.Function, with []sysfs.Function, stays bool) ([]sysfs.Function, error) {
+	optional := func(companion sysfs.Function) bool {
+		return companion.Driver != companionVFIO && !companion.Obstructs()
+	}
+	if !stays || !slices.ContainsFunc(with, optional) {
+		return with, nil
+	}
+
+	user, err := d.tree.Users(ctx, f)
+	if err != nil || user == "" {
+		return with, err
+	}
+	return slices.DeleteFunc(slices.Clone(with), optional), nil
 }
 
 // keep adds to the note which drivers these functions have now, as far as it does not
@@ -293,8 +324,10 @@ func (d *Driver) release(ctx context.Context, p part, undo bool) error {
 	return d.binder.Release(ctx, p.Address, p.vfio)
 }
 
-// Attached says whether VFIO has what an attach for a holder of this kind gives to it.
-// That is also true where an operator gave it to VFIO.
+// Attached says whether VFIO has the function, if an attach for a holder of this kind
+// gives it to VFIO, and can use its group with the companions as they are. That is also
+// true where an operator gave it to VFIO, and where companions have no driver: it was
+// attached so by releases that knew no companions.
 func (d *Driver) Attached(ctx context.Context, target drivers.Target, handle cyborg.HandleReport, holder cyborg.HolderKind) (bool, error) {
 	f, err := d.find(ctx, target, handle.Identity)
 	switch cyborg.ErrorKindOf(err) {
@@ -309,12 +342,12 @@ func (d *Driver) Attached(ctx context.Context, target drivers.Target, handle cyb
 	if err != nil {
 		return false, err
 	}
-	for _, p := range d.parts(f, with, holder) {
-		if p.Driver != p.vfio {
+	for _, companion := range with {
+		if companion.Obstructs() {
 			return false, nil
 		}
 	}
-	return true, nil
+	return !isHost(holder) || f.Driver == d.options.vfio, nil
 }
 
 // InUse says who uses the function or a companion through the driver that it has now.
@@ -349,7 +382,7 @@ func (d *Driver) InUse(ctx context.Context, target drivers.Target, handle cyborg
 		return user, err
 	}
 	for _, companion := range with {
-		user, err := d.tree.Users(ctx, companion)
+		user, err := d.companionUser(ctx, companion)
 		if err != nil || user != "" {
 			return prefixed(companion.Address.String()+", which goes with it: ", user), err
 		}

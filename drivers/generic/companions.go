@@ -40,8 +40,11 @@ func accompanies(f sysfs.Function) bool {
 	return false
 }
 
-// mayLead says whether the function can have companions.
-func mayLead(f sysfs.Function) bool { return f.IOMMUGroup != "" && f.PF == nil && !accompanies(f) }
+// mayLead says whether the function can have companions: only graphics have. The slot of
+// another function may be one of the chipset, whose audio and USB are the host's.
+func mayLead(f sysfs.Function) bool {
+	return deviceType(f) == cyborg.DeviceTypeGPU && f.IOMMUGroup != "" && f.PF == nil
+}
 
 // companions returns the functions of a card that go with one of them to its holder:
 // those of the same IOMMU group that a graphics card brings along and that the backend
@@ -59,7 +62,7 @@ func (d *Driver) companions(f sysfs.Function, card []sysfs.Function) []sysfs.Fun
 		case other.Address == f.Address || other.IOMMUGroup != f.IOMMUGroup || other.PF != nil || other.Class.Base() == sysfs.BaseBridge:
 		case accompanies(other) && !chosen:
 			with = append(with, other)
-		case !accompanies(other) && chosen && other.Address.Function < f.Address.Function:
+		case mayLead(other) && chosen && other.Address.Function < f.Address.Function:
 			return nil
 		}
 	}
@@ -77,6 +80,22 @@ func (d *Driver) companionsNow(ctx context.Context, f sysfs.Function) ([]sysfs.F
 		return nil, err
 	}
 	return d.companions(f, card), nil
+}
+
+// companionUser says who uses a companion: besides whom Users finds, somebody at a keyboard
+// or mouse that is connected to its USB controller, which the kernel itself reads for the
+// console.
+func (d *Driver) companionUser(ctx context.Context, companion sysfs.Function) (string, error) {
+	user, err := d.tree.Users(ctx, companion)
+	if err != nil || user != "" || companion.Class.Sub() != sysfs.SubUSB {
+		return user, err
+	}
+
+	input, err := d.tree.Input(ctx, companion)
+	if err != nil || input == "" {
+		return "", err
+	}
+	return "the input device " + input + " is connected to it", nil
 }
 
 // addCompanions says in the report of a function what goes with it, so that its host

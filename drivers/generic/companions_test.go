@@ -125,6 +125,9 @@ func TestDiscoverReportsCompanions(t *testing.T) {
 		"in another group":              {graphics, change(1, func(f *simulator.Function) { f.IOMMUGroup = "8" }), map[string][]string{gpu: {usb, ucsi}}},
 		"of another kind":               {graphics, change(1, func(f *simulator.Function) { f.Class = 0x020000 }), map[string][]string{gpu: {usb, ucsi}}},
 		"without an IOMMU":              {graphics, ungrouped, map[string][]string{}},
+		"of a network card":             {`{"class": "02"}`, change(0, func(f *simulator.Function) { f.Class = 0x020000 }), map[string][]string{}},
+		"beside a network card":         {`[{"class": "02"}, {"class": "03"}]`, beside(0x020000), map[string][]string{usb: {audio, ucsi}}},
+		"of a card that only computes":  {`{"class": "12"}`, change(0, func(f *simulator.Function) { f.Class = 0x120000 }), all},
 		"of another card":               {graphics, change(1, func(f *simulator.Function) { f.Address.Device = 1 }), map[string][]string{gpu: {usb, ucsi}}},
 		"with the first of two":         {graphics, change(3, func(f *simulator.Function) { f.Class = 0x030000 }), map[string][]string{gpu: {audio, usb}}},
 		"with one of two in its group":  {graphics, change(3, func(f *simulator.Function) { f.Class, f.IOMMUGroup = 0x030000, "8" }), map[string][]string{gpu: {audio, usb}}},
@@ -138,6 +141,14 @@ func TestDiscoverReportsCompanions(t *testing.T) {
 			}
 			require.Equal(t, c.want, with(discover(t, newHost(t, card...), c.spec)))
 		})
+	}
+}
+
+// beside has a function of this class first on the card, and the graphics in the place of USB.
+func beside(class uint32) func(card []simulator.Function) []simulator.Function {
+	return func(card []simulator.Function) []simulator.Function {
+		card[0].Class, card[2].Class = class, 0x030000
+		return card
 	}
 }
 
@@ -207,9 +218,7 @@ func TestCompanionsStayWithTheHolder(t *testing.T) {
 				b := newCard(t, holder)
 				require.NoError(t, b.attach(t))
 				if holder == cyborg.HolderInstance { // as libvirt does
-					require.NoError(t, b.Simulator.Write("sys/bus/pci/devices/"+gpu+"/driver_override", "vfio-pci"))
-					require.NoError(t, b.Simulator.Write("sys/bus/pci/drivers/nvidia/unbind", gpu))
-					require.NoError(t, b.Simulator.Write("sys/bus/pci/drivers_probe", gpu))
+					b.giveToVFIO(t, gpu, "nvidia")
 				}
 
 				b.Open(4711, "qemu-kvm", b.vfioDevice(t, device))
@@ -227,6 +236,96 @@ func TestCompanionsStayWithTheHolder(t *testing.T) {
 			})
 		}
 	}
+}
+
+// giveToVFIO has somebody else give a function to vfio-pci.
+func (b *bench) giveToVFIO(t *testing.T, address, driver string) {
+	t.Helper()
+	require.NoError(t, b.Simulator.Write("sys/bus/pci/devices/"+address+"/driver_override", "vfio-pci"))
+	require.NoError(t, b.Simulator.Write("sys/bus/pci/drivers/"+driver+"/unbind", address))
+	require.NoError(t, b.Simulator.Write("sys/bus/pci/drivers_probe", address))
+}
+
+// TestGuestHasTheCardAlready: after a boot, somebody else has given the card to a guest in
+// the state that an attach leaves behind, or in one that VFIO can use as well. The notes
+// are of before the boot.
+func TestGuestHasTheCardAlready(t *testing.T) {
+	t.Parallel()
+	for name, edit := range map[string]func(b *bench){
+		"on VFIO": func(b *bench) { b.giveToVFIO(t, audio, "snd_hda_intel") },
+		"without a driver": func(b *bench) {
+			require.NoError(t, b.Simulator.Write("sys/bus/pci/drivers/snd_hda_intel/unbind", audio))
+		},
+		"on pci-stub": func(b *bench) {
+			require.NoError(t, b.Simulator.AddDriver("pci-stub"))
+			require.NoError(t, b.Simulator.Write("sys/bus/pci/devices/"+audio+"/driver_override", "pci-stub"))
+			require.NoError(t, b.Simulator.Write("sys/bus/pci/drivers/snd_hda_intel/unbind", audio))
+			require.NoError(t, b.Simulator.Write("sys/bus/pci/drivers_probe", audio))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newCardOf(t, cyborg.HolderInstance, graphicsCard(t)[:2])
+			b.giveToVFIO(t, gpu, "nvidia")
+			edit(b)
+			b.Open(4711, "qemu-kvm", b.vfioDevice(t, ""))
+			held := snapshot(t, b.Root())
+			require.True(t, b.attached(t))
+			require.NoError(t, b.attach(t))
+			require.Equal(t, held, snapshot(t, b.Root()))
+			require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(b.detach(t, false)))
+
+			b.End(4711)
+			require.NoError(t, b.attach(t))
+			require.Equal(t, "vfio-pci", b.bound(t)[audio])
+		})
+	}
+}
+
+// TestGuestHasAPartOfTheCard: what VFIO cannot use as it is, and what somebody else uses,
+// is not taken from anybody.
+func TestGuestHasAPartOfTheCard(t *testing.T) {
+	t.Parallel()
+	for given, driver := range map[string]string{gpu: "nvidia", audio: "snd_hda_intel"} {
+		b := newCardOf(t, cyborg.HolderInstance, graphicsCard(t)[:2])
+		b.giveToVFIO(t, given, driver)
+		b.Open(4711, "qemu-kvm", b.vfioDevice(t, ""))
+		b.Open(812, "pipewire", "/dev/snd/controlC1")
+		held := snapshot(t, b.Root())
+		require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(b.attach(t)))
+		require.Equal(t, held, snapshot(t, b.Root()))
+	}
+}
+
+// TestAttachedWithoutDriversOfCompanions: companions without a driver are no obstacle to
+// VFIO, so nothing is missing of the card that an earlier release has attached to its host.
+func TestAttachedWithoutDriversOfCompanions(t *testing.T) {
+	t.Parallel()
+	for _, holder := range []cyborg.HolderKind{cyborg.HolderHost, cyborg.HolderInstance} {
+		card := graphicsCard(t)
+		b := newCardOf(t, holder, []simulator.Function{card[0], card[3]})
+		b.giveToVFIO(t, gpu, "nvidia")
+		require.True(t, b.attached(t))
+		require.NoError(t, b.attach(t))
+		require.Equal(t, map[string]string{gpu: "vfio-pci", ucsi: "vfio-pci"}, b.bound(t), "no driver takes it later")
+	}
+}
+
+// TestKeyboardAtTheCard: who types at the connector of a graphics card uses it, although no
+// process has to have the keyboard open.
+func TestKeyboardAtTheCard(t *testing.T) {
+	t.Parallel()
+	card := graphicsCard(t)
+	card[2].Children = []simulator.Child{{Class: "input", Name: "input5"}}
+	b := newCard(t, cyborg.HolderInstance)
+	require.Empty(t, b.user(t))
+	b = newCardOf(t, cyborg.HolderInstance, card)
+	before := snapshot(t, b.Root())
+	require.Equal(t, usb+", which goes with it: the input device input5 is connected to it", b.user(t))
+	err := b.attach(t)
+	require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(err), err)
+	require.ErrorContains(t, err, "through its driver xhci_hcd: the input device input5")
+	require.Equal(t, before, snapshot(t, b.Root()))
 }
 
 // vfioDevice returns the node of VFIO of a function, or of the card's group.
@@ -336,9 +435,7 @@ func TestNoteOfEarlierRelease(t *testing.T) {
 		t.Helper()
 		b.notes = nil
 		require.NoError(t, b.note([]byte(`{"driver": "nvidia", "override": ""}`)))
-		require.NoError(t, b.Simulator.Write("sys/bus/pci/devices/"+gpu+"/driver_override", "vfio-pci"))
-		require.NoError(t, b.Simulator.Write("sys/bus/pci/drivers/nvidia/unbind", gpu))
-		require.NoError(t, b.Simulator.Write("sys/bus/pci/drivers_probe", gpu))
+		b.giveToVFIO(t, gpu, "nvidia")
 	}
 
 	earlier()
@@ -346,12 +443,19 @@ func TestNoteOfEarlierRelease(t *testing.T) {
 	require.Equal(t, before, snapshot(t, b.Root()))
 
 	earlier()
+	require.True(t, b.attached(t), "VFIO can use the group")
 	b.Open(4711, "qemu-kvm", b.vfioDevice(t, gpu))
-	require.False(t, b.attached(t), "another driver could take the companions")
+	held := snapshot(t, b.Root())
+	require.NoError(t, b.attach(t))
+	require.Equal(t, held, snapshot(t, b.Root()), "somebody has the group")
+	b.End(4711)
+
 	require.NoError(t, b.attach(t))
 	require.Equal(t, withHost, b.bound(t))
 	require.JSONEq(t, `{"driver": "nvidia", "override": "", "companions": {
 		"`+audio+`": {"driver": "", "override": ""}, "`+usb+`": {"driver": "", "override": ""}, "`+ucsi+`": {"driver": "", "override": ""}}}`, string(b.prior()))
+	b.Open(4711, "qemu-kvm", b.vfioDevice(t, gpu))
+	require.NoError(t, b.attach(t))
 	b.End(4711)
 	require.NoError(t, b.detach(t, false))
 	require.Equal(t, before, snapshot(t, b.Root()))

@@ -8,11 +8,11 @@ import (
 // VFIO says whether a driver of VFIO has the function.
 func (f *Function) VFIO() bool { return strings.Contains(f.Driver, "vfio") }
 
-// obstructs says whether the function, with the driver that it has now,
+// Obstructs says whether the function, with the driver that it has now,
 // prevents VFIO from using its IOMMU group. The kernel demands
 // (Documentation/driver-api/vfio.rst) that each member of a group has no
 // driver, a VFIO driver, pci-stub or, if it is a bridge, pcieport.
-func (f *Function) obstructs() bool {
+func (f *Function) Obstructs() bool {
 	switch f.Driver {
 	case "", "pci-stub", "pcieport":
 		return false
@@ -35,7 +35,7 @@ func (t *Tree) Obstacles(ctx context.Context, f Function) ([]Function, error) {
 
 	var obstacles []Function
 	for _, other := range functions {
-		if other.Address != f.Address && other.IOMMUGroup == f.IOMMUGroup && other.obstructs() {
+		if other.Address != f.Address && other.IOMMUGroup == f.IOMMUGroup && other.Obstructs() {
 			obstacles = append(obstacles, other)
 		}
 	}

@@ -229,7 +229,7 @@ func (s *survey) protectGroups() {
 
 		for _, other := range slices.SortedFunc(maps.Keys(direct), compareAddresses) {
 			sibling := s.functions[other]
-			if other != address && sibling.IOMMUGroup == f.IOMMUGroup && sibling.obstructs() {
+			if other != address && sibling.IOMMUGroup == f.IOMMUGroup && sibling.Obstructs() {
 				s.protect(address, "it shares IOMMU group "+f.IOMMUGroup+" with "+other.String()+", which is protected: "+direct[other])
 				break
 			}

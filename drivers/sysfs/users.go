@@ -162,6 +162,48 @@ func (v *view) children(ctx context.Context, f Function) (children, error) {
 	return found, nil
 }
 
+// Input returns the name of a keyboard, mouse or other input device that the driver of
+// the function has made; "" where there is none. The kernel uses such a device by itself,
+// for the console, so it may have no user that Users finds.
+func (t *Tree) Input(ctx context.Context, f Function) (string, error) {
+	v, err := t.open()
+	if err != nil {
+		return "", err
+	}
+	defer v.close()
+
+	var found string
+	err = fs.WalkDir(v.root.FS(), f.Path, func(name string, entry fs.DirEntry, err error) error {
+		if ctx.Err() != nil {
+			return interrupted(ctx.Err(), "looking at what is connected to "+f.Address.String())
+		}
+
+		if err != nil {
+			if isGone(err) || errors.Is(err, fs.ErrPermission) {
+				return nil
+			}
+			return err
+		}
+
+		if _, nested := parseAddress(entry.Name()); nested && name != f.Path {
+			return fs.SkipDir
+		}
+		if !entry.IsDir() || path.Base(path.Dir(name)) != "input" {
+			return nil
+		}
+
+		found = entry.Name()
+		if label, err := v.text(path.Join(name, "name")); err == nil && label != "" {
+			found += " (" + label + ")"
+		}
+		return fs.SkipAll
+	})
+	if err != nil && !isGone(err) {
+		return "", cyborg.Errorf(cyborg.ErrUnavailable, "what is connected to %s cannot be looked at: %w", f.Address, err)
+	}
+	return found, nil
+}
+
 // hiddenInterface says that the driver has an interface in another network
 // namespace, or "". Then the directory "net" exists, because the kernel keeps
 // it as long as there is an interface, but it is empty, because the kernel

@@ -22,8 +22,33 @@ func ofCompanions() []mutant {
 		},
 		{
 			breaks: "one function has what a card brings along", file: companions, pkg: generic, test: "TestDiscoverReportsCompanions",
-			old: "case !accompanies(other) && chosen && other.Address.Function < f.Address.Function:",
-			new: "case !accompanies(other) && chosen && other.Address.Function > f.Address.Function:",
+			old: "case mayLead(other) && chosen && other.Address.Function < f.Address.Function:",
+			new: "case mayLead(other) && chosen && other.Address.Function > f.Address.Function:",
+		},
+		{
+			breaks: "only graphics lead companions", file: companions, pkg: generic, test: "TestDiscoverReportsCompanions",
+			old: "deviceType(f) == cyborg.DeviceTypeGPU && f.IOMMUGroup",
+			new: "!accompanies(f) && f.IOMMUGroup",
+		},
+		{
+			breaks: "who types at a card uses it", file: companions, pkg: generic, test: "TestKeyboardAtTheCard",
+			old: "user != \"\" || companion.Class.Sub() != sysfs.SubUSB {",
+			new: "user != \"\" || companion.Class.Sub() == sysfs.SubUSB {",
+		},
+		{
+			breaks: "a guest that has the card already keeps it", file: attach, pkg: generic, test: "TestGuestHasTheCardAlready",
+			old: "	return f.VFIO() && before.Binding == nil\n",
+			new: "	return f.VFIO() && before.Binding == nil && request.Prior != nil\n",
+		},
+		{
+			breaks: "nothing is bound in a group that a guest has", file: attach, pkg: generic, test: "TestGuestHasTheCardAlready",
+			old: "return slices.DeleteFunc(slices.Clone(with), optional), nil",
+			new: "return with, nil",
+		},
+		{
+			breaks: "companions without a driver are no obstacle", file: attach, pkg: generic, test: "TestAttachedWithoutDriversOfCompanions",
+			old: "		if companion.Obstructs() {\n			return false, nil",
+			new: "		if companion.Driver != companionVFIO {\n			return false, nil",
 		},
 		{
 			breaks: "what the host lives on goes with nothing", file: companions, pkg: generic, test: "TestDiscoverLeavesProtectedCompanions",
@@ -42,8 +67,8 @@ func ofCompanions() []mutant {
 		},
 		{
 			breaks: "a companion that somebody uses is not attached", file: attach, pkg: generic, test: "TestCompanionInUse",
-			old: "if companion.Driver == companionVFIO && again {",
-			new: "if companion.Driver == companionVFIO || !again {",
+			old: "|| again && companion.Driver == companionVFIO {",
+			new: "|| !again || companion.Driver == companionVFIO {",
 		},
 		{
 			breaks: "a note keeps what was there before the first attach", file: attach, pkg: generic, test: "TestAgentDiesAtEachWriteOfCompanions",
