@@ -96,6 +96,7 @@ func TestDefectsAreFound(t *testing.T) {
 		"takes handles from guests":              "attach/for an instance is not taken from its user",
 		"detaches from its host only":            "attach/for a service",
 		"keeps its first holder":                 "attach/for another holder",
+		"gives another holder what is used":      "attach/for another holder",
 		"drops the parameters of its host":       "attach/with parameters for its host",
 		"ignores parameters":                     "attach/with other parameters",
 		"keeps its first parameters":             "attach/with other parameters",

@@ -121,9 +121,25 @@ func attachForService(t *testing.T, b *bench) {
 	attachAndDetach(t, b)
 }
 
+// requireNotTaken requires that the bench's holder does not get the handle, which is attached
+// for another one, while somebody uses it.
+func (b *bench) requireNotTaken(t *testing.T, book *notebook) {
+	t.Helper()
+	if b.Use == nil {
+		return
+	}
+
+	release := b.Use(t, b.target, b.handle)
+	before := b.state(t)
+	err := b.attacher().Attach(t.Context(), b.attachRequest(book))
+	require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(err), "attach for another holder while it is used: %v", err)
+	require.Equal(t, before, b.state(t))
+	release()
+}
+
 // attachForAnotherHolder checks that a handle can be attached for another kind of
 // holder than the one that it is attached for, and is then as if it had been attached
-// for that one at once.
+// for that one at once. It is not taken from who uses it.
 func attachForAnotherHolder(t *testing.T, b *bench) {
 	b.install(t)
 	host := b.holder
@@ -137,9 +153,13 @@ func attachForAnotherHolder(t *testing.T, b *bench) {
 	book = &notebook{}
 	b.attach(t, book)
 	b.forInstance()
+	b.requireNotTaken(t, book)
 	b.attach(t, book)
 	require.Equal(t, want, b.state(t))
 
+	b.holder, b.parameters = host, nil
+	b.requireNotTaken(t, book)
+	b.forInstance()
 	b.detach(t, book)
 	require.Equal(t, before, b.state(t), "a later note keeps what was there before the first attach")
 }

@@ -422,6 +422,10 @@ func (d toy) Attach(ctx context.Context, request drivers.AttachRequest) error {
 		return cyborg.Errorf(cyborg.ErrHardware, "it is attached already")
 	}
 
+	if err := d.checkTaken(request); err != nil {
+		return err
+	}
+
 	touch := func() {
 		d.Lock()
 		defer d.Unlock()
@@ -456,6 +460,17 @@ func (d toy) Attach(ctx context.Context, request drivers.AttachRequest) error {
 	}
 
 	touch()
+	return nil
+}
+
+// checkTaken refuses to give what somebody uses to another kind of holder.
+func (d toy) checkTaken(request drivers.AttachRequest) error {
+	d.Lock()
+	defer d.Unlock()
+	handle := request.Handle.Identity
+	if d.attached[handle] && d.holders[handle] != request.Holder.Kind && d.users[handle] != "" && d.defect != "gives another holder what is used" {
+		return cyborg.Errorf(cyborg.ErrInUse, "%s is in use by %s", handle, d.users[handle])
+	}
 	return nil
 }
 

@@ -26,7 +26,8 @@ func (o *options) preparation() *cyborg.Preparation {
 }
 
 // Attach makes a handle usable for its holder. The error is of kind ErrChanged
-// where the deployable is not installed.
+// where the deployable is not installed, and of kind ErrInUse where somebody uses a
+// handle that is attached for another kind of holder.
 func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) error {
 	s, part, err := d.findHandle(request.Target, request.Handle)
 	if err != nil {
@@ -46,7 +47,10 @@ func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) erro
 		}
 
 		handle := state.Handles[request.Handle.Identity]
-		return !handle.attachedFor(request.Holder.Kind) || !maps.Equal(handle.Parameters, request.Parameters), nil
+		if handle.Attached && !handle.attachedFor(request.Holder.Kind) {
+			return true, d.checkUnused(request.Handle.Identity, handle)
+		}
+		return !handle.Attached || !maps.Equal(handle.Parameters, request.Parameters), nil
 	}
 
 	c.note = func() error {

@@ -68,6 +68,33 @@ func TestPreparedCard(t *testing.T) {
 	give()
 }
 
+// TestAnotherHolderTakesNothing: nobody gets a handle that is attached for another kind of
+// holder while somebody uses it. A careless driver gives it away.
+func TestAnotherHolderTakesNothing(t *testing.T) {
+	t.Parallel()
+	for _, careless := range []bool{false, true} {
+		p := newPark(t, map[string]any{"prepares": true, "careless": careless})
+		driver, target, handle := p.target(t)
+		require.NoError(t, driver.Install(t.Context(), target))
+		chosen := map[string]string{"vlan": "7"}
+		require.NoError(t, driver.Attach(t.Context(), forInstance(target, handle, nil)))
+		require.NoError(t, p.bench.Use(t.Context(), target.Device.Identity, handle.Identity, "qemu 4711"))
+		require.NoError(t, driver.Attach(t.Context(), forInstance(target, handle, chosen)), "it stays with its holder")
+
+		toHost := attach(target, handle)
+		toHost.Holder.Kind = cyborg.HolderHost
+		err := driver.Attach(t.Context(), toHost)
+		state := *p.card(t).Deployables["r0"].Handles[handle.Identity]
+		if careless {
+			require.NoError(t, err)
+			require.Equal(t, fake.Handle{Attached: true, Holder: cyborg.HolderHost, InUseBy: "qemu 4711"}, state)
+			continue
+		}
+		require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(err), err)
+		require.Equal(t, fake.Handle{Attached: true, Holder: cyborg.HolderInstance, Parameters: chosen, InUseBy: "qemu 4711"}, state)
+	}
+}
+
 // parameterNames lists the parameters of a deployable.
 func parameterNames(deployable cyborg.DeployableReport) []string {
 	var names []string

@@ -35,7 +35,8 @@ func (d *Driver) Attach(ctx context.Context, request drivers.AttachRequest) erro
 		return err
 	}
 	stays := staysWithVFIO(f, d.options.vfio, request, before)
-	if err := d.checkFree(ctx, f, with, stays, request.Prior != nil); err != nil {
+	prepared := request.Prior != nil && before.Binding == nil && !isHost(request.Holder.Kind)
+	if err := d.checkFree(ctx, f, with, stays, prepared); err != nil {
 		return err
 	}
 	with, err = d.takeable(ctx, f, with, stays)
@@ -113,9 +114,9 @@ func staysWithVFIO(f sysfs.Function, vfio string, request drivers.AttachRequest,
 // checkFree returns an error of kind ErrInUse where somebody uses the function or a
 // companion, and of kind ErrBusy where the kernel hangs with a companion.
 //
-// It does not ask about what stays with VFIO: the holder may use it by now. Again says
-// that there is a note of an earlier attach.
-func (d *Driver) checkFree(ctx context.Context, f sysfs.Function, with []sysfs.Function, stays, again bool) error {
+// It does not ask about what stays with VFIO: the holder may use it by now. Prepared says
+// that an earlier attach for an instance or a service has begun to do the same.
+func (d *Driver) checkFree(ctx context.Context, f sysfs.Function, with []sysfs.Function, stays, prepared bool) error {
 	if !stays {
 		if err := checkUnused(f, "", func() (string, error) { return d.tree.Users(ctx, f) }); err != nil {
 			return err
@@ -127,7 +128,7 @@ func (d *Driver) checkFree(ctx context.Context, f sysfs.Function, with []sysfs.F
 		if err := d.hangs(companion.Address); err != nil {
 			return err
 		}
-		if stays && !companion.Obstructs() || again && companion.Driver == companionVFIO {
+		if stays && !companion.Obstructs() || prepared && companion.Driver == companionVFIO {
 			continue
 		}
 		if err := checkUnused(companion, text, func() (string, error) { return d.companionUser(ctx, companion) }); err != nil {

@@ -67,8 +67,8 @@ func ofCompanions() []mutant {
 		},
 		{
 			breaks: "a companion that somebody uses is not attached", file: attach, pkg: generic, test: "TestCompanionInUse",
-			old: "|| again && companion.Driver == companionVFIO {",
-			new: "|| !again || companion.Driver == companionVFIO {",
+			old: "|| prepared && companion.Driver == companionVFIO {",
+			new: "|| !prepared || companion.Driver == companionVFIO {",
 		},
 		{
 			breaks: "a note keeps what was there before the first attach", file: attach, pkg: generic, test: "TestAgentDiesAtEachWriteOfCompanions",
@@ -84,6 +84,11 @@ func ofCompanions() []mutant {
 			breaks: "a companion without the rest of its card gets its driver back", file: attach, pkg: generic, test: "TestDetachOfAPartOfTheCard",
 			old: "case kind == cyborg.ErrNotFound && len(before.Companions) > 0:",
 			new: "case kind == cyborg.ErrNotFound && len(before.Companions) > 8:",
+		},
+		{
+			breaks: "what somebody uses goes to no other kind of holder", file: "drivers/fake/attach.go", pkg: "drivers/fake", test: "TestAnotherHolderTakesNothing",
+			old: "return true, d.checkUnused(request.Handle.Identity, handle)",
+			new: "return true, nil",
 		},
 		{
 			breaks: "a guest that gets what was not prepared is noted", file: "drivers/fake/tripwire.go", pkg: "drivers/fake", test: "TestTripwireOfPreparedCard",
