@@ -85,6 +85,8 @@ type before struct {
 	Stuck string `json:"stuck,omitempty"`
 	// Loads are the images that a Bind has to load.
 	Loads []cyborg.ImageLoad `json:"loads,omitempty"`
+	// Prepares is set where the host of a Bind prepares handles for the holder.
+	Prepares bool `json:"prepares,omitempty"`
 	// Bitstreams are the images that the targets had. What the host reports of them
 	// later changes nothing of the work: it was signed. Nil in an operation that an
 	// earlier release has begun.

@@ -50,9 +50,10 @@ type pairing struct {
 func newBind(r cyborg.BindRequest, o records.Options) operationHandler { return bind{r, o.SilentAfter} }
 
 // sharesHost is the SQL condition on a row of operations that is true for a
-// bind for an instance that loads no image. While such an operation runs,
+// bind for an instance that loads no image, and for which its host prepares
+// nothing: it has nothing to observe of the devices. While such an operation runs,
 // others may give out further handles on the same host; see lock_arqs.go.
-const sharesHost = `kind = 'bind' AND NOT before ? 'loads' AND input #>> '{holder,kind}' = 'instance'`
+const sharesHost = `kind = 'bind' AND NOT before ?| '{loads,prepares}' AND input #>> '{holder,kind}' = 'instance'`
 
 // validate refuses a request that is incomplete or contradicts itself.
 func (b bind) validate() error {
@@ -117,8 +118,10 @@ func (b bind) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	}
 
 	// The host is locked in shared mode for an instance whose profiles ask for no
-	// image: such a bind only needs to be alone on its accelerators. A bind that
-	// may load an image disturbs neighbours and locks the host exclusively.
+	// image, on accelerators that its host does not prepare: such a bind only needs to
+	// be alone on its accelerators. A bind that may load an image disturbs neighbours,
+	// and one that has handles prepared observes their devices, with the neighbours on
+	// them; these lock the host exclusively.
 	//
 	// Accelerators that go to one holder, or exclude each other, are locked together:
 	// another bind then sees in its turn who has them. Those that exclude each other need
@@ -127,7 +130,8 @@ func (b bind) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 		SELECT unnest($1::text[]), false
 		UNION ALL SELECT 'same_holder/' || host || '/' || same_holder, false FROM deployables WHERE provider_uuid = ANY($6) AND same_holder <> ''
 		UNION ALL SELECT 'excludes/' || d.host, false FROM deployables d WHERE d.provider_uuid = ANY($6) AND EXISTS (SELECT FROM excluded_with(d.uuid))
-		UNION ALL SELECT $2, $3 AND NOT EXISTS (SELECT FROM arqs WHERE uuid = ANY($4) AND profile_group ?| $5)`,
+		UNION ALL SELECT $2, $3 AND NOT EXISTS (SELECT FROM arqs WHERE uuid = ANY($4) AND profile_group ?| $5)
+		    AND NOT EXISTS (SELECT FROM deployables WHERE provider_uuid = ANY($6) AND preparation IS NOT NULL)`,
 		keys, b.request.Host, b.request.Holder.Kind == cyborg.HolderInstance, b.arqs(), []string{bitstreamProperty, functionProperty}, b.providers())
 
 	openstack.QueueLockARQs(batch, &found, " WHERE a.uuid = ANY($1)", b.arqs())
@@ -173,9 +177,9 @@ func (b bind) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	}
 
 	out, err := b.takeHandles(ctx, tx, out, byUUID)
-	if len(out.before.Loads) > 0 && !lock.Has(b.request.Host, false) {
-		// The lock's mode was decided before the requests existed. They appeared while
-		// this transaction waited, and they ask for an image.
+	if (len(out.before.Loads) > 0 || out.before.Prepares) && !lock.Has(b.request.Host, false) {
+		// The lock's mode was decided before the requests existed, or before the host
+		// reported that it prepares handles. That came while this transaction waited.
 		return out, records.ErrCollision
 	}
 
@@ -292,6 +296,7 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 			arq: want.UUID, provider: want.Provider, handle: a.Handles[free].UUID,
 			prepared: a.Prepares(b.request.Holder), parameters: parameters,
 		})
+		out.before.Prepares = out.before.Prepares || a.Prepares(b.request.Holder)
 
 		// An image is loaded once for each accelerator, whatever the number of
 		// requests.
