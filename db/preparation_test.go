@@ -734,6 +734,8 @@ func TestInstanceIsNotRescuedBeforeItsHostIsReady(t *testing.T) {
 	require.Equal(t, fmt.Sprintf("its host has not attached its accelerator %q again yet: %s", a.Name, undoneByBoot), why)
 
 	h.settle(t)
+	h.content.Attachments[0].State = cyborg.AttachmentDone
+	h.report(t)
 	require.Equal(t, []string{"h1"}, hosts())
 	why, unclear, err = r.LackedCard(t.Context(), id)
 	require.NoError(t, err)

@@ -5,9 +5,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/db"
 	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
@@ -70,4 +72,107 @@ func TestObservationsOfPreparedBinds(t *testing.T) {
 		require.Nil(t, handle.Undone)
 	}
 	require.Nil(t, h.accelerator(t, "part1").Fence)
+}
+
+// TestBootBeforeTheEndOfABind: a report that shows a boot before a bind ends which has had a
+// handle prepared says nothing of the handle yet. The end compares it again, and has the
+// host attach the handle at once.
+func TestBootBeforeTheEndOfABind(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	var told []string
+	store := openStore(t, r.url, db.Options{SilentAfter: defaults().SilentAfter, ToSettle: func(hosts []string) { told = append(told, hosts...) }})
+	h, a := r.prepared(t, 1)
+	r.profile(t, "p", one())
+	work := r.begin(t, toBind("h1", vm(), a.ProviderUUID, r.request(t, "p")[0]))
+	h.sequence++
+	seen := h.sequence
+	h.attached("card0", work.Operation)
+	h.fellDown(t)
+	require.Nil(t, h.accelerator(t, "card0").Fence)
+
+	require.NoError(t, store.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
+		Operation: work.Operation, State: cyborg.OperationSucceeded,
+		Observations: []cyborg.Observation{{Sequence: seen, Backend: "fake", Device: h.devices()[0]}},
+	}))
+	require.NotNil(t, h.accelerator(t, "card0").Handles[0].Undone)
+	require.NotNil(t, h.accelerator(t, "card0").Fence)
+	require.Equal(t, []string{"h1"}, told)
+}
+
+// TestEndWithoutANewReport: the end of an operation marks nothing because of a report from
+// before its step, which lacks what the host has attached since.
+func TestEndWithoutANewReport(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h, a := r.prepared(t, 1)
+	r.profile(t, "p", one())
+	r.do(t, toBind("h1", vm(), a.ProviderUUID, r.request(t, "p")[0]), cyborg.OperationSucceeded)
+	r.do(t, toAttach(a.UUID, instance("vm9")), cyborg.OperationSucceeded)
+	for _, handle := range h.accelerator(t, "card0").Handles {
+		require.Nil(t, handle.Undone)
+	}
+	require.Nil(t, h.accelerator(t, "card0").Fence)
+}
+
+// TestBootWhileAnotherWorksOnIt: while an operation works on an accelerator, nothing of it
+// is marked as undone. An instance that has a prepared handle of it is not rebooted
+// meanwhile, and the end of the operation marks the handle.
+func TestBootWhileAnotherWorksOnIt(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h, a := r.prepared(t, 1)
+	who := vm()
+	h.bound(t, a, who, one())
+	work := r.begin(t, toAttach(a.UUID, onHost("h1")))
+	h.fellDown(t)
+	waits := func(cause string) {
+		t.Helper()
+		why, unclear, err := r.LackedCard(t.Context(), uuid.MustParse(who.ID))
+		require.NoError(t, err)
+		require.Contains(t, why, cause)
+		require.True(t, unclear)
+		found, err := r.UnrescuedHosts(t.Context(), 10)
+		require.NoError(t, err)
+		require.Empty(t, found)
+	}
+	waits("has not attached its accelerator")
+
+	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
+		Operation: work.Operation, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrHardware, "it burns"),
+	}))
+	waits("a boot of its host")
+	require.NotNil(t, h.accelerator(t, "card0").Handles[0].Undone)
+
+	h.settle(t)
+	h.content.Attachments[0].State = cyborg.AttachmentDone
+	h.report(t)
+	found, err := r.UnrescuedHosts(t.Context(), 10)
+	require.NoError(t, err)
+	require.Equal(t, []string{"h1"}, found)
+}
+
+// TestRescueWaitsWhileAnOperationWorks: what an operation does to the accelerator of a
+// prepared handle says nothing of the handle before its end.
+func TestRescueWaitsWhileAnOperationWorks(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h, a := r.prepared(t, 1)
+	who := vm()
+	h.bound(t, a, who, one())
+	r.begin(t, toAttach(a.UUID, onHost("h1")))
+	why, unclear, err := r.LackedCard(t.Context(), uuid.MustParse(who.ID))
+	require.NoError(t, err)
+	require.Contains(t, why, "an operation works on its accelerator")
+	require.True(t, unclear)
+}
+
+// fellDown boots the host, which undoes what it had attached, and reports that.
+func (h *host) fellDown(t testing.TB) {
+	t.Helper()
+	h.boot = "boot-2"
+	for i := range h.content.Attachments {
+		h.content.Attachments[i].State = cyborg.AttachmentLost
+	}
+	h.report(t)
 }

@@ -41,12 +41,34 @@ const EndedSince = "coalesce((SELECT ended_at IS NOT NULL FROM operations WHERE 
 // reason, take the mark from what is attached again, and fence the accelerators
 // accordingly. A journal that is older than what an operation has observed of the
 // device says nothing. While an operation works on an accelerator, its host may be
-// about to undo or to make the attachment, so nothing is marked then.
-func QueueMarkUndone(batch *pgx.Batch, hosts []string) {
-	batch.Queue(`
+// about to undo or to make the attachment, so nothing is marked then; see
+// QueueMarkUndoneAfter.
+func QueueMarkUndone(batch *pgx.Batch, hosts []string) { queueMarkUndone(batch, hosts, "true") }
+
+// QueueMarkUndoneAfter is QueueMarkUndone once an operation has ended, for the handles that
+// it has given and those of its targets: a report that came before had to leave them out.
+// Unless the last report is newer than the steps of the operation, it can only say of a
+// handle that the attachment which the records have is lost. An entry that it lacks may
+// have come since. Undone is set where one of the handles is marked.
+func QueueMarkUndoneAfter(batch *pgx.Batch, host string, operation uuid.UUID, targets []uuid.UUID, newer bool, undone *bool) {
+	queueMarkUndone(batch, []string{host}, `
+		(h.operation_id = $8 OR h.deployable_uuid = ANY($9)) AND ($10 OR j.operation_id = h.operation_id)`, operation, targets, newer).
+		Query(func(rows pgx.Rows) error {
+			marked, err := pgx.CollectRows(rows, pgx.RowTo[bool])
+			*undone = slices.Contains(marked, true)
+			return err
+		})
+}
+
+// queueMarkUndone is QueueMarkUndone for the handles h and their entries j in the journal
+// that meet a condition, whose own parameters begin at $8. It returns the first statement,
+// which says of each handle that it changes whether that is undone now.
+func queueMarkUndone(batch *pgx.Batch, hosts []string, condition string, values ...any) *pgx.QueuedQuery {
+	marked := batch.Queue(`
 		WITH journal AS MATERIALIZED (
-			SELECT s.name AS host, j.deployable, j.handle, (array_agg(j.state ORDER BY j.state <> $2))[1] AS state, bool_or(`+EndedSince+`) AS of_before
-			FROM hosts s CROSS JOIN LATERAL jsonb_to_recordset(s.attachments) AS j (deployable text, handle text, state text, working uuid)
+			SELECT s.name AS host, j.deployable, j.handle, (array_agg(j.state ORDER BY j.state <> $2))[1] AS state,
+			       (array_agg(j.operation_id ORDER BY j.state <> $2))[1] AS operation_id, bool_or(`+EndedSince+`) AS of_before
+			FROM hosts s CROSS JOIN LATERAL jsonb_to_recordset(s.attachments) AS j (deployable text, handle text, state text, operation_id uuid, working uuid)
 			WHERE s.name = ANY($1) GROUP BY s.name, j.deployable, j.handle),
 		judged AS (
 			SELECT h.uuid, CASE j.state WHEN $2 THEN NULL WHEN $3 THEN $5 WHEN $4 THEN $6 ELSE $7 END AS reason,
@@ -55,15 +77,18 @@ func QueueMarkUndone(batch *pgx.Batch, hosts []string) {
 			JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
 			LEFT JOIN journal j ON j.host = s.name AND j.deployable = d.local_name AND j.handle = h.identity
 			WHERE s.name = ANY($1) AND `+OnHost+` AND h.attached_at IS NOT NULL AND h.presence = 'present'
-			  AND v.observed_seq <= s.report_seq AND NOT coalesce(j.of_before, false))
+			  AND v.observed_seq <= s.report_seq AND NOT coalesce(j.of_before, false) AND (`+condition+`))
 		UPDATE attach_handles h SET undone_reason = j.reason, undone_at = CASE WHEN j.reason IS NOT NULL THEN clock_timestamp() END
-		FROM judged j WHERE h.uuid = j.uuid AND (h.undone_reason IS NULL) <> (j.reason IS NULL) AND NOT (j.claimed AND j.reason IS NOT NULL)`,
+		FROM judged j WHERE h.uuid = j.uuid AND (h.undone_reason IS NULL) <> (j.reason IS NULL) AND NOT (j.claimed AND j.reason IS NOT NULL)
+		RETURNING h.undone_at IS NOT NULL`, append([]any{
 		hosts, string(cyborg.AttachmentDone), string(cyborg.AttachmentLost), string(cyborg.AttachmentInDoubt),
-		UndoneByBoot, UndoneOnHost, UndoneUnknown)
+		UndoneByBoot, UndoneOnHost, UndoneUnknown,
+	}, values...)...)
 	batch.Queue(`
 		UPDATE deployables d SET fence_reason = `+RemainingFence+`
 		WHERE host = ANY($1) AND fence_operation IS NULL AND (fence_reason = ANY($2) OR fence_reason IS NULL AND `+undoneCondition+`)
 		  AND fence_reason IS DISTINCT FROM `+RemainingFence, hosts, UndoneReasons())
+	return marked
 }
 
 // QueueClearUndone takes the marks from these handles of the targets, which their host

@@ -27,11 +27,23 @@ func newRescue(r cyborg.RescueRequest, _ records.Options) operationHandler { ret
 // lacksCard is an SQL condition: the host does not show a card that the instance of
 // the accelerator request a has, or cannot tell. Another one may be in its place, which
 // Nova would give to the instance: it knows the address only. Or the host has still to
-// prepare the card again.
+// prepare the card again, or an operation works on it, and what was undone meanwhile is
+// not marked yet.
 const lacksCard = `EXISTS (
 	SELECT FROM attach_handles h JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
 	JOIN backends b ON b.host = v.host AND b.name = v.backend
-	WHERE h.holder_kind = 'instance' AND h.holder_id = a.instance_uuid::text AND (h.presence = 'missing' OR b.state = 'failed' OR h.undone_at IS NOT NULL))`
+	WHERE h.holder_kind = 'instance' AND h.holder_id = a.instance_uuid::text
+	  AND (h.presence = 'missing' OR b.state = 'failed' OR h.undone_at IS NOT NULL OR ` + notReady + ` OR ` + workedOn + `))`
+
+// notReady and workedOn are SQL conditions on a handle h of the deployable d and the device
+// v: it is prepared, and by the last journal of its host, unless that is of before, a boot
+// has undone it; and it is prepared, and an operation works on its accelerator.
+const (
+	notReady = `h.prepared AND EXISTS (
+		SELECT FROM hosts s CROSS JOIN LATERAL jsonb_to_recordset(s.attachments) AS j (deployable text, handle text, state text)
+		WHERE s.name = h.host AND j.deployable = d.local_name AND j.handle = h.identity AND j.state = 'lost' AND v.observed_seq <= s.report_seq)`
+	workedOn = `h.prepared AND EXISTS (SELECT FROM claims c WHERE c.deployable_uuid = d.uuid)`
+)
 
 // choose finds the instances that have lost accelerators and that no open
 // operation reboots already. With Once it leaves out those that any operation
@@ -159,17 +171,19 @@ func (s *Store) OwnRescue(ctx context.Context, run Run, instance uuid.UUID) (los
 // show now, and why; empty where it shows all of them. Nova must not start the
 // instance meanwhile: it may give it another card at the same address. Unclear says
 // that this will not last: the host cannot tell at present, or has still to attach again
-// what it had prepared for the instance.
+// what it had prepared for the instance, or an operation works on that.
 func (s *Store) LackedCard(ctx context.Context, instance uuid.UUID) (why string, unclear bool, err error) {
 	var name, replacedBy, failure, undone string
-	var missing, failed bool
+	var missing, failed, unready bool
 	err = s.db.Pool.QueryRow(ctx, `
-		SELECT d.accelerator, h.presence = 'missing', coalesce(v.replaced_by, ''), b.state = 'failed', b.error, coalesce(h.undone_reason, '')
+		SELECT d.accelerator, h.presence = 'missing', coalesce(v.replaced_by, ''), b.state = 'failed', b.error,
+		       coalesce(h.undone_reason, $2), h.undone_at IS NOT NULL OR `+notReady+`
 		FROM attach_handles h JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
 		JOIN backends b ON b.host = v.host AND b.name = v.backend
-		WHERE h.holder_kind = 'instance' AND h.holder_id = $1 AND (h.presence = 'missing' OR b.state = 'failed' OR h.undone_at IS NOT NULL)
-		ORDER BY v.replaced_by IS NULL, h.presence = 'present', b.state <> 'failed', d.id LIMIT 1`, instance.String()).
-		Scan(&name, &missing, &replacedBy, &failed, &failure, &undone)
+		WHERE h.holder_kind = 'instance' AND h.holder_id = $1
+		  AND (h.presence = 'missing' OR b.state = 'failed' OR h.undone_at IS NOT NULL OR `+notReady+` OR `+workedOn+`)
+		ORDER BY v.replaced_by IS NULL, h.presence = 'present', b.state <> 'failed', d.id LIMIT 1`, instance.String(), inventory.UndoneByBoot).
+		Scan(&name, &missing, &replacedBy, &failed, &failure, &undone, &unready)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return "", false, nil
@@ -181,8 +195,10 @@ func (s *Store) LackedCard(ctx context.Context, instance uuid.UUID) (why string,
 		return fmt.Sprintf("its host does not show its accelerator %q", name), false, nil
 	case failed:
 		return fmt.Sprintf("its host cannot tell whether it has its accelerator %q: %s", name, failure), true, nil
+	case unready:
+		return fmt.Sprintf("its host has not attached its accelerator %q again yet: %s", name, undone), true, nil
 	}
-	return fmt.Sprintf("its host has not attached its accelerator %q again yet: %s", name, undone), true, nil
+	return fmt.Sprintf("an operation works on its accelerator %q", name), true, nil
 }
 
 // UnrescuedHosts lists hosts with instances that may be without their

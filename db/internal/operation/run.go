@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -39,6 +40,11 @@ type running struct {
 	// settle lists the hosts that have still to take back what they had prepared for
 	// requests that the end has deleted or failed.
 	settle []string
+
+	// undone is set where the end has found that a boot, or somebody on the host, has
+	// undone an attachment meanwhile. newer says that the host has reported since the
+	// last step.
+	undone, newer bool
 
 	// replaced marks the targets that, by a later report, have another image than
 	// the operation loaded; nil if no later report was recorded.
@@ -280,13 +286,13 @@ func (s *Store) End(ctx context.Context, run Run, outcome cyborg.Outcome) error 
 		outcome.Error = cyborg.Errorf(cyborg.ErrInternal, "the operation ended as %s without saying why", outcome.State)
 	}
 
-	var settle []string
+	var done *running
 	err := s.db.ChangeByKey(ctx, cyborg.Actor{}, outcome.Operation, func(tx pgx.Tx) error {
-		settle = nil // of an earlier try of this transaction
 		o, err := s.lockOperation(ctx, tx, outcome.Operation)
 		if err != nil {
 			return err
 		}
+		done = o // the last try of this transaction counts
 
 		if o.state == outcome.State && o.ownedBy(run) {
 			return nil
@@ -300,25 +306,31 @@ func (s *Store) End(ctx context.Context, run Run, outcome cyborg.Outcome) error 
 			return cyborg.Errorf(cyborg.ErrChanged, "operation %s has the state %s and cannot end as %s", o.id, o.state, outcome.State)
 		}
 
-		superseded, err := ingest.Observe(ctx, s.db, tx, o.host, outcome.Observations, o.handles())
+		o.newer, err = ingest.Observe(ctx, s.db, tx, o.host, outcome.Observations, o.handles())
 		if err != nil {
 			return err
 		}
 
 		last := o.own(outcome)
-		if superseded { // a later report has recorded what is loaded now
+		if o.newer { // a later report has recorded what is loaded now
 			o.findReplaced(&last)
 			last.BitstreamID, last.Bitstreams = "", nil
 		}
 
-		err = o.conclude(ctx, tx, &last)
-		settle = o.settle
-		return err
+		return o.conclude(ctx, tx, &last)
 	})
 	if err == nil {
-		s.db.TellToSettle(settle)
+		s.db.TellToSettle(done.toSettle())
 	}
 	return err
+}
+
+// toSettle lists the hosts that have something to settle since the end.
+func (o *running) toSettle() []string {
+	if o.undone && !slices.Contains(o.settle, o.host) {
+		return append(o.settle, o.host)
+	}
+	return o.settle
 }
 
 // handles returns the handles that the operation takes or gives back.
@@ -364,9 +376,20 @@ func (o *running) conclude(ctx context.Context, tx pgx.Tx, outcome *cyborg.Outco
 	o.queueFinish(tx, outcome)
 
 	batch := &pgx.Batch{}
+	if o.hasPrepared() {
+		inventory.QueueMarkUndoneAfter(batch, o.host, o.id, inventory.UUIDs(o.targets), o.newer, &o.undone)
+	}
 	inventory.QueueWantReportOfReplaced(batch, o.host)
 	records.QueueBatch(tx, batch)
 	return nil
+}
+
+// hasPrepared says that the operation gives a handle which its host prepares, or that its
+// targets have one.
+func (o *running) hasPrepared() bool {
+	return o.before.Prepares || slices.ContainsFunc(o.targets, func(t inventory.Accelerator) bool {
+		return slices.ContainsFunc(t.Handles, func(h cyborg.AttachHandle) bool { return h.Prepared })
+	})
 }
 
 // queueFinish releases the operation's claims and sets its final state. The
