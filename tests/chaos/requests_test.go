@@ -505,7 +505,26 @@ func (d *driver) release(ctx context.Context, accelerator uuid.UUID) (released b
 		}
 		d.deallocate(b)
 	}
-	return released, nil
+	if !released {
+		return false, nil
+	}
+	return true, d.takenBack(ctx, accelerator)
+}
+
+// takenBack waits until the host of an accelerator has taken back what it had prepared for
+// the requests. A bind would wait for that, too, and an attach is refused meanwhile.
+func (d *driver) takenBack(ctx context.Context, accelerator uuid.UUID) error {
+	ctx, cancel := context.WithTimeout(ctx, restLimit)
+	defer cancel()
+	for {
+		a, _, err := d.c.API.Accelerator(ctx, accelerator)
+		if err != nil || !slices.ContainsFunc(a.Handles, func(h cyborg.AttachHandle) bool { return h.Unconfirmed != nil }) {
+			return err
+		}
+		if clock.Sleep(ctx, 50*time.Millisecond) != nil {
+			return fmt.Errorf("the host of %s has not taken back what it had prepared: %w", a.Name, ctx.Err())
+		}
+	}
 }
 
 // deallocate removes the allocation in Placement, as Nova does after it has
