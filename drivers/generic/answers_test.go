@@ -99,9 +99,9 @@ func TestDiscoverWaitsOnceForAllRounds(t *testing.T) {
 	require.Eventually(t, func() bool { return len(unwell(t, driver, "")) == 0 }, time.Minute, 10*time.Millisecond)
 }
 
-// TestNextAgentKnowsWhatDoesNotAnswer: the driver of the next agent says at once of which
-// card the kernel has not answered since before, and asks no second time meanwhile.
-func TestNextAgentKnowsWhatDoesNotAnswer(t *testing.T) {
+// TestNextDriverKnowsWhatDoesNotAnswer: the next driver says at once of which card the
+// kernel has not answered since before, and asks no second time meanwhile.
+func TestNextDriverKnowsWhatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	host := newHost(t, sysfstest.GPU(t, gpu))
 	pipe := filepath.Join(host.Root(), configuration(gpu))

@@ -4,7 +4,10 @@ import (
 	"cmp"
 	"context"
 	"path/filepath"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/singleflight"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/kernelcall"
@@ -13,24 +16,36 @@ import (
 // answerLimit is how long the kernel may take to answer a question.
 const answerLimit = 30 * time.Second
 
+// questions are what the kernel is asked at this moment.
+type questions struct {
+	pending singleflight.Group // by the root and the access
+
+	mu    sync.Mutex
+	asked map[string]time.Time // the paths, with their root, of which the kernel is asked, and since when; mu guards it
+}
+
+// asking has the questions of all trees of this process: while a driver is exchanged for
+// another one, both ask about the same functions.
+var asking = questions{asked: map[string]time.Time{}} //nolint:gochecknoglobals // a process is what asks
+
 // ask makes an access that may sleep in the kernel, because the driver of a
 // device answers it or holds a lock meanwhile. A process of its own makes it, and
-// while that one sleeps, everybody who asks the same waits for its answer: another
-// process would only sleep beside it. One that an earlier agent has started, and of
-// which its note tells, has nobody who could wait for it. The error is of kind
-// ErrTimeout where the kernel does not answer in time, and otherwise that of
-// kernelcall.
+// while that one sleeps, everybody who asks the same waits for its answer, also another
+// tree of the same directory: another process would only sleep beside it. One that an
+// earlier agent has started, and of which its note tells, has nobody who could wait for
+// it. The error is of kind ErrTimeout where the kernel does not answer in time, and
+// otherwise that of kernelcall.
 func (v *view) ask(ctx context.Context, call kernelcall.Call) (string, error) {
 	call.Root, call.Most = v.root.Name(), cmp.Or(call.Most, maxText)
 	what := call.String()
-	answer := v.tree.pending.DoChan(what, func() (any, error) { //nolint:contextcheck // others may wait for it, too
+	answer := asking.pending.DoChan(call.Root+"\x00"+what, func() (any, error) { //nolint:contextcheck // others may wait for it, too
 		if earlier, asks := kernelcall.Find(call.Note); asks {
 			return nil, cyborg.Errorf(cyborg.ErrTimeout, "%s has not come back since %s", what, earlier.Since.UTC().Format(time.RFC3339)).
 				WithHint("%s", silentHint)
 		}
 
-		v.tree.note(call.Path, time.Now())
-		defer v.tree.note(call.Path, time.Time{})
+		asking.note(call, time.Now())
+		defer asking.note(call, time.Time{})
 		return call.Do()
 	})
 
@@ -53,23 +68,29 @@ const silentHint = "The driver of the device, or the kernel below it, hangs. The
 
 // note remembers since when the kernel is asked for a path; no longer with the zero
 // time.
-func (t *Tree) note(name string, since time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (q *questions) note(call kernelcall.Call, since time.Time) {
+	name := filepath.Join(call.Root, call.Path)
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	if since.IsZero() {
-		delete(t.asked, name)
+		delete(q.asked, name)
 	} else {
-		t.asked[name] = since
+		q.asked[name] = since
 	}
+}
+
+// since returns since when the kernel is asked for a path; false where it is not.
+func (q *questions) since(root, name string) (since time.Time, waits bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	since, waits = q.asked[filepath.Join(root, name)]
+	return since, waits
 }
 
 // Unanswered returns since when the kernel has not answered whether a function is
 // there (Presence), also to an earlier process; false where nobody waits for that.
 func (t *Tree) Unanswered(f Function) (since time.Time, waits bool) {
-	t.mu.Lock()
-	since, waits = t.asked[configOf(f)]
-	t.mu.Unlock()
-	if waits {
+	if since, waits = asking.since(t.dir, configOf(f)); waits {
 		return since, true
 	}
 

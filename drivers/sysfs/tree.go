@@ -28,11 +28,7 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
-	"time"
-
-	"golang.org/x/sync/singleflight"
 
 	"github.com/cyborg-project/cyborg"
 )
@@ -52,21 +48,16 @@ const maxText = 4 << 20
 const sysfsMagic = 0x62656572
 
 // Tree reads the sysfs of one host, and what it needs of proc and dev. It keeps
-// no open file, and remembers only which of its questions the kernel has not
-// answered yet. Its methods may be called from several goroutines.
+// no open file, and remembers nothing. Its methods may be called from several goroutines.
 type Tree struct {
-	dir     string
-	notes   string // directory of the notes of package kernelcall; empty for none
-	log     *slog.Logger
-	pending singleflight.Group // see view.ask
-
-	mu    sync.Mutex
-	asked map[string]time.Time // the paths of which the kernel is asked, and since when; mu guards it
+	dir   string
+	notes string // directory of the notes of package kernelcall; empty for none
+	log   *slog.Logger
 }
 
 // NewTree returns the tree below dir, the directory that stands for "/".
 func NewTree(dir string, log *slog.Logger) *Tree {
-	return &Tree{dir: dir, log: log, asked: map[string]time.Time{}}
+	return &Tree{dir: dir, log: log}
 }
 
 // NotingIn returns a tree of the same directory that the next process can follow: while

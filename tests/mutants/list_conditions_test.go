@@ -153,16 +153,21 @@ func ofConditions() []mutant {
 			new:  "waits && time.Since(since) < 0",
 		},
 		{
-			breaks: "the next agent knows what the kernel has not answered", file: "drivers/sysfs/ask.go", pkg: "drivers/generic",
-			test: "TestNextAgentKnowsWhatDoesNotAnswer",
+			breaks: "the next agent knows what the kernel has not answered", file: "drivers/sysfs/ask.go", pkg: "drivers/sysfs",
+			test: "TestNextAgentDoesNotAsk",
 			old:  "	return earlier.Since, waits\n",
 			new:  "	return earlier.Since, waits && t == nil\n",
 		},
 		{
-			breaks: "the next agent does not ask beside a question that hangs", file: "drivers/sysfs/ask.go", pkg: "drivers/generic",
-			test: "TestNextAgentKnowsWhatDoesNotAnswer",
+			breaks: "the next agent does not ask beside a question that hangs", file: "drivers/sysfs/ask.go", pkg: "drivers/sysfs",
+			test: "TestNextAgentDoesNotAsk",
 			old:  "kernelcall.Find(call.Note); asks {",
-			new:  "kernelcall.Find(call.Note); asks && v == nil {",
+			new:  "kernelcall.Find(call.Note); asks && earlier.Since.IsZero() {",
+		},
+		{
+			breaks: "two drivers of one process ask once", file: "drivers/sysfs/ask.go", pkg: "drivers/sysfs", test: "TestTwoTreesAskOnce",
+			old: "asking.pending.DoChan(call.Root+",
+			new: "asking.pending.DoChan(time.Now().String()+",
 		},
 		{
 			breaks: "a look follows what a health check says anew", file: "activities/agent/inventory/health.go", pkg: "activities/agent/inventory",
