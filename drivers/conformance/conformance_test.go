@@ -60,6 +60,7 @@ func TestDefectsAreFound(t *testing.T) {
 		"has an empty range":                     "discover/is valid",
 		"has a range of words":                   "discover/is valid",
 		"gives one function to two":              "discover/is valid",
+		"gives a handle away with another":       "discover/is valid",
 		"lists in another order":                 "discover/is stable and changes nothing",
 		"forgets at restart":                     "discover/survives a restart",
 		"ignores its context":                    "discover/stops with its context",

@@ -106,7 +106,7 @@ var pciID = regexp.MustCompile(`^[0-9a-f]{4}$`)
 // is there twice.
 func discoverIsValid(t *testing.T, b *bench) {
 	devices := b.discover(t)
-	identities, names, handles, functions := unique{}, unique{}, unique{}, unique{}
+	identities, names, handles := unique{}, unique{}, unique{}
 
 	for _, device := range devices {
 		identities.add(t, "device identity", device.Identity)
@@ -137,22 +137,33 @@ func discoverIsValid(t *testing.T, b *bench) {
 			for _, handle := range deployable.Handles {
 				handles.add(t, "handle identity", handle.Identity)
 				requireHandle(t, handle)
-				if handle.Kind == cyborg.HandlePCI || handle.Kind == cyborg.HandleTestPCI {
-					functions.add(t, "function", functionOf(handle.Info))
-				}
 			}
 		}
 	}
 
-	// What goes with a handle is nobody's handle, and goes with that one only.
-	for _, handle := range slices.Concat(handlesOf(devices)...) {
-		for _, function := range handle.With {
-			functions.add(t, "what goes with handle "+handle.Identity+", the function", function.String())
-		}
-	}
+	requireCompanions(t, slices.Concat(handlesOf(devices)...))
 
 	if offers[drivers.Programmer](b.Driver) {
 		require.NotEmptyf(t, b.target.Deployable.ProgramSet, "program set of %s, whose driver programs", b.target.Deployable.Name)
+	}
+}
+
+// requireCompanions requires that what goes with a handle is nobody's handle, and goes with
+// that one only. Handles may share a function, of which each consumer gets a part.
+func requireCompanions(t *testing.T, handles []cyborg.HandleReport) {
+	t.Helper()
+	functions, with := map[string]string{}, unique{}
+	for _, handle := range handles {
+		if handle.Kind == cyborg.HandlePCI || handle.Kind == cyborg.HandleTestPCI {
+			functions[functionOf(handle.Info)] = handle.Identity
+		}
+	}
+
+	for _, handle := range handles {
+		for _, function := range handle.With {
+			with.add(t, "what goes with handle "+handle.Identity+", the function", function.String())
+			require.Emptyf(t, functions[function.String()], "function %s goes with handle %s, and is this handle", function, handle.Identity)
+		}
 	}
 }
 

@@ -68,6 +68,9 @@ func (h *hardware) detachAll() {
 	clear(h.set)
 }
 
+// shared is the function of the handles of deployable b.
+var shared = cyborg.PCIAddress{Bus: 2}
+
 // toy is a driver of hardware in memory. It is correct except for one defect.
 type toy struct {
 	bareToy
@@ -246,8 +249,11 @@ func (d toy) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 			device.Deployables[i].Preparation = d.preparation()
 		}
 		for i := range device.Deployables {
-			if d.defect == "gives one function to two" {
+			switch d.defect {
+			case "gives one function to two":
 				device.Deployables[i].Handles[0].With = []cyborg.PCIAddress{{Bus: 1}}
+			case "gives a handle away with another":
+				device.Deployables[0].Handles[0].With = []cyborg.PCIAddress{shared}
 			}
 		}
 	}
@@ -288,6 +294,11 @@ func (d bareToy) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 			deployable.Handles = append(deployable.Handles, cyborg.HandleReport{
 				Kind: cyborg.HandleDEV, Identity: name + suffix, Info: map[string]string{"path": "/dev/toy/" + name + suffix},
 			})
+		}
+		if name == "b" { // its handles are shares of one function
+			for i := range deployable.Handles {
+				deployable.Handles[i].Kind, deployable.Handles[i].Info = cyborg.HandleTestPCI, shared.HandleInfo()
+			}
 		}
 		device.Deployables = append(device.Deployables, deployable)
 	}
