@@ -110,9 +110,36 @@ func (d *Driver) addCompanions(report *cyborg.DeployableReport, f sysfs.Function
 	}
 }
 
-// without returns the functions that are none of the others.
-func without(functions, others []sysfs.Function) []sysfs.Function {
-	return slices.DeleteFunc(functions, func(f sysfs.Function) bool {
-		return slices.ContainsFunc(others, func(o sysfs.Function) bool { return o.Address == f.Address })
-	})
+// withoutCompanions returns the functions that are companions of nothing that the backend
+// offers.
+func (d *Driver) withoutCompanions(ctx context.Context, functions []sysfs.Function) ([]sysfs.Function, error) {
+	var others []sysfs.Function
+	for _, f := range functions {
+		is, err := d.isCompanion(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		if !is {
+			others = append(others, f)
+		}
+	}
+	return others, nil
+}
+
+// isCompanion says whether the function goes with one that the backend offers.
+func (d *Driver) isCompanion(ctx context.Context, f sysfs.Function) (bool, error) {
+	if !accompanies(f) {
+		return false, nil
+	}
+
+	card, err := d.tree.Slot(ctx, f.Address)
+	if err != nil {
+		return false, err
+	}
+	for _, lead := range card {
+		if d.chosen(lead) && slices.ContainsFunc(d.companions(lead, card), func(one sysfs.Function) bool { return one.Address == f.Address }) {
+			return true, nil
+		}
+	}
+	return false, nil
 }

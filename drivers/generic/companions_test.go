@@ -369,6 +369,36 @@ func TestCompanionInUse(t *testing.T) {
 	}
 }
 
+// TestTwoCardsOfOneGroup: two graphics cards behind a switch that does not isolate them. What
+// goes with the one is no obstacle to the other, as far as the backend offers both.
+func TestTwoCardsOfOneGroup(t *testing.T) {
+	t.Parallel()
+	const second = "0000:3c:00.1"
+	b := newCardOf(t, cyborg.HolderInstance, append(graphicsCard(t)[:2],
+		sysfstest.In("7", withoutDriver(sysfstest.GPU(t, "0000:3c:00.0"))), sysfstest.In("7", withoutChildren(sysfstest.Audio(t, second)))))
+	require.NoError(t, b.attach(t))
+	require.Equal(t, map[string]string{gpu: "nvidia", audio: "vfio-pci"}, b.bound(t))
+
+	b.spec = `{"address": "` + gpu + `"}`
+	b.restart(t, b.Simulator, "30s")
+	err := b.attach(t)
+	require.Equal(t, cyborg.ErrUnsupported, cyborg.ErrorKindOf(err), err)
+	require.ErrorContains(t, err, second+" has the driver snd_hda_intel; VFIO")
+}
+
+// withoutDriver returns the function as one that no driver has.
+func withoutDriver(f simulator.Function) simulator.Function {
+	f.Driver = ""
+	return withoutChildren(f)
+}
+
+// withoutChildren returns the function without the devices that its driver makes, whose
+// names another one of its kind has.
+func withoutChildren(f simulator.Function) simulator.Function {
+	f.Children = nil
+	return f
+}
+
 // TestOtherSiblingsAreRefused: what is no companion must have no driver.
 func TestOtherSiblingsAreRefused(t *testing.T) {
 	t.Parallel()

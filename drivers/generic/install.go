@@ -173,7 +173,8 @@ func checkFingerprint(target drivers.Target, f sysfs.Function, now cyborg.Finger
 }
 
 // requireVFIO returns an error that says why VFIO cannot use the function together
-// with its companions.
+// with its companions. Those of another card in its group are no obstacle: they go with
+// that card, which has the same holder.
 func (d *Driver) requireVFIO(ctx context.Context, f sysfs.Function, with []sysfs.Function) error {
 	if f.IOMMUGroup == "" {
 		return cyborg.Errorf(cyborg.ErrUnsupported, "%s has no IOMMU group, without which VFIO cannot have it", f.Address).
@@ -185,7 +186,11 @@ func (d *Driver) requireVFIO(ctx context.Context, f sysfs.Function, with []sysfs
 		return err
 	}
 
-	if obstacles = without(obstacles, with); len(obstacles) > 0 {
+	obstacles, err = d.withoutCompanions(ctx, obstacles)
+	if err != nil {
+		return err
+	}
+	if len(obstacles) > 0 {
 		list := make([]string, len(obstacles))
 		for i, other := range obstacles {
 			list[i] = other.Address.String() + " has the driver " + other.Driver

@@ -86,6 +86,11 @@ func ofCompanions() []mutant {
 			new: "case kind == cyborg.ErrNotFound && len(before.Companions) > 8:",
 		},
 		{
+			breaks: "what goes with another card is no obstacle", file: companions, pkg: generic, test: "TestTwoCardsOfOneGroup",
+			old: "if d.chosen(lead) && slices",
+			new: "if d.chosen(lead) && lead.IOMMUGroup == \"\" && slices",
+		},
+		{
 			breaks: "what somebody uses goes to no other kind of holder", file: "drivers/fake/attach.go", pkg: "drivers/fake", test: "TestAnotherHolderTakesNothing",
 			old: "return true, d.checkUnused(request.Handle.Identity, handle)",
 			new: "return true, nil",
