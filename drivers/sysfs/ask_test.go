@@ -1,6 +1,7 @@
 package sysfs_test
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -63,32 +64,31 @@ func (s silent) answer(t *testing.T) {
 }
 
 // TestTwoTreesAskOnce: while a driver is exchanged for another one, both ask for the same
-// card. The second one gets the answer to the question of the first.
+// card. The second one waits for the answer to the question of the first.
 func TestTwoTreesAskOnce(t *testing.T) {
 	t.Parallel()
 	s := newSilent(t)
-	answers := make(chan error, 2)
-	ask := func() *sysfs.Tree {
-		one, f := s.tree(t)
-		go func() {
-			presence, err := one.Presence(t.Context(), f, true)
-			if err == nil && !presence.Answers {
-				err = cyborg.Errorf(cyborg.ErrHardware, "the card does not answer")
-			}
-			answers <- err
-		}()
-		s.asked(t)
-		return one
-	}
+	first, f := s.tree(t)
+	answers := make(chan error, 1)
+	go func() {
+		_, err := first.Presence(t.Context(), f, true)
+		answers <- err
+	}()
+	s.asked(t)
 
-	_, second := ask(), ask()
-	_, f := s.tree(t)
+	second, _ := s.tree(t)
 	_, waits := second.Unanswered(f)
 	require.True(t, waits)
+	limited, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := second.Presence(limited, f, true)
+	require.ErrorIs(t, err, context.DeadlineExceeded, "it waits for the answer as long as it may")
 
 	s.answer(t)
 	require.NoError(t, <-answers)
-	require.NoError(t, <-answers)
+	presence, err := second.Presence(t.Context(), f, true)
+	require.NoError(t, err)
+	require.True(t, presence.Answers)
 }
 
 // TestNextAgentDoesNotAsk: a process of an earlier agent asks for the card, and nobody gets
