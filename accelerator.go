@@ -186,7 +186,8 @@ type Accelerator struct {
 
 // Status returns the first that applies of: missing, error, the status of the
 // operation that claims it, installing, fenced, unready, maintaining, inactive, attached
-// (somebody has a handle and none is free), ready.
+// (no handle is free, and somebody has one, or had one that its host has still to take
+// back), ready.
 func (a *Accelerator) Status() Status {
 	switch {
 	case a.Presence == PresenceMissing:
@@ -212,7 +213,7 @@ func (a *Accelerator) Status() Status {
 		return StatusMaintaining
 	case a.Lifecycle == LifecycleInactive:
 		return StatusInactive
-	case a.FreeHandle() == nil && slices.ContainsFunc(a.Handles, func(h AttachHandle) bool { return h.Holder != nil }):
+	case a.FreeHandle() == nil && slices.ContainsFunc(a.Handles, func(h AttachHandle) bool { return h.Holder != nil || h.Unconfirmed != nil }):
 		return StatusAttached
 	}
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/uuid"
@@ -89,6 +90,19 @@ func (r *records) handles(t testing.TB) map[string]int {
 		SELECT jsonb_object_agg(who, number) FROM (
 			SELECT CASE WHEN holder_kind IS NOT NULL THEN 'held' WHEN unconfirmed_kind IS NOT NULL THEN 'unconfirmed' ELSE 'free' END AS who, count(*) AS number
 			FROM attach_handles GROUP BY 1) AS counted`)
+}
+
+// requireLeft requires that the host has still to take a handle of the accelerator back
+// that it had prepared: that keeps nobody from the other handles, but whatever needs the
+// whole accelerator.
+func (r *records) requireLeft(t testing.TB, id uuid.UUID) {
+	t.Helper()
+	a := r.accelerator(t, id)
+	require.Nil(t, a.Fence)
+	require.NotNil(t, a.FreeHandle())
+	require.Equal(t, cyborg.StatusReady, a.Status())
+	_, err := r.Admit(t.Context(), toProgram(id))
+	requireKind(t, cyborg.ErrChanged, err, "has still to take a handle of accelerator")
 }
 
 // settle has the host settle what is to be settled there, as a run for it does.
@@ -371,10 +385,15 @@ func TestDeletedRequestIsTakenBackByItsHost(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"h1"}, deleted.Settle)
 	require.Equal(t, []string{"h1"}, told)
-	r.requireUnsettled(t, a.UUID, uuid.Nil)
+	r.requireLeft(t, a.UUID)
 	require.Equal(t, map[string]int{"free": 1, "unconfirmed": 1}, r.handles(t))
 	require.Equal(t, &who, r.accelerator(t, a.UUID).Handles[0].Unconfirmed)
 
+	// The other handle is given out meanwhile, and then none is free.
+	h.bound(t, a, vm(), one())
+	require.Equal(t, cyborg.StatusAttached, r.accelerator(t, a.UUID).Status())
+	_, err = r.Admit(t.Context(), toAttach(a.UUID, instance("vm8")))
+	requireKind(t, cyborg.ErrChanged, err, "host h1 has still to take a handle", a.Name)
 	r.profile(t, "one", one())
 	next := r.request(t, "one")[0]
 	_, err = r.Admit(t.Context(), toBind("h1", vm(), a.ProviderUUID, next))
@@ -388,15 +407,15 @@ func TestDeletedRequestIsTakenBackByItsHost(t *testing.T) {
 	require.Equal(t, arq.Operation, settled[0].Operation)
 	require.Equal(t, who, settled[0].Handle.Holder)
 	require.True(t, settled[0].Handle.OnHost())
-	require.Equal(t, map[string]int{"free": 2}, r.handles(t))
-	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM attach_handles WHERE prepared OR parameters <> '{}'"))
+	require.Equal(t, map[string]int{"free": 1, "held": 1}, r.handles(t))
+	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM attach_handles WHERE holder_kind IS NULL AND prepared OR parameters <> '{}'"))
 	r.do(t, toBind("h1", vm(), a.ProviderUUID, next), cyborg.OperationSucceeded)
 	r.requireAgreed(t)
 }
 
 // TestPlacementStaysOpenForWhatIsTakenBack: Nova may give out again what a host is taking
-// back, because a bind waits for it; not once that has failed, nor what was in doubt in
-// another way.
+// back, because a bind waits for it. Once that has failed, the handle is reserved until the
+// host has taken it back. What is in doubt in another way closes the accelerator.
 func TestPlacementStaysOpenForWhatIsTakenBack(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -407,6 +426,13 @@ func TestPlacementStaysOpenForWhatIsTakenBack(t *testing.T) {
 		require.NoError(t, err)
 		return now.Deployables[0].Fence != nil
 	}
+	stuck := func() int {
+		t.Helper()
+		now, err := r.Placement(t.Context(), "h1")
+		require.NoError(t, err)
+		require.Nil(t, now.Deployables[0].Fence)
+		return now.Deployables[0].Stuck
+	}
 	version := func() int64 {
 		t.Helper()
 		now, err := r.Placement(t.Context(), "h1")
@@ -415,8 +441,7 @@ func TestPlacementStaysOpenForWhatIsTakenBack(t *testing.T) {
 	}
 
 	r.deleted(t, h.bound(t, a, vm(), withMAC(mac)).UUID)
-	require.NotNil(t, r.accelerator(t, a.UUID).Fence)
-	require.False(t, closed())
+	require.Zero(t, stuck())
 
 	found, err := r.DisagreementsOf(t.Context(), "h1", 1)
 	require.NoError(t, err)
@@ -425,12 +450,13 @@ func TestPlacementStaysOpenForWhatIsTakenBack(t *testing.T) {
 	before := version()
 	_, err = r.RecordUnsettled(t.Context(), decided, "it is in use by qemu")
 	require.NoError(t, err)
-	require.True(t, closed())
+	require.Equal(t, 1, stuck())
 	require.Greater(t, version(), before, "Placement is told of it")
 
+	before = version()
 	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{decided}))
-	require.Nil(t, r.accelerator(t, a.UUID).Fence)
-	require.False(t, closed())
+	require.Zero(t, stuck())
+	require.Greater(t, version(), before, "and that it is over")
 
 	work := r.do(t, toAttach(a.UUID, onHost("h1")), cyborg.OperationSucceeded)
 	h.prepare(t, "card0", work.Handles[0].UUID, work.Operation)
@@ -451,7 +477,7 @@ func TestBindDoesNotWaitForEver(t *testing.T) {
 		"out of time": {func(_ *records, _ *host, _ *cyborg.Accelerator, bind *db.Admission) {
 			edit(bind, func(r *cyborg.BindRequest) { r.Within = 0 })
 		}, cyborg.ErrTimeout, "has still to take a handle"},
-		"a silent host": {func(_ *records, h *host, _ *cyborg.Accelerator, _ *db.Admission) { h.fall(t) }, cyborg.ErrChanged, unsettled},
+		"a silent host": {func(_ *records, h *host, _ *cyborg.Accelerator, _ *db.Admission) { h.fall(t) }, cyborg.ErrChanged, "host h1 has still to take a handle"},
 		"maintenance": {func(r *records, _ *host, a *cyborg.Accelerator, _ *db.Admission) {
 			_, err := r.Maintain(t.Context(), a.UUID, cyborg.Maintenance{Reason: "cleaning", By: "bob"}, alice())
 			require.NoError(t, err)
@@ -466,6 +492,7 @@ func TestBindDoesNotWaitForEver(t *testing.T) {
 			h, a := r.prepared(t, 1)
 			r.deleted(t, h.bound(t, a, vm(), one()).UUID)
 			r.profile(t, "one", one())
+			r.do(t, toAttach(a.UUID, instance("vm9")), cyborg.OperationSucceeded) // the other handle
 			arq := r.request(t, "one")[0]
 			bind := toBind("h1", vm(), a.ProviderUUID, arq)
 			c.make(r, h, a, &bind)
@@ -581,7 +608,7 @@ func TestBindThatEndsBadly(t *testing.T) {
 				return
 			}
 			require.Equal(t, []string{"h1"}, told)
-			r.requireUnsettled(t, a.UUID, uuid.Nil)
+			r.requireLeft(t, a.UUID)
 			h.settle(t)
 			require.Equal(t, map[string]int{"free": 2}, r.handles(t))
 		})
@@ -641,8 +668,8 @@ func TestForcedDetachOfPrepared(t *testing.T) {
 	work := r.do(t, with(toAttach(a.UUID, instance("vm1")), macs(mac)), cyborg.OperationSucceeded)
 	h.prepare(t, "card0", work.Handles[0].UUID, work.Operation)
 	h.fall(t)
-	forced := r.do(t, toForce(a.UUID, nil), cyborg.OperationSucceeded)
-	r.requireUnsettled(t, a.UUID, forced.Operation)
+	r.do(t, toForce(a.UUID, nil), cyborg.OperationSucceeded)
+	r.requireLeft(t, a.UUID)
 	h.hear(t)
 
 	found := r.disagreements(t)["card0"]
@@ -769,6 +796,8 @@ func TestBindAndDeleteOfPrepared(t *testing.T) {
 	r.profile(t, "mac", withMAC(mac))
 	stores := []*db.Store{r.Store, openStore(t, r.url, defaults())}
 	attached := &onHosts{at: map[string]uuid.UUID{}}
+	var sequence atomic.Int64 // each step tells what it sees of the device, which is newer than the last report
+	sequence.Store(h.sequence)
 
 	var lives, settling sync.WaitGroup
 	ended := make(chan struct{})
@@ -808,7 +837,10 @@ func TestBindAndDeleteOfPrepared(t *testing.T) {
 			if i%3 == 0 { // the deletion comes before the end
 				store.deleted(t, arq.UUID)
 			}
-			store.end(t, work, cyborg.OperationSucceeded)
+			require.NoError(t, store.End(t.Context(), runOf(op.ID), cyborg.Outcome{
+				Operation: op.ID, State: cyborg.OperationSucceeded,
+				Observations: []cyborg.Observation{{Sequence: sequence.Add(1), Backend: "fake", Device: h.devices()[0]}},
+			}))
 			if i%3 != 0 {
 				store.deleted(t, arq.UUID)
 			}

@@ -584,6 +584,7 @@ CREATE TABLE pending_settlements (
     CONSTRAINT pending_settlements_host_fkey FOREIGN KEY (host) REFERENCES hosts(name) ON DELETE CASCADE
 );
 CREATE TRIGGER placement_settlement_failed AFTER UPDATE OF error ON pending_settlements FOR EACH ROW WHEN ((old.error = ''::text) <> (new.error = ''::text)) EXECUTE FUNCTION placement_settlement_failed();
+CREATE TRIGGER placement_settlement_over AFTER DELETE ON pending_settlements FOR EACH ROW WHEN (old.error <> ''::text) EXECUTE FUNCTION placement_settlement_failed();
 
 CREATE TABLE placement_drift (
     host text NOT NULL,
@@ -1588,7 +1589,7 @@ CREATE OR REPLACE FUNCTION placement_settlement_failed()
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    PERFORM placement_out_of_step(ARRAY[NEW.host]);
+    PERFORM placement_out_of_step(ARRAY[OLD.host]);
     RETURN NULL;
 END $function$;
 

@@ -231,7 +231,7 @@ func wantedOf(records db.PlacementHost) []placement.Provider {
 	deployables := make([]placement.Deployable, len(records.Deployables))
 	for i := range records.Deployables {
 		d := &records.Deployables[i]
-		deployables[i] = placement.Deployable{Accelerator: d.Accelerator, Untouched: d.Untouched, HeldOutsideNova: d.HeldOutsideNova}
+		deployables[i] = placement.Deployable{Accelerator: d.Accelerator, Untouched: d.Untouched, HeldOutsideNova: d.HeldOutsideNova, Stuck: d.Stuck}
 	}
 
 	return placement.Wanted(deployables, records.Silent)

@@ -48,13 +48,15 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- While its host takes something back that it had prepared, an accelerator stays open in Placement; it is closed once that has failed.
+-- While its host takes something back that it had prepared, that counts as free in Placement; not once that has failed, until it is over.
 CREATE FUNCTION placement_settlement_failed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM placement_out_of_step(ARRAY[NEW.host]);
+    PERFORM placement_out_of_step(ARRAY[OLD.host]);
     RETURN NULL;
 END $$;
 -- +goose StatementEnd
+CREATE TRIGGER placement_settlement_over AFTER DELETE ON pending_settlements FOR EACH ROW
+    WHEN (OLD.error <> '') EXECUTE FUNCTION placement_settlement_failed();
 CREATE TRIGGER placement_settlement_failed AFTER UPDATE OF error ON pending_settlements FOR EACH ROW
     WHEN ((OLD.error = '') <> (NEW.error = '')) EXECUTE FUNCTION placement_settlement_failed();
 CREATE TRIGGER attach_handles_freed BEFORE UPDATE ON attach_handles FOR EACH ROW

@@ -157,7 +157,7 @@ func TestPreparedRequests(t *testing.T) {
 	require.Equal(t, http.StatusNoContent, status)
 	found, _, err := s.API.Accelerator(ctx, id)
 	require.NoError(t, err)
-	require.Equal(t, cyborg.StatusFenced, found.Status)
+	require.Equal(t, cyborg.StatusAttached, found.Status)
 	a.Restart(t)
 	requirePrepared(ctx, t, s, device, nil)
 	harness.Until(t, ctx, "free", func() error { return isStatus(ctx, s, id, cyborg.StatusReady) })

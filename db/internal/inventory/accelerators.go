@@ -52,7 +52,7 @@ const selectAccelerators = `
 	LEFT JOIN claims c ON c.deployable_uuid = d.uuid
 	LEFT JOIN operations o ON o.id = c.operation_id
 	CROSS JOIN LATERAL (
-		SELECT count(holder_kind) AS held,
+		SELECT count(coalesce(holder_kind, unconfirmed_kind)) AS taken,
 		       count(*) FILTER (WHERE holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present') AS free,
 		       array_agg(ROW(id, uuid, kind, info, identity, presence, holder_kind, holder_id, operation_id, attached_at, unconfirmed_kind, unconfirmed_id,
 		               undone_reason, undone_at, nullif(companions, '{}'), prepared, nullif(parameters, '{}'), EXISTS (SELECT FROM arqs a WHERE a.handle_uuid = t.uuid AND a.lost_at IS NOT NULL))

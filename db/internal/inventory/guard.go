@@ -189,8 +189,12 @@ func (a *Accelerator) Together(holder cyborg.Holder) error {
 		}
 	}
 
-	// Its own handles are no exception. An unconfirmed one has fenced it.
+	// Its own handles are no exception.
 	for _, h := range a.Handles {
+		if left := h.Unconfirmed; left != nil && *left != holder {
+			return cyborg.Errorf(cyborg.ErrInUse, "%s may still have accelerator %q, and because of %s all of it goes to one holder", left, a.Name, a.SameHolder).
+				WithHint("Reconcile asks host %s as soon as it is heard.", a.Host)
+		}
 		if by := h.Holder; by != nil && *by != holder {
 			return cyborg.Errorf(cyborg.ErrInUse, "accelerator %q is attached to %s, and because of %s all of it goes to one holder", a.Name, by, a.SameHolder).
 				WithOperation(h.Operation).WithHint("Detach it first.")
@@ -310,7 +314,12 @@ func UUIDs(targets []Accelerator) []uuid.UUID {
 // its fence gives.
 func (a *Accelerator) Confirmed() error {
 	for _, h := range a.Handles {
-		if h.Unconfirmed != nil {
+		switch {
+		case h.Unconfirmed == nil:
+		case h.Prepared && a.Fence == nil:
+			return cyborg.Errorf(cyborg.ErrChanged, "host %s has still to take a handle of accelerator %q back", a.Host, a.Name).
+				WithHint("Reconcile asks it as soon as it is heard. A host that is gone for ever can be forgotten.")
+		default:
 			return a.fenced(FenceUnconfirmed)
 		}
 	}

@@ -17,11 +17,16 @@ func QueueRelease(tx pgx.Tx, host string, targets, handles, operations []uuid.UU
 	records.Queue(tx, `
 		UPDATE attach_handles SET holder_kind = NULL, holder_id = NULL, operation_id = NULL, attached_at = NULL
 		WHERE uuid = ANY($1) AND holder_kind IS NOT NULL`, handles)
-	records.Queue(tx, liftOfHeld, targets, fencesOfHeld())
+	QueueLiftOfHeld(tx, targets)
 
 	batch := &pgx.Batch{}
 	queueMarkReleased(batch, []string{host}, handles, operations)
 	records.QueueBatch(tx, batch)
+}
+
+// QueueLiftOfHeld queues liftOfHeld for these accelerators. See records.Queue.
+func QueueLiftOfHeld(tx pgx.Tx, targets []uuid.UUID) {
+	records.Queue(tx, liftOfHeld, targets, fencesOfHeld())
 }
 
 // liftOfHeld lifts the fences of accelerators that had gone missing under
@@ -44,8 +49,8 @@ func ReleaseHandles(ctx context.Context, tx pgx.Tx, condition string, values ...
 }
 
 // AbandonHandles is ReleaseHandles where no host has taken the handles back. Those that
-// their host has prepared become unconfirmed instead of free, and their accelerators are
-// fenced: the host has still to take them back. It returns the hosts of these.
+// their host has prepared become unconfirmed instead of free: the host has still to take
+// them back. It returns the hosts of these.
 func AbandonHandles(ctx context.Context, tx pgx.Tx, condition string, values ...any) (hosts []string, err error) {
 	return releaseHandles(ctx, tx, preparedLeft, queueMarkReleased, condition, values...)
 }
@@ -91,17 +96,17 @@ func releaseHandles(
 	}
 
 	var (
-		host                                 string
-		handle, operation, target            uuid.UUID
-		stays                                bool
-		hosts                                []string
-		handles, operations, targets, fenced []uuid.UUID
+		host                         string
+		handle, operation, target    uuid.UUID
+		stays                        bool
+		hosts                        []string
+		handles, operations, targets []uuid.UUID
 	)
 	_, err = pgx.ForEachRow(rows, []any{&host, &handle, &operation, &target, &stays}, func() error {
 		hosts = append(hosts, host)
 		handles, operations, targets = append(handles, handle), append(operations, operation), append(targets, target)
 		if stays {
-			leftOn, fenced = append(leftOn, host), append(fenced, target)
+			leftOn = append(leftOn, host)
 		}
 		return nil
 	})
@@ -111,9 +116,6 @@ func releaseHandles(
 
 	batch := &pgx.Batch{}
 	batch.Queue(liftOfHeld, targets, fencesOfHeld())
-	if len(fenced) > 0 {
-		batch.Queue("UPDATE deployables SET fence_reason = $2 WHERE uuid = ANY($1) AND fence_operation IS NULL", fenced, FenceUnconfirmed)
-	}
 	QueueWantReportOfReplaced(batch, hosts...)
 	and(batch, hosts, handles, operations)
 	slices.Sort(leftOn)

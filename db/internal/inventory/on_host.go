@@ -18,6 +18,16 @@ func (a *Accelerator) Prepares(holder cyborg.Holder) bool {
 	return holder.Kind != cyborg.HolderHost && a.Preparation != nil
 }
 
+// ConfirmedOrFree is Confirmed for who needs one handle only: what its host has prepared,
+// and has still to take back, keeps nobody from a free one.
+func (a *Accelerator) ConfirmedOrFree() error {
+	doubted := slices.ContainsFunc(a.Handles, func(h cyborg.AttachHandle) bool { return h.Unconfirmed != nil && !h.Prepared })
+	if !doubted && a.FreeHandle() != nil {
+		return nil
+	}
+	return a.Confirmed()
+}
+
 // Unsettled says that its host has still to take a handle of the accelerator back that it
 // had prepared for somebody who does not have it any more.
 func (a *Accelerator) Unsettled() bool {

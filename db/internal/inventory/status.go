@@ -31,7 +31,7 @@ func statusSQL() string {
 	when("d.unready", cyborg.StatusUnready)
 	when(Maintained, cyborg.StatusMaintaining)
 	when(records.Equals("d.lifecycle", cyborg.LifecycleInactive), cyborg.StatusInactive)
-	when("h.held > 0 AND h.free = 0", cyborg.StatusAttached)
+	when("h.taken > 0 AND h.free = 0", cyborg.StatusAttached)
 
 	return "CASE" + text.String() + " ELSE '" + string(cyborg.StatusReady) + "' END"
 }
@@ -70,7 +70,7 @@ func statusNeeds(statuses []cyborg.Status) string {
 		case cyborg.StatusInactive:
 			need(records.Equals("d.lifecycle", cyborg.LifecycleInactive))
 		case cyborg.StatusAttached:
-			need("d.uuid IN (SELECT deployable_uuid FROM attach_handles WHERE holder_kind IS NOT NULL)")
+			need("d.uuid IN (SELECT deployable_uuid FROM attach_handles WHERE holder_kind IS NOT NULL OR unconfirmed_kind IS NOT NULL)")
 		case cyborg.StatusReady:
 			need(records.Equals("d.lifecycle", cyborg.LifecycleReady))
 		default:

@@ -8,7 +8,7 @@ import (
 )
 
 // ClearUnconfirmed makes the unconfirmed handles that meet the condition free
-// again. An accelerator that has no other unconfirmed handle loses the fence
+// again. An accelerator that has no other doubted handle loses the fence
 // that they gave it, and stays fenced only where RemainingFence has another
 // reason. It returns the accelerators of the handles.
 func ClearUnconfirmed(ctx context.Context, tx pgx.Tx, condition string, values ...any) ([]uuid.UUID, error) {
@@ -27,7 +27,7 @@ func ClearUnconfirmed(ctx context.Context, tx pgx.Tx, condition string, values .
 	_, err = tx.Exec(ctx, `
 		UPDATE deployables d SET fence_operation = NULL, fence_reason = `+RemainingFence+`
 		WHERE uuid = ANY($1) AND fence_reason = $2 AND NOT EXISTS (
-			SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND unconfirmed_kind IS NOT NULL)`, targets, FenceUnconfirmed)
+			SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND `+Doubted+`)`, targets, FenceUnconfirmed)
 	return targets, err
 }
 
@@ -80,7 +80,7 @@ func queueMark(batch *pgx.Batch, which string, hosts []string, added []uuid.UUID
 
 // QueueMarkForgotten queues a statement that marks those of the handles, which the
 // transaction has added, as unconfirmed again that were so when their host was
-// forgotten, and fences their accelerators.
+// forgotten, and fences the accelerators of the doubted ones.
 func QueueMarkForgotten(batch *pgx.Batch, added []uuid.UUID) {
 	batch.Queue(`
 		WITH back AS (
@@ -90,7 +90,7 @@ func QueueMarkForgotten(batch *pgx.Batch, added []uuid.UUID) {
 		marked AS (
 			UPDATE attach_handles h SET unconfirmed_kind = b.unconfirmed_kind, unconfirmed_id = b.unconfirmed_id,
 			    unconfirmed_operation = b.unconfirmed_operation, prepared = b.prepared
-			FROM back b WHERE h.uuid = b.uuid AND h.unconfirmed_kind IS NULL RETURNING h.deployable_uuid)
+			FROM back b WHERE h.uuid = b.uuid AND h.unconfirmed_kind IS NULL RETURNING h.deployable_uuid, h.prepared)
 		UPDATE deployables SET fence_reason = '`+FenceUnconfirmed+`'
-		WHERE uuid IN (SELECT deployable_uuid FROM marked) AND fence_operation IS NULL`, added)
+		WHERE uuid IN (SELECT deployable_uuid FROM marked WHERE NOT prepared) AND fence_operation IS NULL`, added)
 }

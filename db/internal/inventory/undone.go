@@ -101,7 +101,7 @@ func QueueClearUndone(tx pgx.Tx, targets, handles []uuid.UUID) {
 	records.Queue(tx, `
 		UPDATE attach_handles SET undone_reason = NULL, undone_at = NULL
 		WHERE uuid = ANY($1) AND deployable_uuid = ANY($2) AND undone_at IS NOT NULL`, handles, targets)
-	records.Queue(tx, liftOfHeld, targets, fencesOfHeld())
+	QueueLiftOfHeld(tx, targets)
 }
 
 // comparedUndone is how many hosts CompareUndone compares at most. The next round

@@ -40,6 +40,12 @@ type PlacementDeployable struct {
 	// but those that instances hold through accelerator requests.
 	HeldOutsideNova int
 
+	// Stuck is the number of handles that its host had prepared for somebody, and could not
+	// take back. Those that it is taking back just now count as free: a bind waits for them.
+	// Without that, Nova would find no place for an instance right after it has deleted the
+	// one before.
+	Stuck int
+
 	// Instances are the instances that use it, as far as the records know, each
 	// with the number of its accelerator requests that are bound to it.
 	Instances map[string]int
@@ -78,24 +84,22 @@ func (s *Store) Placement(ctx context.Context, host string) (PlacementHost, erro
 			WHERE h.deployable_uuid = d.uuid AND h.holder_kind IS NOT NULL AND (h.holder_kind <> 'instance' OR
 			    NOT EXISTS (SELECT FROM arqs WHERE handle_uuid = h.uuid)
 			    AND NOT EXISTS (SELECT FROM operations o WHERE o.id = h.operation_id AND o.kind = 'bind'))),
-			EXISTS (
-			SELECT FROM attach_handles h WHERE h.deployable_uuid = d.uuid AND h.unconfirmed_kind IS NOT NULL AND (NOT h.prepared
-			    OR EXISTS (SELECT FROM pending_settlements p WHERE p.host = h.host AND p.handle = h.identity AND p.error <> '')))
+			(SELECT count(*) FROM attach_handles h WHERE h.deployable_uuid = d.uuid AND h.unconfirmed_kind IS NOT NULL AND h.prepared
+			    AND EXISTS (SELECT FROM pending_settlements p WHERE p.host = h.host AND p.handle = h.identity AND p.error <> ''))
 		FROM deployables d WHERE d.host = $1`, host)
 	if err != nil {
 		return h, s.db.Failure(ctx, err)
 	}
 
-	more, doubted := map[uuid.UUID]PlacementDeployable{}, map[uuid.UUID]bool{}
+	more := map[uuid.UUID]PlacementDeployable{}
 	var (
-		id    uuid.UUID
-		one   PlacementDeployable
-		doubt bool // whether a handle may stay with somebody who does not have it any more
-		set   records.Parsed[[]cyborg.Attribute]
+		id  uuid.UUID
+		one PlacementDeployable
+		set records.Parsed[[]cyborg.Attribute]
 	)
-	if _, err := pgx.ForEachRow(rows, []any{&id, &one.Untouched, &set, &one.HeldOutsideNova, &doubt}, func() error {
+	if _, err := pgx.ForEachRow(rows, []any{&id, &one.Untouched, &set, &one.HeldOutsideNova, &one.Stuck}, func() error {
 		one.Attributes = set.Value
-		more[id], doubted[id] = one, doubt
+		more[id] = one
 		return nil
 	}); err != nil {
 		return h, s.db.Failure(ctx, err)
@@ -105,13 +109,6 @@ func (s *Store) Placement(ctx context.Context, host string) (PlacementHost, erro
 		d := more[found[i].UUID]
 		all := slices.Concat(found[i].Attributes, d.Attributes)
 		d.Accelerator = found[i].Accelerator
-
-		// What its host is taking back just now is free a moment later, and a bind waits for
-		// it. Without it, Nova would find no place for an instance right after it has deleted
-		// the one before.
-		if d.Fence != nil && d.Fence.Reason == inventory.FenceUnconfirmed && !doubted[d.UUID] {
-			d.Fence = nil
-		}
 		d.Attributes = all
 		h.Deployables = append(h.Deployables, d)
 	}

@@ -53,7 +53,7 @@ func (attach) admit(context.Context, pgx.Tx, choice) error { return nil }
 // holder.
 func (a attach) guard(targets []inventory.Accelerator, operation uuid.UUID) error {
 	t, holder := &targets[0], a.request.Holder
-	if err := inventory.FirstError(t.Unclaimed(operation), t.Present(), t.Enrolled(), t.Unprotected(), t.Ready(), t.Enabled(), t.Confirmed(), t.Unfenced(), t.Available()); err != nil {
+	if err := inventory.FirstError(t.Unclaimed(operation), t.Present(), t.Enrolled(), t.Unprotected(), t.Ready(), t.Enabled(), t.ConfirmedOrFree(), t.Unfenced(), t.Available()); err != nil {
 		return err
 	}
 

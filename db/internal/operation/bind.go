@@ -260,11 +260,7 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 		if err := a.Enrolled(); err != nil {
 			return out.failedWith(err), nil
 		}
-		unsettled, err := b.unsettled(ctx, tx, a)
-		if err != nil {
-			return out, err
-		}
-		if err := inventory.FirstError(a.Unclaimed(uuid.Nil), a.Heard(b.silentAfter), unsettled); err != nil {
+		if err := inventory.FirstError(a.Unclaimed(uuid.Nil), a.Heard(b.silentAfter)); err != nil {
 			return b.waitOrFail(out, err)
 		}
 		if err := inventory.FirstError(a.Present(), a.Unprotected(), a.Ready(), a.Enabled(), a.Unfenced(), a.Available()); err != nil {
@@ -332,18 +328,28 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 
 // noFreeHandle decides what follows where accelerator a has no free handle
 // although Placement has allocated one. If an operation is about to free a
-// handle, the bind may wait for that operation; else it fails.
+// handle, or its host has still to take one back, the bind may wait for that; else it
+// fails.
 func (b bind) noFreeHandle(ctx context.Context, tx pgx.Tx, out choice, a *inventory.Accelerator) (choice, error) {
 	freeing, err := freeingHandle(ctx, tx, a.UUID)
+	var unsettled error
+	if err == nil {
+		unsettled, err = b.unsettled(ctx, tx, a)
+	}
+
 	switch {
 	case err != nil:
 		return out, err
+	case unsettled != nil:
+		return b.waitOrFail(out, unsettled)
 	case freeing != uuid.Nil:
 		return b.waitOrFail(out, cyborg.Errorf(cyborg.ErrClaimed, "accelerator %q has no free attach handle before operation %s has ended", a.Name, freeing).
 			WithOperation(freeing))
 	case b.request.RefuseIfHeld:
 		// The caller first checks whether the holders still exist, and then asks again.
 		return out, cyborg.Errorf(cyborg.ErrNoFit, "all attach handles of accelerator %q are held", a.Name)
+	case a.Unsettled():
+		return out.failedWith(a.Confirmed()), nil
 	}
 
 	return out.failedWith(cyborg.Errorf(cyborg.ErrNotFound, "accelerator %q has no free attach handle", a.Name).

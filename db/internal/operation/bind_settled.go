@@ -27,14 +27,12 @@ func parametersOf(group map[string]string) map[string]string {
 }
 
 // unsettled refuses, for now, an accelerator of which a host that is heard has still to
-// take a handle back that it had prepared: Nova deletes an instance and makes the next one
-// a moment later. What else refuses the accelerator lasts longer than that.
+// take a handle back that it had prepared, where the bind needs that handle: Nova deletes
+// an instance and makes the next one a moment later.
 func (b bind) unsettled(ctx context.Context, tx pgx.Tx, a *inventory.Accelerator) (refusal, err error) {
-	if !a.Unsettled() || a.Fence != nil && a.Fence.Reason != inventory.FenceUnconfirmed {
+	// What else refuses the accelerator lasts longer than that.
+	if !a.Unsettled() || inventory.FirstError(a.Present(), a.Unprotected()) != nil {
 		return nil, nil
-	}
-	if lasting := inventory.FirstError(a.Present(), a.Unprotected(), a.Ready(), a.Enabled()); lasting != nil {
-		return nil, nil //nolint:nilerr // the caller refuses the accelerator because of it
 	}
 
 	heard, err := b.hears(ctx, tx)

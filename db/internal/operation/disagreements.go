@@ -303,19 +303,22 @@ func (s *Store) recordSettled(ctx context.Context, host string, settled []Disagr
 // withoutLaterOperation returns those of the settled disagreements about whose
 // accelerator no operation was admitted after the decision. Such an operation may have
 // ended since, and have left a doubt of its own, which the settlement has not ended.
-// Decisions without a number, of an earlier release, are all returned.
+// Decisions without a number, of an earlier release, are all returned, and so are those
+// about what a host had prepared and nobody has any more: while others get the handles
+// beside it, no operation can have got that one.
 func withoutLaterOperation(ctx context.Context, tx pgx.Tx, settled []Disagreement) ([]Disagreement, error) {
-	accelerators, assignments := make([]uuid.UUID, len(settled)), make([]int64, len(settled))
+	accelerators, assignments, left := make([]uuid.UUID, len(settled)), make([]int64, len(settled)), make([]bool, len(settled))
 	for i := range settled {
 		accelerators[i], assignments[i] = settled[i].Accelerator, settled[i].Assignment
+		left[i] = settled[i].Recorded == unconfirmed && settled[i].Handle.Prepared
 	}
 
 	rows, err := tx.Query(ctx, `
-		SELECT d.n FROM unnest($1::uuid[], $2::bigint[]) WITH ORDINALITY AS d (accelerator, assignment, n)
-		WHERE d.assignment = 0 OR NOT EXISTS (
+		SELECT d.n FROM unnest($1::uuid[], $2::bigint[], $4::boolean[]) WITH ORDINALITY AS d (accelerator, assignment, stays, n)
+		WHERE d.assignment = 0 OR d.stays OR NOT EXISTS (
 			SELECT FROM operation_subjects s JOIN operations o ON o.id = s.operation_id
 			WHERE s.kind = $3 AND s.subject_id = d.accelerator::text AND o.assignment > d.assignment)
-		ORDER BY d.n`, accelerators, assignments, string(cyborg.SubjectAccelerator))
+		ORDER BY d.n`, accelerators, assignments, string(cyborg.SubjectAccelerator), left)
 	if err != nil {
 		return nil, err
 	}

@@ -14,13 +14,14 @@ import (
 // still have it attached: it was taken back by force, or the host's journal has it
 // attached for somebody whom the records do not know, because they have forgotten
 // the host or lost the operation; see inventory.QueueMarkUnconfirmed. Or the host is
-// to detach it, because its journal has it attached and the records call it free. Its
-// accelerator is fenced, and nobody gets the handle, until the host has been heard and
-// Reconcile has settled the attachment there. In the database the columns
+// to detach it, because its journal has it attached and the records call it free. Nobody
+// gets the handle until the host has been heard and Reconcile has settled the attachment
+// there, and its accelerator is fenced; not where the host has prepared the handle for
+// whoever had it: then the others are given out. In the database the columns
 // unconfirmed_kind, unconfirmed_id and unconfirmed_operation keep who had it.
 
 // markUnconfirmed takes handles back from their holders in the records alone,
-// and fences the targets of the operation.
+// and fences the targets of the operation, unless their host has prepared all of these.
 func markUnconfirmed(ctx context.Context, tx pgx.Tx, o *running, handles []uuid.UUID) error {
 	_, err := tx.Exec(ctx, `
 		UPDATE attach_handles SET unconfirmed_kind = holder_kind, unconfirmed_id = holder_id, unconfirmed_operation = operation_id,
@@ -30,7 +31,10 @@ func markUnconfirmed(ctx context.Context, tx pgx.Tx, o *running, handles []uuid.
 		return err
 	}
 
-	_, err = tx.Exec(ctx, "UPDATE deployables SET fence_reason = $2, fence_operation = $3 WHERE uuid = ANY($1)",
+	inventory.QueueLiftOfHeld(tx, inventory.UUIDs(o.targets))
+	_, err = tx.Exec(ctx, `
+		UPDATE deployables d SET fence_reason = $2, fence_operation = $3
+		WHERE uuid = ANY($1) AND EXISTS (SELECT FROM attach_handles WHERE deployable_uuid = d.uuid AND `+inventory.Doubted+`)`,
 		inventory.UUIDs(o.targets), inventory.FenceUnconfirmed, o.id)
 	return err
 }

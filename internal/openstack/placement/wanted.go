@@ -17,6 +17,9 @@ type Deployable struct {
 	// HeldOutsideNova is how many of its handles are held by somebody who got them
 	// without Placement.
 	HeldOutsideNova int
+	// Stuck is how many of its handles their host could not take back from somebody who has
+	// them no more.
+	Stuck int
 }
 
 // Wanted returns the providers that a host should have, sorted by name. silent
@@ -89,9 +92,9 @@ func reserved(d *Deployable, total int) int {
 		}
 	}
 
-	left := max(present-d.HeldOutsideNova, 0)
-	out := min(max(total-left, d.HeldOutsideNova, 0), total)
-	if len(d.ExcludedBy) > 0 || d.SameHolder != "" && (held > 0 || len(d.HeldTogether) > 0) {
+	taken := d.HeldOutsideNova + d.Stuck
+	out := min(max(total-max(present-taken, 0), taken, 0), total)
+	if len(d.ExcludedBy) > 0 || d.SameHolder != "" && (held > 0 || d.Stuck > 0 || len(d.HeldTogether) > 0) {
 		out = max(out, total-max(held-d.HeldOutsideNova, 0))
 	}
 	return out
