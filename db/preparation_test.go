@@ -771,7 +771,7 @@ func TestInstanceIsNotRescuedBeforeItsHostIsReady(t *testing.T) {
 }
 
 // TestOldServerFreesWhatWasPrepared: a server of an earlier release frees a handle without
-// knowing what is prepared. Who gets it next has nothing of that.
+// knowing what is prepared. Its host has still to take it back.
 func TestOldServerFreesWhatWasPrepared(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -779,12 +779,16 @@ func TestOldServerFreesWhatWasPrepared(t *testing.T) {
 	arq := h.bound(t, a, vm(), withMAC(mac))
 	r.exec(t, "DELETE FROM arqs WHERE uuid = $1", arq.UUID)
 	r.exec(t, "UPDATE attach_handles SET holder_kind = NULL, holder_id = NULL, operation_id = NULL, attached_at = NULL")
-	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM attach_handles WHERE prepared OR parameters <> '{}'"))
+	require.Equal(t, map[string]int{"free": 1, "unconfirmed": 1}, r.handles(t))
+	r.requireLeft(t, a.UUID)
 
-	// The host still has it.
-	found := r.disagreements(t)["card0"]
-	require.Empty(t, found.Recorded)
-	require.Equal(t, onHost("h1"), found.Handle.Holder)
+	settled := h.settle(t)
+	require.Len(t, settled, 1)
+	require.Equal(t, "left", settled[0].Recorded)
+	require.Equal(t, arq.Holder(), settled[0].Handle.Holder)
+	require.Equal(t, arq.Operation, settled[0].Unconfirmed)
+	require.Equal(t, map[string]int{"free": 2}, r.handles(t))
+	require.Zero(t, scalar[int](t, r, "SELECT count(*) FROM attach_handles WHERE prepared OR parameters <> '{}'"))
 }
 
 // TestBindAndDeleteOfPrepared lets instances bind, be deleted and be settled at once on few

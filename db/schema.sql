@@ -808,6 +808,12 @@ CREATE OR REPLACE FUNCTION attach_handles_freed()
  LANGUAGE plpgsql
 AS $function$
 BEGIN
+    IF NEW.prepared AND OLD.holder_kind IS NOT NULL THEN
+        NEW.unconfirmed_kind := OLD.holder_kind;
+        NEW.unconfirmed_id := OLD.holder_id;
+        NEW.unconfirmed_operation := OLD.operation_id;
+        RETURN NEW;
+    END IF;
     NEW.prepared := false;
     NEW.parameters := '{}';
     RETURN NEW;

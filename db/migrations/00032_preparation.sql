@@ -15,9 +15,16 @@ ALTER TABLE forgotten_handles ADD COLUMN prepared boolean NOT NULL DEFAULT false
 
 -- +goose StatementBegin
 
--- Who gets a handle next gets nothing of this, also where a server that does not know these columns has freed it.
+-- Whoever frees a prepared handle says that its host has taken it back, with prepared. A server that does not know the columns does not say
+-- so: then the handle is unconfirmed instead, with who had it. Who gets a handle next gets nothing of this.
 CREATE FUNCTION attach_handles_freed() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+    IF NEW.prepared AND OLD.holder_kind IS NOT NULL THEN
+        NEW.unconfirmed_kind := OLD.holder_kind;
+        NEW.unconfirmed_id := OLD.holder_id;
+        NEW.unconfirmed_operation := OLD.operation_id;
+        RETURN NEW;
+    END IF;
     NEW.prepared := false;
     NEW.parameters := '{}';
     RETURN NEW;

@@ -15,7 +15,7 @@ import (
 // known to have holders, for whom the operations had taken them. See records.Queue.
 func QueueRelease(tx pgx.Tx, host string, targets, handles, operations []uuid.UUID) {
 	records.Queue(tx, `
-		UPDATE attach_handles SET holder_kind = NULL, holder_id = NULL, operation_id = NULL, attached_at = NULL
+		UPDATE attach_handles SET holder_kind = NULL, holder_id = NULL, operation_id = NULL, attached_at = NULL, prepared = false
 		WHERE uuid = ANY($1) AND holder_kind IS NOT NULL`, handles)
 	QueueLiftOfHeld(tx, targets)
 
@@ -86,7 +86,7 @@ func releaseHandles(
 	rows, err := tx.Query(ctx, `
 		WITH held AS MATERIALIZED (
 			SELECT uuid, operation_id, `+left+` AS stays FROM attach_handles h WHERE holder_kind IS NOT NULL AND `+condition+`)
-		UPDATE attach_handles h SET holder_kind = NULL, holder_id = NULL, operation_id = NULL, attached_at = NULL,
+		UPDATE attach_handles h SET holder_kind = NULL, holder_id = NULL, operation_id = NULL, attached_at = NULL, prepared = held.stays,
 		    unconfirmed_kind = CASE WHEN held.stays THEN h.holder_kind END, unconfirmed_id = CASE WHEN held.stays THEN h.holder_id END,
 		    unconfirmed_operation = CASE WHEN held.stays THEN h.operation_id END
 		FROM held WHERE h.uuid = held.uuid AND h.operation_id = held.operation_id

@@ -27,6 +27,26 @@ func TestUnreadyIsClosed(t *testing.T) {
 	}
 }
 
+// TestStuckIsReserved: what a host could not take back is given to nobody, and nothing else
+// of what goes to one holder with it; what it is taking back just now is free.
+func TestStuckIsReserved(t *testing.T) {
+	t.Parallel()
+	left := &cyborg.Holder{Kind: cyborg.HolderInstance, ID: "vm1"}
+	for _, test := range []struct {
+		together       string
+		stuck, outside int
+		reserved       int
+	}{
+		{"", 0, 0, 0}, {"", 1, 0, 1}, {"", 1, 1, 2}, {"group", 0, 0, 0}, {"group", 1, 0, 2},
+	} {
+		d := placement.Deployable{Stuck: test.stuck, HeldOutsideNova: test.outside, Accelerator: cyborg.Accelerator{
+			Specs: cyborg.Specs{Num: 2}, Lifecycle: cyborg.LifecycleReady, Presence: cyborg.PresencePresent, SameHolder: test.together,
+			Handles: []cyborg.AttachHandle{{Presence: cyborg.PresencePresent, Prepared: true, Unconfirmed: left}, {Presence: cyborg.PresencePresent}},
+		}}
+		require.Equal(t, test.reserved, placement.Wanted([]placement.Deployable{d}, false)[0].Reserved, "%+v", test)
+	}
+}
+
 // TestExcludedIsReserved: Placement gives away nothing of what is excluded by something
 // that somebody has, and does not reserve what Nova itself has of it.
 func TestExcludedIsReserved(t *testing.T) {
