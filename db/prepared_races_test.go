@@ -176,3 +176,19 @@ func (h *host) fellDown(t testing.TB) {
 	}
 	h.report(t)
 }
+
+// TestSettlementBesideOthers: somebody gets another handle of the accelerator while the host
+// takes one back. Its answer counts all the same.
+func TestSettlementBesideOthers(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h, a := r.prepared(t, 1)
+	r.deleted(t, h.bound(t, a, vm(), one()).UUID)
+	found, err := r.DisagreementsOf(t.Context(), "h1", 1)
+	require.NoError(t, err)
+	decided, err := r.Decide(t.Context(), found[0])
+	require.NoError(t, err)
+	r.do(t, toAttach(a.UUID, instance("vm9")), cyborg.OperationSucceeded)
+	require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{decided}))
+	require.Equal(t, map[string]int{"free": 1, "held": 1}, r.handles(t))
+}

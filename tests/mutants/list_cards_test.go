@@ -191,8 +191,8 @@ func ofCards() []mutant {
 		},
 		{
 			breaks: "Nova gives no instance the card that is in the place of its own", file: "db/internal/operation/rescue.go", pkg: "db", test: "TestInstanceThatLacksItsCardIsNotRescued",
-			old: "(h.presence = 'missing' OR b.state = 'failed' OR h.undone_at IS NOT NULL))`",
-			new: "(b.state = 'failed' OR h.undone_at IS NOT NULL))`",
+			old: "(h.presence = 'missing' OR b.state = 'failed' OR h.undone_at IS NOT NULL OR ` + notReady + ` OR ` + workedOn + `))`",
+			new: "(b.state = 'failed' OR h.undone_at IS NOT NULL OR ` + notReady + ` OR ` + workedOn + `))`",
 		},
 		{
 			breaks: "parts do not move to another card", file: "db/internal/merge/deployables.go", pkg: "db", test: "TestReplacedDeviceOfAnotherName",

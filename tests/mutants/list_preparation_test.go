@@ -61,16 +61,51 @@ func ofPreparation() []mutant {
 			new:  `	preparedLeft = "false"`,
 		},
 		{
-			breaks: "nobody gets anything of what its host has still to take back", file: inventory + "/handles.go", pkg: "db",
+			breaks: "what a host has still to take back keeps nobody from the others", file: inventory + "/on_host.go", pkg: "db",
 			test: "TestDeletedRequestIsTakenBackByItsHost",
-			old:  "	if len(fenced) > 0 {",
-			new:  "	if len(fenced) > 1 {",
+			old:  "return h.Unconfirmed != nil && !h.Prepared })",
+			new:  "return h.Unconfirmed != nil })",
+		},
+		{
+			breaks: "what a host has prepared fences nothing when it is taken back by force", file: operation + "/unconfirmed.go", pkg: "db",
+			test: "TestForcedDetachOfPrepared",
+			old:  "deployable_uuid = d.uuid AND `+inventory.Doubted+`)`",
+			new:  "deployable_uuid = d.uuid)`",
+		},
+		{
+			breaks: "Placement has what its host could not take back reserved", file: "internal/openstack/placement/wanted.go",
+			pkg: "internal/openstack/placement", test: "TestStuckIsReserved",
+			old: "	taken := d.HeldOutsideNova + d.Stuck\n",
+			new: "	taken := d.HeldOutsideNova\n",
+		},
+		{
+			breaks: "a bind that has something prepared is alone on its host", file: operation + "/bind.go", pkg: "db",
+			test: "TestObservationsOfPreparedBinds",
+			old:  "		out.before.Prepares = out.before.Prepares || a.Prepares(b.request.Holder)\n",
+			new:  "",
+		},
+		{
+			breaks: "the end of a bind compares with the journal again", file: operation + "/run.go", pkg: "db",
+			test: "TestBootBeforeTheEndOfABind",
+			old:  "	if o.hasPrepared() {\n",
+			new:  "	if len(o.targets) > 0 && o.hasPrepared() {\n",
+		},
+		{
+			breaks: "a report of before says nothing at the end", file: inventory + "/undone.go", pkg: "db", test: "TestEndWithoutANewReport",
+			old: " AND ($10 OR j.operation_id = h.operation_id)`",
+			new: " AND ($10 OR true)`",
+		},
+		{
+			breaks: "others who get handles do not keep one from being settled", file: operation + "/disagreements.go", pkg: "db",
+			test: "TestSettlementBesideOthers",
+			old:  "d.assignment = 0 OR d.stays OR NOT",
+			new:  "d.assignment = 0 OR d.stays AND d.n < 0 OR NOT",
 		},
 		{
 			breaks: "a bind waits until its host has taken a handle back", file: operation + "/bind_settled.go", pkg: "db",
 			test: "TestDeletedRequestIsTakenBackByItsHost",
-			old:  "	if !a.Unsettled() || a.Fence != nil",
-			new:  "	if len(a.Handles) > 0 || a.Fence != nil",
+			old:  "	if !a.Unsettled() ||",
+			new:  "	if len(a.Handles) > 0 ||",
 		},
 		{
 			breaks: "a bind does not wait for a silent host", file: operation + "/bind_settled.go", pkg: "db", test: "TestBindDoesNotWaitForEver",
@@ -100,13 +135,13 @@ func ofPreparation() []mutant {
 		},
 		{
 			breaks: "the end of an operation has the host take back what is left", file: operation + "/run.go", pkg: "db", test: "TestBindThatEndsBadly",
-			old: "		settle = o.settle\n",
-			new: "		settle = nil\n",
+			old: "	return o.settle\n",
+			new: "	return nil\n",
 		},
 		{
 			breaks: "an instance is rebooted only when its host has prepared its card again", file: operation + "/rescue.go", pkg: "db",
 			test: "TestInstanceIsNotRescuedBeforeItsHostIsReady",
-			old:  "OR b.state = 'failed' OR h.undone_at IS NOT NULL))`",
+			old:  "OR b.state = 'failed' OR h.undone_at IS NOT NULL OR ` + notReady + ` OR ` + workedOn + `))`",
 			new:  "OR b.state = 'failed'))`",
 		},
 		{

@@ -52,8 +52,8 @@ func ofSameHolder() []mutant {
 		{
 			breaks: "Placement gives nobody what goes to one holder with what is held", file: "internal/openstack/placement/wanted.go",
 			pkg: "activities/conductor", test: "TestPlacementReservesWhatGoesToOneHolder",
-			old: "d.SameHolder != \"\" && (held > 0 || len(d.HeldTogether) > 0)",
-			new: "d.SameHolder != \"\" && held > 0",
+			old: "d.SameHolder != \"\" && (held > 0 || d.Stuck > 0 || len(d.HeldTogether) > 0)",
+			new: "d.SameHolder != \"\" && (held > 0 || d.Stuck > 0)",
 		},
 		{
 			breaks: "a bind of what goes to one holder tells Placement", file: schema, pkg: "activities/conductor",

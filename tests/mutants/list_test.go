@@ -468,8 +468,8 @@ func ofRecords() []mutant {
 		{
 			breaks: "nobody is bound to what a failover may have lost", file: operation + "bind.go", pkg: pkg,
 			test: "TestNobodyGetsWhatAFailoverHasLost",
-			old:  "inventory.FirstError(a.Unclaimed(uuid.Nil), a.Heard(b.silentAfter), unsettled)",
-			new:  "inventory.FirstError(a.Unclaimed(uuid.Nil), unsettled)",
+			old:  "inventory.FirstError(a.Unclaimed(uuid.Nil), a.Heard(b.silentAfter))",
+			new:  "inventory.FirstError(a.Unclaimed(uuid.Nil))",
 		},
 		{
 			breaks: "nobody gets what a failover may have lost", file: "db/internal/inventory/guard.go", pkg: pkg,
