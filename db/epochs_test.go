@@ -384,7 +384,7 @@ func TestFeedOfADatabaseThatWasRestoredBeforeTheMigration(t *testing.T) {
 		DROP FUNCTION epoch_in_force, unheard_for; ALTER TABLE hosts DROP COLUMN heard_epoch;
 		DROP TRIGGER uninstall_pending_changed ON deployables; DROP FUNCTION uninstall_pending_changed;
 		ALTER TABLE deployables DROP COLUMN uninstall_pending_since; DROP TABLE forgotten_installs;
-		DROP TABLE pending_settlements; DROP FUNCTION read_before;
+		DROP TABLE pending_settlements; DROP FUNCTION read_before, placement_settlement_failed;
 		DROP TRIGGER run_corrected ON operations; ALTER TABLE operations DROP COLUMN stray_run, DROP COLUMN cancel_repeated_at;
 		DROP FUNCTION run_corrected, may_write, require_writer, writers_begin_epochs, loads_image;
 		ALTER TABLE arqs DROP COLUMN bound_boot, DROP COLUMN bound_uptime;

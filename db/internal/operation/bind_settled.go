@@ -30,9 +30,8 @@ func parametersOf(group map[string]string) map[string]string {
 // take a handle back that it had prepared, where the bind needs that handle: Nova deletes
 // an instance and makes the next one a moment later.
 func (b bind) unsettled(ctx context.Context, tx pgx.Tx, a *inventory.Accelerator) (refusal, err error) {
-	// What else refuses the accelerator lasts longer than that.
 	if !a.Unsettled() || inventory.FirstError(a.Present(), a.Unprotected()) != nil {
-		return nil, nil
+		return nil, nil //nolint:nilerr // the caller refuses the accelerator because of that, which lasts longer
 	}
 
 	heard, err := b.hears(ctx, tx)
