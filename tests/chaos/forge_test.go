@@ -346,7 +346,8 @@ func (g *forger) make(by trick, host string) (f forgery, ok bool, err error) {
 		wanted = func(s sent) bool { return s.repeatable() && time.Since(s.at) < expiry/2 }
 	}
 
-	candidates := slices.DeleteFunc(slices.Clone(g.known[from]), func(s sent) bool { return !wanted(s) })
+	// A CheckUse only looks, so an agent takes it whatever its grant says.
+	candidates := slices.DeleteFunc(slices.Clone(g.known[from]), func(s sent) bool { return !wanted(s) || s.activity == workflows.CheckUseActivity })
 	if len(candidates) == 0 {
 		return f, false, nil
 	}
