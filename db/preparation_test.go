@@ -413,6 +413,69 @@ func TestDeletedRequestIsTakenBackByItsHost(t *testing.T) {
 	r.requireAgreed(t)
 }
 
+// TestStuckHandleIsNotForgotten: a handle that its host could not take back stays reserved
+// in Placement, and in what Reconcile could not settle, until the host has taken it back:
+// whatever becomes of the handle beside it, and also where the journal of the host does not
+// have it.
+func TestStuckHandleIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		before, after func(t *testing.T, h *host, a *cyborg.Accelerator)
+	}{
+		"beside others": {
+			before: func(*testing.T, *host, *cyborg.Accelerator) {},
+			after: func(t *testing.T, h *host, a *cyborg.Accelerator) {
+				t.Helper()
+				h.bound(t, a, vm(), withMAC("52:54:00:00:00:02"))
+			},
+		},
+		"not in the journal": {
+			before: func(t *testing.T, h *host, _ *cyborg.Accelerator) {
+				t.Helper()
+				h.content.Attachments = h.content.Attachments[:0]
+				h.report(t)
+			},
+			after: func(t *testing.T, h *host, _ *cyborg.Accelerator) {
+				t.Helper()
+				h.content.Backends[0].Devices[0].Model += "x" // so that there is something to report
+				h.report(t)
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRecords(t)
+			h, a := r.prepared(t, 1)
+			requireStuck := func(want int) {
+				t.Helper()
+				now, err := r.Placement(t.Context(), "h1")
+				require.NoError(t, err)
+				require.Equal(t, want, now.Deployables[0].Stuck)
+				unsettled, err := r.Unsettled(t.Context(), 10)
+				require.NoError(t, err)
+				require.Len(t, unsettled, want)
+			}
+
+			arq := h.bound(t, a, vm(), withMAC(mac))
+			c.before(t, h, a)
+			r.deleted(t, arq.UUID)
+			found, err := r.DisagreementsOf(t.Context(), "h1", 1)
+			require.NoError(t, err)
+			decided, err := r.Decide(t.Context(), found[0])
+			require.NoError(t, err)
+			requireStuck(0)
+			news, err := r.RecordUnsettled(t.Context(), decided, "it is in use by qemu")
+			require.NoError(t, err)
+			require.True(t, news)
+			requireStuck(1)
+			c.after(t, h, a)
+			requireStuck(1)
+			require.NoError(t, r.RecordSettled(t.Context(), []db.Disagreement{decided}))
+			requireStuck(0)
+		})
+	}
+}
+
 // TestPlacementStaysOpenForWhatIsTakenBack: Nova may give out again what a host is taking
 // back, because a bind waits for it. Once that has failed, the handle is reserved until the
 // host has taken it back. What is in doubt in another way closes the accelerator.

@@ -150,5 +150,17 @@ func ofPreparation() []mutant {
 			old:  "unconfirmed_operation = b.unconfirmed_operation, prepared = b.prepared",
 			new:  "unconfirmed_operation = b.unconfirmed_operation",
 		},
+		{
+			breaks: "a stuck handle is not forgotten for what becomes of the others", file: "db/internal/ingest/pending_settlements.go", pkg: "db",
+			test: "TestStuckHandleIsNotForgotten",
+			old:  "AND NOT `+stillLeft+` AND (r.emptied",
+			new:  "AND (r.emptied",
+		},
+		{
+			breaks: "a stuck handle that the journal lacks is not forgotten", file: "db/internal/operation/pending_settlements.go", pkg: "db",
+			test: "TestStuckHandleIsNotForgotten",
+			old:  "if !d.journalDiffers() && !d.stillLeft() {",
+			new:  "if !d.journalDiffers() {",
+		},
 	}
 }

@@ -102,7 +102,11 @@ func (s *Settler) Run(ctx context.Context) error {
 			return nil //nolint:nilerr // a stop is no failure, whatever it interrupted
 		}
 
-		maps.Copy(failed, failures)
+		for host, reason := range failures {
+			if failed[host] != workflows.HostTakesBack {
+				failed[host] = reason
+			}
+		}
 		switch {
 		case len(failed) == 0:
 			backoff = 0

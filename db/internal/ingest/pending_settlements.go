@@ -9,10 +9,18 @@ import (
 
 // LaterOperation is an SQL condition on a row p of pending_settlements: an operation on
 // its accelerator was admitted after the last decision. That may have changed the
-// attachment, so nobody knows any more who has.
-const LaterOperation = `EXISTS (
+// attachment, so nobody knows any more who has. No operation can have got what a host
+// has still to take back, while others get the handles beside it.
+const LaterOperation = `(NOT ` + stillLeft + ` AND EXISTS (
 	SELECT FROM operation_subjects s JOIN operations o ON o.id = s.operation_id
-	WHERE s.kind = 'accelerator' AND s.subject_id = p.accelerator::text AND o.assignment > p.assignment)`
+	WHERE s.kind = 'accelerator' AND s.subject_id = p.accelerator::text AND o.assignment > p.assignment))`
+
+// stillLeft is an SQL condition on a row p of pending_settlements: its host has still to
+// take the handle back, which it had prepared. Only the answer of the host ends that, also
+// where its journal has no such entry: the hardware may have what the journal has lost.
+const stillLeft = `EXISTS (
+	SELECT FROM attach_handles t
+	WHERE t.host = p.host AND t.identity = p.handle AND t.deployable_uuid = p.accelerator AND t.prepared AND t.unconfirmed_kind IS NOT NULL)`
 
 // queueCorrected queues the statement that ends the pending settlements with which the
 // journals of these hosts agree, as they have just been written, and tells them in the
@@ -40,7 +48,7 @@ func queueCorrected(tx pgx.Tx, reports []agentapi.Report, which []int, known, wr
 		WITH ended AS (
 			DELETE FROM pending_settlements p
 			USING hosts h, unnest($1::text[], $2::bigint[], $3::boolean[]) AS r (host, assignment, emptied)
-			WHERE p.host = r.host AND h.name = r.host AND (r.emptied OR `+LaterOperation+` OR p.attach = EXISTS (
+			WHERE p.host = r.host AND h.name = r.host AND NOT `+stillLeft+` AND (r.emptied OR `+LaterOperation+` OR p.attach = EXISTS (
 				SELECT FROM jsonb_to_recordset(h.attachments) AS j (backend text, deployable text, handle text, state text)
 				WHERE j.deployable = p.deployable AND j.handle = p.handle
 				  AND CASE WHEN p.attach THEN j.state = 'attached' ELSE j.backend = p.backend END))

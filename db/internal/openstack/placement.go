@@ -85,7 +85,8 @@ func (s *Store) Placement(ctx context.Context, host string) (PlacementHost, erro
 			    NOT EXISTS (SELECT FROM arqs WHERE handle_uuid = h.uuid)
 			    AND NOT EXISTS (SELECT FROM operations o WHERE o.id = h.operation_id AND o.kind = 'bind'))),
 			(SELECT count(*) FROM attach_handles h WHERE h.deployable_uuid = d.uuid AND h.unconfirmed_kind IS NOT NULL AND h.prepared
-			    AND EXISTS (SELECT FROM pending_settlements p WHERE p.host = h.host AND p.handle = h.identity AND p.error <> ''))
+			    AND h.presence = 'present'
+			    AND EXISTS (SELECT FROM pending_settlements p WHERE p.host = h.host AND p.handle = h.identity AND NOT p.attach AND p.error <> ''))
 		FROM deployables d WHERE d.host = $1`, host)
 	if err != nil {
 		return h, s.db.Failure(ctx, err)

@@ -3,6 +3,7 @@ package operation
 import (
 	"context"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype/zeronull"
 
@@ -37,11 +38,15 @@ func (d *Disagreement) event() map[string]any {
 	}
 }
 
+// stillLeft says that the host has still to take the handle back, which it had prepared.
+func (d *Disagreement) stillLeft() bool { return d.Recorded == unconfirmed && d.Handle.Prepared }
+
 // queuePending queues the statement that writes down a decision, unless the host's
-// journal shows nothing to correct. The decision before, where it was not answered,
+// journal shows nothing to correct. What the host has still to take back is always written
+// down: nothing else would say that this has failed. The decision before, where it was not answered,
 // may be the one that the host has heard of. See records.Queue.
 func queuePending(tx pgx.Tx, d *Disagreement) {
-	if !d.journalDiffers() {
+	if !d.journalDiffers() && !d.stillLeft() {
 		return
 	}
 
@@ -50,7 +55,7 @@ func queuePending(tx pgx.Tx, d *Disagreement) {
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $7, $8)
 		ON CONFLICT (host, backend, handle) DO UPDATE SET deployable = EXCLUDED.deployable, accelerator = EXCLUDED.accelerator, attach = EXCLUDED.attach,
 		    first_assignment = CASE WHEN `+ingest.LaterOperation+` THEN EXCLUDED.assignment ELSE p.first_assignment END,
-		    assignment = EXCLUDED.assignment, event = EXCLUDED.event`,
+		    assignment = EXCLUDED.assignment, event = EXCLUDED.event, error = CASE WHEN p.attach = EXCLUDED.attach THEN p.error ELSE '' END`,
 		d.Host, d.Backend, d.Handle.Identity, d.Deployable, zeronull.UUID(d.Accelerator), d.Attach, d.Assignment, d.event())
 }
 
@@ -94,11 +99,19 @@ type Unsettled struct {
 // Nor has what was decided before something that another run has decided since: that
 // run says what becomes of it.
 func (s *Store) RecordUnsettled(ctx context.Context, d Disagreement, why string) (news bool, err error) {
-	tag, err := s.db.Pool.Exec(ctx, `
-		UPDATE pending_settlements SET error = $4
-		WHERE host = $1 AND backend = $2 AND handle = $3 AND error <> $4 AND ($5::bigint = 0 OR assignment <= $5)`,
-		d.Host, d.Backend, d.Handle.Identity, why, d.Assignment)
-	return err == nil && tag.RowsAffected() > 0, s.db.Failure(ctx, err)
+	err = s.db.Change(ctx, records.Repairer(), uuid.Nil, func(tx pgx.Tx) error {
+		// Reports and answers change these rows under this lock, too, and tell Placement.
+		if err := records.LockHosts(ctx, tx, d.Host); err != nil {
+			return err
+		}
+		tag, err := tx.Exec(ctx, `
+			UPDATE pending_settlements SET error = $4
+			WHERE host = $1 AND backend = $2 AND handle = $3 AND error <> $4 AND ($5::bigint = 0 OR assignment <= $5)`,
+			d.Host, d.Backend, d.Handle.Identity, why, d.Assignment)
+		news = err == nil && tag.RowsAffected() > 0
+		return err
+	})
+	return err == nil && news, err
 }
 
 // Unsettled lists the attachments that Reconcile could not settle. An operation on the

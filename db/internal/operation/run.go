@@ -325,9 +325,11 @@ func (s *Store) End(ctx context.Context, run Run, outcome cyborg.Outcome) error 
 	return err
 }
 
-// toSettle lists the hosts that have something to settle since the end.
+// toSettle lists the hosts that have something to settle since the end: what they have
+// still to take back could not be settled while the operation had claimed its targets.
 func (o *running) toSettle() []string {
-	if o.undone && !slices.Contains(o.settle, o.host) {
+	waits := slices.ContainsFunc(o.targets, func(t inventory.Accelerator) bool { return t.Unsettled() })
+	if (o.undone || waits) && !slices.Contains(o.settle, o.host) {
 		return append(o.settle, o.host)
 	}
 	return o.settle
