@@ -2,6 +2,7 @@ package workflows
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"go.temporal.io/sdk/client"
@@ -75,7 +76,8 @@ func StartSettleHost(ctx context.Context, c client.Client, in SettleHostInput, r
 // as the one before, so a device that comes and goes all the time, or that fails,
 // costs no more than a few tries. What still fails when the pauses are as long as
 // the time between two rounds is left to the rounds. What the host has to take back
-// ends a pause, and makes none longer: each time, somebody has given a handle up.
+// ends a pause, and makes none longer: each time, somebody has given a handle up. It
+// comes before what was listed already before the pause, and may not be settled for long.
 //
 // It is a workflow of its own, and no round of Reconcile for one host: a server of
 // an earlier release would make it a round for all.
@@ -84,6 +86,7 @@ func SettleHost(ctx workflow.Context, in SettleHostInput) (ReconcileResult, erro
 	longest := min(max(in.Every, SettleWindow), longestSettlePause)
 	pause := min(max(in.Pause, SettleWindow), longest)
 	until := workflow.Now(ctx).Add(longestSettling)
+	over, listed := true, []Disagreement(nil) // whether the last pause was, and what was listed before it
 
 	for {
 		// Drain the signals: the inspection that follows reads what these reports have
@@ -98,10 +101,13 @@ func SettleHost(ctx workflow.Context, in SettleHostInput) (ReconcileResult, erro
 		if err != nil {
 			return out, err
 		}
+		if !over {
+			newFirst(out.Found.Disagreements, listed)
+		}
+		listed = out.Found.Disagreements
 		settle(ctx, ReconcileInput{Limits: in.Limits, AgentWait: in.AgentWait}, &out)
 
-		over, err := pauseUnless(ctx, pause, takesBack)
-		if err != nil {
+		if over, err = pauseUnless(ctx, pause, takesBack); err != nil {
 			return out, err
 		}
 		if over && disagrees.Len()+takesBack.Len() == 0 && (len(out.Unsettled) == 0 || pause == longest) {
@@ -129,4 +135,22 @@ func pauseUnless(ctx workflow.Context, pause time.Duration, signal workflow.Rece
 	either.AddReceive(signal, func(workflow.ReceiveChannel, bool) {})
 	either.Select(ctx)
 	return over, err
+}
+
+// newFirst moves the disagreements that were not listed before to the front.
+func newFirst(now, before []Disagreement) {
+	known := func(d Disagreement) bool {
+		return slices.ContainsFunc(before, func(b Disagreement) bool {
+			return b.Entry.Backend == d.Entry.Backend && b.Entry.Handle.Identity == d.Entry.Handle.Identity
+		})
+	}
+	slices.SortStableFunc(now, func(a, b Disagreement) int {
+		switch knownA, knownB := known(a), known(b); {
+		case knownA == knownB:
+			return 0
+		case knownB:
+			return -1
+		}
+		return 1
+	})
 }

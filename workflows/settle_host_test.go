@@ -123,6 +123,18 @@ func TestSettleHostTakesBackAtOnce(t *testing.T) {
 	require.Equal(t, seconds(0, 2, 7), inspected)
 }
 
+// TestSettleHostTakesBackFirst: what may not be settled for long keeps nobody waiting who
+// waits for what the host takes back.
+func TestSettleHostTakesBackFirst(t *testing.T) {
+	t.Parallel()
+	r := &records{}
+	_, _, err := settleHostThatTakesBack(t, r, nil, func(n int) []workflows.Disagreement {
+		return []workflows.Disagreement{disagreement("h1", "a"), disagreement("h1", "b")}[:n]
+	}, seconds(1), nil)
+	require.NoError(t, err)
+	require.Equal(t, []string{"decide a", "settle a", "record a", "decide b", "settle b", "record b", "decide a", "settle a", "record a"}, r.order)
+}
+
 // TestSettleHostGoesOnInANewRun: a run of an hour goes on in a new one, with the pause
 // that comes next, so that neither its history nor its time runs out.
 func TestSettleHostGoesOnInANewRun(t *testing.T) {

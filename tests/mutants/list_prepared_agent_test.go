@@ -48,6 +48,12 @@ func ofPreparedOnHosts() []mutant {
 			new: "		if over || pause > 0 {",
 		},
 		{
+			breaks: "what fails keeps nobody waiting for what a host takes back", file: "workflows/settle_host.go", pkg: "workflows",
+			test: "TestSettleHostTakesBackFirst",
+			old:  "		if !over {",
+			new:  "		if false {",
+		},
+		{
 			breaks: "who waits for what a host takes back does not wait for a report", file: "workers/conductor/settler.go", pkg: "workers/conductor", test: "TestSettler",
 			old: "if s.changed[host] != workflows.HostTakesBack {",
 			new: "if s.changed[host] != \"\" || reason != \"\" {",
