@@ -2,7 +2,6 @@ package operation
 
 import (
 	"context"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -10,21 +9,6 @@ import (
 	"github.com/cyborg-project/cyborg/db/internal/inventory"
 	"github.com/cyborg-project/cyborg/db/internal/records"
 )
-
-// parameterProperty is how the properties in a group of a device profile begin that choose
-// a parameter of the handle.
-const parameterProperty = "accel:parameter:"
-
-// parametersOf returns the parameters that a group of a device profile chooses; never nil.
-func parametersOf(group map[string]string) map[string]string {
-	chosen := map[string]string{}
-	for property, value := range group {
-		if name, ok := strings.CutPrefix(property, parameterProperty); ok {
-			chosen[name] = value
-		}
-	}
-	return chosen
-}
 
 // unsettled refuses, for now, an accelerator of which a host that is heard has still to
 // take a handle back that it had prepared, where the bind needs that handle: Nova deletes
