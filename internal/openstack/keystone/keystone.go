@@ -124,6 +124,17 @@ type answer struct {
 	at    time.Time // when Keystone was asked
 }
 
+// lasts reports whether the token has not expired, or does not need to.
+func (a answer) lasts(mayBeExpired bool, now time.Time) bool {
+	return mayBeExpired || now.Before(a.token.Expires)
+}
+
+// recent reports whether Keystone was asked so lately that a revocation since
+// then may stay unnoticed.
+func (a answer) recent(revocation time.Duration, now time.Time) bool {
+	return now.Before(a.at.Add(revocation))
+}
+
 // New returns a validator that asks through the session. An error means that
 // its metrics are registered already, or that Options.Tokens is not positive.
 func New(session *openstack.Session, o Options) (*Validator, error) {
@@ -165,8 +176,8 @@ func (v *Validator) Validate(ctx context.Context, client, token string, mayBeExp
 	k, now := key{hash: sha256.Sum256([]byte(token)), expired: mayBeExpired}, v.now()
 
 	known, ok := v.good.Get(k)
-	ok = ok && (mayBeExpired || now.Before(known.token.Expires))
-	if ok && now.Before(known.at.Add(v.revocation)) {
+	ok = ok && known.lasts(mayBeExpired, now)
+	if ok && known.recent(v.revocation, now) {
 		v.answers.WithLabelValues("remembered").Inc()
 		return known.token, nil
 	}
@@ -243,8 +254,18 @@ func (v *Validator) refuse() error {
 }
 
 // ask asks Keystone, on behalf of all callers that wait for the same token, and
-// caches the answer.
+// caches the answer. It looks into the cache once more: another request about
+// the token may have ended after the caller found nothing there.
 func (v *Validator) ask(ctx context.Context, k key, token string, acquire func(context.Context) (func(), error)) (Token, error) {
+	now := v.now()
+	if known, ok := v.good.Get(k); ok && known.lasts(k.expired, now) && known.recent(v.revocation, now) {
+		return known.token, nil
+	}
+
+	if until, refused := v.refused.Get(k); refused && now.Before(until) {
+		return Token{}, unknown()
+	}
+
 	waiting, cancel := context.WithTimeout(ctx, acquireTimeout)
 	defer cancel()
 
@@ -270,6 +291,11 @@ func (v *Validator) ask(ctx context.Context, k key, token string, acquire func(c
 	}
 
 	return Token{}, v.recordFailure(ctx, err)
+}
+
+// unknown is the error for a token that Keystone does not know.
+func unknown() error {
+	return cyborg.Errorf(cyborg.ErrUnauthenticated, "Keystone does not know the token")
 }
 
 // acquireKnown acquires a place for a request about a token that is in the
@@ -351,7 +377,7 @@ func (v *Validator) fetch(ctx context.Context, limit time.Duration, token string
 	_, err = client.Get(ctx, url, &body, &gophercloud.RequestOpts{MoreHeaders: map[string]string{"X-Subject-Token": token}}) //nolint:bodyclose // gophercloud closes what it decodes
 	switch {
 	case gophercloud.ResponseCodeIs(err, http.StatusNotFound), gophercloud.ResponseCodeIs(err, http.StatusBadRequest):
-		return Token{}, cyborg.Errorf(cyborg.ErrUnauthenticated, "Keystone does not know the token")
+		return Token{}, unknown()
 	case err != nil:
 		return Token{}, openstack.Explain("identity", err)
 	case body.Token.User.ID == "" || body.Token.Expires.IsZero():

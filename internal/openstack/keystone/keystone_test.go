@@ -279,6 +279,29 @@ func TestConcurrentValidationsAskKeystoneOnce(t *testing.T) {
 	require.Equal(t, 1, s.Logins())
 }
 
+// TestKeystoneIsAskedOnceByWhoComesAsItAnswers: who found nothing in the cache
+// just before an answer came is given that answer, and does not ask again.
+func TestKeystoneIsAskedOnceByWhoComesAsItAnswers(t *testing.T) {
+	t.Parallel()
+	s := setup(t, 100)
+
+	for range 300 { // the moment is short: many tries, each with a token of its own
+		token := s.Issue(openstacktest.Token{UserID: "u1", User: "alice"})
+
+		var work sync.WaitGroup
+		for range 20 {
+			work.Go(func() {
+				if _, err := s.validator.Validate(t.Context(), "192.0.2.1", token, false); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		work.Wait()
+
+		require.Equal(t, 1, s.Asked(token))
+	}
+}
+
 // TestKeystoneAway: while Keystone gives no usable answer, tokens that it has
 // validated before stay valid for a while, and others cannot be validated. The
 // log contains no token.
