@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
@@ -318,6 +319,60 @@ func TestIdempotencyKey(t *testing.T) {
 	h.engine.set(func(e *engine) { e.fail = nil })
 	require.Equal(t, failed.Operation, h.do("DELETE", path(accelerator), nil, "Idempotency-Key", "k2").problem(cyborg.ErrHardware).Operation)
 	h.do("DELETE", path(accelerator), nil, "Idempotency-Key", "k3").expect(http.StatusNoContent)
+}
+
+// A repeat is answered with the operation of the first request also where what
+// they name has another name by now, or is forgotten with its host.
+func TestIdempotencyKeyOfWhatHasGone(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	accelerator := h.ready("alpha")
+
+	type request struct {
+		method, path string
+		body         any
+	}
+
+	attach := request{"PUT", path(accelerator), map[string]any{"name": "alpha", "service": "ovs"}}
+	before := map[string]request{
+		"attach":    attach,
+		"configure": {"PUT", "/v1/hosts/h1/drivers/fake", map[string]any{"options": map[string]any{"cards": 2}}},
+		"whitelist": {"POST", "/v1/hosts/h1/nova-whitelist", map[string]any{"devices": []any{}, "apply": true}},
+	}
+
+	repeat := func(key string) *reply {
+		return h.do(before[key].method, before[key].path, before[key].body, "Idempotency-Key", key)
+	}
+
+	first := map[string]string{}
+	for key := range before {
+		first[key] = repeat(key).header.Get("Cyborg-Operation")
+		require.NotEmpty(t, first[key], key)
+	}
+
+	h.do("DELETE", path(accelerator), nil).expect(http.StatusNoContent)
+	h.do("POST", path(accelerator)+"/retire", nil).expect(http.StatusOK)
+	h.do("POST", path(accelerator), map[string]any{"name": "beta"}).expect(http.StatusCreated)
+	h.do(attach.method, attach.path, attach.body).problem(cyborg.ErrChanged)
+	require.Equal(t, first["attach"], repeat("attach").expect(http.StatusOK).header.Get("Cyborg-Operation"))
+
+	conn, err := pgx.Connect(t.Context(), h.url)
+	require.NoError(t, err)
+	defer conn.Close(t.Context())
+	_, err = conn.Exec(t.Context(), "UPDATE hosts SET last_seen = now() - interval '1 hour'")
+	require.NoError(t, err)
+	h.do("DELETE", "/v1/hosts/h1", nil).expect(http.StatusNoContent)
+
+	for key, request := range before {
+		h.do(request.method, request.path, request.body).problem(cyborg.ErrNotFound)
+		require.Equal(t, first[key], repeat(key).header.Get("Cyborg-Operation"), key)
+	}
+
+	gone := as[cyborg.Operation](repeat("attach").expect(http.StatusAccepted))
+	require.Equal(t, cyborg.OperationSucceeded, gone.State)
+
+	h.do("PUT", path(accelerator), map[string]any{"service": "other"}, "Idempotency-Key", "attach").problem(cyborg.ErrInvalid)
+	h.do("PUT", path(accelerator), map[string]any{"service": "other"}, "Idempotency-Key", "new").problem(cyborg.ErrNotFound)
 }
 
 // A repeat that comes while the first request still runs waits for the same

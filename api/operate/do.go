@@ -1,6 +1,7 @@
 package operate
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"time"
@@ -105,16 +106,39 @@ func (r *Runner) Do(ctx context.Context, request Request) (Outcome, error) {
 	return r.settle(limiter.NeverRefuse(ctx), request, started, release)
 }
 
+// Repeat is Do for a request that names what has changed or gone, so that it
+// cannot be admitted. If it repeats an earlier request (see
+// db.Admission.IdempotencyKey), it waits for the operation of that one. Otherwise
+// it is refused with the cause. Its admission needs no request.
+func (r *Runner) Repeat(ctx context.Context, request Request, cause error) (Outcome, error) {
+	if request.Admission.IdempotencyKey == "" {
+		return Outcome{}, cause
+	}
+
+	release, err := r.inFlight.take(ctx)
+	if err != nil {
+		return Outcome{}, err
+	}
+
+	first, err := r.store.AdmittedBefore(ctx, request.Admission)
+	if err != nil || !first.Repeated {
+		release()
+		return Outcome{}, cmp.Or(err, cause)
+	}
+
+	return r.settle(limiter.NeverRefuse(ctx), request, started{admitted: first}, release)
+}
+
 // refuse counts a request whose operation was not admitted, and returns the
 // outcome and the error unchanged.
 func (r *Runner) refuse(request Request, outcome Outcome, err error) (Outcome, error) {
-	r.count(request, "refused")
+	r.count(request.Admission.Request.Kind(), "refused")
 	return outcome, err
 }
 
 // count counts one answer in cyborg_operation_answers_total.
-func (r *Runner) count(request Request, answer string) {
-	r.answers.WithLabelValues(string(request.Admission.Request.Kind()), answer).Inc()
+func (r *Runner) count(kind cyborg.OperationKind, answer string) {
+	r.answers.WithLabelValues(string(kind), answer).Inc()
 }
 
 // started is an admitted operation together with its run. The run is nil when
@@ -159,12 +183,12 @@ func (r *Runner) admitAndStart(ctx context.Context, admission db.Admission) (sta
 // not wait, holdInFlight calls it.
 func (r *Runner) settle(ctx context.Context, request Request, s started, release func()) (Outcome, error) {
 	if s.admitted.Repeated {
-		r.count(request, "repeated")
+		r.count(s.admitted.Operation.Kind, "repeated")
 	}
 
 	if s.startPending {
 		release()
-		r.count(request, "accepted")
+		r.count(s.admitted.Operation.Kind, "accepted")
 		return Outcome{Result: StartPending, Operation: s.admitted.Operation}, nil
 	}
 
@@ -172,7 +196,7 @@ func (r *Runner) settle(ctx context.Context, request Request, s started, release
 		// The caller is answered now, but the operation keeps its place. The goroutine
 		// therefore outlives the request and must not end with its context.
 		go r.holdInFlight(context.WithoutCancel(ctx), s.run, release)
-		r.count(request, "accepted")
+		r.count(s.admitted.Operation.Kind, "accepted")
 		return Outcome{Result: GoesOn, Operation: s.admitted.Operation}, nil
 	}
 
@@ -183,14 +207,14 @@ func (r *Runner) settle(ctx context.Context, request Request, s started, release
 	case err != nil:
 		return Outcome{Result: GoesOn, Operation: s.admitted.Operation}, err
 	case !op.State.Ended():
-		r.count(request, "accepted")
+		r.count(s.admitted.Operation.Kind, "accepted")
 		return Outcome{Result: GoesOn, Operation: op}, nil
 	case op.State != cyborg.OperationSucceeded:
-		r.count(request, "failed")
+		r.count(s.admitted.Operation.Kind, "failed")
 		return Outcome{Result: Failed, Operation: op}, failure(op)
 	}
 
-	r.count(request, "succeeded")
+	r.count(s.admitted.Operation.Kind, "succeeded")
 	return Outcome{Result: Succeeded, Operation: op}, nil
 }
 

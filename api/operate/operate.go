@@ -42,6 +42,8 @@ type Store interface {
 	// Admit records a new operation, or finds the one that was admitted before
 	// under the same idempotency key.
 	Admit(ctx context.Context, admission db.Admission) (db.Admitted, error)
+	// AdmittedBefore finds the operation without admitting another.
+	AdmittedBefore(ctx context.Context, admission db.Admission) (db.Admitted, error)
 	Operation(ctx context.Context, id uuid.UUID) (cyborg.Operation, error)
 	RequestCancel(ctx context.Context, operation uuid.UUID, actor cyborg.Actor) (cyborg.Operation, error)
 

@@ -1,6 +1,7 @@
 package v1
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/google/uuid"
@@ -44,28 +45,36 @@ func (a *API) attach(w http.ResponseWriter, r *http.Request, o *object) error {
 		return err
 	}
 
-	accelerator, err := a.store.Accelerator(r.Context(), id)
+	choose := func(ctx context.Context) (cyborg.Request, error) {
+		holder, err := a.chooseHolder(ctx, id, name, holder)
+		return cyborg.AttachRequest{Accelerator: id, Holder: holder, Parameters: parameters}, err
+	}
+
+	return a.operate(w, r, work{choose: choose, body: o.canonical, done: a.showSubject})
+}
+
+// chooseHolder returns who is to get the handle: the accelerator's own host if
+// the request names nobody. The name confirms which accelerator is meant; it may
+// be empty.
+func (a *API) chooseHolder(ctx context.Context, id uuid.UUID, name string, holder cyborg.Holder) (cyborg.Holder, error) {
+	accelerator, err := a.store.Accelerator(ctx, id)
 	if err != nil {
-		return err
+		return holder, err
 	}
 
 	if name != "" && name != accelerator.Name {
-		return cyborg.Errorf(cyborg.ErrChanged, "accelerator %s has the name %q, not %q", id, accelerator.Name, name)
+		return holder, cyborg.Errorf(cyborg.ErrChanged, "accelerator %s has the name %q, not %q", id, accelerator.Name, name)
 	}
 
 	switch {
 	case holder.ID == "":
 		holder = cyborg.Holder{Kind: cyborg.HolderHost, ID: accelerator.Host}
 	case holder.Kind == cyborg.HolderHost && holder.ID != accelerator.Host:
-		return cyborg.Errorf(cyborg.ErrInvalid, "host is %q, but accelerator %s is on host %q", web.Shorten(holder.ID), id, accelerator.Host).
+		return holder, cyborg.Errorf(cyborg.ErrInvalid, "host is %q, but accelerator %s is on host %q", web.Shorten(holder.ID), id, accelerator.Host).
 			WithHint("Leave host out to attach it to its own host.")
 	}
 
-	return a.operate(w, r, work{
-		request: db.Admission{Request: cyborg.AttachRequest{Accelerator: id, Holder: holder, Parameters: parameters}},
-		body:    o.canonical,
-		done:    a.showSubject,
-	})
+	return holder, nil
 }
 
 // attachHolder reads who is to get the handle. It returns the zero holder if

@@ -1,12 +1,12 @@
 package v1
 
 import (
+	"context"
 	"net/http"
 	"slices"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/web"
-	"github.com/cyborg-project/cyborg/db"
 )
 
 // listDrivers lists the backends of the named hosts, or of all hosts.
@@ -141,20 +141,20 @@ func (a *API) uninstallDriver(w http.ResponseWriter, r *http.Request) error {
 // the operation, whose result says what the agent saw. The records change
 // later, with the host's next report.
 func (a *API) configure(w http.ResponseWriter, r *http.Request, request cyborg.ConfigureRequest, body string, success int) error {
-	host, err := a.host(r)
-	if err != nil {
-		return err
+	choose := func(context.Context) (cyborg.Request, error) {
+		host, err := a.host(r)
+		request.Host = host.Name
+		return request, err
 	}
 
-	request.Host = host.Name
 	return a.operate(w, r, work{
-		request: db.Admission{Request: request}, body: body,
+		choose: choose, body: body,
 		done: func(w http.ResponseWriter, _ *http.Request, op cyborg.Operation) error {
 			if success == http.StatusNoContent {
 				w.WriteHeader(success)
 				return nil
 			}
-			w.Header().Set("Location", driverLocation(request.Host, request.Backend))
+			w.Header().Set("Location", driverLocation(op.Host, request.Backend))
 			return web.WriteJSON(w, success, viewOperation(op))
 		},
 	})

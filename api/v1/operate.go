@@ -1,6 +1,7 @@
 package v1
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
@@ -24,8 +25,12 @@ const OperationHeader = web.OperationHeader
 // it has succeeded.
 type work struct {
 	request db.Admission // API.operate fills in the actor and the idempotency key, operate.Runner the ID
-	body    string       // canonical text of the request's body; part of the idempotency fingerprint
-	async   bool         // answer 202 at once, whatever the caller's Prefer header says
+	// choose returns the request for the operation where records have to be read for
+	// it; it is nil where request has it. A repeat whose records have changed or
+	// gone since is answered with the operation of the first request all the same.
+	choose func(ctx context.Context) (cyborg.Request, error)
+	body   string // canonical text of the request's body; part of the idempotency fingerprint
+	async  bool   // answer 202 at once, whatever the caller's Prefer header says
 	// done writes the answer to a request whose operation has succeeded. It is not
 	// called when the operation failed or goes on.
 	done func(w http.ResponseWriter, r *http.Request, op cyborg.Operation) error
@@ -52,7 +57,7 @@ func (a *API) operate(w http.ResponseWriter, r *http.Request, job work) error {
 		return err
 	}
 
-	outcome, err := a.operations.Do(r.Context(), operate.Request{
+	outcome, err := a.admit(r.Context(), job, operate.Request{
 		Admission: job.request, Wait: prefer.wait, Async: prefer.async || job.async,
 	})
 
@@ -85,6 +90,22 @@ func (a *API) operate(w http.ResponseWriter, r *http.Request, job work) error {
 	}
 
 	return writeAccepted(w, op)
+}
+
+// admit chooses what to ask for, and has the operation run.
+func (a *API) admit(ctx context.Context, job work, request operate.Request) (operate.Outcome, error) {
+	if job.choose == nil {
+		return a.operations.Do(ctx, request)
+	}
+
+	chosen, err := job.choose(ctx)
+	if err != nil {
+		return a.operations.Repeat(ctx, request, err)
+	}
+
+	request.Admission.Request = chosen
+
+	return a.operations.Do(ctx, request)
 }
 
 // writeAccepted answers 202: the operation goes on, and Location says where it

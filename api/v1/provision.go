@@ -87,7 +87,9 @@ func (a *API) makeReady(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// showSubject answers with the accelerator as it is after the operation.
+// showSubject answers with the accelerator as it is after the operation. If it
+// has gone since, which only a repeated request finds, the answer is the
+// operation.
 func (a *API) showSubject(w http.ResponseWriter, r *http.Request, op cyborg.Operation) error {
 	id, err := acceleratorOf(op)
 	if err != nil {
@@ -95,7 +97,10 @@ func (a *API) showSubject(w http.ResponseWriter, r *http.Request, op cyborg.Oper
 	}
 
 	accelerator, err := a.store.Accelerator(r.Context(), id)
-	if err != nil {
+	switch {
+	case cyborg.ErrorKindOf(err) == cyborg.ErrNotFound:
+		return writeAccepted(w, op)
+	case err != nil:
 		return err
 	}
 

@@ -51,11 +51,6 @@ func (a *API) showWhitelist(w http.ResponseWriter, r *http.Request) error {
 // whitelist sets what the host's Nova may give to instances by itself. Without
 // apply, the answer only shows what would change.
 func (a *API) whitelist(w http.ResponseWriter, r *http.Request) error {
-	host, err := a.host(r)
-	if err != nil {
-		return err
-	}
-
 	o, err := a.body(w, r)
 	if err != nil {
 		return err
@@ -67,18 +62,34 @@ func (a *API) whitelist(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 
-	request := cyborg.WhitelistRequest{Host: host.Name, Force: force != nil && *force}
-	request.Devices, err = a.whitelistDevices(r.Context(), host.Name, named)
-	if err != nil {
-		return err
+	choose := func() (cyborg.Host, cyborg.WhitelistRequest, error) {
+		request := cyborg.WhitelistRequest{Force: force != nil && *force}
+
+		host, err := a.host(r)
+		if err != nil {
+			return host, request, err
+		}
+
+		request.Host = host.Name
+		request.Devices, err = a.whitelistDevices(r.Context(), host.Name, named)
+
+		return host, request, err
 	}
 
 	if apply == nil || !*apply {
+		host, request, err := choose()
+		if err != nil {
+			return err
+		}
 		return a.previewWhitelist(w, r, host, request)
 	}
 
 	return a.operate(w, r, work{
-		request: db.Admission{Request: request}, body: o.canonical,
+		choose: func(context.Context) (cyborg.Request, error) {
+			_, request, err := choose()
+			return request, err
+		},
+		body: o.canonical,
 		done: func(w http.ResponseWriter, _ *http.Request, op cyborg.Operation) error {
 			return web.WriteJSON(w, http.StatusOK, viewOperation(op))
 		},

@@ -1139,6 +1139,11 @@ func ofTheAPI() []mutant {
 
 	return []mutant{
 		{
+			breaks: "a repeat is answered although what it names has gone", file: "api/v1/operate.go", pkg: "api", test: "TestIdempotencyKeyOfWhatHasGone",
+			old: "return a.operations.Repeat(ctx, request, err)",
+			new: "return operate.Outcome{}, err",
+		},
+		{
 			breaks: "a reader sees no secret of a driver's options", file: "api/v1/view.go",
 			old: "backend.Options = redact.Options(backend.Options)", new: "_ = redact.Options",
 			pkg: "api", test: "TestNoRouteShowsASecret",

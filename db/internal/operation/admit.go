@@ -213,7 +213,7 @@ func (s *Store) Admit(ctx context.Context, a Admission) (Admitted, error) {
 	if err != nil || out.NothingToDo {
 		// The same request may run twice at the same moment. The other one may be what
 		// was in the way, or may have left nothing to do.
-		if first, readErr := s.admittedBefore(ctx, &a); readErr != nil || first.Repeated {
+		if first, readErr := s.AdmittedBefore(ctx, a); readErr != nil || first.Repeated {
 			return first, readErr
 		}
 	}
@@ -258,9 +258,11 @@ func queueKeyUnused(tx pgx.Tx, a *Admission) {
 // invalidText is the SQLSTATE invalid_text_representation.
 const invalidText = "22P02"
 
-// admittedBefore finds the operation that an earlier call with the same id or
-// idempotency key admitted; Repeated is false where there is none.
-func (s *Store) admittedBefore(ctx context.Context, a *Admission) (Admitted, error) {
+// AdmittedBefore finds the operation that an earlier call of Admit with the same
+// id or idempotency key admitted; Repeated is false where there is none. It does
+// not read the admission's request. A key that was used with another fingerprint
+// is an error of kind ErrInvalid.
+func (s *Store) AdmittedBefore(ctx context.Context, a Admission) (Admitted, error) {
 	var (
 		id          uuid.UUID
 		fingerprint *string
