@@ -11,10 +11,10 @@ import (
 	"github.com/cyborg-project/cyborg/drivers/sysfs"
 )
 
-// answerLimit is how long a discovery waits for the cards to answer. What the
+// defaultAnswerLimit is how long a discovery waits for the cards to answer. What the
 // kernel has not read by then is reported without its serial number: nothing
 // speaks against the card.
-const answerLimit = 5 * time.Second
+const defaultAnswerLimit = 5 * time.Second
 
 // present returns what these cards answer on the bus until then. Of those that do
 // not, the card was pulled out, or its link is down.

@@ -44,7 +44,7 @@ func (b *bench) restart(t *testing.T, kernel sysfs.Kernel, deadline string) {
 	t.Helper()
 	driver, err := generic.NewWithKernel(kernel, environment(t, b.Host), map[string]any{"device_spec": b.spec, "deadline": deadline})
 	require.NoError(t, err)
-	b.driver = driver
+	b.driver = driver.WithAnswerLimit(patience)
 }
 
 // note stores a note, as the agent's journal does.
@@ -222,7 +222,7 @@ func TestDevicesOutsideTheSpecAreRefused(t *testing.T) {
 	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
 	driver, err := generic.NewWithKernel(b.Simulator, environment(t, b.Host), map[string]any{"device_spec": `{"vendor_id": "8086"}`})
 	require.NoError(t, err)
-	b.driver = driver
+	b.driver = driver.WithAnswerLimit(patience)
 
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(b.driver.Install(t.Context(), b.target)))
 	err = b.attach(t)
@@ -239,7 +239,7 @@ func TestDetachAfterTheSpecChanged(t *testing.T) {
 
 	driver, err := generic.NewWithKernel(b.Simulator, environment(t, b.Host), nil)
 	require.NoError(t, err)
-	b.driver = driver
+	b.driver = driver.WithAnswerLimit(patience)
 
 	require.True(t, b.attached(t))
 	require.NoError(t, b.detach(t, false))
@@ -348,7 +348,7 @@ func TestAnotherVFIODriver(t *testing.T) {
 
 	driver, err := generic.NewWithKernel(host.Simulator, environment(t, host), map[string]any{"device_spec": "*", "vfio_driver": "mlx5-vfio-pci"})
 	require.NoError(t, err)
-	b.driver = driver
+	b.driver = driver.WithAnswerLimit(patience)
 
 	require.NoError(t, b.attach(t))
 	require.Equal(t, "mlx5-vfio-pci", b.has(t))

@@ -534,7 +534,7 @@ func TestCompanionsNeedVFIO(t *testing.T) {
 	require.NoError(t, b.Simulator.AddDriver("nvgrace-gpu-vfio-pci"))
 	driver, err := generic.NewWithKernel(b.Simulator, environment(t, b.Host), map[string]any{"device_spec": graphics, "vfio_driver": "nvgrace-gpu-vfio-pci"})
 	require.NoError(t, err)
-	b.driver = driver
+	b.driver = driver.WithAnswerLimit(patience)
 	require.NoError(t, b.attach(t))
 	require.Equal(t, map[string]string{gpu: "nvgrace-gpu-vfio-pci", audio: "vfio-pci", usb: "vfio-pci", ucsi: "vfio-pci"}, b.bound(t))
 	require.NoError(t, b.detach(t, false))

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -47,12 +48,16 @@ func simulated(t *testing.T, host *sysfstest.Host) drivers.Driver {
 	return simulatedWith(t, host, "*")
 }
 
+// patience is how long a driver of a test waits for cards that all answer, because a
+// busy machine may need it.
+const patience = 5 * time.Minute
+
 // simulatedWith does the same for a driver that takes what this chooses.
 func simulatedWith(t *testing.T, host *sysfstest.Host, spec any) drivers.Driver {
 	t.Helper()
 	driver, err := generic.New(environment(t, host), map[string]any{"device_spec": spec, "simulate": true, "deadline": "30s"})
 	require.NoError(t, err)
-	return driver
+	return driver.(*generic.Driver).WithAnswerLimit(patience)
 }
 
 // snapshot returns everything that the simulated kernel shows.

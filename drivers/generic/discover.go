@@ -46,7 +46,7 @@ func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 		return there && d.chosen(pf)
 	})
 
-	until := time.Now().Add(answerLimit) // for both rounds together
+	until := time.Now().Add(d.answerLimit) // for both rounds together
 	present := d.present(ctx, until, withPhysical(chosen, byAddress))
 	maps.Copy(present, d.present(ctx, until, firstFunctions(chosen, byAddress, present)))
 	devices, all := []cyborg.DeviceReport{}, byCard(functions)

@@ -12,6 +12,7 @@ import (
 	"context"
 	"log/slog"
 	"path/filepath"
+	"time"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
@@ -37,6 +38,8 @@ type Driver struct {
 	kernel  sysfs.Kernel  // nil where the root is a recording, which cannot be changed
 	binder  *sysfs.Binder // nil where kernel is nil
 	log     *slog.Logger
+
+	answerLimit time.Duration // defaultAnswerLimit, but for tests
 }
 
 // The interfaces that the driver implements.
@@ -94,7 +97,7 @@ func newDriver(env drivers.Environment, options options, kernel sysfs.Kernel) *D
 
 	d := &Driver{
 		backend: env.Backend, options: options, tree: sysfs.NewTree(cmp.Or(env.Root, "/"), log).NotingIn(notes),
-		names: sysfs.NewNames(options.pciIDs, log), kernel: kernel, log: log,
+		names: sysfs.NewNames(options.pciIDs, log), kernel: kernel, answerLimit: defaultAnswerLimit, log: log,
 	}
 
 	if kernel != nil {

@@ -74,7 +74,7 @@ func TestFingerprints(t *testing.T) {
 	driver, err := generic.NewWithKernel(host.Simulator, environment(t, host), map[string]any{"device_spec": `{"product_id": "37c9"}`})
 	require.NoError(t, err)
 	of := cyborg.Fingerprint{Model: "8086:37c9 8086:0000", Serial: otherSerial}
-	require.Equal(t, map[string]cyborg.Fingerprint{"0000:b1:01.0": of, "0000:b1:01.1": of}, fingerprints(t, driver))
+	require.Equal(t, map[string]cyborg.Fingerprint{"0000:b1:01.0": of, "0000:b1:01.1": of}, fingerprints(t, driver.WithAnswerLimit(patience)))
 }
 
 // TestSerialOfFunction0: only function 0 of a card of several functions needs to
@@ -91,7 +91,7 @@ func TestSerialOfFunction0(t *testing.T) {
 
 	driver, err := generic.NewWithKernel(host.Simulator, environment(t, host), map[string]any{"device_spec": `{"vendor_id": "10ee"}`})
 	require.NoError(t, err)
-	require.Equal(t, want, fingerprints(t, driver)[audio])
+	require.Equal(t, want, fingerprints(t, driver.WithAnswerLimit(patience))[audio])
 
 	b := newBench(t, host, audio)
 	require.NoError(t, b.attach(t))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,6 +20,12 @@ func fakeBinaries(t *testing.T, version string) string {
 	dir := filepath.Join(filepath.Dir(place(t)), "bin")
 	require.NoError(t, os.Mkdir(dir, 0o755))
 	script := fmt.Sprintf("#!/bin/sh\necho 'postgres (PostgreSQL) %s'\n", version)
+
+	// A process that another test forks meanwhile has the file open for writing until
+	// it executes, and nobody can execute a file that is.
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+
 	for _, name := range []string{"postgres", "pg_ctl", "initdb"} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755))
 	}

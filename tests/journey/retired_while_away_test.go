@@ -82,11 +82,11 @@ func TestRetiredWhileAway(t *testing.T) {
 	harness.RequireSound(t, s)
 	require.Equal(t, []cyborg.OperationState{cyborg.OperationFailed, cyborg.OperationSucceeded}, retires())
 
-	history, _, code := s.CLI(t, "accelerator", "history", found.UUID.String())
-	require.Zero(t, code)
-	require.Contains(t, history, "took it out of service; it could not be uninstalled, because the host did not show it")
-	require.Contains(t, history, "in use by qemu")
-	require.Contains(t, history, "cyborg took it out of service")
+	terminal{s, t}.tells([]string{
+		"took it out of service; it could not be uninstalled, because the host did not show it",
+		"in use by qemu",
+		"cyborg took it out of service",
+	}, "accelerator", "history", found.UUID.String())
 	_, err = s.API.MakeReady(ctx, found.UUID)
 	require.NoError(t, err)
 	harness.RequireSound(t, s)

@@ -153,12 +153,23 @@ func TestPlacementProviderTree(t *testing.T) {
 	c.reserved(t, host, open)
 
 	// A provider that is deleted, moved or stripped of its traits is restored. A sync that
-	// is still under way may restore it, too, and tells nothing: then it is deleted again.
+	// is still under way may restore it, too, and tells nothing: then it is deleted again,
+	// but not in the middle of a repair.
+	before := tree[one.ProviderName]
 	c.until(t, "the loss of a provider is recorded", func(ctx context.Context) error {
 		found, err := apiclient.Collect(c.API.Drift(ctx, apiclient.DriftFilter{Hosts: []string{host}}, apiclient.Page{}))
 		if err != nil || slices.ContainsFunc(found, func(d apiclient.Drift) bool { return d.Class == cyborg.DriftMissingProvider }) {
 			return err
 		}
+
+		tree, err := c.tree(ctx, c.token(t, "admin"), host)
+		if err != nil {
+			return err
+		}
+		if total := tree[one.ProviderName].Inventories["FPGA"].Total; total != before.Inventories["FPGA"].Total {
+			return fmt.Errorf("it has %d accelerators", total)
+		}
+
 		a := c.send(t, "admin", http.MethodDelete, base, nil, placementVersion)
 		return fmt.Errorf("it is deleted again, which is answered %d: %s", a.status, a.body)
 	})

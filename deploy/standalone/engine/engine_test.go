@@ -25,6 +25,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/deploy/standalone/engine"
 	"github.com/cyborg-project/cyborg/internal/identity"
+	"github.com/cyborg-project/cyborg/internal/porttest"
 	"github.com/cyborg-project/cyborg/internal/postgres"
 	"github.com/cyborg-project/cyborg/internal/transcript"
 )
@@ -73,12 +74,12 @@ func startDatabase(t testing.TB, cfg postgres.Config) *postgres.Server {
 	return server
 }
 
-// config returns the configuration of an engine on free ports of loopback, with
+// config returns the configuration of an engine on reserved ports of loopback, with
 // certificates of an authority of its own.
 func config(t testing.TB, server *postgres.Server) engine.Config {
 	t.Helper()
 	return engine.Config{
-		PostgresURL: server.URL, Listen: "127.0.0.1:0", UIListen: "127.0.0.1:0", TLS: files(t, newAuthority(t), t.TempDir()),
+		PostgresURL: server.URL, Listen: porttest.Address(t), UIListen: porttest.Address(t), TLS: files(t, newAuthority(t), t.TempDir()),
 		Retention: 48 * time.Hour, SearchAttributes: attributes(), ServeUI: serveUI,
 	}
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/cyborg-project/cyborg/deploy/standalone/engine"
 	"github.com/cyborg-project/cyborg/internal/identity"
 	"github.com/cyborg-project/cyborg/internal/pki"
+	"github.com/cyborg-project/cyborg/internal/porttest"
 )
 
 // newAuthority returns a new authority with its files.
@@ -104,7 +105,7 @@ func TestEngineBeyondLoopback(t *testing.T) {
 	_, server := database(t)
 	ours, foreign, next, dir := newAuthority(t), newAuthority(t), newAuthority(t), t.TempDir()
 	cfg := config(t, server)
-	cfg.Listen, cfg.TLS = "0.0.0.0:0", files(t, ours, dir)
+	cfg.Listen, cfg.TLS = fmt.Sprintf("0.0.0.0:%d", porttest.Ports(t, 1)[0]), files(t, ours, dir)
 
 	e := start(t, cfg, t.Output())
 	require.True(t, strings.HasPrefix(e.FrontendAddress(), "127.0.0.1:"))

@@ -126,7 +126,8 @@ func TestHangs(t *testing.T) {
 	again, err := os.Open(lock.Name())
 	require.NoError(t, err)
 	defer again.Close()
-	require.NoError(t, syscall.Flock(int(again.Fd()), syscall.LOCK_EX|syscall.LOCK_NB))
+	// A process that another test has just forked has the lock until it executes.
+	require.Eventually(t, func() bool { return syscall.Flock(int(again.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil }, patience, time.Millisecond)
 
 	// What stops an agent that still waits does not stop the access.
 	comm, err := os.ReadFile(filepath.Join("/proc", running.PID, "comm"))

@@ -3,6 +3,7 @@
 package keystone
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -31,12 +32,8 @@ const (
 	awayWindow = 2 * time.Second
 	// askLimit bounds one request to Keystone, including a login of ours.
 	askLimit = 8 * time.Second
-	// ownLimit bounds the validation of our own token after that of a caller's
-	// token has failed.
-	ownLimit = 2 * time.Second
-	// confirmTimeout is how long a caller with a token in the cache waits for
-	// Keystone to confirm it. After that, the cached answer counts.
-	confirmTimeout = 2 * time.Second
+	// defaultConfirm is the default of Options.Confirm.
+	defaultConfirm = 2 * time.Second
 	// expiredWindow is how long a cached answer about an expired token counts while
 	// Keystone is away. Expired tokens are accepted only together with a service
 	// token.
@@ -81,6 +78,10 @@ type Options struct {
 	Tokens   int
 	Registry prometheus.Registerer
 	Log      *slog.Logger
+	// Confirm is how long a caller with a token in the cache waits for Keystone to
+	// confirm it; after that, the cached answer counts. It also bounds the validation
+	// of our own token after that of a caller's token has failed. The default is 2 s.
+	Confirm time.Duration
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
@@ -90,6 +91,7 @@ type Options struct {
 type Validator struct {
 	session    *openstack.Session
 	revocation time.Duration
+	confirm    time.Duration
 	now        func() time.Time
 	log        *slog.Logger
 	answers    *prometheus.CounterVec
@@ -139,7 +141,7 @@ func (a answer) recent(revocation time.Duration, now time.Time) bool {
 // its metrics are registered already, or that Options.Tokens is not positive.
 func New(session *openstack.Session, o Options) (*Validator, error) {
 	v := &Validator{
-		session: session, revocation: o.Revocation, now: o.Now, log: o.Log, known: semaphore.NewWeighted(maxRequests), others: newLimiter(),
+		session: session, revocation: o.Revocation, confirm: cmp.Or(o.Confirm, defaultConfirm), now: o.Now, log: o.Log, known: semaphore.NewWeighted(maxRequests), others: newLimiter(),
 		answers: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "cyborg_keystone_tokens_total",
 			Help: "Tokens of callers, by how they were checked: remembered, asked (Keystone said yes), refused (it said no), stale (it is away and said yes before), unavailable (it is away, or has too much to do with tokens of the same client).",
@@ -205,7 +207,7 @@ func (v *Validator) Validate(ctx context.Context, client, token string, mayBeExp
 
 	var timeout <-chan time.Time
 	if usable {
-		timer := time.NewTimer(confirmTimeout)
+		timer := time.NewTimer(v.confirm)
 		defer timer.Stop()
 
 		timeout = timer.C
@@ -320,7 +322,7 @@ func (v *Validator) cacheRefusal(k key) {
 // Keystone, or a proxy in front of it, fail.
 func (v *Validator) recordFailure(ctx context.Context, err error) error {
 	_, own, _ := v.flights.Do("own", func() (any, error) {
-		_, err := v.fetch(ctx, ownLimit, "", false)
+		_, err := v.fetch(ctx, v.confirm, "", false)
 		return nil, err
 	})
 

@@ -38,8 +38,16 @@ type stage struct {
 	now time.Time
 }
 
-// setup returns a stage whose validator caches so many tokens.
+// setup returns a stage whose validator caches so many tokens, and waits for
+// Keystone for as long as a busy machine may need.
 func setup(t testing.TB, tokens int) *stage {
+	t.Helper()
+	return setupThatWaits(t, tokens, time.Minute)
+}
+
+// setupThatWaits is setup for a validator whose callers wait this long for a
+// confirmation.
+func setupThatWaits(t testing.TB, tokens int, confirm time.Duration) *stage {
 	t.Helper()
 	s := &stage{Keystone: openstacktest.NewKeystone(t), registry: prometheus.NewRegistry(), now: time.Now()}
 	log := slog.New(slog.NewTextHandler(&s.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -48,7 +56,7 @@ func setup(t testing.TB, tokens int) *stage {
 	t.Cleanup(session.Close)
 
 	s.validator, err = keystone.New(session, keystone.Options{
-		Revocation: time.Minute, Tokens: tokens, Registry: s.registry, Log: log,
+		Revocation: time.Minute, Tokens: tokens, Registry: s.registry, Log: log, Confirm: confirm,
 		Now: func() time.Time {
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -365,7 +373,7 @@ func TestKeystoneAway(t *testing.T) {
 // known token only for a moment. Then its earlier answer is used.
 func TestKeystoneSilent(t *testing.T) {
 	t.Parallel()
-	s := setup(t, 100)
+	s := setupThatWaits(t, 100, 100*time.Millisecond)
 	token := s.Issue(openstacktest.Token{UserID: "u1", User: "alice"})
 	s.good(t, token)
 	s.pass(2 * time.Minute)
