@@ -36,6 +36,7 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 	give, takeBack := request{kind: cyborg.OperationWhitelist, named: target}, request{kind: cyborg.OperationWhitelist}
 
 	broken := outcome{state: cyborg.OperationFailed, kind: cyborg.ErrHardware}
+	changed := outcome{state: cyborg.OperationFailed, kind: cyborg.ErrChanged}
 	stuck := outcome{state: cyborg.OperationNeedsOperator, kind: cyborg.ErrHardware}
 
 	forced := ready // the first handle, which a detach by force has freed
@@ -73,6 +74,13 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 	pulled := func() *handwritten { return begin().done(1, 2, x, toHost).did(3, 4, "pull").did(3, 4, "missing") }
 	// away is that card when y has detached it by force.
 	away := func() *handwritten { return pulled().done(5, 6, y, force) }
+
+	// admitted is a card that a service will get from x, and begun what x shows of it then.
+	admitted := func() *handwritten {
+		return begin().at(1, 2, action{name: "admit", operation: x, request: toService}, outcome{})
+	}
+	begun := ready
+	begun.claim, begun.handles[0] = x, held{holder: toService.holder, by: x}
 
 	for name, c := range map[string]struct{ good, bad *handwritten }{
 		"missing before it was pulled": {
@@ -344,8 +352,12 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 			bad:  begin().did(1, 2, "ail").did(3, 4, "told").refused(5, 6, toService, cyborg.ErrChanged, uuid.Nil),
 		},
 		"unready between the admission and the begin": {
-			good: begin().did(3, 4, "worsen").ended(1, 6, x, toService, outcome{state: cyborg.OperationFailed, kind: cyborg.ErrChanged}).did(7, 8, "told"),
-			bad:  begin().did(3, 4, "ail").ended(1, 6, x, toService, outcome{state: cyborg.OperationFailed, kind: cyborg.ErrChanged}).did(7, 8, "told"),
+			good: begin().did(3, 4, "worsen").ended(1, 6, x, toService, changed).did(7, 8, "told"),
+			bad:  begin().did(3, 4, "ail").ended(1, 6, x, toService, changed).did(7, 8, "told"),
+		},
+		"its host knows first that it is unready": {
+			good: admitted().did(3, 4, "worsen").read(5, 6, begun).at(7, 8, action{name: "end", operation: x, request: toService}, changed).did(9, 10, "told"),
+			bad:  admitted().read(5, 6, begun).at(7, 8, action{name: "end", operation: x, request: toService}, changed).did(9, 10, "worsen"),
 		},
 		"given to Nova while it is unready": {
 			good: begin().done(1, 2, x, retire).did(3, 4, "worsen").did(5, 6, "told").refused(7, 8, give, cyborg.ErrChanged, uuid.Nil),

@@ -24,7 +24,8 @@ import (
 //     admitted between its request and the first answer that names it, and it has
 //     ended, in the way that was seen, before the first answer that tells of the
 //     end. It may fail without a cause in the model only where somebody pulled the
-//     card, disabled its backend, or booted its host during the operation.
+//     card, disabled its backend, or booted its host during the operation, or where
+//     the card called itself unready meanwhile.
 //   - 409 without an operation of its own: at the moment of the refusal, the guard
 //     of the model gives this refusal, with this operation in the way.
 //   - 429, 503, 504 without an operation, and no answer at all: nobody knows. The
@@ -95,6 +96,7 @@ type claimed struct {
 	cancelled bool             // its cancellation was requested
 	disturbed bool             // the hardware was away at some time during it
 	reached   bool             // the hardware was there at some time during it
+	worsened  bool             // the card called itself unready at some time during it
 }
 
 // Reasons of fences. The others are implied: by a claim, or by a missing card.
@@ -345,7 +347,9 @@ func (a accelerator) admit(m action, out outcome) []accelerator {
 	}
 
 	if out == (outcome{}) {
-		a.claimed = claimed{claim: m.operation, request: m.request, disturbed: a.away(), reached: !a.away()}
+		a.claimed = claimed{
+			claim: m.operation, request: m.request, disturbed: a.away(), reached: !a.away(), worsened: a.ails == cyborg.ConditionUnready,
+		}
 	}
 	return a.where(true)
 }
@@ -392,6 +396,12 @@ func (r request) needsCard() bool {
 	return r.kind == cyborg.OperationProvision || r.kind == cyborg.OperationProgram || r.kind == cyborg.OperationAttach
 }
 
+// refusedByHost says that the host may have refused the operation so: it knows before
+// the records do that a card calls itself unready, and gives nobody such a card.
+func (c claimed) refusedByHost(kind cyborg.ErrorKind) bool {
+	return c.begun && c.worsened && c.request.kind == cyborg.OperationAttach && kind == cyborg.ErrChanged
+}
+
 // end ends an operation: it makes the last change, or takes back the first.
 func (a accelerator) end(m action, out outcome) []accelerator {
 	if a.claim != m.operation {
@@ -406,7 +416,7 @@ func (a accelerator) end(m action, out outcome) []accelerator {
 	case cyborg.OperationCancelled:
 		explained = was.cancelled
 	case cyborg.OperationFailed: // one of the host may have failed because of another accelerator
-		explained = was.refused != "" && was.refused == out.kind || was.refused == "" && (was.disturbed || r.ofHost())
+		explained = was.refused != "" && was.refused == out.kind || was.refused == "" && (was.disturbed || r.ofHost() || was.refusedByHost(out.kind))
 	case cyborg.OperationNeedsOperator:
 		explained = was.begun && was.disturbed
 	}
@@ -739,6 +749,7 @@ func (a accelerator) did(name string) []accelerator {
 
 	case "ail", "worsen", "recover":
 		a.ails = map[string]cyborg.ConditionLevel{"ail": cyborg.ConditionDegraded, "worsen": cyborg.ConditionUnready}[name]
+		a.worsened = a.worsened || a.claim != uuid.Nil && a.ails == cyborg.ConditionUnready
 	case "told": // a report of what the card says was seen
 		return a.where(a.said == a.ails)
 

@@ -245,15 +245,7 @@ func (s *system) raceOfRequests(t *testing.T) {
 	const rounds = 5
 	var arqActions []porcupine.Operation
 	tally := map[string]int{}
-	for round := 0; round < rounds && !hasAll(tally, outcomes...); round++ {
-		var all sync.WaitGroup
-		budget := newBudget(*operations / 4)
-		for _, a := range novaClients {
-			all.Go(func() { a.run(budget) })
-		}
-		all.Wait()
-		require.False(t, t.Failed())
-
+	count := func() {
 		arqActions = nil
 		clear(tally)
 		for _, a := range novaClients {
@@ -263,6 +255,20 @@ func (s *system) raceOfRequests(t *testing.T) {
 			tally[o.Input.(arqAction).name+" "+o.Output.(result).what]++
 		}
 		t.Logf("%d actions in %s: %v", len(arqActions), within(time.Since(began)), tally)
+	}
+	for round := 0; round < rounds && !hasAll(tally, outcomes...); round++ {
+		var all sync.WaitGroup
+		budget := newBudget(*operations / 4)
+		for _, a := range novaClients {
+			all.Go(func() { a.run(budget) })
+		}
+		all.Wait()
+		require.False(t, t.Failed())
+		count()
+	}
+	if tally["bind taken"] == 0 { // the handles were always full; now nobody competes
+		novaClients[0].lose()
+		count()
 	}
 	require.True(t, hasAll(tally, outcomes...), "one of %v never occurred in %d rounds", outcomes, rounds)
 
@@ -391,6 +397,18 @@ func (a *novaClient) contest() {
 	default:
 		a.bind(a.endpoint(), request, uuid.New())
 	}
+}
+
+// lose binds a request that another instance has. Nobody else may act on the provider.
+func (a *novaClient) lose() {
+	for _, request := range a.shared.ids {
+		a.delete(request)
+	}
+
+	request := a.make()
+	a.bind(a.endpoint(), request, uuid.New())
+	a.bind(a.endpoint(), request, uuid.New())
+	a.delete(request)
 }
 
 // endpoint returns a random API process.
