@@ -107,6 +107,49 @@ func TestUndoneAttachmentShows(t *testing.T) {
 	}
 }
 
+// TestBindWaitsForWhatABootHasUndone: a host that has booted attaches again within
+// seconds what the boot has undone, and a bind of another handle waits for that. It does
+// not where the host is silent, or has not done so for long.
+func TestBindWaitsForWhatABootHasUndone(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		make func(r *records, h *host)
+		kind cyborg.ErrorKind
+	}{
+		"just now": {func(*records, *host) {}, cyborg.ErrClaimed},
+		"long ago": {func(r *records, _ *host) {
+			r.exec(t, "UPDATE attach_handles SET undone_at = now() - interval '2 minutes' WHERE undone_at IS NOT NULL")
+		}, cyborg.ErrChanged},
+		"a silent host":  {func(_ *records, h *host) { h.fall(t) }, cyborg.ErrChanged},
+		"another reason": {func(r *records, _ *host) { r.exec(t, "UPDATE deployables SET fence_reason = 'it burns'") }, cyborg.ErrChanged},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRecords(t)
+			h := r.addHost(t, "h1", 1)
+			a := h.attach(t, "card0")
+			h.boot = "boot-2"
+			entry := h.content.Attachments[0]
+			h.content.Attachments[0].State = cyborg.AttachmentLost
+			h.report(t)
+			r.requireUndone(t, a.UUID, undoneByBoot)
+
+			r.profile(t, "one", one())
+			bind := toBind("h1", vm(), a.ProviderUUID, r.request(t, "one")...)
+			c.make(r, h)
+			_, err := r.Admit(t.Context(), bind)
+			requireKind(t, c.kind, err, a.Name)
+			if c.kind != cyborg.ErrClaimed {
+				return
+			}
+
+			h.content.Attachments[0] = entry
+			h.report(t)
+			r.do(t, bind, cyborg.OperationSucceeded)
+		})
+	}
+}
+
 // changes lists how the events of this axis have changed their subjects.
 func (r *records) changes(t testing.TB, kind cyborg.SubjectKind, axis cyborg.EventAxis) []string {
 	t.Helper()

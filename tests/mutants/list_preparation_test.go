@@ -113,6 +113,17 @@ func ofPreparation() []mutant {
 			new: "	if err != nil || heard && !heard {\n		return nil, err",
 		},
 		{
+			breaks: "a bind waits for what a boot has undone", file: operation + "/bind.go", pkg: "db", test: "TestBindWaitsForWhatABootHasUndone",
+			old: "		case undone != nil:",
+			new: "		case undone != nil && err != nil:",
+		},
+		{
+			breaks: "a bind does not wait for long for what a boot has undone", file: operation + "/bind_settled.go", pkg: "db",
+			test: "TestBindWaitsForWhatABootHasUndone",
+			old:  "const undoneWait = time.Minute",
+			new:  "const undoneWait = time.Hour",
+		},
+		{
 			breaks: "a bind waits until its host has taken a part back", file: operation + "/bind_others.go", pkg: "db",
 			test: "TestBindWaitsForWhatAPartLeaves",
 			old:  "		unsettled, err = b.unsettledOther(ctx, tx, a)",

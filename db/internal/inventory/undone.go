@@ -30,6 +30,9 @@ func UndoneReasons() []string { return []string{UndoneByBoot, UndoneOnHost, Undo
 // isUndone says that a fence has this reason because of an undone attachment.
 func isUndone(reason string) bool { return slices.Contains(UndoneReasons(), reason) }
 
+// FencedAsUndone says that the accelerator is fenced because an attachment was undone.
+func (a *Accelerator) FencedAsUndone() bool { return a.Fence != nil && isUndone(a.Fence.Reason) }
+
 // EndedSince is an SQL condition about an entry j of a host's journal, with the column
 // working: it was in doubt because a step was at work, and the operation of that step
 // has ended since. Such an entry is of before, and says nothing. The host reports the

@@ -263,6 +263,13 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 		if err := inventory.FirstError(a.Unclaimed(uuid.Nil), a.Heard(b.silentAfter)); err != nil {
 			return b.waitOrFail(out, err)
 		}
+		undone, err := b.undone(ctx, tx, a)
+		switch {
+		case err != nil:
+			return out, err
+		case undone != nil:
+			return b.waitOrFail(out, undone)
+		}
 		if err := inventory.FirstError(a.Present(), a.Unprotected(), a.Ready(), a.Enabled(), a.Unfenced(), a.Available()); err != nil {
 			return out.failedWith(err), nil
 		}

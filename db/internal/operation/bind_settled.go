@@ -2,6 +2,7 @@ package operation
 
 import (
 	"context"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -23,6 +24,32 @@ func (b bind) unsettled(ctx context.Context, tx pgx.Tx, a *inventory.Accelerator
 		return nil, err
 	}
 	return cyborg.Errorf(cyborg.ErrClaimed, "host %s has still to take a handle of accelerator %q back", a.Host, a.Name).
+		WithHint("Reconcile has it do that at once."), nil
+}
+
+// undoneWait is for how long a bind waits for what a boot has undone: a host that has
+// booted attaches again within seconds what it had attached, and one that does not needs
+// somebody who looks after it.
+const undoneWait = time.Minute
+
+// undone refuses, for now, an accelerator that is fenced because another attachment was
+// undone on a host that is heard, most of the time by its boot. Nova gives an instance up
+// at a refusal.
+func (b bind) undone(ctx context.Context, tx pgx.Tx, a *inventory.Accelerator) (refusal, err error) {
+	if !a.FencedAsUndone() || inventory.FirstError(a.Present(), a.Unprotected(), a.Ready(), a.Enabled(), a.Available()) != nil {
+		return nil, nil //nolint:nilerr // the caller refuses the accelerator because of that, which lasts longer
+	}
+
+	var soon bool
+	err = tx.QueryRow(ctx, "SELECT coalesce("+records.Within("min(undone_at)", "$2::interval")+", false) FROM attach_handles WHERE deployable_uuid = $1",
+		a.UUID, undoneWait).Scan(&soon)
+	if soon {
+		soon, err = b.hears(ctx, tx)
+	}
+	if err != nil || !soon {
+		return nil, err
+	}
+	return cyborg.Errorf(cyborg.ErrClaimed, "host %s has still to attach again what accelerator %q has lost: %s", a.Host, a.Name, a.Fence.Reason).
 		WithHint("Reconcile has it do that at once."), nil
 }
 
