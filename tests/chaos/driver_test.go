@@ -34,7 +34,7 @@ const (
 	// long before.
 	held = fake.Duration(10 * time.Minute)
 
-	tryLimit    = 12 * time.Second // for one try of a request
+	tryLimit    = 30 * time.Second // for one try of a request
 	answerLimit = 10 * time.Minute // for the answer to a request, with all its tries
 	reachLimit  = 15 * time.Second // for a step to get under way
 )

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.temporal.io/api/workflowservice/v1"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
@@ -178,9 +179,14 @@ func TestFrozenAgent(t *testing.T) {
 		c := catch(t, s, stage, cards[i].UUID)
 		op, err := s.API.Operation(t.Context(), c.id)
 		require.NoError(t, err)
-		first, err := temporal.DescribeWorkflowExecution(t.Context(), op.WorkflowID, "")
-		require.NoError(t, err)
-		require.Len(t, first.GetPendingActivities(), 1)
+		var first *workflowservice.DescribeWorkflowExecutionResponse
+		harness.Until(t, t.Context(), "under way", func() (err error) { // on a busy machine it may be between two attempts
+			first, err = temporal.DescribeWorkflowExecution(t.Context(), op.WorkflowID, "")
+			if err == nil && len(first.GetPendingActivities()) != 1 {
+				err = fmt.Errorf("%d activities are pending", len(first.GetPendingActivities()))
+			}
+			return err
+		})
 
 		a.Freeze(t)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

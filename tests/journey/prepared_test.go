@@ -23,6 +23,15 @@ func prepares(t *testing.T, s *harness.Standalone) {
 	t.Helper()
 	_, err := s.API.UpdateDriver(t.Context(), rack, "fake", cyborg.JSONObject{"park": "5xfpga", "prepares": true})
 	require.NoError(t, err)
+
+	harness.Until(t, t.Context(), "reported", func() error { // on a busy machine the report comes after the answer
+		for _, a := range s.Accelerators(t) {
+			if a.Host == rack && a.Preparation == nil {
+				return fmt.Errorf("%s is not prepared yet", a.Name)
+			}
+		}
+		return nil
+	})
 }
 
 // requirePrepared requires that the first handle of the card is prepared with these

@@ -134,8 +134,12 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 			bad:  begin().did(3, 4, "pull").ended(1, 6, x, toHost, stuck).done(7, 8, y, toService),
 		},
 		"a doubt that nobody has settled": {
-			good: begin().did(3, 4, "pull").ended(1, 6, x, toHost, stuck).round(7, 8).read(9, 10, ready),
-			bad:  begin().did(3, 4, "pull").ended(1, 6, x, toHost, stuck).read(7, 8, ready).round(9, 10),
+			good: begin().did(3, 4, "power off").ended(1, 6, x, toHost, stuck).round(7, 8).read(9, 10, ready),
+			bad:  begin().did(3, 4, "power off").ended(1, 6, x, toHost, stuck).read(7, 8, ready).round(9, 10),
+		},
+		"a doubt about a card that is gone": {
+			good: begin().did(3, 4, "pull").ended(1, 6, x, toHost, stuck).did(7, 8, "missing").read(9, 10, gone),
+			bad:  begin().did(3, 4, "power off").ended(1, 6, x, toHost, stuck).read(9, 10, ready),
 		},
 		"a doubt that is settled under an operation": {
 			good: begin().did(3, 4, "pull").ended(1, 6, x, toHost, stuck).round(7, 14).
@@ -183,8 +187,8 @@ func TestCheckerKnowsTheHardware(t *testing.T) {
 			bad:  begin().done(1, 2, x, toHost).refused(8, 9, toService, cyborg.ErrChanged, uuid.Nil),
 		},
 		"forced, and retired": {
-			good: away().refused(7, 8, retire, cyborg.ErrChanged, y),
-			bad:  away().done(7, 8, z, retire),
+			good: begin().did(3, 4, "power off").ended(1, 6, x, toHost, stuck).done(7, 8, y, force).refused(9, 10, retire, cyborg.ErrChanged, y),
+			bad:  begin().did(3, 4, "power off").ended(1, 6, x, toHost, stuck).done(7, 8, y, force).done(9, 10, z, retire),
 		},
 		"retired while away, and once more": {
 			good: begin().did(3, 4, "pull").done(1, 6, x, retire).did(7, 8, "put back").done(9, 10, y, retire),

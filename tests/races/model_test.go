@@ -562,8 +562,9 @@ func (a accelerator) moves(id uuid.UUID) (out []accelerator) {
 		out = append(out, a.begin(id))
 	}
 
-	// A round of Reconcile settles, and so does a report of a host that shows the card.
-	if a.claim == uuid.Nil && (a.reconciling || !a.missing && !a.away() && !a.silent) {
+	// A round of Reconcile settles, and so does a report of a host, which knows that a card
+	// that is gone has nothing attached. It cannot tell while the backend is disabled.
+	if a.claim == uuid.Nil && (a.reconciling || !a.disabled && !a.rebooting && !a.silent) {
 		out = append(out, a.settlements()...)
 	}
 	if a.shaken && a.heldByHost() {
