@@ -246,7 +246,7 @@ func (s *system) raceOfRequests(t *testing.T) {
 	const rounds = 5
 	var arqActions []porcupine.Operation
 	tally := map[string]int{}
-	count := func() {
+	gather := func() {
 		arqActions = nil
 		clear(tally)
 		for _, a := range novaClients {
@@ -257,6 +257,7 @@ func (s *system) raceOfRequests(t *testing.T) {
 		}
 		t.Logf("%d actions in %s: %v", len(arqActions), within(time.Since(began)), tally)
 	}
+
 	for round := 0; round < rounds && !hasAll(tally, outcomes...); round++ {
 		var all sync.WaitGroup
 		budget := newBudget(*operations / 4)
@@ -265,12 +266,14 @@ func (s *system) raceOfRequests(t *testing.T) {
 		}
 		all.Wait()
 		require.False(t, t.Failed())
-		count()
+		gather()
 	}
+
 	if tally["bind taken"] == 0 { // the handles were always full; now nobody competes
 		novaClients[0].lose()
-		count()
+		gather()
 	}
+
 	require.True(t, hasAll(tally, outcomes...), "one of %v never occurred in %d rounds", outcomes, rounds)
 
 	for _, part := range requestModel().Partition(arqActions) {
