@@ -34,11 +34,13 @@ const (
 	StatusDetaching   Status = "detaching"
 	StatusConfiguring Status = "configuring"
 	StatusRetiring    Status = "retiring"
+	StatusCleaning    Status = "cleaning"
 	StatusFenced      Status = "fenced"
 	StatusUnready     Status = "unready"
 	StatusMaintaining Status = "maintaining"
 	StatusInactive    Status = "inactive"
 	StatusAttached    Status = "attached"
+	StatusUnclean     Status = "unclean"
 	StatusReady       Status = "ready"
 )
 
@@ -46,7 +48,8 @@ const (
 func Statuses() []Status {
 	return []Status{
 		StatusMissing, StatusError, StatusInstalling, StatusProgramming, StatusAttaching, StatusDetaching,
-		StatusConfiguring, StatusRetiring, StatusFenced, StatusUnready, StatusMaintaining, StatusInactive, StatusAttached, StatusReady,
+		StatusConfiguring, StatusRetiring, StatusCleaning, StatusFenced, StatusUnready, StatusMaintaining, StatusInactive, StatusAttached,
+		StatusUnclean, StatusReady,
 	}
 }
 
@@ -89,11 +92,14 @@ type OtherHeld struct {
 	Accelerator uuid.UUID `json:"accelerator"`
 	Name        string    `json:"name"`
 	// Holder is who has the handle; nil where the accelerator is in the whitelist of
-	// Nova, which may give it to anybody.
+	// Nova, which may give it to anybody, and where it is unclean.
 	Holder *Holder `json:"holder,omitempty"`
 	// Left says that the holder no longer has it in the records, and may still have
 	// it on the host.
-	Left      bool      `json:"left,omitempty"`
+	Left bool `json:"left,omitempty"`
+	// Unclean says that nobody has it, and that it has still to be cleaned after its last
+	// holder.
+	Unclean   bool      `json:"unclean,omitempty"`
 	Operation uuid.UUID `json:"operation_id,omitzero"` // that gave it to the holder
 }
 
@@ -104,6 +110,8 @@ func (h *OtherHeld) Precludes(holder Holder) bool { return h.Holder == nil || *h
 // Taken says who has the handle: "instance 5f5f… has".
 func (h *OtherHeld) Taken() string {
 	switch {
+	case h.Unclean:
+		return "has still to be cleaned"
 	case h.Holder == nil:
 		return "Nova may give out"
 	case h.Left:
@@ -173,6 +181,8 @@ type Accelerator struct {
 	ExcludedBy []OtherHeld `json:"excluded_by,omitempty"`
 	// Preparation is set where its host prepares handles for whoever gets them.
 	Preparation *Preparation `json:"preparation,omitempty"`
+	// Cleaning is set where its host can clean handles.
+	Cleaning *Cleaning `json:"cleaning,omitempty"`
 	// Nova is set while it is in the whitelist of its host's Nova. Only Nova may
 	// give it out then.
 	Nova    *NovaSpec      `json:"nova_whitelist,omitempty"`
@@ -187,7 +197,7 @@ type Accelerator struct {
 // Status returns the first that applies of: missing, error, the status of the
 // operation that claims it, installing, fenced, unready, maintaining, inactive, attached
 // (no handle is free, and somebody has one, or had one that its host has still to take
-// back), ready.
+// back), unclean (no handle is free, and one has still to be cleaned), ready.
 func (a *Accelerator) Status() Status {
 	switch {
 	case a.Presence == PresenceMissing:
@@ -213,8 +223,12 @@ func (a *Accelerator) Status() Status {
 		return StatusMaintaining
 	case a.Lifecycle == LifecycleInactive:
 		return StatusInactive
-	case a.FreeHandle() == nil && slices.ContainsFunc(a.Handles, func(h AttachHandle) bool { return h.Holder != nil || h.Unconfirmed != nil }):
+	case a.FreeHandle() != nil:
+		return StatusReady
+	case slices.ContainsFunc(a.Handles, func(h AttachHandle) bool { return h.Holder != nil || h.Unconfirmed != nil }):
 		return StatusAttached
+	case slices.ContainsFunc(a.Handles, func(h AttachHandle) bool { return h.Presence == PresencePresent && h.Unclean != nil }):
+		return StatusUnclean
 	}
 
 	return StatusReady

@@ -192,6 +192,13 @@ type AttachHandle struct {
 	// instance or a service. Parameters are what was chosen for the holder.
 	Prepared   bool              `json:"prepared,omitempty"`
 	Parameters map[string]string `json:"parameters,omitempty"`
+	// Clean is how it is cleaned after its holder; empty for not at all.
+	Clean CleanMethod `json:"clean,omitempty"`
+	// Unclean is set while it has still to be cleaned after its last holder. Nobody gets
+	// it before that.
+	Unclean *Unclean `json:"unclean,omitempty"`
+	// Cleaned says how it was cleaned last; nil where it never was.
+	Cleaned *Evidence `json:"cleaned,omitempty"`
 	// Health is that of the accelerator request that has the handle; empty where
 	// nothing is known to be wrong.
 	Health ARQHealth `json:"health,omitempty"`
@@ -204,10 +211,10 @@ type Undone struct {
 	Since  time.Time `json:"since"`
 }
 
-// Free says that the handle is present, that nobody holds it, and that its host
-// has confirmed that nobody has it.
+// Free says that the handle is present and clean, that nobody holds it, and that its
+// host has confirmed that nobody has it.
 func (h *AttachHandle) Free() bool {
-	return h.Presence == PresencePresent && h.Holder == nil && h.Unconfirmed == nil
+	return h.Presence == PresencePresent && h.Holder == nil && h.Unconfirmed == nil && h.Unclean == nil
 }
 
 // Attribute is one fact about a deployable. The key "rc" holds its resource

@@ -39,6 +39,9 @@ type DeployableReport struct {
 	// Preparation is set where its driver attaches handles for instances and services,
 	// too; nil where these get them as they are.
 	Preparation *Preparation `json:"preparation,omitempty"`
+	// Cleaning is how its handles can be cleaned, and are after every holder; nil where
+	// its driver cannot clean.
+	Cleaning *Cleaning `json:"cleaning,omitempty"`
 	// Conditions are what its driver wants people to know about it.
 	Conditions []Condition `json:"conditions,omitempty"`
 	// Protected says why the function must not be touched, where the host itself

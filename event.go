@@ -8,9 +8,9 @@ import (
 )
 
 // EventAxis is what about its subject an event has changed. For each subject
-// and axis, an event begins at the value at which the one before it ended. Two
-// axes are finer: AxisHolder counts for each handle by itself, and the drift of
-// instances for each instance (Data has the handle or the instance).
+// and axis, an event begins at the value at which the one before it ended. Some
+// axes are finer: AxisHolder and AxisUnclean count for each handle by itself, and the
+// drift of instances for each instance (Data has the handle or the instance).
 type EventAxis string
 
 // The axes. Triggers of the database write the events, so each of these is a
@@ -49,6 +49,7 @@ const (
 	AxisState          EventAxis = "state"          // the state of a backend, an operation or an accelerator request
 	AxisSteps          EventAxis = "steps"          // the steps of an operation
 	AxisStrayRun       EventAxis = "stray_run"      // the run that Reconcile terminates because an operation is not its
+	AxisUnclean        EventAxis = "unclean"        // how a handle of an accelerator has to be cleaned before somebody gets it
 	AxisUndone         EventAxis = "undone"         // why a host does not have a handle attached that the records have attached there
 )
 
@@ -59,7 +60,7 @@ func EventAxes() []EventAxis {
 		AxisAccelerator, AxisAdministration, AxisAttributes, AxisBackend, AxisBitstream, AxisBoot, AxisCancel, AxisClaim, AxisConditions, AxisDevice,
 		AxisDriver, AxisExcludes, AxisFence, AxisHealth, AxisHolder, AxisIdentity, AxisInstallation, AxisJournal, AxisLifecycle, AxisName,
 		AxisNovaWhitelist, AxisOptions, AxisPresence, AxisProject, AxisProtected, AxisReplacedBy, AxisReported, AxisSameHolder, AxisSettled,
-		AxisSpecs, AxisState, AxisSteps, AxisStrayRun, AxisUndone,
+		AxisSpecs, AxisState, AxisSteps, AxisStrayRun, AxisUnclean, AxisUndone,
 	}
 }
 

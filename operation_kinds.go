@@ -51,6 +51,7 @@ var operationKindTable = []operationKind{
 	{kind: OperationUnbind, status: StatusDetaching, decode: decode[UnbindRequest]},
 	{kind: OperationWhitelist, status: StatusConfiguring, decode: decode[WhitelistRequest]},
 	{kind: OperationRescue, decode: decode[RescueRequest]},
+	{kind: OperationClean, status: StatusCleaning, decode: decode[CleanRequest]},
 }
 
 // decode reads a request from an operation's recorded input.

@@ -34,6 +34,9 @@ type WorkHandle struct {
 	Prepared bool `json:"prepared,omitempty"`
 	// Parameters are what was chosen for it.
 	Parameters map[string]string `json:"parameters,omitempty"`
+	// DeclaredClean says that somebody has declared it clean after its last holder. Its
+	// host was not asked then, and may know of a clean that has not ended.
+	DeclaredClean bool `json:"declared_clean,omitempty"`
 }
 
 // OnHost says that its host has something to do before its holder can use it, and when
@@ -78,6 +81,8 @@ type Work struct {
 	// was requested for.
 	Targets []Target     `json:"targets,omitempty"`
 	Handles []WorkHandle `json:"handles,omitempty"`
+	// Clean are the handles to clean; none where somebody has declared them clean.
+	Clean []HandleToClean `json:"clean,omitempty"`
 	// Given are the handles that instances and services get. Their host looks first
 	// whether somebody uses them. An operation that release 0.1 has begun has none.
 	Given []GivenHandles `json:"given,omitempty"`
@@ -137,6 +142,9 @@ type Outcome struct {
 	// form that loads the same ones again. The records believe the checksum only, and
 	// only where none was asked for.
 	Images map[uuid.UUID]Image `json:"images,omitempty"`
+	// Cleaned are the handles that its host has cleaned, also those of an operation that
+	// failed at another one.
+	Cleaned []CleanedHandle `json:"cleaned,omitempty"`
 	// Rescued has the outcome for each instance of a rescue.
 	Rescued []RescuedInstance `json:"rescued,omitempty"`
 	// Notify are the accelerator requests whose outcome Nova is told right after the

@@ -31,8 +31,8 @@ import (
 // closed, and also come after that: they return an error where they have no answer.
 //
 // What else a driver can do is said by the interfaces that it implements
-// besides this one: Installer, Attacher, Programmer, Users, Meter, HealthChecker,
-// Watcher and Inspector. All of them are optional.
+// besides this one: Installer, Attacher, Programmer, Cleaner, Users, Meter,
+// HealthChecker, Watcher and Inspector. All of them are optional.
 type Driver interface {
 	// Discover lists the devices that are there now, in a stable order. It changes
 	// nothing. A device that it cannot read is listed all the same, with an unready
@@ -53,8 +53,8 @@ type Inspector interface {
 
 // Target is the deployable that a call is about. Device and Deployable are what
 // the last discovery reported, so the hardware may have changed since. Where another
-// card is in the device's place now (cyborg.Fingerprint.Other), Install, Attach and
-// Program fail with kind ErrChanged, and Uninstall and Detach have nothing to do.
+// card is in the device's place now (cyborg.Fingerprint.Other), Install, Attach, Program
+// and Clean fail with kind ErrChanged, and Uninstall and Detach have nothing to do.
 type Target struct {
 	Device     cyborg.DeviceReport
 	Deployable cyborg.DeployableReport
@@ -169,6 +169,36 @@ type Programmer interface {
 	Program(ctx context.Context, request ProgramRequest) error
 }
 
+// CleanRequest asks to clean a handle after its last holder.
+type CleanRequest struct {
+	Target Target
+	Handle cyborg.HandleReport
+	// Method is one of the deployable's Cleaning.
+	Method cyborg.CleanMethod
+
+	// Prior is the last note of a clean of this handle that has not ended, also one of
+	// before the last boot of the host; nil on the first try. The methods of the two may
+	// differ.
+	Prior json.RawMessage
+	// Note stores a note before the hardware is changed.
+	Note Note
+	// Progress reports how much is done, from 0 to 100 percent, or -1 where that is
+	// unknown, with a short note. It never blocks for long.
+	Progress func(percent int, note string)
+}
+
+// Cleaner removes what the last holder left on a handle. Its deployables have a Cleaning.
+type Cleaner interface {
+	// Clean cleans the handle, verifies that by reading back, and returns what was done as
+	// evidence (Method, Tool, ReadBack). Where it could not make sure that the handle is
+	// clean, it fails. Nobody has the handle meanwhile, and nobody gets it before Clean has
+	// succeeded. It may be called again at any time, also after it was interrupted anywhere,
+	// and then goes on or begins anew. While something really uses the handle, it fails
+	// with kind ErrInUse and changes nothing. What other holders have of the same device
+	// is left alone.
+	Clean(ctx context.Context, request CleanRequest) (cyborg.Evidence, error)
+}
+
 // Users finds out who really uses a handle.
 type Users interface {
 	// InUse returns who uses the handle, or what goes with it (HandleReport.With), as a
@@ -229,6 +259,9 @@ func Services(d Driver) []string {
 	}
 	if _, ok := d.(Programmer); ok {
 		services = append(services, "program")
+	}
+	if _, ok := d.(Cleaner); ok {
+		services = append(services, "clean")
 	}
 	if _, ok := d.(Users); ok {
 		services = append(services, "in_use")

@@ -68,8 +68,8 @@ type Rig struct {
 	// Attached are compared.
 	Snapshot func(t *testing.T) string
 
-	// Use makes somebody really use an attached handle until release is called.
-	// Required of drivers with Users.
+	// Use makes somebody really use a handle, which for the checks of a Cleaner is not
+	// attached, until release is called. Required of drivers with Users.
 	Use func(t *testing.T, target drivers.Target, handle cyborg.HandleReport) (release func())
 
 	// GoodImage stages an image that fits the target. Two calls return two
@@ -80,12 +80,22 @@ type Rig struct {
 	// with Programmer.
 	BadImage func(t *testing.T, target drivers.Target) (path string, image cyborg.Image)
 
+	// Leave has somebody leave something on a handle for each method of its deployable's
+	// Cleaning to remove. Required of drivers with Cleaner.
+	Leave func(t *testing.T, target drivers.Target, handle cyborg.HandleReport)
+	// Left returns the methods for which something is left on a handle: with CleanReset,
+	// something that is volatile; with CleanScrub, something that is stored. Required of
+	// drivers with Cleaner.
+	Left func(t *testing.T, target drivers.Target, handle cyborg.HandleReport) []cyborg.CleanMethod
+	// Stick lets nothing be removed any more from a handle.
+	Stick func(t *testing.T, target drivers.Target, handle cyborg.HandleReport)
+
 	// FallIll makes a health check say something else of the target than before, until
 	// well is called.
 	FallIll func(t *testing.T, target drivers.Target) (well func())
 
-	// Slow makes installing, attaching, detaching and programming take longer than
-	// ReturnTimeout until quick is called.
+	// Slow makes installing, attaching, detaching, programming and cleaning take longer
+	// than ReturnTimeout until quick is called.
 	Slow func(t *testing.T) (quick func())
 
 	// Vanish takes a card off the bus until restore is called. Nothing is attached
@@ -123,6 +133,7 @@ func groups() []group {
 		{"install", offers[drivers.Installer], installChecks()},
 		{"attach", offers[drivers.Attacher], attachChecks()},
 		{"program", offers[drivers.Programmer], programChecks()},
+		{"clean", offers[drivers.Cleaner], cleanChecks()},
 		{"in_use", offers[drivers.Users], inUseChecks()},
 		{"usage", offers[drivers.Meter], usageChecks()},
 		{"health", offers[drivers.HealthChecker], healthChecks()},
@@ -151,6 +162,9 @@ func Run(t *testing.T, subject Subject) {
 	require.True(t, rig.Use != nil || !offers[drivers.Users](rig.Driver), "a driver with Users is checked with Rig.Use")
 	require.True(t, rig.GoodImage != nil && rig.BadImage != nil || !offers[drivers.Programmer](rig.Driver),
 		"a driver with Programmer is checked with Rig.GoodImage and Rig.BadImage")
+
+	require.True(t, rig.Leave != nil && rig.Left != nil || !offers[drivers.Cleaner](rig.Driver),
+		"a driver with Cleaner is checked with Rig.Leave and Rig.Left")
 
 	checked, b := []string{}, newBench(t, rig)
 	for _, group := range groups() {

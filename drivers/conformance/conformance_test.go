@@ -21,7 +21,7 @@ func TestSuiteOnACorrectDriver(t *testing.T) {
 	t.Parallel()
 
 	conformance.Run(t, conformance.Subject{
-		Services: []string{"discover", "install", "attach", "program", "in_use", "usage", "health", "watch"},
+		Services: []string{"discover", "install", "attach", "program", "clean", "in_use", "usage", "health", "watch"},
 		New: func(t *testing.T) *conformance.Rig {
 			t.Helper()
 			return newToy(os.Getenv(defectVariable))
@@ -38,7 +38,7 @@ func TestSuiteOnAMinimalDriver(t *testing.T) {
 		Services: []string{"discover"},
 		New: func(t *testing.T) *conformance.Rig {
 			t.Helper()
-			return newBareToy()
+			return newBareToy(os.Getenv(defectVariable))
 		},
 	})
 }
@@ -61,6 +61,12 @@ func TestDefectsAreFound(t *testing.T) {
 		"has a range of words":                   "discover/is valid",
 		"gives one function to two":              "discover/is valid",
 		"gives a handle away with another":       "discover/is valid",
+		"cleans without saying so":               "discover/is valid",
+		"has no way to clean":                    "discover/is valid",
+		"cleans in a way that nobody knows":      "discover/is valid",
+		"names its strongest way first":          "discover/is valid",
+		"names a way to clean twice":             "discover/is valid",
+		"demands what it cannot do":              "discover/is valid",
 		"lists in another order":                 "discover/is stable and changes nothing",
 		"forgets at restart":                     "discover/survives a restart",
 		"ignores its context":                    "discover/stops with its context",
@@ -116,6 +122,30 @@ func TestDefectsAreFound(t *testing.T) {
 		"begins a program without a context":     "program/does not begin under an ended context",
 		"programs once only after interruption":  "program/is interrupted and repeated",
 		"programs what vanished":                 "program/of what vanished fails",
+		"keeps what is in registers":             "clean/removes what was left",
+		"keeps what is stored":                   "clean/removes what was left",
+		"says that it has done less":             "clean/removes what was left",
+		"says nothing of its tool":               "clean/removes what was left",
+		"reads nothing back":                     "clean/removes what was left",
+		"says too much":                          "clean/removes what was left",
+		"looks like another card once cleaned":   "clean/removes what was left",
+		"cleans once only":                       "clean/can be repeated",
+		"cleans before it notes":                 "clean/notes before it touches",
+		"cleans without its note":                "clean/does nothing without its note",
+		"fails to clean over a note":             "clean/stopped at any note goes on",
+		"takes what it has noted for done":       "clean/stopped at any note goes on",
+		"goes on as it has begun":                "clean/goes on with another method",
+		"begins a clean without a context":       "clean/does not begin under an ended context",
+		"takes an interrupted clean for done":    "clean/is interrupted",
+		"cleans backwards":                       "clean/tells its progress",
+		"cleans what is used":                    "clean/leaves its user alone",
+		"cleans before it asks for users":        "clean/leaves its user alone",
+		"cleans all handles":                     "clean/leaves other handles alone",
+		"detaches whoever is beside":             "clean/leaves other handles alone",
+		"takes for clean what sticks":            "clean/fails where something stays",
+		"attaches nothing that was cleaned":      "clean/is followed by an attach",
+		"cleans what vanished":                   "clean/of what vanished fails",
+		"cleans another card":                    "clean/of another card in its place fails",
 		"knows no users":                         "in_use/tells the user",
 		"takes attached for used":                "in_use/tells the user",
 		"asks whichever card is there":           "in_use/of another card in its place fails",
@@ -133,28 +163,41 @@ func TestDefectsAreFound(t *testing.T) {
 	} {
 		t.Run(defect, func(t *testing.T) {
 			t.Parallel()
-			output, failed := runSubject(t, defect, check)
-			require.Truef(t, failed, "the suite finds nothing wrong with a driver that %s:\n%s", defect, output)
-			require.Contains(t, output, "--- FAIL: "+testName(check)+" (")
-			require.NotContains(t, output, "panic:")
-
-			output, failed = runSubject(t, "", check)
-			require.Falsef(t, failed, "the check fails a sound driver:\n%s", output)
-			require.Contains(t, output, "--- PASS: "+testName(check)+" (", "the check runs")
+			requireFound(t, defect, testName("TestSuiteOnACorrectDriver", check))
 		})
 	}
 }
 
-// testName is the name of the subtest that runs a check.
-func testName(check string) string {
-	return strings.TrimSuffix("TestSuiteOnACorrectDriver/"+strings.ReplaceAll(check, " ", "_"), "/")
+// TestDefectsOfAMinimalDriverAreFound does the same as TestDefectsAreFound with a driver
+// that can do nothing but discover.
+func TestDefectsOfAMinimalDriverAreFound(t *testing.T) {
+	t.Parallel()
+	requireFound(t, "reports what it cannot do", testName("TestSuiteOnAMinimalDriver", "discover/is valid"))
 }
 
-// runSubject runs one check of TestSuiteOnACorrectDriver in a process of its
-// own.
-func runSubject(t *testing.T, defect, check string) (output string, failed bool) {
+// requireFound requires that the test fails a driver with the defect, and passes one
+// without.
+func requireFound(t *testing.T, defect, test string) {
 	t.Helper()
-	pattern := "^" + strings.ReplaceAll(testName(check), "/", "$/^") + "$"
+	output, failed := runSubject(t, defect, test)
+	require.Truef(t, failed, "the suite finds nothing wrong with a driver that %s:\n%s", defect, output)
+	require.Contains(t, output, "--- FAIL: "+test+" (")
+	require.NotContains(t, output, "panic:")
+
+	output, failed = runSubject(t, "", test)
+	require.Falsef(t, failed, "the check fails a sound driver:\n%s", output)
+	require.Contains(t, output, "--- PASS: "+test+" (", "the check runs")
+}
+
+// testName is the name of the subtest that runs a check.
+func testName(test, check string) string {
+	return strings.TrimSuffix(test+"/"+strings.ReplaceAll(check, " ", "_"), "/")
+}
+
+// runSubject runs one check in a process of its own.
+func runSubject(t *testing.T, defect, test string) (output string, failed bool) {
+	t.Helper()
+	pattern := "^" + strings.ReplaceAll(test, "/", "$/^") + "$"
 	command := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.run", pattern)
 	command.Env = append(os.Environ(), defectVariable+"="+defect, "GORACE=atexit_sleep_ms=0") // otherwise each exit of a race-enabled binary takes a second
 

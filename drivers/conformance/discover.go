@@ -134,6 +134,7 @@ func discoverIsValid(t *testing.T, b *bench) {
 			require.Truef(t, deployable.SameHolder == "" || cyborg.IsName(deployable.SameHolder), "same holder %q of %s", deployable.SameHolder, deployable.Name)
 			requireExcludes(t, deployable)
 			b.requirePreparation(t, deployable)
+			b.requireCleaning(t, deployable)
 			for _, handle := range deployable.Handles {
 				handles.add(t, "handle identity", handle.Identity)
 				requireHandle(t, handle)
@@ -142,6 +143,7 @@ func discoverIsValid(t *testing.T, b *bench) {
 	}
 
 	requireCompanions(t, slices.Concat(handlesOf(devices)...))
+	b.requireSomeCleaning(t, devices)
 
 	if offers[drivers.Programmer](b.Driver) {
 		require.NotEmptyf(t, b.target.Deployable.ProgramSet, "program set of %s, whose driver programs", b.target.Deployable.Name)

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -41,13 +42,19 @@ type hardware struct {
 	changed   chan struct{} // closed at the next change that a watch tells of
 	staged    int
 	ill       map[string]bool
+	left      map[string]residue // by handle
+	cleans    int                // how often a clean has changed something
+	sticks    bool
 }
+
+// residue is what somebody has left on a handle.
+type residue struct{ registers, stored bool }
 
 // snapshot returns everything that a driver can change.
 func (h *hardware) snapshot(*testing.T) string {
 	h.Lock()
 	defer h.Unlock()
-	return fmt.Sprint(h.vanished, h.card, h.installed, h.attached, h.holders, h.set, h.users, h.images, h.traces)
+	return fmt.Sprint(h.vanished, h.card, h.installed, h.attached, h.holders, h.set, h.users, h.images, h.traces, h.cleans)
 }
 
 // setVanished takes the card off the bus or puts it back, with nothing
@@ -103,6 +110,7 @@ func newToy(defect string) *conformance.Rig {
 	h := &hardware{
 		installed: map[string]bool{}, attached: map[string]bool{}, users: map[string]string{}, images: map[string]string{}, ill: map[string]bool{},
 		holders: map[string]cyborg.HolderKind{}, set: map[string]map[string]string{}, changed: make(chan struct{}),
+		left: map[string]residue{},
 	}
 
 	rig := &conformance.Rig{
@@ -130,6 +138,27 @@ func newToy(defect string) *conformance.Rig {
 			}
 			use("a test")
 			return func() { use("") }
+		},
+		Leave: func(_ *testing.T, _ drivers.Target, handle cyborg.HandleReport) {
+			h.Lock()
+			defer h.Unlock()
+			h.left[handle.Identity] = residue{registers: true, stored: true}
+		},
+		Left: func(_ *testing.T, _ drivers.Target, handle cyborg.HandleReport) (methods []cyborg.CleanMethod) {
+			h.Lock()
+			defer h.Unlock()
+			if h.left[handle.Identity].registers {
+				methods = append(methods, cyborg.CleanReset)
+			}
+			if h.left[handle.Identity].stored {
+				methods = append(methods, cyborg.CleanScrub)
+			}
+			return methods
+		},
+		Stick: func(*testing.T, drivers.Target, cyborg.HandleReport) {
+			h.Lock()
+			defer h.Unlock()
+			h.sticks = true
 		},
 		GoodImage: func(t *testing.T, _ drivers.Target) (string, cyborg.Image) {
 			t.Helper()
@@ -182,9 +211,10 @@ func newToy(defect string) *conformance.Rig {
 	return rig
 }
 
-// newBareToy returns a rig with a driver that can only discover.
-func newBareToy() *conformance.Rig {
-	rig := newToy("")
+// newBareToy returns a rig with a driver that can only discover, and has this defect, or
+// none.
+func newBareToy(defect string) *conformance.Rig {
+	rig := newToy(defect)
 	bare := rig.Driver.(toy).bareToy
 	return &conformance.Rig{Driver: bare, Restart: func(*testing.T) drivers.Driver { return bare }}
 }
@@ -241,12 +271,32 @@ func (d toy) preparation() *cyborg.Preparation {
 	return &cyborg.Preparation{Parameters: parameters}
 }
 
-// Discover adds to what every toy reports that the host prepares all handles.
+// cleaning is that of each of the toy's deployables.
+func (d toy) cleaning() *cyborg.Cleaning {
+	switch d.defect {
+	case "cleans without saying so":
+		return nil
+	case "has no way to clean":
+		return &cyborg.Cleaning{}
+	case "cleans in a way that nobody knows":
+		return &cyborg.Cleaning{Methods: []cyborg.CleanMethod{cyborg.CleanReset, "wash"}}
+	case "names its strongest way first":
+		return &cyborg.Cleaning{Methods: []cyborg.CleanMethod{cyborg.CleanScrub, cyborg.CleanReset}}
+	case "names a way to clean twice":
+		return &cyborg.Cleaning{Methods: []cyborg.CleanMethod{cyborg.CleanReset, cyborg.CleanReset}}
+	case "demands what it cannot do":
+		return &cyborg.Cleaning{Methods: []cyborg.CleanMethod{cyborg.CleanReset}, After: cyborg.CleanScrub}
+	}
+	return &cyborg.Cleaning{Methods: cyborg.CleanMethods(), After: cyborg.CleanReset}
+}
+
+// Discover adds to what every toy reports that the host prepares all handles, and cleans
+// them.
 func (d toy) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 	devices, err := d.bareToy.Discover(ctx)
 	for _, device := range devices {
 		for i := range device.Deployables {
-			device.Deployables[i].Preparation = d.preparation()
+			device.Deployables[i].Preparation, device.Deployables[i].Cleaning = d.preparation(), d.cleaning()
 		}
 		for i := range device.Deployables {
 			switch d.defect {
@@ -303,6 +353,9 @@ func (d bareToy) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 		device.Deployables = append(device.Deployables, deployable)
 	}
 
+	if d.defect == "reports what it cannot do" {
+		device.Deployables[1].Cleaning = &cyborg.Cleaning{Methods: cyborg.CleanMethods()}
+	}
 	if d.defect == "names a deployable twice" {
 		device.Deployables[1].Name = device.Deployables[0].Name
 	}
@@ -323,6 +376,9 @@ func (d bareToy) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 func (d bareToy) fingerprint() cyborg.Fingerprint {
 	if d.defect == "looks like another card while attached" && len(d.attached) > 0 {
 		return cyborg.Fingerprint{Model: "toy in use"}
+	}
+	if d.defect == "looks like another card once cleaned" && d.cleans > 0 {
+		return cyborg.Fingerprint{Model: "clean toy"}
 	}
 	return cyborg.Fingerprint{Model: "toy", Serial: strconv.Itoa(d.card)}
 }
@@ -426,6 +482,9 @@ func (d toy) Attach(ctx context.Context, request drivers.AttachRequest) error {
 		}
 	}
 
+	if d.defect == "attaches nothing that was cleaned" && d.hasCleaned() {
+		return cyborg.Errorf(cyborg.ErrHardware, "its driver is unbound")
+	}
 	if d.defect == "fails to attach over a note" && request.Prior != nil {
 		return cyborg.Errorf(cyborg.ErrHardware, "there is a note already")
 	}
@@ -561,6 +620,144 @@ func (d toy) Detach(ctx context.Context, request drivers.DetachRequest) error {
 		delete(d.set, handle)
 	}
 	return nil
+}
+
+// hasCleaned says whether anything was cleaned.
+func (d toy) hasCleaned() bool {
+	d.Lock()
+	defer d.Unlock()
+	return d.cleans > 0
+}
+
+// Clean removes what each method up to that of the request removes, with a note before
+// each.
+func (d toy) Clean(ctx context.Context, request drivers.CleanRequest) (cyborg.Evidence, error) {
+	none := cyborg.Evidence{}
+	if err := d.begin(ctx, "begins a clean without a context", "cleans what vanished"); err != nil {
+		return none, err
+	}
+	if err := d.checkCard(request.Target, "cleans another card"); err != nil {
+		return none, err
+	}
+	if d.defect == "cleans before it asks for users" {
+		d.wipe(request, cyborg.CleanReset)
+	}
+	if err := d.checkUnused(request.Handle.Identity); err != nil {
+		return none, err
+	}
+
+	switch before := string(request.Prior); {
+	case d.defect == "cleans once only" && d.hasCleaned():
+		return none, cyborg.Errorf(cyborg.ErrHardware, "it is clean already")
+	case d.defect == "takes what it has noted for done" && before != "":
+		return d.evidence(request.Method), nil
+	case d.defect == "fails to clean over a note" && before != "":
+		return none, cyborg.Errorf(cyborg.ErrHardware, "a clean has begun")
+	case d.defect == "goes on as it has begun" && before != "" && before != string(d.cleanNote(request.Method)):
+		request.Method = cyborg.CleanReset
+	}
+
+	for part, method := range cyborg.CleanMethods() {
+		if !request.Method.Covers(method) {
+			break
+		}
+		if d.defect == "cleans before it notes" {
+			d.wipe(request, method)
+		}
+		if err := request.Note(d.cleanNote(request.Method)); err != nil && d.defect != "cleans without its note" {
+			return none, err
+		}
+
+		percent := 50 * (part + 1)
+		if d.defect == "cleans backwards" {
+			percent = 100 - percent
+		}
+		request.Progress(percent, string(method))
+
+		if err := d.wait(ctx); err != nil && d.defect != "takes an interrupted clean for done" {
+			return none, err
+		} else if err == nil {
+			d.wipe(request, method)
+		}
+	}
+	return d.evidence(request.Method), d.readBack()
+}
+
+// cleanNote is what the toy notes of a clean.
+func (d toy) cleanNote(method cyborg.CleanMethod) json.RawMessage {
+	return json.RawMessage(strconv.Quote(string(method)))
+}
+
+// wipe removes what the method removes, from the handle of the request.
+func (d toy) wipe(request drivers.CleanRequest, method cyborg.CleanMethod) {
+	d.Lock()
+	defer d.Unlock()
+	d.cleans++
+	if d.sticks {
+		return
+	}
+
+	handles := []string{request.Handle.Identity}
+	switch d.defect {
+	case "cleans all handles":
+		handles = slices.Collect(maps.Keys(d.left))
+	case "detaches whoever is beside":
+		d.detachAll()
+	case "keeps what is in registers":
+		if method == cyborg.CleanReset {
+			return
+		}
+	case "keeps what is stored":
+		if method == cyborg.CleanScrub {
+			return
+		}
+	}
+
+	for _, handle := range handles {
+		left := d.left[handle]
+		if method == cyborg.CleanReset {
+			left.registers = false
+		} else {
+			left.stored = false
+		}
+		d.left[handle] = left
+	}
+}
+
+// checkUnused refuses to clean what somebody uses.
+func (d toy) checkUnused(handle string) error {
+	d.Lock()
+	defer d.Unlock()
+	if d.users[handle] == "" || d.defect == "cleans what is used" {
+		return nil
+	}
+	return cyborg.Errorf(cyborg.ErrInUse, "%s is in use by %s", handle, d.users[handle])
+}
+
+// readBack fails where something sticks to the toy.
+func (d toy) readBack() error {
+	d.Lock()
+	defer d.Unlock()
+	if d.sticks && d.defect != "takes for clean what sticks" {
+		return cyborg.Errorf(cyborg.ErrHardware, "there is still something on it")
+	}
+	return nil
+}
+
+// evidence says how a handle was cleaned.
+func (d toy) evidence(method cyborg.CleanMethod) cyborg.Evidence {
+	out := cyborg.Evidence{Method: method, Tool: "a cloth", ReadBack: "it shines"}
+	switch d.defect {
+	case "says that it has done less":
+		out.Method = cyborg.CleanReset
+	case "says nothing of its tool":
+		out.Tool = ""
+	case "reads nothing back":
+		out.ReadBack = ""
+	case "says too much":
+		out.ReadBack = strings.Repeat("ä", cyborg.LongestEvidence+1)
+	}
+	return out
 }
 
 func (d toy) Close() error {

@@ -62,7 +62,7 @@ func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) erro
 	}
 
 	c.finish = func(card *Card) {
-		card.Deployables[part.key].Handles[request.Handle.Identity].attach(request.Holder.Kind, request.Parameters)
+		card.Deployables[part.key].Handles[request.Handle.Identity].attach(request.Holder, request.Parameters)
 	}
 	return d.run(ctx, c)
 }
@@ -70,7 +70,7 @@ func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) erro
 // Detach undoes Attach. It fails with kind ErrInUse while the card's file says
 // that somebody uses the handle. That is so for a vanished card, too: a real
 // kernel waits until the user closes the device before it completes the
-// removal.
+// removal. What the holder of a handle has left on it stays, until it is cleaned.
 func (d *driver) Detach(ctx context.Context, request drivers.DetachRequest) error {
 	s, part, err := d.findHandle(request.Target, request.Handle)
 	if err != nil {
@@ -80,9 +80,16 @@ func (d *driver) Detach(ctx context.Context, request drivers.DetachRequest) erro
 	c := newChange(StepDetach, s, request.Target)
 	c.due = func(card *Card) (bool, error) {
 		handle := card.Deployables[part.key].Handles[request.Handle.Identity]
-		return handle.Attached, d.checkUnused(request.Handle.Identity, handle)
+		undone := request.Undo && handle.Residue.leftOnlyBy(leaverOf(request.Holder))
+		return handle.Attached || undone, d.checkUnused(request.Handle.Identity, handle)
 	}
-	c.finish = func(card *Card) { card.Deployables[part.key].Handles[request.Handle.Identity].detach() }
+	c.finish = func(card *Card) {
+		handle := card.Deployables[part.key].Handles[request.Handle.Identity]
+		handle.detach()
+		if request.Undo && handle.Residue.leftOnlyBy(leaverOf(request.Holder)) {
+			handle.Residue = Residue{} // it has never got to its holder
+		}
+	}
 
 	return d.run(ctx, c)
 }

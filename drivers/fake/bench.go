@@ -67,7 +67,7 @@ func (b Bench) Vanish(ctx context.Context, identity string) error {
 func (b Bench) Return(ctx context.Context, identity string) error {
 	return b.Edit(ctx, identity, func(card *Card) {
 		if card.Vanished {
-			card.eachHandle(func(h *Handle) { *h = Handle{} })
+			card.eachHandle((*Handle).losePower)
 		}
 		card.Vanished = false
 	})
@@ -87,6 +87,14 @@ func (b Bench) Exchange(ctx context.Context, identity, product, serial string) e
 // error is of kind ErrNotFound where the card has no such handle.
 func (b Bench) Use(ctx context.Context, identity, handle, by string) error {
 	return b.editHandle(ctx, identity, handle, func(_ *Card, h *Handle) { h.InUseBy = by })
+}
+
+// Leave has somebody leave something on a handle, in registers and stored, as whoever
+// has it without the driver's doing does. A name like that of cyborg.Holder.String tells
+// the tripwire whose it is. The error is of kind ErrNotFound where the card has no such
+// handle.
+func (b Bench) Leave(ctx context.Context, identity, handle, by string) error {
+	return b.editHandle(ctx, identity, handle, func(_ *Card, h *Handle) { h.leave(by) })
 }
 
 // editHandle changes a handle under its card's lock. The error is of kind

@@ -21,6 +21,9 @@ type Card struct {
 	// Prepares says that the host attaches the card's handles for instances and services,
 	// too. The driver sets it, for the tripwire.
 	Prepares bool `json:"prepares,omitempty"`
+	// Clean is what the driver demands after every holder. The driver sets it, for the
+	// tripwire.
+	Clean cyborg.CleanMethod `json:"clean,omitempty"`
 	// Vanished is true while the card is off the bus.
 	Vanished bool `json:"vanished"`
 	// Product and Serial are those of another card that stands in the place of the
@@ -76,6 +79,16 @@ type Handle struct {
 	// virtual machine. Only a Bench sets them, for the tripwire.
 	HeldBy string `json:"held_by,omitempty"`
 	Guest  bool   `json:"guest,omitempty"`
+
+	// Residue is what its holders have left on it.
+	Residue Residue `json:"residue,omitzero"`
+	// Scrubbed is how many parts of what it stores a scrub has overwritten that has not
+	// ended.
+	Scrubbed int `json:"scrubbed,omitempty"`
+	// Cleaned is how often a clean has changed it since the card was without power.
+	Cleaned int `json:"cleaned,omitempty"`
+	// Sticks says that no clean removes anything from it.
+	Sticks bool `json:"sticks,omitempty"`
 }
 
 // readCard decodes a card's file. The error is of kind ErrInvalid. Broken is
@@ -176,7 +189,7 @@ func (c *Card) settle(s *slot, bootID string) {
 		}
 	}
 
-	c.Prepares = s.preparation != nil
+	c.Prepares, c.Clean = s.preparation != nil, s.cleaning.After
 	if bootID != "" && bootID != c.BootID {
 		// A card without a boot id is new and has nothing to lose.
 		if c.BootID != "" {
@@ -194,7 +207,7 @@ func (c *Card) settle(s *slot, bootID string) {
 
 // powerCycle drops what the card loses without power.
 func (c *Card) powerCycle(losesImage bool) {
-	c.eachHandle(func(h *Handle) { *h = Handle{} })
+	c.eachHandle((*Handle).losePower)
 
 	for _, state := range c.Deployables {
 		if losesImage {
@@ -223,13 +236,20 @@ func (c *Card) eachHandle(do func(h *Handle)) {
 	}
 }
 
-// attach attaches the handle for a holder of this kind, with what was chosen.
-func (h *Handle) attach(holder cyborg.HolderKind, parameters map[string]string) {
-	h.Attached, h.Holder, h.Parameters = true, holder, maps.Clone(parameters)
+// attach attaches the handle for a holder, with what was chosen. The holder leaves
+// something on it.
+func (h *Handle) attach(holder cyborg.Holder, parameters map[string]string) {
+	h.Attached, h.Holder, h.Parameters = true, holder.Kind, maps.Clone(parameters)
+	h.leave(leaverOf(holder))
 }
 
 // detach detaches the handle. Nothing stays of what was chosen for its holder.
 func (h *Handle) detach() { h.Attached, h.Holder, h.Parameters = false, "", nil }
+
+// losePower drops what the handle loses without power: all but what is stored.
+func (h *Handle) losePower() {
+	*h = Handle{Residue: Residue{Stored: h.Residue.Stored}, Scrubbed: h.Scrubbed, Sticks: h.Sticks}
+}
 
 // attachedFor says whether the handle is attached for a holder of this kind.
 func (h *Handle) attachedFor(holder cyborg.HolderKind) bool {

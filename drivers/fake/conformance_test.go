@@ -3,6 +3,7 @@ package fake_test
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -30,11 +31,12 @@ func TestConformance(t *testing.T) {
 		"parts for one holder":    {"park": "2xfpga", "deployables": 2, "same_holder": true},
 		"prepared functions":      {"park": "2xnic", "handles": 2, "prepares": true},
 		"cards with companions":   {"park": "1xgpu", "handles": 2, "whole": true, "companions": 3},
+		"cards to be cleaned":     {"park": "1xssd,1xfpga", "deployables": 2, "handles": 2, "clean": "scrub"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			conformance.Run(t, conformance.Subject{
-				Services: []string{"discover", "install", "attach", "program", "in_use", "usage", "health", "watch"},
+				Services: []string{"discover", "install", "attach", "program", "clean", "in_use", "usage", "health", "watch"},
 				New: func(t *testing.T) *conformance.Rig {
 					t.Helper()
 					return newRig(t, options)
@@ -56,7 +58,7 @@ func newRig(t *testing.T, options map[string]any) *conformance.Rig {
 			require.NoError(t, p.bench.Edit(t.Context(), identity, change))
 		}
 	}
-	slowable := []fake.Step{fake.StepInstall, fake.StepAttach, fake.StepDetach, fake.StepProgram}
+	slowable := []fake.Step{fake.StepInstall, fake.StepAttach, fake.StepDetach, fake.StepProgram, fake.StepClean}
 
 	return &conformance.Rig{
 		Driver:  p.driver,
@@ -65,9 +67,16 @@ func newRig(t *testing.T, options map[string]any) *conformance.Rig {
 			t.Helper()
 			var text strings.Builder
 			for _, identity := range p.identities(t) {
-				card, err := os.ReadFile(filepath.Join(p.dir, identity+".json"))
+				card, err := p.bench.Card(t.Context(), identity)
 				require.NoError(t, err)
-				text.Write(card)
+				for _, region := range card.Deployables {
+					for _, handle := range region.Handles {
+						handle.Residue = fake.Residue{} // every holder leaves some, and Left tells it
+					}
+				}
+				encoded, err := json.Marshal(card)
+				require.NoError(t, err)
+				text.Write(encoded)
 			}
 			return text.String()
 		},
@@ -78,6 +87,31 @@ func newRig(t *testing.T, options map[string]any) *conformance.Rig {
 			}
 			use("a test")
 			return func() { use("") }
+		},
+		Leave: func(t *testing.T, target drivers.Target, handle cyborg.HandleReport) {
+			t.Helper()
+			require.NoError(t, p.bench.Leave(t.Context(), target.Device.Identity, handle.Identity, "a test"))
+		},
+		Left: func(t *testing.T, target drivers.Target, handle cyborg.HandleReport) (left []cyborg.CleanMethod) {
+			t.Helper()
+			residue := p.residue(t, target, handle)
+			if residue.Registers != "" {
+				left = append(left, cyborg.CleanReset)
+			}
+			if residue.Stored != "" {
+				left = append(left, cyborg.CleanScrub)
+			}
+			return left
+		},
+		Stick: func(t *testing.T, target drivers.Target, handle cyborg.HandleReport) {
+			t.Helper()
+			require.NoError(t, p.bench.Edit(t.Context(), target.Device.Identity, func(card *fake.Card) {
+				for _, region := range card.Deployables {
+					if h := region.Handles[handle.Identity]; h != nil {
+						h.Sticks = true
+					}
+				}
+			}))
 		},
 		GoodImage: func(t *testing.T, target drivers.Target) (string, cyborg.Image) {
 			t.Helper()
@@ -153,6 +187,20 @@ func newPark(t *testing.T, options map[string]any) *park {
 // directory.
 func (p *park) environment() drivers.Environment {
 	return drivers.Environment{Host: "compute-1", Backend: "fake", Root: "/", StateDir: p.dir}
+}
+
+// residue returns what is left on a handle.
+func (p *park) residue(t *testing.T, target drivers.Target, handle cyborg.HandleReport) fake.Residue {
+	t.Helper()
+	card, err := p.bench.Card(t.Context(), target.Device.Identity)
+	require.NoError(t, err)
+	for _, region := range card.Deployables {
+		if h := region.Handles[handle.Identity]; h != nil {
+			return h.Residue
+		}
+	}
+	require.Failf(t, "not found", "card %s has no handle %s", target.Device.Identity, handle.Identity)
+	return fake.Residue{}
 }
 
 // identities lists the cards that have a file, in the order of their addresses.

@@ -51,6 +51,7 @@ var (
 	_ drivers.Installer  = (*driver)(nil)
 	_ drivers.Attacher   = (*driver)(nil)
 	_ drivers.Programmer = (*driver)(nil)
+	_ drivers.Cleaner    = (*driver)(nil)
 	_ drivers.Users      = (*driver)(nil)
 	_ drivers.Meter      = (*driver)(nil)
 	_ drivers.Watcher    = (*driver)(nil)
@@ -113,12 +114,17 @@ func (d *driver) plug(ctx context.Context, s *slot, want script) error {
 		card.Script, card.Vanished = checksum, want.Vanished
 		clear(card.Fail)
 		maps.Copy(card.Fail, want.Fail)
-		card.eachHandle(func(h *Handle) { h.InUseBy = "" })
+		card.eachHandle(func(h *Handle) { h.InUseBy, h.Sticks = "", false })
 
 		for _, part := range s.regions {
 			for _, handle := range want.InUse {
 				if h := card.Deployables[part.key].Handles[handle]; h != nil {
 					h.InUseBy = "the driver's options"
+				}
+			}
+			for _, handle := range want.Stick {
+				if h := card.Deployables[part.key].Handles[handle]; h != nil {
+					h.Sticks = true
 				}
 			}
 		}
@@ -246,7 +252,7 @@ func (s *slot) report(card *Card) cyborg.DeviceReport {
 			deployable.SameHolder = "card/" + s.identity()
 		}
 		deployable.Excludes = slices.Clone(part.excludes)
-		deployable.Preparation = s.preparation
+		deployable.Preparation, deployable.Cleaning = s.preparation, s.cleaning
 
 		for i, address := range part.handles {
 			deployable.Handles = append(deployable.Handles, cyborg.HandleReport{

@@ -39,6 +39,8 @@ type options struct {
 	Prepares bool `mapstructure:"prepares"`
 	// Companions is how many functions that are no handles go with each handle.
 	Companions int `mapstructure:"companions"`
+	// Clean is what the driver demands after every holder: none, reset or scrub.
+	Clean string `mapstructure:"clean"`
 
 	// How long each step takes.
 	InstallLatency   time.Duration `mapstructure:"install_latency"`
@@ -46,11 +48,14 @@ type options struct {
 	AttachLatency    time.Duration `mapstructure:"attach_latency"`
 	DetachLatency    time.Duration `mapstructure:"detach_latency"`
 	ProgramLatency   time.Duration `mapstructure:"program_latency"`
+	CleanLatency     time.Duration `mapstructure:"clean_latency"`
 
 	// What goes wrong.
 	Fail   map[string]any `mapstructure:"fail"`
 	Vanish []string       `mapstructure:"vanish"`
 	InUse  []string       `mapstructure:"in_use"`
+	// Stick lists handles from which no clean removes anything.
+	Stick []string `mapstructure:"stick"`
 	// Exchange lists cards in whose place others stand.
 	Exchange []exchangeOption `mapstructure:"exchange"`
 
@@ -74,7 +79,7 @@ func PathOptions() []string { return []string{"park_dir", "boot_id_file"} }
 // defaults returns the options of a backend that is given none: one FPGA with
 // one handle.
 func defaults() options {
-	return options{Park: "1xfpga", Domain: "00fa", Deployables: 1, Handles: 1}
+	return options{Park: "1xfpga", Domain: "00fa", Deployables: 1, Handles: 1, Clean: cyborg.NoCleaning}
 }
 
 // mistakes collects what is wrong with the options, so that one error can name
@@ -214,6 +219,7 @@ func (o *options) layout(wrong *mistakes) []*slot {
 		return nil
 	}
 
+	cleaning := o.cleaning(wrong)
 	slots := park.slots(uint32(domain), o.Deployables, o.Handles)
 	for _, s := range slots {
 		s.together = o.SameHolder
@@ -221,7 +227,7 @@ func (o *options) layout(wrong *mistakes) []*slot {
 			s.addWhole(o.Deployables * o.Handles)
 		}
 		s.addCompanions(o.Companions)
-		s.preparation = o.preparation()
+		s.preparation, s.cleaning = o.preparation(), cleaning
 	}
 
 	return slots
@@ -231,7 +237,7 @@ func (o *options) layout(wrong *mistakes) []*slot {
 func (o *options) latencies(wrong *mistakes) map[Step]time.Duration {
 	all := map[Step]time.Duration{
 		StepInstall: o.InstallLatency, StepUninstall: o.UninstallLatency, StepAttach: o.AttachLatency,
-		StepDetach: o.DetachLatency, StepProgram: o.ProgramLatency,
+		StepDetach: o.DetachLatency, StepProgram: o.ProgramLatency, StepClean: o.CleanLatency,
 	}
 
 	for _, step := range Steps() {
@@ -248,6 +254,7 @@ type script struct {
 	Fail     map[Step]Failure `json:"fail"`
 	Vanished bool             `json:"vanished"`
 	InUse    []string         `json:"in_use"`
+	Stick    []string         `json:"stick,omitempty"`
 	Exchange exchange         `json:"exchange,omitzero"`
 }
 
@@ -261,7 +268,7 @@ type exchange struct {
 // checksum identifies a script; that of an empty script is empty. It is a prefix
 // of a checksum: it must only tell the few scripts apart that one card ever gets.
 func (s script) checksum() (string, error) {
-	if len(s.Fail) == 0 && !s.Vanished && len(s.InUse) == 0 && s.Exchange == (exchange{}) {
+	if len(s.Fail) == 0 && !s.Vanished && len(s.InUse) == 0 && len(s.Stick) == 0 && s.Exchange == (exchange{}) {
 		return "", nil
 	}
 
@@ -340,19 +347,28 @@ func (o *options) scripts(slots []*slot, wrong *mistakes) map[string]script {
 		all[other.Card] = one
 	}
 
-	for _, handle := range o.InUse {
-		identity, ok := owner[handle]
-		if !ok {
-			wrong.add("in_use: there is no handle %q in this park", handle)
-			continue
-		}
-
-		one := all[identity]
-		one.InUse = append(one.InUse, handle)
+	inUse, stick := handlesByCard("in_use", o.InUse, owner, wrong), handlesByCard("stick", o.Stick, owner, wrong)
+	for identity, one := range all {
+		one.InUse, one.Stick = inUse[identity], stick[identity]
 		all[identity] = one
 	}
 
 	return all
+}
+
+// handlesByCard checks the handles that an option lists, and returns them by the identity
+// of their card.
+func handlesByCard(option string, handles []string, owner map[string]string, wrong *mistakes) map[string][]string {
+	cards := map[string][]string{}
+	for _, handle := range handles {
+		identity, ok := owner[handle]
+		if !ok {
+			wrong.add("%s: there is no handle %q in this park", option, handle)
+			continue
+		}
+		cards[identity] = append(cards[identity], handle)
+	}
+	return cards
 }
 
 // paths checks and returns the options that name files. Root and stateDir are

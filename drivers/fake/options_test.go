@@ -101,6 +101,10 @@ func TestOptionsReportAllMistakes(t *testing.T) {
 		{"handles": 64, "companions": 4},
 		{"handles": 64, "companions": 3, "whole": true},
 		{"companions": -1},
+		{"stick": []string{"00fa:01:00.1"}},
+		{"clean": "wash"},
+		{"clean": ""},
+		{"clean_latency": "-1s"},
 		{"park": 8},
 		{"domain": "fffffffb"},
 	} {

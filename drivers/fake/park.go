@@ -161,6 +161,8 @@ type slot struct {
 	offersWhole bool
 	// preparation is that of all regions; nil where the host prepares nothing.
 	preparation *cyborg.Preparation
+	// cleaning is that of all regions.
+	cleaning *cyborg.Cleaning
 }
 
 // region is one part of a card, which is reported as a deployable.

@@ -20,6 +20,12 @@ func forInstance(target drivers.Target, handle cyborg.HandleReport, parameters m
 	return request
 }
 
+// leftBy is what one holder has left on a handle.
+func leftBy(holder string) fake.Residue { return fake.Residue{Registers: holder, Stored: holder} }
+
+// instance is the holder of forInstance, as it is named on the card.
+const instance = "instance 7a9c1d4e-3f60-4b52-9a31-5d0e8c2b6f17"
+
 // TestPreparedCard: the card's file says for whom a handle is attached and what was
 // chosen for it, until it is detached or the card was without power.
 func TestPreparedCard(t *testing.T) {
@@ -42,14 +48,14 @@ func TestPreparedCard(t *testing.T) {
 	give := func() {
 		t.Helper()
 		require.NoError(t, driver.Attach(t.Context(), forInstance(target, handle, chosen)))
-		require.Equal(t, fake.Handle{Attached: true, Holder: cyborg.HolderInstance, Parameters: chosen}, state())
+		require.Equal(t, fake.Handle{Attached: true, Holder: cyborg.HolderInstance, Parameters: chosen, Residue: leftBy(instance)}, state())
 		require.True(t, attached(cyborg.HolderInstance))
 		require.False(t, attached(cyborg.HolderHost))
 	}
 
 	give()
 	require.NoError(t, driver.Detach(t.Context(), detach(target, handle)))
-	require.Equal(t, fake.Handle{}, state())
+	require.Equal(t, fake.Handle{Residue: leftBy(instance)}, state(), "all but what its holder has left is gone")
 
 	give()
 	require.NoError(t, os.WriteFile(boot, []byte("second\n"), 0o600))
@@ -87,11 +93,11 @@ func TestAnotherHolderTakesNothing(t *testing.T) {
 		state := *p.card(t).Deployables["r0"].Handles[handle.Identity]
 		if careless {
 			require.NoError(t, err)
-			require.Equal(t, fake.Handle{Attached: true, Holder: cyborg.HolderHost, InUseBy: "qemu 4711"}, state)
+			require.Equal(t, fake.Handle{Attached: true, Holder: cyborg.HolderHost, InUseBy: "qemu 4711", Residue: leftBy("host")}, state)
 			continue
 		}
 		require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(err), err)
-		require.Equal(t, fake.Handle{Attached: true, Holder: cyborg.HolderInstance, Parameters: chosen, InUseBy: "qemu 4711"}, state)
+		require.Equal(t, fake.Handle{Attached: true, Holder: cyborg.HolderInstance, Parameters: chosen, InUseBy: "qemu 4711", Residue: leftBy(instance)}, state)
 	}
 }
 

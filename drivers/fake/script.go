@@ -14,7 +14,7 @@ import (
 // Step names a call of the driver that a script can make slow or let fail.
 type Step string
 
-// The steps. The first five change a card. The other six change nothing, so a
+// The steps. The first six change a card. The other six change nothing, so a
 // failure before them is the same as one after them.
 const (
 	StepInstall   Step = "install"
@@ -22,6 +22,7 @@ const (
 	StepAttach    Step = "attach"
 	StepDetach    Step = "detach"
 	StepProgram   Step = "program"
+	StepClean     Step = "clean"
 
 	StepDiscover   Step = "discover"
 	StepAttached   Step = "attached"
@@ -34,7 +35,7 @@ const (
 // Steps lists every step.
 func Steps() []Step {
 	return []Step{
-		StepInstall, StepUninstall, StepAttach, StepDetach, StepProgram,
+		StepInstall, StepUninstall, StepAttach, StepDetach, StepProgram, StepClean,
 		StepDiscover, StepAttached, StepInUse, StepUsage, StepHealth, StepCheckImage,
 	}
 }
@@ -89,7 +90,8 @@ func (t *Times) UnmarshalJSON(text []byte) error {
 type When string
 
 // The two moments of a failure. A program step that fails after the change
-// leaves the part empty, as if the image had not been accepted.
+// leaves the part empty, as if the image had not been accepted, and a scrub that does so
+// leaves the handle half scrubbed.
 const (
 	Before When = "before"
 	After  When = "after"

@@ -40,6 +40,11 @@ func stepCall(t *testing.T, p *park, step fake.Step) func() error {
 		fake.StepProgram: func() error {
 			return driver.Program(ctx, drivers.ProgramRequest{Target: target, Path: path, Image: image, Progress: quiet})
 		},
+		fake.StepClean: func() error {
+			return without(driver.Clean(ctx, drivers.CleanRequest{
+				Target: target, Handle: handle, Method: cyborg.CleanScrub, Note: forget, Progress: quiet,
+			}))
+		},
 		fake.StepDiscover:   func() error { return without(driver.Discover(ctx)) },
 		fake.StepAttached:   func() error { return without(driver.Attached(ctx, target, handle, cyborg.HolderHost)) },
 		fake.StepInUse:      func() error { return without(driver.InUse(ctx, target, handle)) },
@@ -108,6 +113,7 @@ func TestFailureBeforeOrAfterTheTouch(t *testing.T) {
 		fake.StepAttach:    func(card fake.Card) bool { return card.Deployables["r0"].Handles["00fa:01:00.0"].Attached },
 		fake.StepDetach:    func(card fake.Card) bool { return !card.Deployables["r0"].Handles["00fa:01:00.0"].Attached },
 		fake.StepProgram:   func(card fake.Card) bool { return card.Deployables["r0"].BitstreamID != "old" },
+		fake.StepClean:     func(card fake.Card) bool { return card.Deployables["r0"].Handles["00fa:01:00.0"].Scrubbed > 0 },
 	}
 	for step, touched := range touched {
 		for _, when := range []fake.When{fake.Before, fake.After} {
@@ -191,9 +197,10 @@ func TestLatencies(t *testing.T) {
 
 	options := map[string]any{
 		"install_latency": "2s", "uninstall_latency": "3s", "attach_latency": "4s", "detach_latency": "5s", "program_latency": "6s",
+		"clean_latency": "8s",
 	}
 	for step, seconds := range map[fake.Step]int{
-		fake.StepInstall: 2, fake.StepUninstall: 3, fake.StepAttach: 4, fake.StepDetach: 5, fake.StepProgram: 6, fake.StepUsage: 0,
+		fake.StepInstall: 2, fake.StepUninstall: 3, fake.StepAttach: 4, fake.StepDetach: 5, fake.StepProgram: 6, fake.StepClean: 8, fake.StepUsage: 0,
 	} {
 		t.Run(string(step), func(t *testing.T) {
 			t.Parallel()
@@ -205,7 +212,7 @@ func TestLatencies(t *testing.T) {
 				require.NoError(t, call(t, p, step))
 				require.Equal(t, time.Duration(seconds)*time.Second, time.Since(start))
 
-				if seconds > 0 && step != fake.StepProgram { // each staged image is a different one
+				if seconds > 0 && step != fake.StepProgram && step != fake.StepClean { // each staged image is a different one, and a clean is always done
 					start = time.Now()
 					require.NoError(t, call(t, p, step))
 					require.Zero(t, time.Since(start), "what is done takes no time")

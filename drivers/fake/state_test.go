@@ -28,6 +28,7 @@ type full interface {
 	drivers.Installer
 	drivers.Attacher
 	drivers.Programmer
+	drivers.Cleaner
 	drivers.Users
 	drivers.Meter
 	drivers.HealthChecker

@@ -30,12 +30,14 @@ type change struct {
 	finish func(card *Card)
 	// progress is called while the latency passes.
 	progress func(percent int)
+	// share is of how many changes it is one that take the step's latency together.
+	share int
 }
 
 // newChange returns a change without a note, a state in between or progress.
 // The caller adds due and finish.
 func newChange(step Step, s *slot, target drivers.Target) change {
-	return change{step: step, slot: s, of: target.Device.Fingerprint, note: func() error { return nil }, progress: func(int) {}}
+	return change{step: step, slot: s, of: target.Device.Fingerprint, note: func() error { return nil }, progress: func(int) {}, share: 1}
 }
 
 // run takes the step. It checks the card again each time it reads it: while the
@@ -77,7 +79,7 @@ func (d *driver) run(ctx context.Context, c change) error {
 		_, err := c.check(card)
 		return err
 	}
-	if err := d.wait(ctx, c.slot, c.step, stillDue, c.progress); err != nil {
+	if err := d.wait(ctx, c, stillDue); err != nil {
 		return err
 	}
 
@@ -126,15 +128,15 @@ func otherCard(s *slot, now, was cyborg.Fingerprint) error {
 	return cyborg.Errorf(cyborg.ErrChanged, "at %s there is now another card (%s); it was %s", s.identity(), now, was)
 }
 
-// wait returns when the step's latency has passed. It calls check with the
-// present card again and again, and returns the error of check as soon as there
+// wait returns when the change's share of its step's latency has passed. It calls check
+// with the present card again and again, and returns the error of check as soon as there
 // is one. The latency is read each time, so it can be changed while the step
 // waits.
-func (d *driver) wait(ctx context.Context, s *slot, step Step, check func(card *Card) error, progress func(percent int)) error {
+func (d *driver) wait(ctx context.Context, c change, check func(card *Card) error) error {
 	start := time.Now()
 
 	for {
-		card, err := d.currentCard(ctx, s)
+		card, err := d.currentCard(ctx, c.slot)
 		if err != nil {
 			return err
 		}
@@ -143,12 +145,12 @@ func (d *driver) wait(ctx context.Context, s *slot, step Step, check func(card *
 			return err
 		}
 
-		latency, past := d.latencyOf(card, step), time.Since(start)
+		latency, past := d.latencyOf(card, c.step)/time.Duration(c.share), time.Since(start)
 		if past >= latency {
 			return nil
 		}
 
-		progress(int(100 * past / latency))
+		c.progress(int(100 * past / latency))
 		if err := sleep(ctx, min(pollInterval, latency-past)); err != nil {
 			return err
 		}
@@ -173,7 +175,7 @@ func (d *driver) readStep(ctx context.Context, s *slot, step Step) (*Card, error
 	}
 
 	if d.latencyOf(card, step) > 0 {
-		if err := d.wait(ctx, s, step, func(*Card) error { return nil }, func(int) {}); err != nil {
+		if err := d.wait(ctx, newChange(step, s, drivers.Target{}), func(*Card) error { return nil }); err != nil {
 			return nil, err
 		}
 		card, err = d.currentCard(ctx, s)

@@ -16,13 +16,18 @@ import (
 // detached by mistake may be attached again by then.
 type Trip struct {
 	Card string `json:"card"`
-	// What was changed: "attached", "detached", "programmed" or "uninstalled". With
-	// "unprepared" the driver did too little: a guest was given what it had to prepare.
+	// What was changed: "attached", "detached", "programmed", "cleaned" or "uninstalled".
+	// With the others the driver did too little before somebody was given the handle: what
+	// it had to prepare for a guest is "unprepared", what still has something of another
+	// holder, although the driver demands that it is removed, is "unclean", and what a
+	// scrub has not ended on is "half-scrubbed".
 	What string `json:"what"`
-	// Handle is the handle that was held or used.
+	// Handle is the handle that was held or used, or given.
 	Handle  string `json:"handle"`
 	HeldBy  string `json:"held_by,omitempty"`
 	InUseBy string `json:"in_use_by,omitempty"`
+	// LeftBy is who has left something on it, where it is unclean.
+	LeftBy string `json:"left_by,omitempty"`
 }
 
 // tripwireFile is the file in the park's directory that has the trips, one JSON
@@ -33,7 +38,7 @@ const tripwireFile = "trips.jsonl"
 // it; an empty name ends that. A guest has the handle through a hypervisor, so
 // nobody may attach it on the host. While somebody holds a
 // handle, the tripwire notes each change that takes it away, and at once that the
-// card's driver has not prepared it for a guest, if it must. A boot ends it,
+// card's driver has not prepared or cleaned it for a guest, if it must. A boot ends it,
 // like a use. The error is of kind ErrNotFound where the card has no such
 // handle.
 func (b Bench) Hold(ctx context.Context, identity, handle, by string, guest bool) error {
@@ -43,6 +48,9 @@ func (b Bench) Hold(ctx context.Context, identity, handle, by string, guest bool
 		h.HeldBy, h.Guest = by, guest
 		if guest && card.Prepares && !h.prepared() {
 			trips = append(trips, Trip{Card: identity, What: "unprepared", Handle: handle, HeldBy: by, InUseBy: h.InUseBy})
+		}
+		if guest {
+			trips = append(trips, card.uncleanTrips(identity, handle, *h, by)...)
 		}
 	})
 	return errors.Join(err, b.note(trips))
@@ -118,7 +126,8 @@ func (b Bench) note(trips []Trip) (err error) {
 // trips compares a card before and after a change of the driver, and returns
 // what the change did to handles that somebody holds or uses. An attach takes a
 // handle from a guest that holds it, unless it prepares it for one, and from whoever uses
-// it before it is attached, or while it is attached for somebody else. It knows nothing of the checks that the steps make before, on
+// it before it is attached, or while it is attached for somebody else. It also gives the
+// handle to its holder. It knows nothing of the checks that the steps make before, on
 // purpose.
 func (c *Card) trips(identity string, after *Card) []Trip {
 	var trips []Trip
@@ -136,14 +145,33 @@ func (c *Card) trips(identity string, after *Card) []Trip {
 				what = "detached"
 			case handle.takenBy(is.Handles[address]):
 				what = "attached"
+			case handle.Cleaned < is.Handles[address].Cleaned:
+				what = "cleaned"
 			}
 
 			if what != "" {
 				trips = append(trips, Trip{Card: identity, What: what, Handle: address, HeldBy: handle.HeldBy, InUseBy: handle.InUseBy})
 			}
+			if now := is.Handles[address]; now.Attached && (!handle.Attached || now.Residue != handle.Residue) {
+				trips = append(trips, after.uncleanTrips(identity, address, *handle, now.Residue.Stored)...)
+			}
 		}
 	}
 	return trips
+}
+
+// uncleanTrips returns what is wrong with giving a handle, as it was before, to somebody.
+func (c *Card) uncleanTrips(identity, address string, was Handle, to string) []Trip {
+	one := Trip{Card: identity, Handle: address, HeldBy: to, InUseBy: was.InUseBy, LeftBy: was.Residue.of(to, c.Clean)}
+	switch {
+	case was.Scrubbed > 0:
+		one.What = "half-scrubbed"
+	case one.LeftBy != "":
+		one.What = "unclean"
+	default:
+		return nil
+	}
+	return []Trip{one}
 }
 
 // takenBy says whether an attach, after which the handle is as given, has taken it from
