@@ -76,6 +76,7 @@ const (
 	UsageActivity     = "Usage"            // UsageInput → cyborg.HostUsage
 	CheckUseActivity  = "CheckUse"         // CheckUseInput → nothing. Refuses handles that somebody uses
 	SettleActivity    = "Settle"           // SettleInput → SettleResult
+	CleanActivity     = "CleanHandle"      // CleanInput → CleanResult
 
 	PreviewWhitelistActivity = "PreviewWhitelist" // WhitelistInput → cyborg.WhitelistPreview
 	WriteWhitelistActivity   = "WriteWhitelist"   // WhitelistInput → WhitelistResult
@@ -94,6 +95,8 @@ type Limits struct {
 	Stage time.Duration `json:"stage"`
 	// Program bounds one attempt of loading an image.
 	Program time.Duration `json:"program"`
+	// Clean bounds one attempt of cleaning a handle.
+	Clean time.Duration `json:"clean,omitempty"`
 	// Heartbeat is how long an agent may send no heartbeat of a step before the
 	// attempt counts as failed.
 	Heartbeat time.Duration `json:"heartbeat"`
@@ -112,7 +115,7 @@ type OperationInput struct {
 	Limits    Limits    `json:"limits"`
 	// Abandoned is set where an earlier run of the operation was terminated from
 	// outside. What this run does depends on the kind: most only undo; detach,
-	// unbind, retire and configure go forward; a rescue only ends.
+	// unbind, retire and configure go forward; a rescue and a clean only end.
 	Abandoned bool `json:"abandoned,omitempty"`
 	// Replaces is the id of the closed run whose place this run takes; empty where
 	// the operation has had none.
@@ -285,7 +288,7 @@ type DetachInput struct {
 }
 
 // CheckUseInput names the handles that the operation gives to an instance or a
-// service. The step changes nothing, so it needs no grant.
+// service. The step changes no hardware, so it needs no grant.
 type CheckUseInput struct {
 	Addressee
 
@@ -366,6 +369,21 @@ type RestoreInput struct {
 	Target    cyborg.Target `json:"target"`
 	// Disturbed are the deployables that the image for the target disturbs as well.
 	Disturbed []cyborg.Target `json:"others,omitempty"`
+}
+
+// CleanInput names the handle to clean.
+type CleanInput struct {
+	Addressee
+
+	Operation uuid.UUID            `json:"operation"`
+	Target    cyborg.Target        `json:"target"`
+	Handle    cyborg.HandleToClean `json:"handle"`
+}
+
+// CleanResult is what the agent did and saw.
+type CleanResult struct {
+	Observation cyborg.Observation `json:"observation"`
+	Evidence    cyborg.Evidence    `json:"evidence"`
 }
 
 // ConfigureInput asks to change a backend.

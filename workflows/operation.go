@@ -226,7 +226,7 @@ const (
 // agent ever took, and only the latter has nothing to undo.
 //
 // Where the agent lives and has no slot left, the step waits for as long as the
-// longest step of another operation may take. Such a wait is not counted as an
+// longest step of another operation may take, a clean aside: that takes hours. Such a wait is not counted as an
 // attempt. Neither is it where another agent than the host's took the step and
 // refused it, for as long as the host's agent may take to come; nor where the
 // host has seen a later number, or the grant was no longer valid, for as long:

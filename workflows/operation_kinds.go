@@ -29,6 +29,7 @@ var workflowTable = []OperationWorkflow{
 	{cyborg.OperationUnbind, "UnbindARQs", UnbindARQs, permittedUnbind},
 	{cyborg.OperationWhitelist, "WhitelistDevices", WhitelistDevices, permittedWhitelist},
 	{cyborg.OperationRescue, "RescueInstances", RescueInstances, nil},
+	{cyborg.OperationClean, "CleanHandles", CleanHandles, permittedClean},
 }
 
 // OperationWorkflows returns the workflow of every kind of operation, for

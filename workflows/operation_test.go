@@ -32,6 +32,7 @@ func TestOperationsSucceed(t *testing.T) {
 		cyborg.OperationUnbind:    {"Begin", "Detach", "End"},
 		cyborg.OperationWhitelist: {"Begin", "WriteWhitelist", "End"},
 		cyborg.OperationRescue:    {"Begin", "End"}, // of no instance; see TestRescue
+		cyborg.OperationClean:     {"Begin", "Clean", "End"},
 	}
 
 	for _, kind := range cyborg.OperationKinds() {
@@ -245,7 +246,7 @@ func TestRefusedRetryIsUndone(t *testing.T) {
 }
 
 // TestAbandoned: a run that takes over from a terminated one only undoes. A
-// detach and a retire go forward instead. A cancel changes none of it.
+// detach and a retire go forward instead, and a clean only ends. A cancel changes none of it.
 func TestAbandoned(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[cyborg.OperationKind][]string{
@@ -256,6 +257,7 @@ func TestAbandoned(t *testing.T) {
 		cyborg.OperationRetire:    {"Begin", "Uninstall", "End"},
 		cyborg.OperationBind:      {"Begin", "Restore", "End"},
 		cyborg.OperationWhitelist: {"Begin", "RestoreWhitelist", "End"},
+		cyborg.OperationClean:     {"Begin", "End"},
 	} {
 		for name, cancelAt := range map[string]int{"": never, "/cancelled as it begins": 0, "/cancelled during a step": 1} {
 			t.Run(string(kind)+name, func(t *testing.T) {
@@ -357,6 +359,7 @@ func TestOperationFailsWithoutAnAgent(t *testing.T) {
 		cyborg.OperationBind:      {workflows.StageActivity, workflows.StageResult{}},
 		cyborg.OperationUnbind:    {workflows.DetachActivity, workflows.ChangeResult{}},
 		cyborg.OperationWhitelist: {workflows.WriteWhitelistActivity, workflows.WhitelistResult{}},
+		cyborg.OperationClean:     {workflows.CleanActivity, workflows.CleanResult{}},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()

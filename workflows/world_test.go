@@ -51,6 +51,7 @@ type world struct {
 	whitelisted bool
 	staged      workflows.StageInput
 	programmed  workflows.ProgramInput
+	cleaned     []workflows.CleanInput
 	looked      []cyborg.GivenHandles // what the host was asked to look at
 
 	// pulled says that the card is off the bus: the agent answers that it has done
@@ -119,6 +120,9 @@ func newWorld(kind cyborg.OperationKind) *world {
 		w.work.Handles[0].Holder.Kind = cyborg.HolderInstance
 	case cyborg.OperationWhitelist:
 		w.work.Whitelist = &cyborg.WhitelistWork{Entries: []cyborg.WhitelistEntry{{Target: w.work.Targets[0]}}}
+	case cyborg.OperationClean:
+		w.work.Clean = []cyborg.HandleToClean{{UUID: w.work.Handles[0].UUID, Identity: w.work.Handles[0].Identity, Method: cyborg.CleanScrub}}
+		w.work.Handles = nil
 	case cyborg.OperationConfigure:
 		w.work.Configure = &cyborg.ConfigureRequest{Host: "h1", Backend: "fake", Action: cyborg.ConfigureInstall}
 	default:
@@ -259,6 +263,14 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 		})
 	})
 
+	on(workflows.CleanActivity, func(ctx context.Context, in workflows.CleanInput) (workflows.CleanResult, error) {
+		if err := w.late(in.Addressee); err != nil {
+			return workflows.CleanResult{}, err
+		}
+		err := w.call(ctx, "Clean", false, func() { w.cleaned = append(w.cleaned, in) })
+		return workflows.CleanResult{Observation: seen(in.Target).Observation, Evidence: evidence(in.Handle)}, err
+	})
+
 	on(workflows.CheckUseActivity, func(ctx context.Context, in workflows.CheckUseInput) error {
 		note(func() { w.looked = append(w.looked, in.Given...) })
 		return w.call(ctx, "CheckUse", false, func() {})
@@ -387,7 +399,7 @@ func (w *world) notStaged(ctx context.Context, deployable string) error {
 func limits() workflows.Limits {
 	return workflows.Limits{
 		AgentWait: 30 * time.Second, Step: time.Minute, Stage: time.Minute, Program: time.Minute,
-		Heartbeat: 15 * time.Second, Undo: 5 * time.Minute, Attempts: 3,
+		Clean: time.Hour, Heartbeat: 15 * time.Second, Undo: 5 * time.Minute, Attempts: 3,
 	}
 }
 

@@ -38,6 +38,7 @@ type Journal interface {
 	Write(change journal.Change) error
 	Step(key journal.StepKey) (journal.Step, bool)
 	Attachment(key journal.AttachmentKey) (journal.Attachment, bool)
+	Cleaning(key journal.AttachmentKey) (journal.Cleaning, bool)
 	Loaded(key journal.RegionKey) (journal.Loaded, bool)
 	Staged(operation uuid.UUID) (journal.Staged, bool)
 	Lost(attachment journal.Attachment) bool
@@ -117,6 +118,7 @@ func (a *Activities) All() map[string]any {
 		workflows.UsageActivity:     serve(a, workflows.UsageActivity, yields, a.usage),
 		workflows.CheckUseActivity:  serve(a, workflows.CheckUseActivity, yields, a.checkUse),
 		workflows.SettleActivity:    serve(a, workflows.SettleActivity, finishes, a.settle),
+		workflows.CleanActivity:     serve(a, workflows.CleanActivity, yields, a.clean), // a scrub takes hours, and goes on from its note
 
 		workflows.PreviewWhitelistActivity: serve(a, workflows.PreviewWhitelistActivity, yields, a.previewWhitelist),
 		workflows.WriteWhitelistActivity:   serve(a, workflows.WriteWhitelistActivity, finishes, a.writeWhitelist),

@@ -26,6 +26,7 @@ var allowedByTable = map[string]cyborg.OperationKind{
 	workflows.AttachActivity: cyborg.OperationAttach,
 	workflows.DetachActivity: cyborg.OperationAttach,
 	workflows.SettleActivity: cyborg.OperationAttach,
+	workflows.CleanActivity:  cyborg.OperationAttach,
 
 	workflows.StageActivity:   cyborg.OperationProgram,
 	workflows.ProgramActivity: cyborg.OperationProgram,

@@ -19,6 +19,7 @@ var kindOf = map[string]cyborg.OperationKind{
 	workflows.CheckUseActivity: "", workflows.DiscoverActivity: "", workflows.UsageActivity: "",
 	workflows.InstallActivity: cyborg.OperationProvision, workflows.UninstallActivity: cyborg.OperationProvision,
 	workflows.AttachActivity: cyborg.OperationAttach, workflows.DetachActivity: cyborg.OperationAttach, workflows.SettleActivity: cyborg.OperationAttach,
+	workflows.CleanActivity: cyborg.OperationAttach,
 	workflows.StageActivity: cyborg.OperationProgram, workflows.ProgramActivity: cyborg.OperationProgram, workflows.RestoreActivity: cyborg.OperationProgram,
 	workflows.ConfigureActivity:        cyborg.OperationConfigure,
 	workflows.PreviewWhitelistActivity: cyborg.OperationWhitelist, workflows.WriteWhitelistActivity: cyborg.OperationWhitelist,

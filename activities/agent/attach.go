@@ -57,6 +57,9 @@ func (a *Activities) attach(ctx context.Context, t *try, in workflows.AttachInpu
 	if had := in.Undo || plan.before != nil && plan.before.Operation == in.Operation; err == nil && !had { // who had it gets it back
 		err = available(plan.found)
 	}
+	if err == nil {
+		err = a.checkClean(ctx, t, plan.found, plan.handle, in.Handle)
+	}
 	if err != nil {
 		if s.begun {
 			err = uncertain(err)

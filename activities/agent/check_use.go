@@ -14,7 +14,9 @@ import (
 // checkUse makes sure that nobody uses the handles that an operation gives to
 // instances or services, and that their devices are there and may be handed out.
 //
-// It changes nothing, so it needs no grant. It does not raise the assignment
+// It changes nothing on the hardware, so it needs no grant. All that the journal may lose
+// is where the clean of a handle was interrupted that is declared clean: who has that said
+// falsely gets no handle by it, because the records know what is clean. It does not raise the assignment
 // numbers either: binds that share an accelerator may arrive in any order, and
 // without a grant nobody may raise a number. Nor does it wait for the lock of a
 // device, which another region's image may have for minutes: the operation's claim
@@ -82,6 +84,10 @@ func (a *Activities) checkGiven(ctx context.Context, t *try, given cyborg.GivenH
 			return cyborg.Errorf(cyborg.ErrInUse, "handle %s is still attached to %s %s by operation %s, says the journal of host %s",
 				handle.Identity, entry.HolderKind, entry.HolderID, entry.Operation, a.Inventory.Host()).
 				WithHint("Reconcile takes it back; then try again.")
+		}
+
+		if err := a.checkCleanUnlocked(ctx, t, found, handle, wanted); err != nil {
+			return err
 		}
 	}
 

@@ -68,6 +68,7 @@ func TestStepsNeedAGrant(t *testing.T) {
 		workflows.StageActivity:     workflows.StageInput{Operation: op, Target: target()},
 		workflows.ProgramActivity:   workflows.ProgramInput{Operation: op, Target: target()},
 		workflows.RestoreActivity:   workflows.RestoreInput{Operation: op, Target: target()},
+		workflows.CleanActivity:     clean(op, handle),
 		workflows.ConfigureActivity: workflows.ConfigureInput{Operation: op},
 		workflows.SettleActivity: workflows.SettleInput{Host: hostName, Entries: []workflows.SettleEntry{{
 			Backend: backend, Deployable: target().Deployable, Handle: workHandle(handle), Operation: op, Want: workflows.GoalAttached,

@@ -79,6 +79,8 @@ type host struct {
 	blind bool
 	// after, where set, is called when the driver has attached or programmed.
 	after func()
+	// remains is what the last holders have left on the handles.
+	remains remains
 	// late makes each try begin long after it was scheduled.
 	late atomic.Bool
 }
@@ -199,6 +201,7 @@ func (s shim) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 			devices[i].Fingerprint.Serial = ""
 		}
 	}
+	s.host.remains.describe(devices)
 	return devices, err
 }
 

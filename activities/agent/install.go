@@ -152,20 +152,27 @@ func (a *Activities) uninstall(ctx context.Context, t *try, in workflows.Install
 // attached or in use, and with kind ErrChanged another card in its place.
 func (a *Activities) checkIdle(ctx context.Context, t *try, found inventory.Found) error {
 	for _, handle := range found.Deployable.Handles {
-		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: found.Backend, Handle: handle.Identity})
-		if known && !a.Journal.Lost(entry) && entry.Of(found.Device.Fingerprint) {
-			return cyborg.Errorf(cyborg.ErrInUse, "handle %s is attached since operation %s", handle.Identity, entry.Operation).
-				WithHint("Detach it first.")
-		}
-
-		who, err := a.inUse(ctx, t, found, handle)
-		if err != nil {
+		if err := a.checkHandleIdle(ctx, t, found, handle); err != nil {
 			return err
 		}
-		if who != "" {
-			return cyborg.Errorf(cyborg.ErrInUse, "handle %s is in use by %s", handle.Identity, who).WithHint("Stop its user first.")
-		}
+	}
+	return nil
+}
+
+// checkHandleIdle is checkIdle for one handle.
+func (a *Activities) checkHandleIdle(ctx context.Context, t *try, found inventory.Found, handle cyborg.HandleReport) error {
+	entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: found.Backend, Handle: handle.Identity})
+	if known && !a.Journal.Lost(entry) && entry.Of(found.Device.Fingerprint) {
+		return cyborg.Errorf(cyborg.ErrInUse, "handle %s is attached since operation %s", handle.Identity, entry.Operation).
+			WithHint("Detach it first.")
 	}
 
+	who, err := a.inUse(ctx, t, found, handle)
+	if err != nil {
+		return err
+	}
+	if who != "" {
+		return cyborg.Errorf(cyborg.ErrInUse, "handle %s is in use by %s", handle.Identity, who).WithHint("Stop its user first.")
+	}
 	return nil
 }

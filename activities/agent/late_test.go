@@ -65,6 +65,7 @@ func TestLateStepsAreRefused(t *testing.T) {
 		workflows.UninstallActivity: workflows.InstallInput{Addressee: at, Operation: uuid.New(), Target: target()},
 		workflows.ProgramActivity:   workflows.ProgramInput{Addressee: at, Operation: uuid.New(), Target: target()},
 		workflows.RestoreActivity:   workflows.RestoreInput{Addressee: at, Operation: uuid.New(), Target: target()},
+		workflows.CleanActivity:     workflows.CleanInput{Addressee: at, Operation: uuid.New(), Target: target(), Handle: toClean(second, cyborg.CleanReset)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

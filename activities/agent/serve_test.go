@@ -27,7 +27,8 @@ import (
 func TestEveryActivityIsServed(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, []string{
-		workflows.AttachActivity, workflows.CheckUseActivity, workflows.ConfigureActivity, workflows.DetachActivity, workflows.DiscoverActivity,
+		workflows.AttachActivity, workflows.CheckUseActivity, workflows.CleanActivity, workflows.ConfigureActivity, workflows.DetachActivity,
+		workflows.DiscoverActivity,
 		workflows.InstallActivity, workflows.PreviewWhitelistActivity, workflows.ProgramActivity, workflows.RestoreActivity,
 		workflows.RestoreWhitelistActivity, workflows.SettleActivity, workflows.StageActivity, workflows.UninstallActivity,
 		workflows.UsageActivity, workflows.WriteWhitelistActivity,
@@ -52,6 +53,7 @@ func TestStepForAnotherAgentIsRefused(t *testing.T) {
 		workflows.StageActivity:     workflows.StageInput{Addressee: other, Operation: op, Target: target()},
 		workflows.ProgramActivity:   workflows.ProgramInput{Addressee: other, Operation: op, Target: target()},
 		workflows.RestoreActivity:   workflows.RestoreInput{Addressee: other, Operation: op, Target: target()},
+		workflows.CleanActivity:     workflows.CleanInput{Addressee: other, Operation: op, Target: target(), Handle: toClean(handle, cyborg.CleanScrub)},
 		workflows.ConfigureActivity: workflows.ConfigureInput{Addressee: other, Operation: op},
 		workflows.SettleActivity: workflows.SettleInput{Addressee: other, Host: "h1", Entries: []workflows.SettleEntry{{
 			Backend: backend, Deployable: target().Deployable, Handle: workHandle(handle), Operation: op, Want: workflows.GoalAttached,

@@ -170,6 +170,9 @@ func (a *Activities) settleAttached(
 	if err := a.checkNoStranger(ctx, t, plan, true); err != nil {
 		return false, false, err
 	}
+	if err := a.checkClean(ctx, t, plan.found, plan.handle, entry.Handle); err != nil {
+		return false, false, err
+	}
 
 	plan.entry.Operation = entry.Operation
 	b := plan.before

@@ -109,12 +109,15 @@ func describe(out io.Writer, content journal.Content) error {
 	if content.Damage != "" {
 		fmt.Fprintf(&text, "The journal cannot be read: %s.\n", content.Damage)
 	} else {
-		fmt.Fprintf(&text, "The journal has %d attachments, %d loaded images and %d unfinished steps; its highest assignment number is %d.\n",
-			len(content.Attachments), len(content.Loaded), len(content.Unfinished), content.Assignment)
+		fmt.Fprintf(&text, "The journal has %d attachments, %d unfinished cleans, %d loaded images and %d unfinished steps; its highest assignment number is %d.\n",
+			len(content.Attachments), len(content.Cleanings), len(content.Loaded), len(content.Unfinished), content.Assignment)
 	}
 
 	for _, a := range content.Attachments {
 		fmt.Fprintf(&text, "  %s %s of %s, for %s %s\n", a.State, a.Handle, a.Deployable, a.HolderKind, a.HolderID)
+	}
+	for _, c := range content.Cleanings {
+		fmt.Fprintf(&text, "  unfinished clean (%s) of %s of %s, since operation %s\n", c.Method, c.Handle, c.Deployable, c.Operation)
 	}
 	for _, loaded := range content.Loaded {
 		fmt.Fprintf(&text, "  loaded %s into %s\n", loaded.SHA256, loaded.Deployable)

@@ -105,6 +105,36 @@ func (a Attachment) Of(card cyborg.Fingerprint) bool {
 // Key returns the attachment's key.
 func (a Attachment) Key() AttachmentKey { return AttachmentKey{Backend: a.Backend, Handle: a.Handle} }
 
+// Cleaning is a handle whose clean has begun and has not ended, by whatever operations.
+// Nobody gets the handle before it is clean. No boot ends that.
+type Cleaning struct {
+	Backend    string `json:"backend"`
+	Handle     string `json:"handle"`
+	Device     string `json:"device"`
+	Deployable string `json:"deployable"`
+	// Fingerprint is that of the device.
+	Fingerprint Fingerprint `json:"fingerprint,omitzero"`
+	// Operation is the one that has begun last to clean it, and Method how.
+	Operation uuid.UUID `json:"operation"`
+	Method    string    `json:"method"`
+	BootID    string    `json:"boot_id"`
+	At        time.Time `json:"at"`
+	// Note belongs to the driver, which goes on from it.
+	Note json.RawMessage `json:"note,omitempty"`
+}
+
+// Of reports whether the clean may be one of this card. It is none of another card in
+// the place of the one that is to be cleaned.
+func (c Cleaning) Of(card cyborg.Fingerprint) bool {
+	return !cyborg.Fingerprint(c.Fingerprint).Other(card)
+}
+
+// Key returns the key of the handle, which is that of an attachment.
+func (c Cleaning) Key() AttachmentKey { return AttachmentKey{Backend: c.Backend, Handle: c.Handle} }
+
+// byHandle orders cleans by their handles.
+func byHandle(a, b Cleaning) int { return a.Key().compare(b.Key()) }
+
 // RegionKey identifies what one image goes into: the deployables of a device
 // with the same program set, or one deployable alone.
 type RegionKey struct {
@@ -212,6 +242,8 @@ type Change struct {
 	Steps           []Step          `json:"steps,omitempty"`
 	DropAttachments []AttachmentKey `json:"drop_attachments,omitempty"`
 	Attachments     []Attachment    `json:"attachments,omitempty"`
+	DropCleanings   []AttachmentKey `json:"drop_cleanings,omitempty"`
+	Cleanings       []Cleaning      `json:"cleanings,omitempty"`
 	DropLoaded      []RegionKey     `json:"drop_loaded,omitempty"`
 	Loaded          []Loaded        `json:"loaded,omitempty"`
 	DropStaged      []uuid.UUID     `json:"drop_staged,omitempty"`
@@ -243,6 +275,12 @@ func (c *Change) stamp(bootID string, now time.Time) {
 	for i := range c.Attachments {
 		a := &c.Attachments[i]
 		a.BootID, a.At = cmp.Or(a.BootID, bootID), orNow(a.At, now)
+	}
+
+	c.Cleanings = append([]Cleaning(nil), c.Cleanings...)
+	for i := range c.Cleanings {
+		g := &c.Cleanings[i]
+		g.BootID, g.At = cmp.Or(g.BootID, bootID), orNow(g.At, now)
 	}
 
 	c.Loaded = append([]Loaded(nil), c.Loaded...)

@@ -17,6 +17,7 @@ import (
 // Content is what an agent would no longer know without its journal.
 type Content struct {
 	Attachments []Attachment
+	Cleanings   []Cleaning
 	Loaded      []Loaded
 	// Unfinished are the steps that began, and neither ended nor were undone.
 	Unfinished []Step
@@ -44,7 +45,8 @@ func Inspect(dir string) (Content, error) {
 	}
 
 	content := Content{
-		Attachments: j.Attachments(), Loaded: slices.SortedFunc(maps.Values(j.state.loaded), byRegion), Assignment: j.Assignment(),
+		Attachments: j.Attachments(), Cleanings: j.Cleanings(), Loaded: slices.SortedFunc(maps.Values(j.state.loaded), byRegion),
+		Assignment: j.Assignment(),
 	}
 	for _, step := range j.state.stepsByTime() {
 		if step.State == Started {

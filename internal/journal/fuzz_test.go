@@ -32,6 +32,10 @@ func FuzzOpen(f *testing.F) {
 			Backend: "fake", Handle: "h", Device: "d", Deployable: "p", Operation: uuid.Max, HolderKind: "host", HolderID: "h1", State: journal.Attached,
 			Fingerprint: journal.Fingerprint{Model: "abcd:fa01", Serial: "1"},
 		}},
+		Cleanings: []journal.Cleaning{{
+			Backend: "fake", Handle: "h", Device: "d", Deployable: "p", Operation: uuid.Max, Method: "scrub", Note: json.RawMessage(`{"at":7}`),
+			Fingerprint: journal.Fingerprint{Model: "abcd:fa01", Serial: "1"},
+		}},
 		Loaded: []journal.Loaded{{RegionKey: journal.RegionKey{Backend: "fake", Device: "d", Region: "r"}, SHA256: "aa"}},
 		Staged: []journal.Staged{{Operation: uuid.Max, SHA256: "aa"}},
 	}
@@ -49,7 +53,7 @@ func FuzzOpen(f *testing.F) {
 		f.Add(false, []byte(text))
 	}
 
-	for leaf := range 42 {
+	for leaf := range 57 {
 		for i, value := range fuzztest.Values() {
 			if i%8 == leaf%8 {
 				f.Add(false, []byte(fuzztest.ReplaceLeaf(f, full, leaf, value)))
@@ -76,15 +80,19 @@ func FuzzOpen(f *testing.F) {
 
 		number, err := j.NextSequence()
 		require.NoError(t, err)
-		require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{{Backend: "b", Handle: "x", State: journal.InDoubt}}}))
+		require.NoError(t, j.Write(journal.Change{
+			Attachments: []journal.Attachment{{Backend: "b", Handle: "x", State: journal.InDoubt}},
+			Cleanings:   []journal.Cleaning{{Backend: "b", Handle: "y"}},
+		}))
 
-		before := j.Attachments()
+		before, unfinished := j.Attachments(), j.Cleanings()
 		require.NoError(t, j.Close())
 
 		j, err = journal.Open(dir, journal.Options{BootID: "boot"})
 		require.NoError(t, err)
 		defer j.Close()
 		require.Equal(t, before, j.Attachments())
+		require.Equal(t, unfinished, j.Cleanings())
 
 		next, err := j.NextSequence()
 		require.NoError(t, err)

@@ -41,8 +41,8 @@ const (
 
 // Options configure a journal. Every field but BootID may be left zero.
 type Options struct {
-	// BootID identifies this boot of the machine. It is stored with every step and
-	// attachment, since a boot undoes attachments.
+	// BootID identifies this boot of the machine. It is stored with every step,
+	// attachment and clean, since a boot undoes attachments.
 	BootID string
 	// Log receives warnings; nil discards them.
 	Log *slog.Logger
@@ -188,8 +188,8 @@ func (j *Journal) BootID() string { return j.bootID }
 // returns nil. An error is of kind ErrUnavailable and means that the change has
 // not been made: this journal does not know it, and what of it had reached the
 // file was taken back. Where the disk refused that as well, the journal that is
-// opened next may find the change made. Steps, attachments and images without a boot id or a time get
-// the present ones.
+// opened next may find the change made. Steps, attachments, cleans and images without a
+// boot id or a time get the present ones.
 func (j *Journal) Write(change Change) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -351,6 +351,21 @@ func (j *Journal) Attachments() []Attachment {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.SortedFunc(maps.Values(j.state.attachments), func(a, b Attachment) int { return a.Key().compare(b.Key()) })
+}
+
+// Cleaning returns what is known of a clean of the handle that has not ended.
+func (j *Journal) Cleaning(key AttachmentKey) (Cleaning, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	cleaning, ok := j.state.cleanings[key]
+	return cleaning, ok
+}
+
+// Cleanings lists all cleans that have not ended, sorted by backend and handle.
+func (j *Journal) Cleanings() []Cleaning {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.SortedFunc(maps.Values(j.state.cleanings), byHandle)
 }
 
 // Loaded returns the image that was last loaded into a region.

@@ -35,6 +35,7 @@ func TestJournalMatchesAPlainMap(t *testing.T) {
 
 		steps := map[journal.StepKey]journal.StepState{}
 		attachments := map[journal.AttachmentKey]journal.AttachmentState{}
+		cleanings := map[journal.AttachmentKey]string{} // with their methods
 
 		reopen := func() {
 			require.NoError(t, j.Close())
@@ -68,6 +69,19 @@ func TestJournalMatchesAPlainMap(t *testing.T) {
 				require.NoError(t, j.Write(journal.Change{DropAttachments: []journal.AttachmentKey{key}}))
 				delete(attachments, key)
 			},
+			"begin to clean": func(t *rapid.T) {
+				c := cleaning(handle.Draw(t, "handle"))
+				c.Method = rapid.SampledFrom([]string{"reset", "scrub"}).Draw(t, "method")
+
+				require.NoError(t, j.Write(journal.Change{Cleanings: []journal.Cleaning{c}}))
+				cleanings[c.Key()] = c.Method
+			},
+			"clean": func(t *rapid.T) {
+				key := journal.AttachmentKey{Backend: "fake", Handle: handle.Draw(t, "handle")}
+
+				require.NoError(t, j.Write(journal.Change{DropCleanings: []journal.AttachmentKey{key}}))
+				delete(cleanings, key)
+			},
 			"restart": func(*rapid.T) { reopen() },
 			"crash in a write": func(t *rapid.T) {
 				good, err := os.ReadFile(path)
@@ -99,6 +113,12 @@ func TestJournalMatchesAPlainMap(t *testing.T) {
 					got[a.Key()] = a.State
 				}
 				require.Equal(t, attachments, got)
+
+				methods := map[journal.AttachmentKey]string{}
+				for _, c := range j.Cleanings() {
+					methods[c.Key()] = c.Method
+				}
+				require.Equal(t, cleanings, methods)
 			},
 		})
 

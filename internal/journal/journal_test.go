@@ -61,6 +61,13 @@ func attached(handle string) journal.Attachment {
 	}
 }
 
+// cleaning is an unfinished clean of this handle, with a note.
+func cleaning(handle string) journal.Cleaning {
+	return journal.Cleaning{
+		Backend: "fake", Handle: handle, Device: "d", Deployable: "r0", Operation: number(3), Method: "scrub", Note: json.RawMessage(`{"at":7}`),
+	}
+}
+
 func TestWrittenEntriesSurviveReopening(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -70,10 +77,12 @@ func TestWrittenEntriesSurviveReopening(t *testing.T) {
 	region := journal.RegionKey{Backend: "fake", Device: "d", Region: "r0"}
 	require.NoError(t, j.Write(journal.Change{
 		Attachments: []journal.Attachment{attached("a"), attached("b")},
+		Cleanings:   []journal.Cleaning{cleaning("a"), cleaning("b"), cleaning("c")},
 		Loaded:      []journal.Loaded{{RegionKey: region, Deployable: "r0", SHA256: "11", BitstreamID: "id"}},
 		Staged:      []journal.Staged{{Operation: number(2), SHA256: "22"}},
 	}))
 	require.NoError(t, j.Write(journal.Change{DropAttachments: []journal.AttachmentKey{{Backend: "fake", Handle: "b"}}}))
+	require.NoError(t, j.Write(journal.Change{DropCleanings: []journal.AttachmentKey{{Backend: "fake", Handle: "a"}}}))
 	require.NoError(t, j.Close())
 
 	again := open(t, dir)
@@ -88,6 +97,16 @@ func TestWrittenEntriesSurviveReopening(t *testing.T) {
 	entry, ok := again.Attachment(journal.AttachmentKey{Backend: "fake", Handle: "a"})
 	require.True(t, ok)
 	require.JSONEq(t, `{"driver":"nvme"}`, string(entry.Note))
+
+	require.Len(t, again.Cleanings(), 2)
+	_, ok = again.Cleaning(journal.AttachmentKey{Backend: "fake", Handle: "a"})
+	require.False(t, ok)
+	unfinished, ok := again.Cleaning(journal.AttachmentKey{Backend: "fake", Handle: "b"})
+	require.True(t, ok)
+	require.Equal(t, "boot-1", unfinished.BootID)
+	require.False(t, unfinished.At.IsZero())
+	unfinished.BootID, unfinished.At = "", time.Time{}
+	require.Equal(t, cleaning("b"), unfinished)
 
 	loaded, ok := again.Loaded(region)
 	require.True(t, ok)
@@ -235,7 +254,7 @@ func TestSequencesGrowOverRestartsAndClocks(t *testing.T) {
 }
 
 // TestTheFileStaysSmall: results older than a week go when the file is
-// rewritten; attachments and unfinished steps stay.
+// rewritten; attachments, unfinished cleans and unfinished steps stay.
 func TestTheFileStaysSmall(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -243,7 +262,7 @@ func TestTheFileStaysSmall(t *testing.T) {
 	j, err := journal.Open(dir, journal.Options{BootID: "b", Now: func() time.Time { return clock }})
 	require.NoError(t, err)
 
-	require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{attached("a")}}))
+	require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{attached("a")}, Cleanings: []journal.Cleaning{cleaning("b")}}))
 	require.NoError(t, j.Write(started(0)))
 
 	big := json.RawMessage(`"` + strings.Repeat("x", 20<<10) + `"`)
@@ -264,6 +283,7 @@ func TestTheFileStaysSmall(t *testing.T) {
 	require.Less(t, info.Size(), int64(5<<20), "only a week of results is kept")
 
 	require.Len(t, j.Attachments(), 1)
+	require.Len(t, j.Cleanings(), 1)
 	_, ok := j.Step(stepKey(0))
 	require.True(t, ok, "what began and did not end is kept")
 
@@ -373,6 +393,7 @@ func TestFingerprints(t *testing.T) {
 	card, other := cyborg.Fingerprint{Model: "10de:20b5", Serial: "1"}, cyborg.Fingerprint{Model: "10de:20b5", Serial: "2"}
 
 	j := open(t, dir)
+	require.Empty(t, j.Cleanings(), "an earlier release knows of none")
 	old, ok := j.Attachment(journal.AttachmentKey{Backend: "fake", Handle: "old"})
 	require.True(t, ok)
 	require.True(t, old.Of(card) && old.Of(other))
@@ -381,15 +402,21 @@ func TestFingerprints(t *testing.T) {
 	require.True(t, image.Of(card) && image.Of(other))
 
 	entry := attached("new")
-	entry.Fingerprint, image.Fingerprint = journal.Fingerprint(card), journal.Fingerprint(card)
-	require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{entry}, Loaded: []journal.Loaded{image}}))
+	unfinished := cleaning("new")
+	entry.Fingerprint, image.Fingerprint, unfinished.Fingerprint = journal.Fingerprint(card), journal.Fingerprint(card), journal.Fingerprint(card)
+	require.NoError(t, j.Write(journal.Change{
+		Attachments: []journal.Attachment{entry}, Loaded: []journal.Loaded{image}, Cleanings: []journal.Cleaning{unfinished},
+	}))
 	require.NoError(t, j.Close())
 	again := open(t, dir)
 	entry, ok = again.Attachment(entry.Key())
 	require.True(t, ok)
 	image, ok = again.Loaded(image.RegionKey)
 	require.True(t, ok)
-	require.True(t, entry.Of(card) && image.Of(card))
+	unfinished, ok = again.Cleaning(unfinished.Key())
+	require.True(t, ok)
+	require.True(t, entry.Of(card) && image.Of(card) && unfinished.Of(card))
 	require.True(t, entry.Of(cyborg.Fingerprint{Model: "10de:20b5"}), "a number that cannot be read is no other one")
-	require.False(t, entry.Of(other) || image.Of(other))
+	require.True(t, unfinished.Of(cyborg.Fingerprint{}))
+	require.False(t, entry.Of(other) || image.Of(other) || unfinished.Of(other))
 }

@@ -73,6 +73,7 @@ func story() []deed {
 		(*process).open,
 		writes(journal.Change{Steps: started(0).Steps, Attachments: []journal.Attachment{doubt}}),
 		writes(journal.Change{Attachments: []journal.Attachment{attached("a"), attached("b")}}),
+		writes(journal.Change{Steps: started(5).Steps, Cleanings: []journal.Cleaning{cleaning("d"), cleaning("e")}}),
 		step(0, journal.Done, 700),
 		writes(journal.Change{DropAttachments: []journal.AttachmentKey{{Backend: "fake", Handle: "b"}}}),
 		(*process).reserve,
@@ -84,6 +85,7 @@ func story() []deed {
 		step(2, journal.Started, 0),
 		step(2, journal.Undone, 0),
 		(*process).reserve,
+		writes(journal.Change{DropCleanings: []journal.AttachmentKey{{Backend: "fake", Handle: "d"}}}),
 		step(3, journal.Done, 200<<10),
 		writes(journal.Change{
 			DropStaged: []uuid.UUID{number(1)}, DropLoaded: []journal.RegionKey{region}, DropSteps: []journal.StepKey{stepKey(0)},
@@ -99,12 +101,13 @@ func story() []deed {
 type content struct {
 	steps       map[int]journal.Step
 	attachments []journal.Attachment
+	cleanings   []journal.Cleaning
 	loaded      journal.Loaded
 	staged      map[string]bool
 }
 
 func contentOf(j *journal.Journal) content {
-	c := content{steps: map[int]journal.Step{}, attachments: j.Attachments()}
+	c := content{steps: map[int]journal.Step{}, attachments: j.Attachments(), cleanings: j.Cleanings()}
 	for n := range 10 {
 		if step, ok := j.Step(stepKey(n)); ok {
 			step.Result = fmt.Appendf(nil, "%d bytes", len(step.Result)) // which a failing test can print

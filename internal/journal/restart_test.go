@@ -123,7 +123,7 @@ func TestRestart(t *testing.T) {
 	require.NoError(t, j.SetFloor(journal.Floor{Number: 1}))
 	require.NoError(t, j.Raise(7, r0))
 	require.NoError(t, j.Write(journal.Change{
-		Steps: []journal.Step{step}, Attachments: []journal.Attachment{attachment}, Loaded: []journal.Loaded{loaded},
+		Steps: []journal.Step{step}, Attachments: []journal.Attachment{attachment}, Cleanings: []journal.Cleaning{cleaning("c")}, Loaded: []journal.Loaded{loaded},
 		Staged: []journal.Staged{{Operation: op, SHA256: "sum"}},
 	}))
 	sequence, err := j.NextSequence()
@@ -141,6 +141,7 @@ func TestRestart(t *testing.T) {
 		require.False(t, j.Ready(known), "the conductor has still to say which numbers count")
 		require.Equal(t, known, j.Forgot())
 		require.Empty(t, j.Attachments())
+		require.Empty(t, j.Cleanings())
 		_, there := j.Step(step.StepKey)
 		require.False(t, there)
 		_, there = j.Loaded(loaded.RegionKey)

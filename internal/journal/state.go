@@ -25,6 +25,7 @@ type state struct {
 	sequence    int64
 	steps       map[StepKey]Step
 	attachments map[AttachmentKey]Attachment
+	cleanings   map[AttachmentKey]Cleaning
 	loaded      map[RegionKey]Loaded
 	staged      map[uuid.UUID]Staged
 	// assigned has the highest assignment number of each subject. No entry is ever
@@ -39,7 +40,7 @@ type state struct {
 // newState returns the empty state.
 func newState() state {
 	return state{
-		steps: map[StepKey]Step{}, attachments: map[AttachmentKey]Attachment{},
+		steps: map[StepKey]Step{}, attachments: map[AttachmentKey]Attachment{}, cleanings: map[AttachmentKey]Cleaning{},
 		loaded: map[RegionKey]Loaded{}, staged: map[uuid.UUID]Staged{}, assigned: map[Subject]int64{},
 	}
 }
@@ -63,6 +64,13 @@ func (s *state) apply(c Change) {
 	}
 	for _, attachment := range c.Attachments {
 		s.attachments[attachment.Key()] = attachment
+	}
+
+	for _, key := range c.DropCleanings {
+		delete(s.cleanings, key)
+	}
+	for _, cleaning := range c.Cleanings {
+		s.cleanings[cleaning.Key()] = cleaning
 	}
 
 	for _, key := range c.DropLoaded {
@@ -98,6 +106,7 @@ func (s *state) apply(c Change) {
 // one after it, so replay tells damage from a write that was cut off.
 func (s *state) changes() iter.Seq[Change] {
 	attachments := slices.SortedFunc(maps.Values(s.attachments), func(a, b Attachment) int { return a.Key().compare(b.Key()) })
+	cleanings := slices.SortedFunc(maps.Values(s.cleanings), byHandle)
 	loaded := slices.SortedFunc(maps.Values(s.loaded), byRegion)
 	staged := slices.SortedFunc(maps.Values(s.staged), func(a, b Staged) int { return a.At.Compare(b.At) })
 
@@ -114,6 +123,7 @@ func (s *state) changes() iter.Seq[Change] {
 
 	lists := []iter.Seq[Change]{
 		each(attachments, func(a Attachment) Change { return Change{Attachments: []Attachment{a}} }),
+		each(cleanings, func(c Cleaning) Change { return Change{Cleanings: []Cleaning{c}} }),
 		each(loaded, func(l Loaded) Change { return Change{Loaded: []Loaded{l}} }),
 		each(staged, func(g Staged) Change { return Change{Staged: []Staged{g}} }),
 		slices.Values(numbers),
