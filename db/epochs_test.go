@@ -372,6 +372,10 @@ func TestFeedOfADatabaseThatWasRestoredBeforeTheMigration(t *testing.T) {
 		DROP TRIGGER deployables_conditions_added ON deployables; DROP TRIGGER deployables_conditions_since ON deployables;
 		DROP TRIGGER conditions_changed ON deployables; DROP FUNCTION deployables_conditions_since, conditions_changed, conditions_named;
 		ALTER TABLE deployables DROP COLUMN unready, DROP COLUMN conditions, DROP COLUMN conditions_since;
+		DROP FUNCTION attach_handles_left, attach_handles_doubted, attach_handles_forgotten, attach_handles_shown_again, placement_unclean_changed,
+			cleaning_changed, cleaning_after, stronger_cleaning, cleaning_strength CASCADE;
+		ALTER TABLE deployables DROP COLUMN cleaning; DROP TABLE forgotten_cleanings;
+		ALTER TABLE attach_handles DROP COLUMN clean, DROP COLUMN unclean, DROP COLUMN unclean_since, DROP COLUMN cleaned;
 		DROP TRIGGER attach_handles_freed ON attach_handles; DROP TRIGGER preparation_changed ON deployables;
 		DROP FUNCTION attach_handles_freed, preparation_changed; ALTER TABLE deployables DROP COLUMN preparation;
 		ALTER TABLE attach_handles DROP COLUMN companions, DROP COLUMN prepared, DROP COLUMN parameters;

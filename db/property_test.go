@@ -24,10 +24,10 @@ import (
 func (r *records) requireEventsLead(t *rapid.T, hosts ...string) {
 	rows, err := r.sql.Query(t.Context(), `
 		WITH story AS (
-			SELECT subject_kind, subject_id, axis, from_value, to_value,
+			SELECT subject_kind, subject_id, axis, from_value, to_value, data ->> 'handle' AS handle,
 			       lag(to_value) OVER w AS before, lead(id) OVER w IS NULL AS last
-			FROM events WHERE host = ANY($1) AND axis NOT IN ('steps', 'reported', 'options', 'cancel')
-			WINDOW w AS (PARTITION BY subject_kind, subject_id, axis, CASE axis WHEN 'holder' THEN data ->> 'handle' END ORDER BY transaction, id))
+			FROM events WHERE host = ANY($1) AND subject_kind <> 'arq' AND axis NOT IN ('steps', 'reported', 'options', 'cancel')
+			WINDOW w AS (PARTITION BY subject_kind, subject_id, axis, CASE WHEN axis IN ('holder', 'unclean') THEN data ->> 'handle' END ORDER BY transaction, id))
 		SELECT format('%s of %s %s changes from %s, which was %s', axis, subject_kind, subject_id, from_value, before) FROM story
 		WHERE from_value <> coalesce(before, CASE WHEN axis IN ('specs', 'backend', 'device', 'accelerator') THEN from_value ELSE '' END)
 		UNION ALL
@@ -35,7 +35,10 @@ func (r *records) requireEventsLead(t *rapid.T, hosts ...string) {
 		FROM story s JOIN deployables d ON d.uuid::text = s.subject_id CROSS JOIN LATERAL (VALUES
 			('presence', d.presence), ('lifecycle', d.lifecycle), ('administration', d.administration), ('name', d.accelerator),
 			('bitstream', d.bitstream_id), ('device', d.device_uuid::text), ('fence', coalesce(d.fence_reason, ''))) AS e (axis, value)
-		WHERE s.last AND s.subject_kind = 'accelerator' AND s.axis = e.axis AND s.to_value <> e.value`, hosts)
+		WHERE s.last AND s.subject_kind = 'accelerator' AND s.axis = e.axis AND s.to_value <> e.value
+		UNION ALL
+		SELECT format('%s of handle %s ends in %s, and is recorded as %s', s.axis, h.identity, s.to_value, h.unclean)
+		FROM story s JOIN attach_handles h ON h.uuid::text = s.handle WHERE s.last AND s.axis = 'unclean' AND s.to_value <> h.unclean`, hosts)
 	require.NoError(t, err)
 	defer rows.Close()
 
@@ -234,12 +237,14 @@ func TestReportsInAnyOrder(t *testing.T) {
 }
 
 // TestGuardsAgreeWithTheTransitionTables admits, begins, ends, cancels,
-// maintains, enables and reports at random. What the transition tables do not
+// maintains, enables, deletes and reports at random. What the transition tables do not
 // allow is refused and changes nothing, and no event shows a change that is not
-// in them.
+// in them. One of the two cards is cleaned after every holder: what he had is unclean until
+// the end of an operation has evidence that it is clean, and nobody has it before.
 func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
+	r.profile(t, "one", one())
 	run := 0
 	states := []cyborg.OperationState{
 		cyborg.OperationAdmitted, cyborg.OperationRunning, cyborg.OperationSucceeded, cyborg.OperationFailed, cyborg.OperationNeedsOperator, cyborg.OperationCancelled,
@@ -249,12 +254,19 @@ func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 		run++
 		h := r.addHost(t, fmt.Sprint("h", run), 2)
 		devices := h.content.Backends[0].Devices
+		devices[0].Deployables[0].Cleaning = &cyborg.Cleaning{Methods: cyborg.CleanMethods(), After: cyborg.CleanScrub}
+		h.report(t)
+		h.ready(t, "card0")
 		targets := slices.Collect(maps.Values(h.accelerators(t)))
 		slices.SortFunc(targets, func(a, b cyborg.Accelerator) int { return cmp.Compare(a.LocalName, b.LocalName) })
 
 		var ops []uuid.UUID
 		now := map[uuid.UUID]cyborg.OperationState{}
 		owner := map[uuid.UUID]string{} // the run that has the operation
+		begun := map[uuid.UUID]cyborg.Work{}
+		evident := map[uuid.UUID]bool{} // handles of which the last end has had evidence
+		before := map[uuid.UUID]cyborg.AttachHandle{}
+		instances := []string{uuid.NewString(), uuid.NewString()}
 		anyRun := func(operation uuid.UUID) db.Run {
 			return db.Run{Operation: operation, ID: rapid.SampledFrom([]string{"first", "first", "stray"}).Draw(rt, "run")}
 		}
@@ -270,16 +282,44 @@ func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 		rt.Repeat(map[string]func(*rapid.T){
 			"admit": func(rt *rapid.T) {
 				holder := instance(rapid.SampledFrom([]string{"a", "b", "c"}).Draw(rt, "holder"))
-				id := target()
+				id, clean := target(), admission()
+				clean.Request = cyborg.CleanRequest{Accelerator: id, Method: rapid.SampledFrom(append(cyborg.CleanMethods(), "")).Draw(rt, "method")}
 				a := []db.Admission{
-					toProvision(cyborg.ProvisionRequest{Accelerator: id}), toAttach(id, holder), toDetach(id, nil), toProgram(id),
-				}[rapid.IntRange(0, 3).Draw(rt, "request")]
+					toProvision(cyborg.ProvisionRequest{Accelerator: id}), toAttach(id, holder), toDetach(id, nil), toProgram(id), clean,
+				}[rapid.IntRange(0, 4).Draw(rt, "request")]
 
 				out, err := r.Admit(t.Context(), a)
 				if err == nil && !out.NothingToDo {
 					ops, now[a.ID] = append(ops, a.ID), cyborg.OperationAdmitted
 				}
 				require.NotEqual(rt, cyborg.ErrInternal, cyborg.ErrorKindOf(err), "%v", err)
+			},
+			"do": func(rt *rapid.T) { // all of it at once, so that many get something and leave it
+				on := targets[rapid.IntRange(0, 1).Draw(rt, "target")]
+				a := []func() db.Admission{
+					func() db.Admission { return toAttach(on.UUID, instance("d")) },
+					func() db.Admission { return toDetach(on.UUID, nil) },
+					func() db.Admission {
+						return toBind(h.name, instance(rapid.SampledFrom(instances).Draw(rt, "instance")), on.ProviderUUID, r.request(t, "one")...)
+					},
+				}[rapid.IntRange(0, 2).Draw(rt, "request")]()
+
+				out, err := r.Admit(t.Context(), a)
+				require.NotEqual(rt, cyborg.ErrInternal, cyborg.ErrorKindOf(err), "%v", err)
+				if err != nil || out.NothingToDo {
+					return
+				}
+				run := db.Run{Operation: a.ID, ID: "first"}
+				_, err = r.Begin(t.Context(), run)
+				require.NoError(rt, err)
+				require.NoError(rt, r.End(t.Context(), run, cyborg.Outcome{Operation: a.ID, State: cyborg.OperationSucceeded}))
+				ops, now[a.ID], owner[a.ID] = append(ops, a.ID), cyborg.OperationSucceeded, run.ID
+			},
+			"delete": func(rt *rapid.T) {
+				_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{
+					Instance: uuid.MustParse(rapid.SampledFrom(instances).Draw(rt, "instance")), AllowBound: true,
+				}, alice())
+				require.NoError(rt, err)
 			},
 			"begin": func(*rapid.T) {
 				id := operation()
@@ -294,13 +334,19 @@ func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 				case now[id].Ended():
 					require.Equal(rt, now[id], work.Ended)
 				default:
-					now[id], owner[id] = cyborg.OperationRunning, run.ID
+					now[id], owner[id], begun[id] = cyborg.OperationRunning, run.ID, work
 				}
 			},
 			"end": func(rt *rapid.T) {
 				id, to := operation(), rapid.SampledFrom(states).Draw(rt, "to")
 				run := anyRun(id)
-				err := r.End(t.Context(), run, cyborg.Outcome{Operation: id, State: to, Error: cyborg.Errorf(cyborg.ErrHardware, "it smoked")})
+				outcome := cyborg.Outcome{Operation: id, State: to, Error: cyborg.Errorf(cyborg.ErrHardware, "it smoked")}
+				for _, one := range begun[id].Clean {
+					if rapid.Bool().Draw(rt, "cleaned") {
+						outcome.Cleaned, evident[one.UUID] = append(outcome.Cleaned, cleanedBy(one)), true
+					}
+				}
+				err := r.End(t.Context(), run, outcome)
 				switch {
 				case !to.Ended():
 					require.Equal(rt, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%v", err)
@@ -331,6 +377,19 @@ func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 			"report": func(rt *rapid.T) {
 				h.content.Backends[0].Devices = devices[:rapid.IntRange(0, 2).Draw(rt, "cards")]
 				h.report(t)
+			},
+			"": func(rt *rapid.T) { // after each of the others
+				for _, a := range h.accelerators(t) {
+					for _, is := range a.Handles {
+						was := before[is.UUID]
+						left := was.Holder != nil && !was.AttachedAt.IsZero() && is.Holder == nil
+						require.False(rt, left && a.LocalName == "card0" && is.Unclean == nil, "%s was held by %s, and is clean", is.Identity, was.Holder)
+						require.False(rt, was.Unclean != nil && is.Unclean == nil && !evident[is.UUID], "%s is clean without evidence", is.Identity)
+						require.False(rt, is.Unclean != nil && is.Holder != nil, "%s is unclean, and held by %s", is.Identity, is.Holder)
+						before[is.UUID] = is
+					}
+				}
+				clear(evident)
 			},
 		})
 

@@ -88,12 +88,19 @@ CREATE TABLE attach_handles (
     companions text[] NOT NULL DEFAULT '{}'::text[],
     prepared boolean NOT NULL DEFAULT false,
     parameters jsonb NOT NULL DEFAULT '{}'::jsonb,
+    clean text NOT NULL DEFAULT ''::text,
+    unclean text NOT NULL DEFAULT ''::text,
+    unclean_since timestamp with time zone,
+    cleaned jsonb,
     CONSTRAINT attach_handles_pkey PRIMARY KEY (uuid),
     CONSTRAINT attach_handles_host_kind_identity_key UNIQUE (host, kind, identity),
     CONSTRAINT attach_handles_id_key UNIQUE (id),
     CONSTRAINT attach_handles_taken UNIQUE (uuid, operation_id),
     CONSTRAINT attach_handles_deployable_uuid_host_fkey FOREIGN KEY (deployable_uuid, host) REFERENCES deployables(uuid, host),
     CONSTRAINT attach_handles_attached_is_held CHECK (attached_at IS NULL OR holder_kind IS NOT NULL),
+    CONSTRAINT attach_handles_clean_after_holder CHECK (clean = ''::text OR holder_kind IS NOT NULL),
+    CONSTRAINT attach_handles_clean_check CHECK (clean = ANY (ARRAY[''::text, 'reset'::text, 'scrub'::text])),
+    CONSTRAINT attach_handles_cleaned_check CHECK (jsonb_typeof(cleaned) = 'object'::text),
     CONSTRAINT attach_handles_holder_has_operation CHECK ((holder_kind IS NULL) = (operation_id IS NULL)),
     CONSTRAINT attach_handles_holder_id_check CHECK (holder_id <> ''::text),
     CONSTRAINT attach_handles_holder_kind_check CHECK (holder_kind = ANY (ARRAY['instance'::text, 'host'::text, 'service'::text])),
@@ -102,6 +109,9 @@ CREATE TABLE attach_handles (
     CONSTRAINT attach_handles_missing_since CHECK ((presence = 'missing'::text) = (missing_since IS NOT NULL)),
     CONSTRAINT attach_handles_parameters_check CHECK (jsonb_typeof(parameters) = 'object'::text),
     CONSTRAINT attach_handles_presence_check CHECK (presence = ANY (ARRAY['present'::text, 'missing'::text])),
+    CONSTRAINT attach_handles_unclean_check CHECK (unclean = ANY (ARRAY[''::text, 'reset'::text, 'scrub'::text])),
+    CONSTRAINT attach_handles_unclean_has_time CHECK ((unclean = ''::text) = (unclean_since IS NULL)),
+    CONSTRAINT attach_handles_unclean_is_free CHECK (unclean = ''::text OR holder_kind IS NULL),
     CONSTRAINT attach_handles_unconfirmed_id_check CHECK (unconfirmed_id <> ''::text),
     CONSTRAINT attach_handles_unconfirmed_kind_check CHECK (unconfirmed_kind = ANY (ARRAY['instance'::text, 'host'::text, 'service'::text])),
     CONSTRAINT attach_handles_unconfirmed_or_held CHECK (unconfirmed_kind IS NULL OR holder_kind IS NULL),
@@ -115,14 +125,20 @@ CREATE INDEX attach_handles_by_deployable ON attach_handles USING btree (deploya
 CREATE INDEX attach_handles_by_holder ON attach_handles USING btree (holder_kind, holder_id) WHERE holder_kind IS NOT NULL;
 CREATE INDEX attach_handles_missing ON attach_handles USING btree (missing_since) WHERE presence = 'missing'::text;
 CREATE INDEX attach_handles_prepared ON attach_handles USING btree (host) WHERE prepared;
+CREATE INDEX attach_handles_unclean ON attach_handles USING btree (host) WHERE unclean <> ''::text;
 CREATE INDEX attach_handles_unconfirmed ON attach_handles USING btree (host) WHERE unconfirmed_kind IS NOT NULL;
 CREATE INDEX attach_handles_undone ON attach_handles USING btree (host) WHERE undone_at IS NOT NULL;
 CREATE TRIGGER attach_handles_deleted AFTER DELETE ON attach_handles REFERENCING OLD TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION attach_handles_added_or_removed();
+CREATE TRIGGER attach_handles_doubted BEFORE UPDATE ON attach_handles FOR EACH ROW WHEN (old.holder_kind IS NULL AND old.unconfirmed_kind IS NULL AND new.unconfirmed_kind IS NOT NULL) EXECUTE FUNCTION attach_handles_doubted();
+CREATE TRIGGER attach_handles_forgotten AFTER DELETE ON attach_handles FOR EACH ROW WHEN (old.unclean <> ''::text) EXECUTE FUNCTION attach_handles_forgotten();
 CREATE TRIGGER attach_handles_freed BEFORE UPDATE ON attach_handles FOR EACH ROW WHEN (new.holder_kind IS NULL AND new.unconfirmed_kind IS NULL AND (new.prepared OR new.parameters <> '{}'::jsonb)) EXECUTE FUNCTION attach_handles_freed();
 CREATE TRIGGER attach_handles_given BEFORE UPDATE OF holder_kind, holder_id ON attach_handles FOR EACH ROW WHEN (new.holder_kind IS NOT NULL AND (old.holder_kind IS DISTINCT FROM new.holder_kind OR old.holder_id IS DISTINCT FROM new.holder_id)) EXECUTE FUNCTION attach_handles_given();
 CREATE TRIGGER attach_handles_inserted AFTER INSERT ON attach_handles REFERENCING NEW TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION attach_handles_added_or_removed();
+CREATE TRIGGER attach_handles_left BEFORE UPDATE ON attach_handles FOR EACH ROW WHEN (old.holder_kind IS NOT NULL AND new.holder_kind IS NULL) EXECUTE FUNCTION attach_handles_left();
 CREATE TRIGGER attach_handles_released BEFORE UPDATE ON attach_handles FOR EACH ROW WHEN (old.undone_at IS NOT NULL AND new.attached_at IS NULL) EXECUTE FUNCTION attach_handles_released();
+CREATE TRIGGER attach_handles_shown_again BEFORE INSERT ON attach_handles FOR EACH ROW EXECUTE FUNCTION attach_handles_shown_again();
 CREATE TRIGGER attach_handles_updated AFTER UPDATE ON attach_handles REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION attach_handles_updated();
+CREATE TRIGGER placement_unclean AFTER UPDATE ON attach_handles FOR EACH ROW WHEN ((old.unclean = ''::text) <> (new.unclean = ''::text)) EXECUTE FUNCTION placement_unclean_changed();
 CREATE TRIGGER placement_updated AFTER UPDATE ON attach_handles REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_handles_changed();
 
 CREATE TABLE backends (
@@ -209,6 +225,7 @@ CREATE TABLE deployables (
     unready boolean NOT NULL GENERATED ALWAYS AS (conditions @> '[{"level": "unready"}]'::jsonb) STORED,
     excludes text[] NOT NULL DEFAULT '{}'::text[],
     preparation jsonb,
+    cleaning jsonb,
     CONSTRAINT deployables_pkey PRIMARY KEY (uuid),
     CONSTRAINT deployables_accelerator_key UNIQUE (accelerator),
     CONSTRAINT deployables_host_local_name_key UNIQUE (host, local_name),
@@ -220,6 +237,7 @@ CREATE TABLE deployables (
     CONSTRAINT deployables_accelerator_check CHECK (accelerator <> ''::text),
     CONSTRAINT deployables_administration_check CHECK (administration = ANY (ARRAY['enabled'::text, 'maintaining'::text])),
     CONSTRAINT deployables_attributes_set_check CHECK (jsonb_typeof(attributes_set) = 'array'::text),
+    CONSTRAINT deployables_cleaning_check CHECK (jsonb_typeof(cleaning) = 'object'::text),
     CONSTRAINT deployables_conditions_check CHECK (jsonb_typeof(conditions) = 'array'::text),
     CONSTRAINT deployables_error_has_reason CHECK ((lifecycle = 'error'::text) = (reason <> ''::text)),
     CONSTRAINT deployables_error_operation CHECK (lifecycle = 'error'::text OR error_operation IS NULL AND error_kind = ''::text),
@@ -256,6 +274,7 @@ CREATE INDEX deployables_untouched ON deployables USING btree (id) WHERE untouch
 CREATE INDEX deployables_whitelisted ON deployables USING btree (host) WHERE nova_spec IS NOT NULL;
 CREATE INDEX deployables_with_attributes_set ON deployables USING btree (id) WHERE attributes_set <> '[]'::jsonb;
 CREATE TRIGGER attributes_set_changed AFTER UPDATE OF attributes_set ON deployables FOR EACH ROW WHEN (old.attributes_set <> new.attributes_set) EXECUTE FUNCTION attributes_set_changed();
+CREATE TRIGGER cleaning_changed AFTER UPDATE OF cleaning ON deployables FOR EACH ROW WHEN (old.cleaning IS DISTINCT FROM new.cleaning) EXECUTE FUNCTION cleaning_changed();
 CREATE TRIGGER conditions_changed AFTER UPDATE OF conditions ON deployables FOR EACH ROW WHEN (old.conditions <> new.conditions AND conditions_named(old.conditions) <> conditions_named(new.conditions)) EXECUTE FUNCTION conditions_changed();
 CREATE TRIGGER deployables_conditions_added BEFORE INSERT ON deployables FOR EACH ROW WHEN (new.conditions <> '[]'::jsonb) EXECUTE FUNCTION deployables_conditions_since();
 CREATE TRIGGER deployables_conditions_since BEFORE UPDATE OF conditions ON deployables FOR EACH ROW WHEN (old.conditions <> new.conditions) EXECUTE FUNCTION deployables_conditions_since();
@@ -381,6 +400,16 @@ CREATE TABLE feed_epochs (
     CONSTRAINT feed_epochs_pkey PRIMARY KEY (epoch)
 );
 CREATE TRIGGER writers_begin_epochs BEFORE INSERT ON feed_epochs FOR EACH STATEMENT EXECUTE FUNCTION writers_begin_epochs();
+
+CREATE TABLE forgotten_cleanings (
+    host text NOT NULL,
+    kind text NOT NULL,
+    identity text NOT NULL,
+    fingerprint jsonb NOT NULL,
+    unclean text NOT NULL,
+    since timestamp with time zone NOT NULL,
+    CONSTRAINT forgotten_cleanings_pkey PRIMARY KEY (host, kind, identity, fingerprint)
+);
 
 CREATE TABLE forgotten_handles (
     host text NOT NULL,
@@ -800,6 +829,37 @@ BEGIN
            CASE TG_OP WHEN 'INSERT' THEN c.presence ELSE '' END,
            jsonb_build_object('accelerator', c.deployable_uuid, 'identity', c.identity)
     FROM rows_changed c ORDER BY c.id;
+    IF TG_OP = 'INSERT' THEN
+        INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+        SELECT 'accelerator', c.deployable_uuid::text, c.host, 'unclean', '', c.unclean,
+               jsonb_build_object('accelerator', c.deployable_uuid, 'handle', c.uuid, 'identity', c.identity)
+        FROM rows_changed c WHERE c.unclean <> '' ORDER BY c.id;
+    END IF;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION attach_handles_doubted()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    NEW.unclean := stronger_cleaning(NEW.unclean, cleaning_after(NEW.deployable_uuid));
+    IF NEW.unclean <> '' THEN
+        NEW.unclean_since := coalesce(NEW.unclean_since, clock_timestamp());
+    END IF;
+    RETURN NEW;
+END $function$;
+
+CREATE OR REPLACE FUNCTION attach_handles_forgotten()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO forgotten_cleanings (host, kind, identity, fingerprint, unclean, since)
+    SELECT OLD.host, OLD.kind, OLD.identity, v.fingerprint, OLD.unclean, OLD.unclean_since
+    FROM deployables d JOIN devices v ON v.uuid = d.device_uuid WHERE d.uuid = OLD.deployable_uuid
+    ON CONFLICT (host, kind, identity, fingerprint) DO UPDATE SET since = least(forgotten_cleanings.since, EXCLUDED.since),
+        unclean = stronger_cleaning(forgotten_cleanings.unclean, EXCLUDED.unclean);
     RETURN NULL;
 END $function$;
 
@@ -825,6 +885,25 @@ CREATE OR REPLACE FUNCTION attach_handles_given()
 AS $function$
 BEGIN
     PERFORM check_given(NEW.deployable_uuid, NEW.uuid, NEW.holder_kind, NEW.holder_id, 'attach_handles');
+    NEW.clean := stronger_cleaning(NEW.clean, cleaning_after(NEW.deployable_uuid));
+    RETURN NEW;
+END $function$;
+
+CREATE OR REPLACE FUNCTION attach_handles_left()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    needed text := stronger_cleaning(OLD.clean, cleaning_after(OLD.deployable_uuid));
+BEGIN
+    IF NEW.clean = '' AND OLD.clean <> '' THEN
+        RETURN NEW;
+    END IF;
+    NEW.clean := '';
+    IF needed <> '' THEN
+        NEW.unclean := needed;
+        NEW.unclean_since := clock_timestamp();
+    END IF;
     RETURN NEW;
 END $function$;
 
@@ -835,6 +914,26 @@ AS $function$
 BEGIN
     NEW.undone_reason := NULL;
     NEW.undone_at := NULL;
+    RETURN NEW;
+END $function$;
+
+CREATE OR REPLACE FUNCTION attach_handles_shown_again()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+DECLARE
+    was forgotten_cleanings;
+BEGIN
+    FOR was IN SELECT f.* FROM forgotten_cleanings f, deployables d JOIN devices v ON v.uuid = d.device_uuid
+        WHERE f.host = NEW.host AND f.kind = NEW.kind AND f.identity = NEW.identity AND d.uuid = NEW.deployable_uuid
+          AND NOT other_card(f.fingerprint, v.fingerprint)
+    LOOP
+        NEW.unclean := stronger_cleaning(NEW.unclean, was.unclean);
+        NEW.unclean_since := least(NEW.unclean_since, was.since);
+        DELETE FROM forgotten_cleanings f USING deployables d, devices v
+        WHERE (f.host, f.kind, f.identity, f.fingerprint) = (was.host, was.kind, was.identity, was.fingerprint)
+          AND d.uuid = NEW.deployable_uuid AND v.uuid = d.device_uuid AND f.fingerprint ->> 'serial' IS NOT DISTINCT FROM v.fingerprint ->> 'serial';
+    END LOOP;
     RETURN NEW;
 END $function$;
 
@@ -852,7 +951,9 @@ BEGIN
         (3, 'accelerator', n.deployable_uuid::text, 'holder',
             holder_text(o.holder_kind, o.holder_id, o.attached_at), holder_text(n.holder_kind, n.holder_id, n.attached_at),
             CASE WHEN n.holder_kind IS NOT NULL AND n.parameters <> '{}' THEN jsonb_build_object('parameters', n.parameters) END),
-        (4, 'handle', n.uuid::text, 'undone', coalesce(o.undone_reason, ''), coalesce(n.undone_reason, ''), NULL)
+        (4, 'handle', n.uuid::text, 'undone', coalesce(o.undone_reason, ''), coalesce(n.undone_reason, ''), NULL),
+        (5, 'accelerator', n.deployable_uuid::text, 'unclean', o.unclean, n.unclean,
+            CASE WHEN n.unclean = '' THEN jsonb_build_object('cleaned', n.cleaned) END)
         ) AS e (position, subject, subject_id, axis, old, new, data)
     WHERE e.old <> e.new ORDER BY n.id, e.position;
     RETURN NULL;
@@ -975,16 +1076,19 @@ BEGIN
     END IF;
     PERFORM pg_advisory_xact_lock(hashtextextended(of_host, 2));
     SELECT d.accelerator, o.apart, coalesce(h.holder_kind || ' ' || h.holder_id || ' has', h.unconfirmed_kind || ' ' || h.unconfirmed_id || ' may still have',
-        'Nova may give out'), CASE WHEN h.holder_kind IS NOT NULL AND NOT o.apart AND to_kind IS NOT NULL THEN 'Give both to the same holder, or detach that one first.'
-        WHEN h.holder_kind IS NOT NULL THEN 'Detach that one first.' WHEN h.uuid IS NOT NULL THEN 'Reconcile asks the host as soon as it is heard.'
+        CASE WHEN h.uuid IS NOT NULL THEN 'has still to be cleaned' ELSE 'Nova may give out' END),
+        CASE WHEN h.holder_kind IS NOT NULL AND NOT o.apart AND to_kind IS NOT NULL THEN 'Give both to the same holder, or detach that one first.'
+        WHEN h.holder_kind IS NOT NULL THEN 'Detach that one first.' WHEN h.unconfirmed_kind IS NOT NULL THEN 'Reconcile asks the host as soon as it is heard.'
+        WHEN h.uuid IS NOT NULL THEN 'A conductor has it cleaned; see its last operations.'
         ELSE 'Take that one out of Nova''s whitelist first, with cyborg host whitelist, and restart nova-compute.' END INTO other, apart, holder, remedy
     FROM (SELECT uuid, false AS apart FROM deployables WHERE host = of_host AND same_holder = shared AND same_holder <> ''
           UNION ALL SELECT e, true FROM excluded_with(given) AS e) AS o
     JOIN deployables d ON d.uuid = o.uuid
-    LEFT JOIN attach_handles h ON h.deployable_uuid = d.uuid AND h.uuid IS DISTINCT FROM given_handle AND coalesce(h.holder_kind, h.unconfirmed_kind) IS NOT NULL
+    LEFT JOIN attach_handles h ON h.deployable_uuid = d.uuid AND h.uuid IS DISTINCT FROM given_handle
+        AND (coalesce(h.holder_kind, h.unconfirmed_kind) IS NOT NULL OR h.unclean <> '')
         AND (o.apart OR (coalesce(h.holder_kind, h.unconfirmed_kind), coalesce(h.holder_id, h.unconfirmed_id)) IS DISTINCT FROM (to_kind, to_id))
     WHERE (d.uuid <> given OR to_kind IS NOT NULL) AND (h.uuid IS NOT NULL OR d.nova_spec IS NOT NULL AND (o.apart OR to_kind IS NOT NULL))
-    ORDER BY NOT o.apart, h.holder_kind IS NULL, h.uuid IS NULL, d.id LIMIT 1;
+    ORDER BY NOT o.apart, h.holder_kind IS NULL, h.unconfirmed_kind IS NULL, h.uuid IS NULL, d.id LIMIT 1;
     IF NOT FOUND THEN
         RETURN;
     END IF;
@@ -1007,6 +1111,28 @@ BEGIN
     FROM rows_changed c JOIN deployables d ON d.uuid = c.deployable_uuid ORDER BY d.id;
     RETURN NULL;
 END $function$;
+
+CREATE OR REPLACE FUNCTION cleaning_after(deployable uuid)
+ RETURNS text
+ LANGUAGE sql
+ STABLE PARALLEL SAFE
+RETURN (SELECT CASE COALESCE((deployables.cleaning ->> 'after'::text), ''::text) WHEN ''::text THEN ''::text WHEN 'reset'::text THEN 'reset'::text ELSE 'scrub'::text END AS "case" FROM deployables WHERE (deployables.uuid = cleaning_after.deployable));
+
+CREATE OR REPLACE FUNCTION cleaning_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    VALUES ('accelerator', NEW.uuid::text, NEW.host, 'reported', '', '', jsonb_build_object('cleaning', NEW.cleaning));
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION cleaning_strength(method text)
+ RETURNS integer
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+RETURN CASE method WHEN ''::text THEN 0 WHEN 'reset'::text THEN 1 ELSE 2 END;
 
 CREATE OR REPLACE FUNCTION conditions_changed()
  RETURNS trigger
@@ -1413,6 +1539,10 @@ CREATE OR REPLACE FUNCTION nova_spec_given()
  LANGUAGE plpgsql
 AS $function$
 BEGIN
+    IF EXISTS (SELECT FROM attach_handles WHERE deployable_uuid = NEW.uuid AND unclean <> '') THEN
+        RAISE exclusion_violation USING TABLE = 'deployables', CONSTRAINT = 'attach_handles_excludes',
+            HINT = 'A conductor has it cleaned; see its last operations.', MESSAGE = format('accelerator "%s" has still to be cleaned', NEW.accelerator);
+    END IF;
     PERFORM check_given(NEW.uuid, NULL, NULL, NULL, 'deployables');
     RETURN NEW;
 END $function$;
@@ -1599,6 +1729,15 @@ BEGIN
     RETURN NULL;
 END $function$;
 
+CREATE OR REPLACE FUNCTION placement_unclean_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    PERFORM placement_out_of_step(ARRAY[NEW.host]);
+    RETURN NULL;
+END $function$;
+
 CREATE OR REPLACE FUNCTION preparation_changed()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -1666,6 +1805,12 @@ BEGIN
     VALUES ('accelerator', NEW.uuid::text, NEW.host, 'same_holder', OLD.same_holder, NEW.same_holder);
     RETURN NULL;
 END $function$;
+
+CREATE OR REPLACE FUNCTION stronger_cleaning(a text, b text)
+ RETURNS text
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN (cleaning_strength(a) >= cleaning_strength(b)) THEN a ELSE b END;
 
 CREATE OR REPLACE FUNCTION unheard_for(heard_epoch integer, last_seen timestamp with time zone)
  RETURNS interval

@@ -189,6 +189,8 @@ type TidyResult struct {
 	// Retired counts accelerators that were retired while their host did not show
 	// them, and that are uninstalled now.
 	Retired int `json:"retired,omitempty"`
+	// Cleaned counts accelerators whose handles are cleaned after their last holders.
+	Cleaned int `json:"cleaned,omitempty"`
 }
 
 // RecordSettledInput lists disagreements that the hosts have settled.

@@ -74,6 +74,7 @@ type Owners interface {
 type Hardware interface {
 	Unprovisioned(ctx context.Context, limit int) ([]uuid.UUID, error)
 	PendingUninstalls(ctx context.Context, limit int) ([]uuid.UUID, error)
+	DueCleanings(ctx context.Context, limit int) ([]uuid.UUID, error)
 	LostImages(ctx context.Context, limit int) ([]cyborg.Accelerator, error)
 	LostImagesOf(ctx context.Context, instance uuid.UUID, host string) ([]cyborg.Accelerator, error)
 }

@@ -292,6 +292,8 @@ func (a *Activities) Tidy(ctx context.Context, in workflows.TidyInput) (workflow
 
 	out.Retired, err = a.retirePending(ctx, in.Limits)
 	keep(err)
+	out.Cleaned, err = a.AdmitCleanings(ctx, in.Limits)
+	keep(err)
 	keep(a.store.CompareWhitelists(ctx))
 	keep(a.store.CompareUndone(ctx))
 	out.Reloaded, err = a.reloadLost(ctx, in.Limits)

@@ -70,6 +70,8 @@ func (slow) Prune(context.Context, db.Retention) (db.Pruned, error) {
 
 func (slow) PendingUninstalls(context.Context, int) ([]uuid.UUID, error) { return nil, nil }
 
+func (slow) DueCleanings(context.Context, int) ([]uuid.UUID, error) { return nil, nil }
+
 func (slow) CompareWhitelists(context.Context) error { return nil }
 
 func (slow) CompareUndone(context.Context) error { return nil }

@@ -252,6 +252,7 @@ type Operations struct {
 	Step      time.Duration `key:"step" default:"2m" min:"1s" doc:"How long one try of install, attach, detach or configure may take."`
 	Stage     time.Duration `key:"stage" default:"30m" min:"1s" doc:"How long one try to bring an image to its host may take."`
 	Program   time.Duration `key:"program" default:"30m" min:"1s" doc:"How long one try to load an image may take."`
+	Clean     time.Duration `key:"clean" default:"24h" min:"1s" doc:"How long one try to clean a handle after its last holder may take. To overwrite a large disk takes hours."`
 	Heartbeat time.Duration `key:"heartbeat" default:"15s" min:"1s" doc:"How long an agent may say nothing about a step that it runs. After that, Cyborg gives the step to it again."`
 	Undo      time.Duration `key:"undo" default:"5m" min:"1s" doc:"How long Cyborg begins new tries to undo one step, including the time that the agent is away. It makes as many tries as operations.attempts in any case. The last one may wait operations.agent_wait for the agent, and then takes as long as a try of such a step may."`
 	Attempts  int32         `key:"attempts" default:"5" min:"1" max:"100" doc:"How often Cyborg tries a step whose failure may be temporary."`

@@ -254,6 +254,7 @@ func (s *server) conductor() ([]Part, error) {
 	if s.config.Inventory.Admission == config.AdmissionAuto {
 		parts = append(parts, s.admission(prepared))
 	}
+	parts = append(parts, s.cleaning(prepared))
 
 	return slices.Concat(novaParts, parts, s.placementParts()), nil
 }
@@ -263,6 +264,7 @@ func (s *server) conductor() ([]Part, error) {
 // the admitted operations would be orphans.
 func (s *server) admission(prepared <-chan struct{}) Part {
 	admitter := conductor.Admitter{
+		What:   "the provision of new hardware",
 		Notify: s.store.Notify,
 		Admit:  func(ctx context.Context) (int, error) { return s.activities.AdmitNew(ctx, s.limits) },
 		Log:    s.Log,
@@ -284,6 +286,19 @@ func (s *server) newSettler(store *db.Store) *conductor.Settler {
 			Host: host, Limits: s.limits, AgentWait: s.limits.AgentWait, Every: s.config.Conductor.ReconcileInterval,
 		}, reason)
 	}, s.Log)
+}
+
+// cleaning returns the part that has handles cleaned after their last holders at once. It
+// begins when Temporal is prepared, for the same reason as admission.
+func (s *server) cleaning(prepared <-chan struct{}) Part {
+	admitter := conductor.Admitter{
+		What:   "the cleaning of handles",
+		Notify: s.store.Notify,
+		Admit:  func(ctx context.Context) (int, error) { return s.activities.AdmitCleanings(ctx, s.limits) },
+		Log:    s.Log,
+	}
+
+	return oncePrepared("cleaning", prepared, admitter.Run)
 }
 
 // oncePrepared returns a part that begins when Temporal is prepared.

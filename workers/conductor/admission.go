@@ -6,15 +6,17 @@ import (
 	"time"
 )
 
-// Admitter takes new hardware into service as soon as it is recorded, where
-// inventory.admission is auto. Any number of processes may run one. Reconcile
-// does the same at its slower pace, for what an Admitter misses.
+// Admitter admits what is due as soon as that is recorded: the provision of new hardware,
+// where inventory.admission is auto, and the cleaning of handles. Any number of processes
+// may run one. Reconcile does the same at its slower pace, for what an Admitter misses.
 type Admitter struct {
+	// What names in the log what is admitted: "the provision of new hardware".
+	What string
 	// Notify returns a channel that ticks when something was recorded, and at least
 	// each second, until ctx ends. db.Store.Notify is meant for it.
 	Notify func(ctx context.Context) <-chan struct{}
-	// Admit takes new hardware into service and returns how many accelerators that
-	// was. Activities.AdmitNew is meant for it.
+	// Admit admits operations and returns how many. Activities.AdmitNew and
+	// Activities.AdmitCleanings are meant for it.
 	Admit func(ctx context.Context) (int, error)
 	Log   *slog.Logger
 }
@@ -43,7 +45,7 @@ func (a *Admitter) Run(ctx context.Context) error {
 			return nil //nolint:nilerr // a stop is no failure, whatever it interrupted
 		case err != nil:
 			if backoff == 0 {
-				a.Log.WarnContext(ctx, "new hardware cannot be taken into service now; it is tried again", slog.String("error", err.Error()))
+				a.Log.WarnContext(ctx, "what is due cannot be admitted now; it is tried again", slog.String("what", a.What), slog.String("error", err.Error()))
 			}
 			backoff = min(max(2*backoff, shortestBackoff), longestBackoff)
 			pause = backoff

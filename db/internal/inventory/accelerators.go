@@ -40,7 +40,7 @@ type AcceleratorFilter struct {
 // acceleratorRows.scan and of handleRecord.ScanIndex.
 const selectAccelerators = `
 	SELECT d.id, d.uuid, d.accelerator, d.name, d.local_name, d.provider_uuid, d.device_uuid, d.host, v.identity, v.backend,
-	       v.driver, v.type, d.specs, d.specs_set, ` + allAttributes + `, d.bitstream_id, d.program_set, d.protected, d.same_holder, g.held, x.names, x.held, d.conditions, d.conditions_since, d.preparation, d.lifecycle,
+	       v.driver, v.type, d.specs, d.specs_set, ` + allAttributes + `, d.bitstream_id, d.program_set, d.protected, d.same_holder, g.held, x.names, x.held, d.conditions, d.conditions_since, d.preparation, d.cleaning, d.lifecycle,
 	       d.reason, d.error_kind, coalesce(d.error_operation, d.lifecycle_operation),
 	       CASE WHEN ` + Maintained + ` THEN 'maintaining' ELSE 'enabled' END, d.maintain_reason, d.maintain_by, d.maintain_until, d.presence,
 	       d.missing_since, coalesce(d.fence_reason, ''), d.fence_operation, c.operation_id, coalesce(o.kind, ''), h.handles,
@@ -53,16 +53,19 @@ const selectAccelerators = `
 	LEFT JOIN operations o ON o.id = c.operation_id
 	CROSS JOIN LATERAL (
 		SELECT count(coalesce(holder_kind, unconfirmed_kind)) AS taken,
-		       count(*) FILTER (WHERE holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present') AS free,
+		       count(*) FILTER (WHERE holder_kind IS NULL AND unconfirmed_kind IS NULL AND unclean = '' AND presence = 'present') AS free,
+		       count(*) FILTER (WHERE unclean <> '' AND presence = 'present') AS unclean,
 		       array_agg(ROW(id, uuid, kind, info, identity, presence, holder_kind, holder_id, operation_id, attached_at, unconfirmed_kind, unconfirmed_id,
-		               undone_reason, undone_at, nullif(companions, '{}'), prepared, nullif(parameters, '{}'), EXISTS (SELECT FROM arqs a WHERE a.handle_uuid = t.uuid AND a.lost_at IS NOT NULL))
+		               undone_reason, undone_at, nullif(companions, '{}'), prepared, nullif(parameters, '{}'), clean, unclean, unclean_since, cleaned,
+		               EXISTS (SELECT FROM arqs a WHERE a.handle_uuid = t.uuid AND a.lost_at IS NOT NULL))
 		           ORDER BY id) AS handles
 		FROM attach_handles t WHERE deployable_uuid = d.uuid) AS h
 	CROSS JOIN LATERAL (` + togetherInGroup + `) AS g
 	CROSS JOIN LATERAL (` + excludedWith + `) AS x`
 
 // togetherInGroup is an SQL query of who has deployables that go to one holder with the
-// deployable d, itself included, in the form of cyborg.OtherHeld. It depends only on
+// deployable d, itself included, and which of them are unclean, in the form of
+// cyborg.OtherHeld. It depends only on
 // the host and on what they have in common, so that PostgreSQL can remember the answer
 // for the other deployables of a page: a group may have hundreds of virtual functions.
 // It does so only for a join without a condition of its own.
@@ -73,35 +76,39 @@ const selectAccelerators = `
 const togetherInGroup = `
 	SELECT jsonb_agg(jsonb_strip_nulls(jsonb_build_object('accelerator', s.uuid, 'name', s.accelerator,
 	    'holder', CASE WHEN s.kind IS NOT NULL THEN jsonb_build_object('kind', s.kind, 'id', s.holder) END,
-	    'left', s.abandoned, 'operation_id', s.operation)) ORDER BY s.kind IS NULL, s.abandoned, s.id) AS held
+	    'left', s.abandoned, 'unclean', CASE WHEN s.kind IS NULL AND s.unclean THEN true END, 'operation_id', s.operation))
+	    ORDER BY s.kind IS NULL, s.unclean, s.abandoned, s.id) AS held
 	FROM (SELECT * FROM (
-		SELECT e.*, row_number() OVER (PARTITION BY e.kind, e.holder ORDER BY e.abandoned, e.id) AS place
+		SELECT e.*, row_number() OVER (PARTITION BY e.kind, e.holder, e.unclean ORDER BY e.abandoned, e.id) AS place
 		FROM (
-			SELECT DISTINCT ON (o.id, t.kind, t.holder) o.id, o.uuid, o.accelerator, t.kind, t.holder, t.abandoned, t.operation
+			SELECT DISTINCT ON (o.id, t.kind, t.holder) o.id, o.uuid, o.accelerator, t.kind, t.holder, t.abandoned, coalesce(t.unclean, false) AS unclean, t.operation
 			FROM deployables o LEFT JOIN LATERAL (
 				SELECT coalesce(holder_kind, unconfirmed_kind) AS kind, coalesce(holder_id, unconfirmed_id) AS holder,
-				       unconfirmed_kind IS NOT NULL AS abandoned, coalesce(operation_id, unconfirmed_operation) AS operation
-				FROM attach_handles WHERE deployable_uuid = o.uuid AND (holder_kind IS NOT NULL OR unconfirmed_kind IS NOT NULL)) AS t ON true
-			WHERE d.same_holder <> '' AND o.host = d.host AND o.same_holder = d.same_holder AND o.same_holder <> '' AND (t.kind IS NOT NULL OR o.nova_spec IS NOT NULL)
+				       unconfirmed_kind IS NOT NULL AS abandoned, holder_kind IS NULL AND unconfirmed_kind IS NULL AS unclean,
+				       coalesce(operation_id, unconfirmed_operation) AS operation
+				FROM attach_handles WHERE deployable_uuid = o.uuid AND (holder_kind IS NOT NULL OR unconfirmed_kind IS NOT NULL OR unclean <> '')) AS t ON true
+			WHERE d.same_holder <> '' AND o.host = d.host AND o.same_holder = d.same_holder AND o.same_holder <> ''
+			  AND (t.kind IS NOT NULL OR t.unclean OR o.nova_spec IS NOT NULL)
 			ORDER BY o.id, t.kind, t.holder, t.abandoned) AS e) AS n
 		WHERE n.place <= 2 ORDER BY n.kind IS NOT NULL, n.place, n.id LIMIT 8) AS s`
 
 // excludedWith is an SQL query of what nobody may have while somebody has the deployable
 // d: the names of these accelerators, and in the form of cyborg.OtherHeld those that
-// somebody has, each with one of its holders. Where nothing at all excludes anything,
+// somebody has, each with one of its holders, or that are unclean. Where nothing at all excludes anything,
 // PostgreSQL finds that out once for a page.
 const excludedWith = `
 	SELECT (array_agg(o.accelerator ORDER BY o.id))[:256] AS names,
 	       to_jsonb((array_agg(jsonb_strip_nulls(jsonb_build_object('accelerator', o.uuid, 'name', o.accelerator,
 	           'holder', CASE WHEN t.kind IS NOT NULL THEN jsonb_build_object('kind', t.kind, 'id', t.holder) END,
-	           'left', t.abandoned, 'operation_id', t.operation)) ORDER BY t.kind IS NULL, t.abandoned, o.id)
-	           FILTER (WHERE t.kind IS NOT NULL OR o.nova_spec IS NOT NULL))[:8]) AS held
+	           'left', t.abandoned, 'unclean', CASE WHEN t.kind IS NULL AND t.unclean THEN true END, 'operation_id', t.operation))
+	           ORDER BY t.kind IS NULL, o.nova_spec IS NULL, t.abandoned, o.id)
+	           FILTER (WHERE t.kind IS NOT NULL OR t.unclean OR o.nova_spec IS NOT NULL))[:8]) AS held
 	FROM excluded_with(d.uuid) AS e (uuid) JOIN deployables o ON o.uuid = e.uuid
 	LEFT JOIN LATERAL (
 		SELECT coalesce(holder_kind, unconfirmed_kind) AS kind, coalesce(holder_id, unconfirmed_id) AS holder,
-		       unconfirmed_kind IS NOT NULL AS abandoned, coalesce(operation_id, unconfirmed_operation) AS operation
-		FROM attach_handles WHERE deployable_uuid = o.uuid AND (holder_kind IS NOT NULL OR unconfirmed_kind IS NOT NULL)
-		ORDER BY unconfirmed_kind IS NOT NULL, id LIMIT 1) AS t ON true
+		       unconfirmed_kind IS NOT NULL AS abandoned, unclean <> '' AS unclean, coalesce(operation_id, unconfirmed_operation) AS operation
+		FROM attach_handles WHERE deployable_uuid = o.uuid AND (holder_kind IS NOT NULL OR unconfirmed_kind IS NOT NULL OR unclean <> '')
+		ORDER BY holder_kind IS NULL, unconfirmed_kind IS NULL, id LIMIT 1) AS t ON true
 	WHERE (SELECT EXISTS (SELECT FROM deployables WHERE excludes <> '{}'))`
 
 // sinceWhen returns conditions with the times since when they are there, by their codes.
@@ -118,7 +125,7 @@ func others(accelerator uuid.UUID, held []cyborg.OtherHeld) []cyborg.OtherHeld {
 	var out []cyborg.OtherHeld
 	for _, h := range held {
 		known := slices.ContainsFunc(out, func(o cyborg.OtherHeld) bool {
-			return o.Holder == nil && h.Holder == nil || o.Holder != nil && !h.Precludes(*o.Holder)
+			return o.Unclean == h.Unclean && (o.Holder == nil && h.Holder == nil || o.Holder != nil && !h.Precludes(*o.Holder))
 		})
 		if h.Accelerator != accelerator && !known {
 			out = append(out, h)
@@ -162,6 +169,7 @@ type acceleratorRows struct {
 	conditions records.Parsed[[]cyborg.Condition]
 	since      records.Parsed[map[string]time.Time] // by the code of the condition
 	prepared   records.Parsed[*cyborg.Preparation]
+	cleaning   records.Parsed[*cyborg.Cleaning]
 	image      records.Parsed[cyborg.Image]
 	print      records.Parsed[cyborg.Fingerprint]
 	handles    []handleRecord
@@ -181,7 +189,7 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (Accelerator, error) {
 	r.handles = r.handles[:0]
 	err := row.Scan(&a.ID, &a.UUID, &a.Name, &a.ProviderName, &a.LocalName, &a.ProviderUUID, &a.DeviceUUID, &a.Host, &a.device,
 		&a.Backend, &a.Driver, (*string)(&a.DeviceType), &r.specs, &r.set, &r.attributes, &a.BitstreamID, &a.ProgramSet, &a.Protected,
-		&a.SameHolder, &r.together, &a.Excludes, &r.excluded, &r.conditions, &r.since, &r.prepared, (*string)(&a.Lifecycle), &a.Reason, (*string)(&a.ErrorKind), (*zeronull.UUID)(&a.MovedBy), (*string)(&a.Admin),
+		&a.SameHolder, &r.together, &a.Excludes, &r.excluded, &r.conditions, &r.since, &r.prepared, &r.cleaning, (*string)(&a.Lifecycle), &a.Reason, (*string)(&a.ErrorKind), (*zeronull.UUID)(&a.MovedBy), (*string)(&a.Admin),
 		&maintenance.Reason, &maintenance.By,
 		(*zeronull.Timestamptz)(&maintenance.Until), (*string)(&a.Presence), (*zeronull.Timestamptz)(&a.MissingAt), &fence.Reason,
 		(*zeronull.UUID)(&fence.Operation), (*zeronull.UUID)(&claim.Operation), (*string)(&claim.Kind), (*handleRecords)(r),
@@ -191,7 +199,7 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (Accelerator, error) {
 		return a, err
 	}
 
-	a.Attributes, a.Nova, a.Preparation = r.attributes.Value, r.nova.Value, r.prepared.Value
+	a.Attributes, a.Nova, a.Preparation, a.Cleaning = r.attributes.Value, r.nova.Value, r.prepared.Value, r.cleaning.Value
 	a.Conditions = sinceWhen(r.conditions.Value, r.since.Value)
 	a.fingerprint, a.HeldTogether, a.ExcludedBy = r.print.Value, others(a.UUID, r.together.Value), r.excluded.Value
 
@@ -266,6 +274,8 @@ type handleRecord struct {
 	holder      cyborg.Holder
 	unconfirmed cyborg.Holder
 	undone      cyborg.Undone
+	unclean     cyborg.Unclean
+	cleaned     records.Parsed[*cyborg.Evidence]
 	lost        bool // an accelerator request lost it when its host booted
 	info        records.Parsed[map[string]string]
 	parameters  records.Parsed[map[string]string]
@@ -321,6 +331,16 @@ func (h *handleRecord) ScanIndex(i int) any {
 	case 16:
 		return &h.parameters
 
+	// Whether it is clean.
+	case 17:
+		return (*string)(&h.Clean)
+	case 18:
+		return (*string)(&h.unclean.Method)
+	case 19:
+		return (*zeronull.Timestamptz)(&h.unclean.Since)
+	case 20:
+		return &h.cleaned
+
 	default:
 		return &h.lost
 	}
@@ -337,11 +357,14 @@ func (h *handleRecord) handle() cyborg.AttachHandle {
 	if h.undone.Reason != "" {
 		h.Undone = &cyborg.Undone{Reason: h.undone.Reason, Since: h.undone.Since}
 	}
+	if h.unclean.Method != "" {
+		h.Unclean = &cyborg.Unclean{Method: h.unclean.Method, Since: h.unclean.Since}
+	}
 	if h.lost {
 		h.Health = cyborg.HealthLostAtBoot
 	}
 
-	h.Info, h.Parameters = h.info.Value, h.parameters.Value
+	h.Info, h.Parameters, h.Cleaned = h.info.Value, h.parameters.Value, h.cleaned.Value
 	return h.AttachHandle
 }
 

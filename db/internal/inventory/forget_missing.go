@@ -10,8 +10,9 @@ import (
 	"github.com/cyborg-project/cyborg/db/internal/records"
 )
 
-// Forget deletes what has been missing for that long, unless somebody holds it
-// or an operation works on it, and returns how many handles, deployables and
+// Forget deletes what has been missing for that long, unless somebody holds it, an
+// operation works on it, or it has still to be cleaned, because nobody may get what excludes
+// it before that; and returns how many handles, deployables and
 // devices it deleted. It also deletes backends without devices that their host
 // no longer reports. The events of what was deleted stay.
 func (s *Store) Forget(ctx context.Context, missingFor time.Duration) (int, error) {
@@ -85,7 +86,7 @@ func (s *Store) forgetOn(ctx context.Context, host string, missingFor time.Durat
 		}
 
 		for _, sql := range []string{
-			"DELETE FROM attach_handles h WHERE " + handles,
+			"DELETE FROM attach_handles h WHERE unclean = '' AND " + handles,
 			rememberInstalls(deployables),
 			"DELETE FROM deployables d WHERE " + deployables,
 			`DELETE FROM devices v WHERE ` + missing + `NOT EXISTS (SELECT FROM deployables WHERE device_uuid = v.uuid)`,

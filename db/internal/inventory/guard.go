@@ -29,6 +29,14 @@ func (a *Accelerator) Unclaimed(operation uuid.UUID) error {
 	return nil
 }
 
+// UnclaimedBut refuses an accelerator that an operation of another kind works on.
+func (a *Accelerator) UnclaimedBut(kind cyborg.OperationKind) error {
+	if a.Claim != nil && a.Claim.Kind == kind {
+		return nil
+	}
+	return a.Unclaimed(uuid.Nil)
+}
+
 // Present refuses an accelerator that its host does not show any more.
 func (a *Accelerator) Present() error {
 	if a.ReplacedBy != "" {
@@ -201,14 +209,14 @@ func (a *Accelerator) Together(holder cyborg.Holder) error {
 		}
 	}
 
-	return nil
+	return a.AllClean()
 }
 
 // NotTogether refuses an accelerator for Nova, which may give it to anybody, while
 // Cyborg has given out another one that goes to one holder with it.
 func (a *Accelerator) NotTogether() error {
 	for i := range a.HeldTogether {
-		if h := &a.HeldTogether[i]; h.Holder != nil {
+		if h := &a.HeldTogether[i]; h.Holder != nil || h.Unclean {
 			return a.heldTogether(h)
 		}
 	}
@@ -256,6 +264,8 @@ func (a *Accelerator) withRemedy(refusal *cyborg.Error, h *cyborg.OtherHeld, det
 	refusal = refusal.WithOperation(h.Operation)
 
 	switch {
+	case h.Unclean:
+		return refusal.WithHint("%s", cleanedSoon)
 	case h.Holder == nil:
 		return refusal.WithHint("Take that one out of Nova's whitelist first, with cyborg host whitelist, and restart nova-compute.")
 	case h.Left:

@@ -44,7 +44,14 @@ func fencesOfHeld() []string { return append(UndoneReasons(), merge.FenceVanishe
 // table is called h. A handle that its host has attached for somebody else becomes
 // unconfirmed; see QueueMarkUnconfirmed.
 func ReleaseHandles(ctx context.Context, tx pgx.Tx, condition string, values ...any) error {
-	_, err := releaseHandles(ctx, tx, nothingLeft, queueMarkReleased, condition, values...)
+	_, err := releaseHandles(ctx, tx, releasing{left: nothingLeft, and: queueMarkReleased}, condition, values...)
+	return err
+}
+
+// TakeBackHandles is ReleaseHandles for handles that their holders never got, because the
+// operation that was to give them has failed: they are as clean as before.
+func TakeBackHandles(ctx context.Context, tx pgx.Tx, condition string, values ...any) error {
+	_, err := releaseHandles(ctx, tx, releasing{left: nothingLeft, clean: true, and: queueMarkReleased}, condition, values...)
 	return err
 }
 
@@ -52,7 +59,7 @@ func ReleaseHandles(ctx context.Context, tx pgx.Tx, condition string, values ...
 // their host has prepared become unconfirmed instead of free: the host has still to take
 // them back. It returns the hosts of these.
 func AbandonHandles(ctx context.Context, tx pgx.Tx, condition string, values ...any) (hosts []string, err error) {
-	return releaseHandles(ctx, tx, preparedLeft, queueMarkReleased, condition, values...)
+	return releaseHandles(ctx, tx, releasing{left: preparedLeft, and: queueMarkReleased}, condition, values...)
 }
 
 // nothingLeft and preparedLeft are SQL conditions of releaseHandles: which of the handles h
@@ -72,23 +79,35 @@ func queueMarkReleased(batch *pgx.Batch, hosts []string, handles, operations []u
 // ReleaseSettledHandles is ReleaseHandles for handles that their host has detached
 // just now, whatever the journal has that it reported before.
 func ReleaseSettledHandles(ctx context.Context, tx pgx.Tx, condition string, values ...any) error {
-	_, err := releaseHandles(ctx, tx, nothingLeft, func(*pgx.Batch, []string, []uuid.UUID, []uuid.UUID) {}, condition, values...)
+	_, err := releaseHandles(ctx, tx, releasing{left: nothingLeft, and: func(*pgx.Batch, []string, []uuid.UUID, []uuid.UUID) {}}, condition, values...)
 	return err
 }
 
-// releaseHandles is AbandonHandles for the handles that meet left, and ReleaseHandles for
-// the others. And queues what else is to be done with the handles that were released,
-// which the operations had taken.
-func releaseHandles(
-	ctx context.Context, tx pgx.Tx, left string, and func(batch *pgx.Batch, hosts []string, handles, operations []uuid.UUID),
-	condition string, values ...any,
-) (leftOn []string, err error) {
+// releasing is what releaseHandles does with the handles.
+type releasing struct {
+	// left is an SQL condition on the handles h that become unconfirmed instead of free.
+	left string
+	// clean says that the handles are as clean as before their holder had them.
+	clean bool
+	// and queues what else is to be done with the handles that were released, which the
+	// operations had taken.
+	and func(batch *pgx.Batch, hosts []string, handles, operations []uuid.UUID)
+}
+
+// releaseHandles is AbandonHandles for the handles that meet how.left, and ReleaseHandles for
+// the others.
+func releaseHandles(ctx context.Context, tx pgx.Tx, how releasing, condition string, values ...any) (leftOn []string, err error) {
+	unused := "" // attach_handles_left, a trigger, makes unclean what was used
+	if how.clean {
+		unused = ", clean = ''"
+	}
+
 	rows, err := tx.Query(ctx, `
 		WITH held AS MATERIALIZED (
-			SELECT uuid, operation_id, `+left+` AS stays FROM attach_handles h WHERE holder_kind IS NOT NULL AND `+condition+`)
+			SELECT uuid, operation_id, `+how.left+` AS stays FROM attach_handles h WHERE holder_kind IS NOT NULL AND `+condition+`)
 		UPDATE attach_handles h SET holder_kind = NULL, holder_id = NULL, operation_id = NULL, attached_at = NULL, prepared = held.stays,
 		    unconfirmed_kind = CASE WHEN held.stays THEN h.holder_kind END, unconfirmed_id = CASE WHEN held.stays THEN h.holder_id END,
-		    unconfirmed_operation = CASE WHEN held.stays THEN h.operation_id END
+		    unconfirmed_operation = CASE WHEN held.stays THEN h.operation_id END`+unused+`
 		FROM held WHERE h.uuid = held.uuid AND h.operation_id = held.operation_id
 		RETURNING h.host, h.uuid, held.operation_id, h.deployable_uuid, held.stays`, values...)
 	if err != nil {
@@ -117,7 +136,7 @@ func releaseHandles(
 	batch := &pgx.Batch{}
 	batch.Queue(liftOfHeld, targets, fencesOfHeld())
 	QueueWantReportOfReplaced(batch, hosts...)
-	and(batch, hosts, handles, operations)
+	how.and(batch, hosts, handles, operations)
 	slices.Sort(leftOn)
 	return slices.Compact(leftOn), tx.SendBatch(ctx, batch).Close()
 }

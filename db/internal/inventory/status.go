@@ -32,6 +32,7 @@ func statusSQL() string {
 	when(Maintained, cyborg.StatusMaintaining)
 	when(records.Equals("d.lifecycle", cyborg.LifecycleInactive), cyborg.StatusInactive)
 	when("h.taken > 0 AND h.free = 0", cyborg.StatusAttached)
+	when("h.unclean > 0 AND h.free = 0", cyborg.StatusUnclean)
 
 	return "CASE" + text.String() + " ELSE '" + string(cyborg.StatusReady) + "' END"
 }
@@ -71,6 +72,8 @@ func statusNeeds(statuses []cyborg.Status) string {
 			need(records.Equals("d.lifecycle", cyborg.LifecycleInactive))
 		case cyborg.StatusAttached:
 			need("d.uuid IN (SELECT deployable_uuid FROM attach_handles WHERE holder_kind IS NOT NULL OR unconfirmed_kind IS NOT NULL)")
+		case cyborg.StatusUnclean:
+			need("d.uuid IN (SELECT deployable_uuid FROM attach_handles WHERE unclean <> '')")
 		case cyborg.StatusReady:
 			need(records.Equals("d.lifecycle", cyborg.LifecycleReady))
 		default:

@@ -40,8 +40,14 @@ func (v *Inventory) deployable(backend string, d *Tracked[DeviceRow], r cyborg.D
 		return err
 	}
 
+	cleaning, err := v.cleaning(this, r.Cleaning)
+	if err != nil {
+		return err
+	}
+
 	part := shownPart{
 		backend: backend, on: d, report: r, excludes: excludes, specs: specs, attributes: attributes, conditions: conditions, preparation: preparation,
+		cleaning: cleaning,
 	}
 	for _, h := range r.Handles {
 		info, err := DocumentOf(h.Info, "{}")
@@ -84,7 +90,7 @@ type shownPart struct {
 	infos    []Document // of its handles
 	excludes []string
 
-	specs, attributes, conditions, preparation Document
+	specs, attributes, conditions, preparation, cleaning Document
 }
 
 // show records a deployable as it is shown, and remembers its handles.
@@ -92,7 +98,7 @@ func (v *Inventory) show(p *Tracked[DeployableRow], part shownPart) {
 	row, r := &p.row, part.report
 	row.DeviceUUID, row.Presence = part.on.row.UUID, cyborg.PresencePresent
 	row.Specs, row.Attributes, row.BitstreamID = part.specs, part.attributes, r.BitstreamID
-	row.Conditions, row.Preparation = part.conditions, part.preparation
+	row.Conditions, row.Preparation, row.Cleaning = part.conditions, part.preparation, part.cleaning
 	row.Protected, row.ProgramSet, row.SameHolder, row.Excludes = cyborg.Sanitize(r.Protected, LongestError), r.ProgramSet, r.SameHolder, part.excludes
 	if row.ProgramSet == "" { // by default one image changes the whole device
 		row.ProgramSet = part.on.row.Identity

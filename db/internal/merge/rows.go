@@ -66,6 +66,7 @@ type DeployableRow struct {
 	Excludes     []string        `json:"excludes"` // never nil
 	Conditions   Document        `json:"conditions"`
 	Preparation  Document        `json:"preparation"` // null for none
+	Cleaning     Document        `json:"cleaning"`    // null for none
 	Protected    string          `json:"protected"`
 	Presence     cyborg.Presence `json:"presence"`
 	FenceReason  *string         `json:"fence_reason"`

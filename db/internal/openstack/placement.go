@@ -40,10 +40,10 @@ type PlacementDeployable struct {
 	// but those that instances hold through accelerator requests.
 	HeldOutsideNova int
 
-	// Stuck is the number of handles that its host had prepared for somebody, and could not
-	// take back. Those that it is taking back just now count as free: a bind waits for them.
-	// Without that, Nova would find no place for an instance right after it has deleted the
-	// one before.
+	// Stuck is the number of handles that have still to be cleaned, or that its host had
+	// prepared for somebody, and could not take back. Those that it is taking back just now
+	// count as free: a bind waits for them. Without that, Nova would find no place for an
+	// instance right after it has deleted the one before.
 	Stuck int
 
 	// Instances are the instances that use it, as far as the records know, each
@@ -84,9 +84,9 @@ func (s *Store) Placement(ctx context.Context, host string) (PlacementHost, erro
 			WHERE h.deployable_uuid = d.uuid AND h.holder_kind IS NOT NULL AND (h.holder_kind <> 'instance' OR
 			    NOT EXISTS (SELECT FROM arqs WHERE handle_uuid = h.uuid)
 			    AND NOT EXISTS (SELECT FROM operations o WHERE o.id = h.operation_id AND o.kind = 'bind'))),
-			(SELECT count(*) FROM attach_handles h WHERE h.deployable_uuid = d.uuid AND h.unconfirmed_kind IS NOT NULL AND h.prepared
-			    AND h.presence = 'present'
-			    AND EXISTS (SELECT FROM pending_settlements p WHERE p.host = h.host AND p.handle = h.identity AND NOT p.attach AND p.error <> ''))
+			(SELECT count(*) FROM attach_handles h WHERE h.deployable_uuid = d.uuid AND h.presence = 'present'
+			    AND (h.unclean <> '' OR h.unconfirmed_kind IS NOT NULL AND h.prepared
+			    AND EXISTS (SELECT FROM pending_settlements p WHERE p.host = h.host AND p.handle = h.identity AND NOT p.attach AND p.error <> '')))
 		FROM deployables d WHERE d.host = $1`, host)
 	if err != nil {
 		return h, s.db.Failure(ctx, err)

@@ -91,6 +91,8 @@ type before struct {
 	// later changes nothing of the work: it was signed. Nil in an operation that an
 	// earlier release has begun.
 	Bitstreams map[uuid.UUID]string `json:"bitstreams,omitempty"`
+	// Clean are the handles that a Clean cleans, with the method that each needs.
+	Clean []cyborg.HandleToClean `json:"clean,omitempty"`
 	// Handles are the handles that an Unbind has its host take back.
 	Handles []uuid.UUID `json:"handles,omitempty"`
 	// Whitelist is what Nova's whitelist had of the targets before a Whitelist

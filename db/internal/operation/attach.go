@@ -2,6 +2,8 @@ package operation
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -71,7 +73,7 @@ func (a attach) guard(targets []inventory.Accelerator, operation uuid.UUID) erro
 	}
 
 	// No handle is free. Unheld names the holders, where there are any.
-	if err := t.Unheld(); err != nil {
+	if err := inventory.FirstError(t.Unheld(), t.AllClean()); err != nil {
 		return err
 	}
 
@@ -89,7 +91,7 @@ func (a attach) begin(_ context.Context, tx pgx.Tx, o *running) error {
 	t, holder := &o.targets[0], a.request.Holder
 	records.Queue(tx, `
 		UPDATE attach_handles SET holder_kind = $2, holder_id = $3, operation_id = $4, prepared = $5, parameters = coalesce($6::jsonb, '{}')
-		WHERE uuid = $1 AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present'`,
+		WHERE uuid = $1 AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND unclean = '' AND presence = 'present'`,
 		t.FreeHandle().UUID, string(holder.Kind), holder.ID, o.id, t.Prepares(holder), a.request.Parameters).Exec(records.MustAffect(records.ErrCollision))
 	return nil
 }
@@ -105,7 +107,10 @@ func (attach) describe(o *running, work *cyborg.Work) {
 
 // workHandle is the form of a held handle in the work of an agent.
 func workHandle(h cyborg.AttachHandle) cyborg.WorkHandle {
-	return cyborg.WorkHandle{UUID: h.UUID, Identity: h.Identity, Holder: *h.Holder, Prepared: h.Prepared, Parameters: h.Parameters}
+	return cyborg.WorkHandle{
+		UUID: h.UUID, Identity: h.Identity, Holder: *h.Holder, Prepared: h.Prepared, Parameters: h.Parameters,
+		DeclaredClean: h.Cleaned != nil && h.Cleaned.Declared != "",
+	}
 }
 
 func (attach) gives() {}
@@ -126,6 +131,11 @@ func (attach) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 		return markInError(ctx, tx, o, outcome)
 
 	default:
-		return inventory.ReleaseHandles(ctx, tx, taken, o.id, inventory.UUIDs(o.targets))
+		// A host may have used what was attached to it until that was undone.
+		back := inventory.TakeBackHandles
+		if slices.ContainsFunc(outcome.Steps, func(s cyborg.Step) bool { return s.State == cyborg.StepDone && strings.HasPrefix(s.Name, "attach ") }) {
+			back = inventory.ReleaseHandles
+		}
+		return back(ctx, tx, taken, o.id, inventory.UUIDs(o.targets))
 	}
 }

@@ -45,6 +45,7 @@ type pairing struct {
 
 	prepared   bool              // its host attaches it for the holder
 	parameters map[string]string // what the profile has chosen for it; never nil
+	clean      string            // how the profile demands that it is cleaned afterwards; empty for not at all
 }
 
 func newBind(r cyborg.BindRequest, o records.Options) operationHandler { return bind{r, o.SilentAfter} }
@@ -260,7 +261,7 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 		if err := a.Enrolled(); err != nil {
 			return out.failedWith(err), nil
 		}
-		if err := inventory.FirstError(a.Unclaimed(uuid.Nil), a.Heard(b.silentAfter)); err != nil {
+		if err := inventory.FirstError(a.UnclaimedBut(cyborg.OperationClean), a.Heard(b.silentAfter)); err != nil {
 			return b.waitOrFail(out, err)
 		}
 		undone, err := b.undone(ctx, tx, a)
@@ -289,16 +290,12 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 			return b.otherHeld(ctx, tx, out, a, err)
 		}
 
-		parameters := parametersOf(arqs[want.UUID].Group)
-		if err := a.Preparation.Check(parameters); err != nil {
+		paired, err := b.pair(want, a, free, arqs[want.UUID].Group)
+		if err != nil {
 			return out.failedWith(err), nil
 		}
-
-		used[a.Handles[free].UUID] = true
-		out.pairings = append(out.pairings, pairing{
-			arq: want.UUID, provider: want.Provider, handle: a.Handles[free].UUID,
-			prepared: a.Prepares(b.request.Holder), parameters: parameters,
-		})
+		used[paired.handle] = true
+		out.pairings = append(out.pairings, paired)
 		out.before.Prepares = out.before.Prepares || a.Prepares(b.request.Holder)
 
 		// An image is loaded once for each accelerator, whatever the number of
@@ -333,6 +330,23 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 	return b.claimDisturbed(ctx, tx, out, wanted)
 }
 
+// pair gives a handle of the accelerator to a request, with what the group of its device
+// profile chooses. The error says why the accelerator cannot do that.
+func (b bind) pair(want cyborg.BindARQ, a *inventory.Accelerator, handle int, group map[string]string) (pairing, error) {
+	parameters := parametersOf(group)
+	if err := a.Preparation.Check(parameters); err != nil {
+		return pairing{}, err
+	}
+	clean, err := cleanOf(a, group)
+	if err != nil {
+		return pairing{}, err
+	}
+	return pairing{
+		arq: want.UUID, provider: want.Provider, handle: a.Handles[handle].UUID,
+		prepared: a.Prepares(b.request.Holder), parameters: parameters, clean: string(clean),
+	}, nil
+}
+
 // noFreeHandle decides what follows where accelerator a has no free handle
 // although Placement has allocated one. If an operation is about to free a
 // handle, or its host has still to take one back, the bind may wait for that; else it
@@ -342,6 +356,9 @@ func (b bind) noFreeHandle(ctx context.Context, tx pgx.Tx, out choice, a *invent
 	var unsettled error
 	if err == nil {
 		unsettled, err = b.unsettled(ctx, tx, a)
+	}
+	if err == nil && unsettled == nil {
+		unsettled, err = b.uncleaned(ctx, tx, a)
 	}
 
 	switch {
@@ -357,6 +374,8 @@ func (b bind) noFreeHandle(ctx context.Context, tx pgx.Tx, out choice, a *invent
 		return out, cyborg.Errorf(cyborg.ErrNoFit, "all attach handles of accelerator %q are held", a.Name)
 	case a.Unsettled():
 		return out.failedWith(a.Confirmed()), nil
+	case a.HasUnclean():
+		return out.failedWith(a.AllClean()), nil
 	}
 
 	return out.failedWith(cyborg.Errorf(cyborg.ErrNotFound, "accelerator %q has no free attach handle", a.Name).
@@ -418,10 +437,11 @@ func (b bind) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 		arqs, providers, handles []uuid.UUID
 		prepared                 []bool
 		parameters               []map[string]string
+		clean                    []string
 	)
 	for _, t := range chosen.pairings {
 		arqs, providers, handles = append(arqs, t.arq), append(providers, t.provider), append(handles, t.handle)
-		prepared, parameters = append(prepared, t.prepared), append(parameters, t.parameters)
+		prepared, parameters, clean = append(prepared, t.prepared), append(parameters, t.parameters), append(clean, t.clean)
 	}
 
 	if chosen.failed != nil {
@@ -451,10 +471,10 @@ func (b bind) admit(ctx context.Context, tx pgx.Tx, chosen choice) error {
 
 	batch := &pgx.Batch{}
 	batch.Queue(`
-		UPDATE attach_handles h SET holder_kind = $2, holder_id = $3, operation_id = $4, prepared = t.prepared, parameters = t.parameters
-		FROM unnest($1::uuid[], $5::boolean[], $6::jsonb[]) AS t (handle, prepared, parameters)
-		WHERE h.uuid = t.handle AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present'`,
-		handles, string(b.request.Holder.Kind), b.request.Holder.ID, chosen.operation, prepared, parameters).Exec(all(len(chosen.pairings)))
+		UPDATE attach_handles h SET holder_kind = $2, holder_id = $3, operation_id = $4, prepared = t.prepared, parameters = t.parameters, clean = t.clean
+		FROM unnest($1::uuid[], $5::boolean[], $6::jsonb[], $7::text[]) AS t (handle, prepared, parameters, clean)
+		WHERE h.uuid = t.handle AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND unclean = '' AND presence = 'present'`,
+		handles, string(b.request.Holder.Kind), b.request.Holder.ID, chosen.operation, prepared, parameters, clean).Exec(all(len(chosen.pairings)))
 
 	batch.Queue(`
 		UPDATE arqs a SET state = $4, host = $5, provider_uuid = t.provider, handle_uuid = nullif(t.handle, $6), instance_uuid = $7,
@@ -536,7 +556,7 @@ func (b bind) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 	}
 
 	// An undo that has failed may have left the handles attached on their host.
-	release := inventory.ReleaseHandles
+	release := inventory.TakeBackHandles
 	if outcome.State == cyborg.OperationNeedsOperator {
 		release = o.abandonHandles
 	}

@@ -17,9 +17,12 @@ import (
 // it fails.
 func (b bind) otherHeld(ctx context.Context, tx pgx.Tx, out choice, a *inventory.Accelerator, refusal error) (choice, error) {
 	freeing, err := b.freeingOther(ctx, tx, a)
-	unsettled := false
+	unsettled, soon := false, false
 	if err == nil && freeing == uuid.Nil {
 		unsettled, err = b.unsettledOther(ctx, tx, a)
+	}
+	if err == nil && freeing == uuid.Nil && !unsettled {
+		soon, err = b.uncleanedOther(ctx, tx, a)
 	}
 
 	switch {
@@ -28,6 +31,8 @@ func (b bind) otherHeld(ctx context.Context, tx pgx.Tx, out choice, a *inventory
 	case unsettled:
 		return b.waitOrFail(out, cyborg.Errorf(cyborg.ErrClaimed, "%s; its host has still to take it back", cyborg.AsError(refusal).Message).
 			WithHint("Reconcile has it do that at once."))
+	case soon:
+		return b.waitOrFail(out, cyborg.Errorf(cyborg.ErrClaimed, "%s", cyborg.AsError(refusal).Message).WithHint("A conductor has it cleaned at once."))
 	case freeing != uuid.Nil:
 		return b.waitOrFail(out, cyborg.Errorf(cyborg.ErrClaimed, "%s; operation %s takes one back", cyborg.AsError(refusal).Message, freeing).
 			WithOperation(freeing))
@@ -75,6 +80,17 @@ func (b bind) unsettledOther(ctx context.Context, tx pgx.Tx, a *inventory.Accele
 		return false, err
 	}
 	return b.hears(ctx, tx)
+}
+
+// uncleanedOther says that these others keep a from being given out only because one of them
+// was given back just now, and is being cleaned.
+func (b bind) uncleanedOther(ctx context.Context, tx pgx.Tx, a *inventory.Accelerator) (bool, error) {
+	if err := a.CompatibleOnceClean(b.request.Holder); err != nil {
+		return false, nil //nolint:nilerr // the caller refuses the accelerator because of that, which lasts longer
+	}
+	return b.cleanSoon(ctx, tx, `deployable_uuid IN (
+		SELECT $2::uuid UNION ALL SELECT e FROM excluded_with($2) AS e
+		UNION ALL SELECT uuid FROM deployables WHERE host = $3 AND same_holder = $4 AND same_holder <> '')`, a.UUID, a.Host, a.SameHolder)
 }
 
 // notBoth refuses an accelerator that excludes another one of which the same bind has

@@ -24,6 +24,7 @@ var handlerTable = []kindHandler{
 	handledBy(newUnbind),
 	handledBy(newWhitelist),
 	handledBy(newRescue),
+	handledBy(newClean),
 }
 
 // kindHandler makes the handlers of one kind of operation. It makes none for the

@@ -160,7 +160,7 @@ func (w whitelist) guard(targets []inventory.Accelerator, operation uuid.UUID) e
 
 // whitelistable refuses what Nova must not give out: missing devices, those
 // that the host itself needs, those that Cyborg gives out or has still to uninstall,
-// those that somebody may still hold, and those that go to one holder with what somebody
+// those that somebody may still hold or that are unclean, and those that go to one holder with what somebody
 // holds, or exclude it.
 func whitelistable(a *inventory.Accelerator, spec cyborg.NovaSpec) error {
 	if err := inventory.FirstError(a.Present(), a.Unprotected(), spec.Check()); err != nil {
@@ -195,7 +195,7 @@ func whitelistable(a *inventory.Accelerator, spec cyborg.NovaSpec) error {
 			WithOperation(a.MovedBy).WithHint("Take it out of service first: cyborg accelerator retire.")
 	}
 
-	return inventory.FirstError(a.Unheld(), a.NotTogether(), a.NotExcluded(), a.Confirmed(), a.Unfenced(), a.Uninstalled())
+	return inventory.FirstError(a.Unheld(), a.NotTogether(), a.NotExcluded(), a.Confirmed(), a.AllClean(), a.Unfenced(), a.Uninstalled())
 }
 
 func (w whitelist) begin(ctx context.Context, tx pgx.Tx, o *running) error {
@@ -256,12 +256,27 @@ func (w whitelist) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cybo
 		if err := recordFile(ctx, tx, o.host, outcome); err != nil {
 			return err
 		}
-		return setNovaSpecs(ctx, tx, inventory.UUIDs(o.targets), w.wanted())
+		if err := setNovaSpecs(ctx, tx, inventory.UUIDs(o.targets), w.wanted()); err != nil {
+			return err
+		}
+		return inventory.MarkUncleanAfterNova(ctx, tx, w.removed(o))
 	case outcome.State == cyborg.OperationNeedsOperator || o.state != cyborg.OperationRunning:
 		return nil // nobody knows what Nova has now; or the operation had not begun
 	default:
 		return setNovaSpecs(ctx, tx, inventory.UUIDs(o.targets), o.before.Whitelist)
 	}
+}
+
+// removed lists the targets that Nova had and has no longer.
+func (w whitelist) removed(o *running) []uuid.UUID {
+	var out []uuid.UUID
+	wanted := w.wanted()
+	for id := range o.before.Whitelist {
+		if _, stays := wanted[id]; !stays {
+			out = append(out, id)
+		}
+	}
+	return out
 }
 
 // recordFile records the checksum of the whitelist file that was written, which

@@ -17,8 +17,8 @@ type Deployable struct {
 	// HeldOutsideNova is how many of its handles are held by somebody who got them
 	// without Placement.
 	HeldOutsideNova int
-	// Stuck is how many of its handles their host could not take back from somebody who has
-	// them no more.
+	// Stuck is how many of its handles have still to be cleaned, or could not be taken back
+	// from somebody who has them no more.
 	Stuck int
 }
 
