@@ -213,6 +213,8 @@ func fullBody(method, path string) any {
 		}}
 	case "POST /accelerators/{uuid}/maintain":
 		return map[string]any{"reason": "a new fan", "until": "2999-01-31T18:00:00Z", "for": "12h"}
+	case "POST /accelerators/{uuid}/clean":
+		return map[string]any{"method": "scrub", "declared": "wiped by hand"}
 	case "POST /hosts/{host}/drivers":
 		return map[string]any{"name": "more", "driver": "fake", "options": map[string]any{"park": "1xfpga"}}
 	case "PUT /hosts/{host}/drivers/{backend}":

@@ -150,6 +150,14 @@ func TestL32L38InvalidDeviceProfiles(t *testing.T) {
 		in(`"accel:parameter:vlan": "5\n"`):                           "The value of accel:parameter:vlan is \"5\\n\", which has a control character",
 		in(`"accel:parameter:a": "` + strings.Repeat("ä", 128) + `"`): "is longer than 255 bytes",
 		in(`"accel:parameter:a": "1", "accel: parameter: a": "1"`):    "group 0 has accel:parameter:a twice",
+		in(`"accel:clean": "wipe"`):                                   "Unsupported value of accel:clean: \"wipe\" is no way to clean; it is one of none, reset, scrub",
+		in(`"accel:clean": "Scrub"`):                                  "\"Scrub\" is no way to clean",
+		in(`"accel:clean": ""`):                                       "\"\" is no way to clean",
+		in(`"accel:clean": true`):                                     "true, not a text",
+		in(`"accel:Clean": "scrub"`):                                  "Unsupported group key \"accel:Clean\"; how a handle is cleaned is written as accel:clean",
+		in(`"accel:cleaning": "scrub"`):                               "is written as accel:clean",
+		in(`"accel:clean:disk": "scrub"`):                             "is written as accel:clean",
+		in(`"accel:clean": "scrub", "accel: clean ": "reset"`):        "group 0 has accel:clean twice",
 		in(`"resources:FPGA": "0"`):                                   "Resources number 0 is invalid",
 		in(`"resources:FPGA": -1`):                                    "Resources number -1 is invalid",
 		in(`"resources:FPGA": "1001"`):                                "Resources number 1001 is invalid",
@@ -204,6 +212,17 @@ func TestDeviceProfileWithParameters(t *testing.T) {
 	made := as[profileBody](h.do("POST", "/v2/device_profiles",
 		`[{"name": "vf", "groups": [{"resources:FPGA": "1", "accel:parameter:mac": "52:54:00:12:34:56", "accel: parameter: vlan ": 5}]}]`).expect(http.StatusCreated))
 	require.Equal(t, []map[string]string{{"resources:FPGA": "1", "accel:parameter:mac": "52:54:00:12:34:56", "accel:parameter:vlan": "5"}}, made.Groups)
+}
+
+// TestDeviceProfileWithCleaning: how a handle is cleaned is stored in one form.
+func TestDeviceProfileWithCleaning(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	for i, method := range []string{"none", "reset", "scrub"} {
+		made := as[profileBody](h.do("POST", "/v2/device_profiles",
+			fmt.Sprintf(`[{"name": "disk-%d", "groups": [{"resources:FPGA": "1", "accel: clean ": %q}]}]`, i, method)).expect(http.StatusCreated))
+		require.Equal(t, []map[string]string{{"resources:FPGA": "1", "accel:clean": method}}, made.Groups)
+	}
 }
 
 // L38: A profile stays while there are requests that were made from it.

@@ -21,6 +21,7 @@ var retryTable = map[cyborg.OperationKind]func(request cyborg.Request) auth.Role
 	cyborg.OperationUnbind:    nil, // likewise
 	cyborg.OperationWhitelist: admin,
 	cyborg.OperationRescue:    nil, // a new one looks again which instances need it
+	cyborg.OperationClean:     admin,
 }
 
 func admin(cyborg.Request) auth.Role { return auth.Admin }

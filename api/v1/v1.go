@@ -134,6 +134,7 @@ func (a *API) Routes() []Route {
 		{"PATCH", accelerator + "/program", auth.Member, a.program},
 		{"POST", accelerator + "/ready", auth.Admin, a.makeReady},
 		{"POST", accelerator + "/retire", auth.Admin, a.retire},
+		{"POST", accelerator + "/clean", auth.Admin, a.clean},
 		{"POST", accelerator + "/maintain", auth.Admin, a.maintain},
 		{"POST", accelerator + "/enable", auth.Admin, a.enable},
 		{"GET", accelerator + "/history", auth.Reader, a.acceleratorHistory},

@@ -313,8 +313,11 @@ func readGroupMember(key string, value any) (clean, text string, err error) {
 
 	switch kind {
 	case "accel":
-		if strings.HasPrefix(strings.ToLower(name), "parameter") {
+		switch property := strings.ToLower(name); {
+		case strings.HasPrefix(property, "parameter"):
 			return readParameter(name, text)
+		case strings.HasPrefix(property, "clean"):
+			return readCleaning(name, text)
 		}
 		return key, text, nil
 	case "trait":
@@ -344,6 +347,21 @@ func readParameter(property, text string) (clean, value string, err error) {
 		return "", "", cyborg.Errorf(cyborg.ErrInvalid, "The value of parameter %s is longer than %d bytes", name, cyborg.LongestParameter)
 	}
 	return clean, text, web.CheckText("The value of "+clean, text, cyborg.LongestParameter)
+}
+
+// readCleaning checks how a profile demands that a handle is cleaned after its holder.
+// Whether the accelerator's driver can is known when a request of the profile is bound. A
+// property that only looks like this one is refused: it would demand nothing, and the next
+// holder would find what an instance has left.
+func readCleaning(property, text string) (clean, value string, err error) {
+	if property != "clean" {
+		return "", "", cyborg.Errorf(cyborg.ErrInvalid, "Unsupported group key %q; how a handle is cleaned is written as accel:clean", web.Shorten("accel:"+property))
+	}
+
+	if _, err := cyborg.ParseCleanMethod(text); err != nil {
+		return "", "", cyborg.Errorf(cyborg.ErrInvalid, "Unsupported value of accel:clean: %w", err)
+	}
+	return "accel:clean", text, nil
 }
 
 // readTrait checks the name and value of a trait that a profile requires or

@@ -101,6 +101,20 @@ func (c *Client) Retire(ctx context.Context, id uuid.UUID, options ...Option) (A
 	return c.change(ctx, request{method: http.MethodPost, path: acceleratorPath(id) + "/retire", options: options})
 }
 
+// Cleaning is the body of Clean. At most one of the two may be set; without both, each
+// handle is cleaned as it needs.
+type Cleaning struct {
+	// Method is used where it is stronger than what a handle needs.
+	Method cyborg.CleanMethod `json:"method,omitempty"`
+	// Declared is why the handles are clean without their host.
+	Declared string `json:"declared,omitempty"`
+}
+
+// Clean has the unclean handles of an accelerator cleaned now, or declares them clean.
+func (c *Client) Clean(ctx context.Context, id uuid.UUID, what Cleaning, options ...Option) (Answer, error) {
+	return c.change(ctx, request{method: http.MethodPost, path: acceleratorPath(id) + "/clean", body: what, options: options})
+}
+
 // SetSpecs changes those specs of an accelerator that the patch sets. With
 // IfMatch it fails with ErrChanged where somebody else has changed them.
 func (c *Client) SetSpecs(ctx context.Context, id uuid.UUID, specs cyborg.SpecsPatch, options ...Option) (Accelerator, error) {

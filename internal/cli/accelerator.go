@@ -92,6 +92,9 @@ func acceleratorTexts(a apiclient.Accelerator) map[string]string {
 	if a.Preparation != nil {
 		texts["preparation"] = preparationText(a.Preparation)
 	}
+	if a.Cleaning != nil {
+		texts["cleaning"] = cleaningText(a.Cleaning)
+	}
 	if a.Maintenance != nil {
 		texts["maintenance"] = maintenanceText(a.Maintenance)
 	}
@@ -161,6 +164,9 @@ func why(a apiclient.Accelerator) string {
 	if c := cyborg.Unready(a.Conditions); c != nil && a.Presence == cyborg.PresencePresent {
 		reasons = append(reasons, c.Text())
 	}
+	if h := uncleanHandle(a); h != nil && a.Status == cyborg.StatusUnclean {
+		reasons = append(reasons, uncleanText(h.Unclean))
+	}
 	if len(a.Holders) == 0 && len(a.HeldTogether) > 0 {
 		first := &a.HeldTogether[0]
 		reasons = append(reasons, fmt.Sprintf("goes to one holder with %s, which %s", first.Name, first.Taken()))
@@ -212,6 +218,48 @@ func preparationText(p *cyborg.Preparation) string {
 	return strings.Join(lines, "\n")
 }
 
+// cleaningText says how handles can be cleaned, and how they always are.
+func cleaningText(c *cyborg.Cleaning) string {
+	text := strings.Join(asTexts(c.Methods), ", ")
+	if c.After != "" {
+		text += fmt.Sprintf("; %s after every holder", c.After)
+	}
+	return text
+}
+
+// uncleanHandle returns the handle that has to be cleaned for the longest time; nil where
+// none has.
+func uncleanHandle(a apiclient.Accelerator) *cyborg.AttachHandle {
+	var longest *cyborg.AttachHandle
+	for i := range a.Handles {
+		if h := &a.Handles[i]; h.Unclean != nil && (longest == nil || h.Unclean.Since.Before(longest.Unclean.Since)) {
+			longest = h
+		}
+	}
+	return longest
+}
+
+// uncleanText says what has to be done to a handle before somebody gets it.
+func uncleanText(u *cyborg.Unclean) string {
+	return fmt.Sprintf("to be cleaned (%s) since %s", u.Method, timeText(u.Since))
+}
+
+// evidenceText says how a handle was cleaned last.
+func evidenceText(e *cyborg.Evidence) string {
+	if e.Method == "" {
+		return fmt.Sprintf("declared clean at %s: %s", timeText(e.At), e.Declared)
+	}
+
+	text := fmt.Sprintf("cleaned at %s by %s", timeText(e.At), e.Method)
+	if e.Tool != "" {
+		text += ", with " + e.Tool
+	}
+	if e.ReadBack != "" {
+		text += "; read back: " + e.ReadBack
+	}
+	return text
+}
+
 // othersText has a line for each of these accelerators, with who has it.
 func othersText(held []cyborg.OtherHeld) string {
 	lines := make([]string, len(held))
@@ -230,12 +278,18 @@ func holdersText(holders []cyborg.Holder) string {
 	return strings.Join(lines, "\n")
 }
 
-// handlesText has a line for each attach handle: its kind and identity, what goes with
-// it, who has it, how it was prepared, and what is wrong with it.
+// handlesText has one or two lines for each attach handle: its kind and identity, what goes with
+// it, who has it, how it was prepared, how it is cleaned, and what is wrong with it.
 func handlesText(handles []cyborg.AttachHandle) string {
 	lines := make([]string, len(handles))
 	for i, h := range handles {
 		state := heldText(h) + preparedText(h)
+		if h.Unconfirmed != nil && h.Unclean != nil {
+			state += fmt.Sprintf(" (%s)", uncleanText(h.Unclean))
+		}
+		if h.Clean != "" {
+			state += fmt.Sprintf(" (%s after its holder)", h.Clean)
+		}
 		if h.Presence == cyborg.PresenceMissing {
 			state += " (missing)"
 		}
@@ -251,16 +305,22 @@ func handlesText(handles []cyborg.AttachHandle) string {
 			name += " with " + strings.Join(h.With, ", ")
 		}
 		lines[i] = fmt.Sprintf("%s %s: %s", h.Kind, name, state)
+		if h.Cleaned != nil {
+			lines[i] += "\n  " + evidenceText(h.Cleaned)
+		}
 	}
 
 	return strings.Join(lines, "\n")
 }
 
-// heldText says who has a handle, or still has it on its host.
+// heldText says who has a handle, or still has it on its host, or what has to be done
+// before somebody gets it.
 func heldText(h cyborg.AttachHandle) string {
 	switch {
 	case h.Unconfirmed != nil:
 		return fmt.Sprintf("left by %s, its host has still to take it back", h.Unconfirmed)
+	case h.Holder == nil && h.Unclean != nil:
+		return uncleanText(h.Unclean)
 	case h.Holder == nil:
 		return "free"
 	case h.AttachedAt.IsZero(): // its attach has not ended
@@ -304,6 +364,15 @@ func asWords[S ~string](texts []string) []S {
 		words[i] = S(strings.ToLower(text))
 	}
 	return words
+}
+
+// asTexts converts words of the domain to texts.
+func asTexts[S ~string](words []S) []string {
+	texts := make([]string, len(words))
+	for i, word := range words {
+		texts[i] = string(word)
+	}
+	return texts
 }
 
 // deviceType converts a text to a device type, which is always in upper case.

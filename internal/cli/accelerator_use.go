@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -66,6 +67,19 @@ func (s *shell) acceleratorUseVerbs() []verb {
 				"cyborg accelerator detach crypto-1 --force --yes    # its host will not come back",
 			},
 			build: s.acceleratorDetach,
+		},
+		{
+			use: "clean ACCELERATOR", short: "Clean what the last holders of an accelerator left on it",
+			long: "Has its host clean now what is unclean. Nobody gets that before it is clean. Cyborg cleans by itself, and tries again\n" +
+				"where it failed; so this is for after you have removed the cause. With --method it cleans more than is needed.\n\n" +
+				"--declare says that it is clean without its host, such as after a wipe by hand, and why. Nothing is done on the\n" +
+				"hardware: if it is not clean, its next holder finds what the last one left. History and `show` keep the reason.",
+			examples: []string{
+				"cyborg accelerator clean ssd-1",
+				"cyborg accelerator clean ssd-1 --method scrub",
+				`cyborg accelerator clean ssd-1 --declare "wiped by hand, ticket 12"`,
+			},
+			build: s.acceleratorClean,
 		},
 		{
 			use: "program ACCELERATOR IMAGE", short: "Load an image into an accelerator",
@@ -346,6 +360,34 @@ func holdings(a apiclient.Accelerator, holder *cyborg.Holder) []string {
 	}
 
 	return lines
+}
+
+// acceleratorClean is `accelerator clean`.
+func (s *shell) acceleratorClean(cmd *cobra.Command) {
+	var what apiclient.Cleaning
+	var method string
+	flags := cmd.Flags()
+	flags.StringVar(&method, "method", "", "clean at least so: reset, or scrub, which removes what is stored, too")
+	flags.StringVar(&what.Declared, "declare", "", "it is clean without its host, for this reason")
+	cmd.MarkFlagsMutuallyExclusive("method", "declare")
+
+	before(cmd, func() error {
+		what.Method = cyborg.CleanMethod(strings.ToLower(method))
+		if methods := cyborg.CleanMethods(); method != "" && !slices.Contains(methods, what.Method) {
+			return usageErrorf(cmd, "--method %q is none of %s", method, strings.Join(asTexts(methods), ", "))
+		}
+		if flags.Changed("declare") && strings.TrimSpace(what.Declared) == "" {
+			return usageErrorf(cmd, "--declare is empty: others will want to know why")
+		}
+		return nil
+	})
+
+	s.operate(cmd, work{
+		start: func(ctx context.Context, c call) (apiclient.Answer, error) {
+			return c.client.Clean(ctx, c.id, what, apiclient.Async())
+		},
+		done: s.acceleratorAfter,
+	})
 }
 
 // acceleratorProgram is `accelerator program`.

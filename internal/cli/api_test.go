@@ -106,6 +106,7 @@ func newAPI(t *testing.T, stages ...stage) *fakeAPI {
 		"POST /v1/accelerators":                  cyborg.OperationProvision,
 		"POST /v1/accelerators/{uuid}/ready":     cyborg.OperationProvision,
 		"POST /v1/accelerators/{uuid}/retire":    cyborg.OperationRetire,
+		"POST /v1/accelerators/{uuid}/clean":     cyborg.OperationClean,
 		"PUT /v1/accelerators/{uuid}":            cyborg.OperationAttach,
 		"DELETE /v1/accelerators/{uuid}":         cyborg.OperationDetach,
 		"PATCH /v1/accelerators/{uuid}/program":  cyborg.OperationProgram,

@@ -285,6 +285,57 @@ func TestShowSaysWhatItsHostPrepares(t *testing.T) {
 	require.Contains(t, shown("attach_handles"), ", its host has still to take it back |\n")
 }
 
+// TestShowSaysHowItIsCleaned: how an accelerator can be cleaned, what each handle needs, and
+// how it was cleaned last.
+func TestShowSaysHowItIsCleaned(t *testing.T) {
+	t.Parallel()
+	one := park()[0]
+	one.Cleaning = &cyborg.Cleaning{Methods: cyborg.CleanMethods(), After: cyborg.CleanReset}
+	one.Handles[0].Clean, one.Handles[0].Health = cyborg.CleanScrub, ""
+
+	api := newAPI(t)
+	shown := func(field string) string {
+		api.answers("GET /v1/accelerators/{uuid}", http.StatusOK, one)
+		got := api.cyborg("accelerator", "show", fpga.String(), "-c", field)
+		require.Zero(t, got.code, got.err)
+		return got.out
+	}
+
+	require.Contains(t, shown("cleaning"), "| reset, scrub; reset after every holder |\n")
+	require.Contains(t, shown("attach_handles"), "held by instance "+instance+" since 2026-01-31T12:00:00Z (scrub after its holder) |\n")
+	one.Cleaning.After = ""
+	require.Contains(t, shown("cleaning"), "| reset, scrub |\n")
+
+	one.Handles[0].Unclean = &cyborg.Unclean{Method: cyborg.CleanScrub, Since: noon}
+	one.Handles[0].Holder, one.Handles[0].Unconfirmed, one.Handles[0].Clean = nil, one.Handles[0].Holder, ""
+	require.Contains(t, shown("attach_handles"), "its host has still to take it back (to be cleaned (scrub) since 2026-01-31T12:00:00Z) |\n")
+	one.Handles[0].Unconfirmed = nil
+	require.Contains(t, shown("attach_handles"), "PCI 0000:3b:00.1: to be cleaned (scrub) since 2026-01-31T12:00:00Z |\n")
+
+	one.Handles[0].Unclean = nil
+	one.Handles[0].Cleaned = &cyborg.Evidence{Method: cyborg.CleanScrub, Tool: "nvme format, crypto erase", ReadBack: "64 places are zero", At: noon, TookMS: 1500}
+	require.Contains(t, shown("attach_handles"),
+		"|   cleaned at 2026-01-31T12:00:00Z by scrub, with nvme format, crypto erase; read back: 64 places are zero |\n")
+	one.Handles[0].Cleaned = &cyborg.Evidence{Declared: "wiped by hand", At: noon}
+	require.Contains(t, shown("attach_handles"), "|   declared clean at 2026-01-31T12:00:00Z: wiped by hand |\n")
+}
+
+// TestListSaysWhatIsUnclean: the status, and since when nobody gets it.
+func TestListSaysWhatIsUnclean(t *testing.T) {
+	t.Parallel()
+	api := newAPI(t)
+	api.has(func(a *apiclient.Accelerator) {
+		second := a.Handles[0]
+		a.Status, a.Holders = cyborg.StatusUnclean, []cyborg.Holder{}
+		a.Handles[0].Holder, a.Handles[0].Unclean = nil, &cyborg.Unclean{Method: cyborg.CleanScrub, Since: noon.Add(time.Hour)}
+		second.Holder, second.Unclean = nil, &cyborg.Unclean{Method: cyborg.CleanReset, Since: noon}
+		a.Handles = append(a.Handles, second)
+	})
+	got := api.cyborg("accelerator", "list", "-f", "value", "-c", "status", "-c", "why", "--name", "fast")
+	require.Zero(t, got.code, got.err)
+	require.Contains(t, got.out, "unclean to be cleaned (reset) since 2026-01-31T12:00:00Z\n", "the one that waits for the longest time")
+}
+
 // TestMaintainAndEnable: maintenance ends after a duration or at a time, or
 // when the accelerator is enabled.
 func TestMaintainAndEnable(t *testing.T) {

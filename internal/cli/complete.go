@@ -48,11 +48,14 @@ func (s *shell) sources() map[string]source {
 			cyborg.OperationAdmitted, cyborg.OperationRunning, cyborg.OperationSucceeded, cyborg.OperationFailed, cyborg.OperationNeedsOperator, cyborg.OperationCancelled,
 		}),
 
+		"--method": fixedWords(cyborg.CleanMethods()),
+
 		"--unset":  fixedWords([]string{"token", "token-file", "cacert", "cert", "key"}),
 		"--column": columnKeys, "--sort": columnKeys, "--format": formats,
 
 		// No file is meant, and nobody can guess.
 		"--url": fixedWords([]string{}), "--reason": fixedWords([]string{}), "--name": fixedWords([]string{}), "--timeout": fixedWords([]string{}),
+		"--declare": fixedWords([]string{}),
 	}
 }
 

@@ -29,6 +29,10 @@ const (
 	// needs an operator.
 	needsOperatorWindow = 7 * 24 * time.Hour
 
+	// longUnclean is the age from which a handle that is not cleaned is suspicious: a
+	// conductor cleans it at once.
+	longUnclean = time.Hour
+
 	// clockBound is by how much an agent's clock may differ from the database's:
 	// twice the time that a heartbeat may spend on its way.
 	clockBound = 10 * time.Second
@@ -418,7 +422,8 @@ func examineBackends(ctx context.Context, f *doctor.Findings, client *apiclient.
 }
 
 // examineAccelerators reports accelerators that are in error, missing, fenced
-// outside of an operation, or about which their drivers say that something is wrong.
+// outside of an operation, not cleaned for long, or about which their drivers say that
+// something is wrong.
 func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apiclient.Client) {
 	all, ok := ask(ctx, f, "accelerators", "", func(ctx context.Context) ([]apiclient.Accelerator, error) {
 		return apiclient.Collect(client.Accelerators(ctx, apiclient.AcceleratorFilter{}, apiclient.Page{}))
@@ -427,10 +432,14 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 		return
 	}
 
-	var broken, missing, fenced, shared, both, unwell []string
+	var broken, missing, fenced, shared, both, unwell, unclean []string
 	for _, a := range all {
 		if c := worstCondition(a); c != nil && a.Presence != cyborg.PresenceMissing {
 			unwell = append(unwell, fmt.Sprintf("%s (%s, %s)", a.Name, c.Level, c.Text()))
+		}
+
+		if notCleaned(a) {
+			unclean = append(unclean, fmt.Sprintf("%s (%s)", a.Name, uncleanText(uncleanHandle(a).Unclean)))
 		}
 
 		switch {
@@ -475,9 +484,22 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 			"Their drivers say so; `cyborg accelerator show` has all of it, and since when. Nobody gets what is unready.")
 	}
 
-	if len(broken)+len(missing)+len(fenced)+len(shared)+len(both)+len(unwell) == 0 {
-		f.OKf("accelerators", "none of %d is in error, missing, fenced, unready or degraded", len(all))
+	if len(unclean) > 0 {
+		f.Warn("accelerators", fmt.Sprintf("%d not clean after their last holder, and nobody gets them: %s", len(unclean), english.Some(unclean)),
+			"`cyborg operation list --kind clean` says why it failed. Remove the cause, then run `cyborg accelerator clean`; docs/operations.md says what else you can do.")
 	}
+
+	if len(broken)+len(missing)+len(fenced)+len(shared)+len(both)+len(unwell)+len(unclean) == 0 {
+		f.OKf("accelerators", "none of %d is in error, missing, fenced, unready, degraded or unclean for long", len(all))
+	}
+}
+
+// notCleaned says that an accelerator has had to be cleaned for long, although it is there
+// and no operation works on it. Who has it in maintenance knows that it waits.
+func notCleaned(a apiclient.Accelerator) bool {
+	h := uncleanHandle(a)
+	return h != nil && time.Since(h.Unclean.Since) > longUnclean &&
+		a.Presence == cyborg.PresencePresent && a.Claim == nil && a.Admin != cyborg.AdministrationMaintaining
 }
 
 // worstCondition returns the condition of an accelerator that somebody should look at

@@ -208,6 +208,26 @@ func TestDoctorBlamesNoHostThatIsSlow(t *testing.T) {
 	require.Contains(t, api.cyborg("doctor").out, "ok       steps of hosts: 2 hosts answered by way of Temporal, and there was no time for 2\n")
 }
 
+// TestDoctorWaitsForACleaning: what is about to be cleaned, or waits for its operator, is no
+// finding.
+func TestDoctorWaitsForACleaning(t *testing.T) {
+	t.Parallel()
+	for name, waits := range map[string]func(a *apiclient.Accelerator){
+		"just given back": func(a *apiclient.Accelerator) { a.Handles[0].Unclean.Since = time.Now().Add(-time.Minute) },
+		"being cleaned": func(a *apiclient.Accelerator) {
+			a.Claim = &cyborg.Claim{Operation: operation, Kind: cyborg.OperationClean}
+		},
+		"in maintenance": func(a *apiclient.Accelerator) { a.Admin = cyborg.AdministrationMaintaining },
+	} {
+		api := healthy(t)
+		api.has(func(a *apiclient.Accelerator) {
+			a.Handles[0].Unclean = &cyborg.Unclean{Method: cyborg.CleanScrub, Since: noon}
+			waits(a)
+		})
+		require.NotContains(t, api.cyborg("doctor").out, "not clean", name)
+	}
+}
+
 // TestDoctorFindings: each check finds what is wrong with its subject and says
 // what to do.
 func TestDoctorFindings(t *testing.T) {
@@ -277,6 +297,11 @@ func TestDoctorFindings(t *testing.T) {
 				a.HeldTogether = []cyborg.OtherHeld{{Name: "audio", Holder: &cyborg.Holder{Kind: cyborg.HolderService, ID: "ovs"}}}
 			})
 		}, "accelerators", doctor.Warning, "1 go to one holder with others that somebody else has: fast (iommu/17)"},
+		"an unclean card": {func(f *fakeAPI) {
+			f.has(func(a *apiclient.Accelerator) {
+				a.Handles[0].Unclean = &cyborg.Unclean{Method: cyborg.CleanScrub, Since: noon}
+			})
+		}, "accelerators", doctor.Warning, "1 not clean after their last holder, and nobody gets them: fast (to be cleaned (scrub) since 2026-01-31T12:00:00Z)"},
 		"a whole card and a part": {func(f *fakeAPI) {
 			f.has(func(a *apiclient.Accelerator) {
 				a.Holders = []cyborg.Holder{{Kind: cyborg.HolderHost, ID: "h1"}}

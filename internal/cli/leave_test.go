@@ -25,6 +25,46 @@ func TestRetire(t *testing.T) {
 	require.Equal(t, result{code: 4, err: "Error: instance 7 has it\nDetach it first.\n"}, api.cyborg("accelerator", "retire", "fast"))
 }
 
+// TestClean: what was typed is sent, and the accelerator is shown afterwards. What can mean
+// nothing is refused before anything is asked.
+func TestClean(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		flags []string
+		body  string
+	}{
+		{nil, `{}`},
+		{[]string{"--method", "scrub"}, `{"method":"scrub"}`},
+		{[]string{"--method", "Reset"}, `{"method":"reset"}`},
+		{[]string{"--declare", "wiped by hand, ticket 12"}, `{"declared":"wiped by hand, ticket 12"}`},
+	} {
+		api := newAPI(t, succeeding()...)
+		got := api.cyborg(append([]string{"accelerator", "clean", "fast", "-f", "value", "-c", "name"}, test.flags...)...)
+		require.Zero(t, got.code, got.err)
+		require.Equal(t, "fast\n", got.out)
+		require.Equal(t, "/v1/accelerators/"+fpga.String()+"/clean", api.changes()[0].path)
+		require.JSONEq(t, test.body, api.changes()[0].body)
+	}
+
+	for said, flags := range map[string][]string{
+		`--method "wipe" is none of reset, scrub`:   {"--method", "wipe"},
+		`--method "none" is none of reset, scrub`:   {"--method", "none"},
+		"--method is empty":                         {"--method", ""},
+		"--declare is empty":                        {"--declare", " "},
+		"--declare and --method exclude each other": {"--method", "scrub", "--declare", "wiped by hand"},
+	} {
+		api := newAPI(t)
+		got := api.cyborg(append([]string{"accelerator", "clean", "fast"}, flags...)...)
+		require.Equal(t, 2, got.code, said)
+		require.Contains(t, got.err, said)
+		require.Empty(t, api.changes())
+	}
+
+	api := newAPI(t)
+	api.handles("POST /v1/accelerators/{uuid}/clean", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	require.Contains(t, api.cyborg("accelerator", "clean", "fast").err, "There was nothing to do")
+}
+
 // TestDetachByForce: force is sent where --force was given, and nowhere else.
 func TestDetachByForce(t *testing.T) {
 	t.Parallel()

@@ -56,14 +56,33 @@ var clauseTable = map[cyborg.EventAxis]func(c change) string{
 	cyborg.AxisProject:        unsaid,
 	cyborg.AxisProtected:      protectedClause,
 	cyborg.AxisReplacedBy:     replacedByClause,
-	cyborg.AxisReported:       func(change) string { return "reported other abilities" },
+	cyborg.AxisReported:       reportedClause,
 	cyborg.AxisSameHolder:     sameHolderClause,
 	cyborg.AxisSettled:        settledClause,
 	cyborg.AxisSpecs:          specsClause,
 	cyborg.AxisState:          stateClause,
 	cyborg.AxisSteps:          unsaid, // the sentence of the operation says which ones were undone
 	cyborg.AxisStrayRun:       strayRunClause,
+	cyborg.AxisUnclean:        uncleanClause,
 	cyborg.AxisUndone:         undoneClause,
+}
+
+// reportedClause says what a driver reports now. How it cleans is said in words, because that
+// decides what the next holder finds.
+func reportedClause(c change) string {
+	cleaning, ok := c.Data["cleaning"]
+	if !ok {
+		return "reported other abilities"
+	}
+
+	after := ""
+	if object, ok := cleaning.(map[string]any); ok {
+		after, _ = object["after"].(string)
+	}
+	if after == "" {
+		return "reported that it need not be cleaned after every holder"
+	}
+	return "reported that it has to be cleaned (" + after + ") after every holder"
 }
 
 // clauseOf returns the clause of a change. It returns "" also for an axis that
@@ -211,6 +230,47 @@ func undoneClause(c change) string {
 		return lost
 	}
 	return lost + ": " + reason
+}
+
+// uncleanClause says that a handle has to be cleaned after its last holder, or how it
+// became clean.
+func uncleanClause(c change) string {
+	handle := "handle " + c.text("identity")
+	if c.To != "" {
+		return fmt.Sprintf("has %s to be cleaned (%s) before somebody gets it", handle, c.To)
+	}
+
+	evidence := c.evidence()
+	switch {
+	case evidence == nil:
+		return fmt.Sprintf("no longer has %s to be cleaned", handle)
+	case evidence.Method == "":
+		return fmt.Sprintf("has %s declared clean: %s", handle, evidence.Declared)
+	}
+
+	by := string(evidence.Method)
+	if evidence.Tool != "" {
+		by += " by " + evidence.Tool
+	}
+	if evidence.ReadBack != "" {
+		by += "; read back: " + evidence.ReadBack
+	}
+	return fmt.Sprintf("has %s clean (%s)", handle, by)
+}
+
+// evidence returns how the handle of the event was cleaned; nil where the event does not
+// say it.
+func (c change) evidence() *cyborg.Evidence {
+	cleaned, ok := c.Data["cleaned"].(map[string]any)
+	if !ok {
+		return nil
+	}
+
+	var evidence cyborg.Evidence
+	if text, err := json.Marshal(cleaned); err != nil || json.Unmarshal(text, &evidence) != nil {
+		return nil
+	}
+	return &evidence
 }
 
 // installationClause describes an accelerator that was taken out of service while

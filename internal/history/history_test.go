@@ -243,6 +243,79 @@ func TestUndoneAttachmentIsASentence(t *testing.T) {
 	}
 }
 
+// TestCleaningIsASentence: what has to be cleaned is told with the operation that took it
+// back, and how it became clean with the clean, or alone where the operation is no longer
+// kept.
+func TestCleaningIsASentence(t *testing.T) {
+	t.Parallel()
+	accelerator := cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: uuid.NewString()}
+	wiped := map[string]any{
+		"method": "scrub", "tool": "nvme format, crypto erase", "read_back": "64 places are zero", "at": "2026-01-31T12:00:00Z", "took_ms": 1500,
+	}
+
+	for _, test := range []struct {
+		kind     cyborg.OperationKind
+		state    cyborg.OperationState
+		input    cyborg.JSONObject
+		from, to string
+		cleaned  any
+		known    string
+		alone    string
+	}{
+		{
+			cyborg.OperationDetach, cyborg.OperationSucceeded, nil, "", "scrub", nil,
+			"alice took it back from whoever had it; it has handle 81:00.1 to be cleaned (scrub) before somebody gets it (operation ",
+			"It has handle 81:00.1 to be cleaned (scrub) before somebody gets it",
+		},
+		{
+			cyborg.OperationClean, cyborg.OperationSucceeded, nil, "scrub", "", wiped,
+			"alice cleaned it; it has handle 81:00.1 clean (scrub by nvme format, crypto erase; read back: 64 places are zero) (operation ",
+			"It has handle 81:00.1 clean (scrub by nvme format, crypto erase; read back: 64 places are zero)",
+		},
+		{
+			cyborg.OperationClean, cyborg.OperationSucceeded, nil, "reset", "",
+			map[string]any{"method": "reset", "at": "2026-01-31T12:00:00Z"},
+			"alice cleaned it; it has handle 81:00.1 clean (reset) (operation ",
+			"It has handle 81:00.1 clean (reset)",
+		},
+		{
+			cyborg.OperationClean, cyborg.OperationSucceeded,
+			cyborg.JSONObject{"declared": "ticket 12"},
+			"scrub", "",
+			map[string]any{"declared": "ticket 12", "at": "2026-01-31T12:00:00Z"},
+			"alice declared it clean; it has handle 81:00.1 declared clean: ticket 12 (operation ",
+			"It has handle 81:00.1 declared clean: ticket 12",
+		},
+		{
+			cyborg.OperationClean, cyborg.OperationFailed, nil, "scrub", "", wiped, // of one handle, and failed at another
+			"alice tried to clean it, which failed after 0s. There was nothing to undo; it has handle 81:00.1 clean (scrub by nvme format",
+			"It has handle 81:00.1 clean (scrub by nvme format",
+		},
+		{
+			cyborg.OperationClean, cyborg.OperationSucceeded, nil, "scrub", "", "a form that only a newer server has",
+			"alice cleaned it; it no longer has handle 81:00.1 to be cleaned (operation ",
+			"It no longer has handle 81:00.1 to be cleaned",
+		},
+	} {
+		id := uuid.New()
+		n := history.Narrator{Subject: accelerator, Operations: map[uuid.UUID]cyborg.Operation{id: {
+			ID: id, Kind: test.kind, State: test.state, Host: "south", Subjects: []cyborg.Subject{accelerator},
+			Actor: cyborg.Actor{Name: "alice"}, Input: test.input,
+		}}}
+		events := []cyborg.Event{{
+			Subject: accelerator, Host: "south", Axis: cyborg.AxisUnclean, From: test.from, To: test.to, Operation: id, Actor: "alice",
+			Data: map[string]any{"handle": uuid.NewString(), "identity": "81:00.1", "cleaned": test.cleaned},
+		}}
+
+		all := n.Sentences(events)
+		require.Len(t, all, 1)
+		require.Contains(t, all[0].Text, test.known)
+
+		n.Operations = nil
+		require.Contains(t, n.Sentences(events)[0].Text, test.alone)
+	}
+}
+
 // TestSettledIsASentence: what a host has settled is told with the reason. What was taken
 // back without it needs none.
 func TestSettledIsASentence(t *testing.T) {

@@ -84,12 +84,12 @@ func (n *Narrator) objectOf(o cyborg.Operation) string {
 }
 
 // sideEffects describes what appeared and disappeared because of the operation, what
-// it could not uninstall, and what Reconcile has corrected of its run, which the
-// operation's own sentence does not say.
+// it could not uninstall, what has to be cleaned or is clean because of it, and what
+// Reconcile has corrected of its run, which the operation's own sentence does not say.
 func (n *Narrator) sideEffects(events []cyborg.Event) string {
 	told := slices.DeleteFunc(slices.Clone(events), func(e cyborg.Event) bool {
 		switch e.Axis {
-		case cyborg.AxisInstallation, cyborg.AxisStrayRun, cyborg.AxisCancel:
+		case cyborg.AxisInstallation, cyborg.AxisUnclean, cyborg.AxisStrayRun, cyborg.AxisCancel:
 			return false
 		case cyborg.AxisPresence:
 			return e.Subject.Kind == cyborg.SubjectHandle

@@ -28,6 +28,7 @@ var operationKindTable = map[cyborg.OperationKind]describe{
 	cyborg.OperationUnbind:    verb("unbound", "unbind", "%s"),
 	cyborg.OperationWhitelist: whitelist,
 	cyborg.OperationRescue:    rescue,
+	cyborg.OperationClean:     clean,
 }
 
 // phrases returns the phrases of the operation's kind, or some that suit a kind
@@ -152,6 +153,14 @@ func whitelist(_ string, o cyborg.Operation, _ []cyborg.Event) (did, do string) 
 func rescue(_ string, o cyborg.Operation, _ []cyborg.Event) (did, do string) {
 	return both("had Nova reboot", "have Nova reboot", "the instances that may be without their accelerators since %s booted",
 		inputOf[cyborg.RescueRequest](o).Host)
+}
+
+// clean leaves the reason of somebody who declares it to the clause of each handle.
+func clean(it string, o cyborg.Operation, _ []cyborg.Event) (did, do string) {
+	if inputOf[cyborg.CleanRequest](o).Declared != "" {
+		return both("declared", "declare", "%s clean", it)
+	}
+	return both("cleaned", "clean", "%s", it)
 }
 
 // inputOf decodes what an operation was asked for. It returns the zero value
