@@ -176,22 +176,21 @@ func TestSurpriseRemovalOnKernel(t *testing.T) {
 	target, handle := choose(address)(t, devices)
 	var note json.RawMessage
 	attach := drivers.AttachRequest{Target: target, Handle: handle, Note: func(n json.RawMessage) error { note = n; return nil }}
-	attacher := driver.(drivers.Attacher)
 
 	card.Yank()
 	require.Empty(t, identities(t, driver))
-	err = attacher.Attach(t.Context(), attach)
+	err = driver.Attach(t.Context(), attach)
 	require.ErrorContains(t, err, address+" does not answer on its bus")
 	require.Equal(t, "nvidia", fakebus.DriverOf(t, address))
 
 	card.Unyank()
 	require.Equal(t, []string{address}, identities(t, driver))
-	require.NoError(t, attacher.Attach(t.Context(), attach))
+	require.NoError(t, driver.Attach(t.Context(), attach))
 	card.Yank()
 	require.Empty(t, identities(t, driver))
 	card.Unyank()
 	require.Equal(t, []string{address}, identities(t, driver))
-	require.NoError(t, attacher.Detach(t.Context(), drivers.DetachRequest{Target: target, Handle: handle, Prior: note}))
+	require.NoError(t, driver.Detach(t.Context(), drivers.DetachRequest{Target: target, Handle: handle, Prior: note}))
 	require.Equal(t, "nvidia", fakebus.DriverOf(t, address))
 
 	card.SetVFs(2)

@@ -2,6 +2,7 @@ package generic_test
 
 import (
 	"cmp"
+	"context"
 	"io/fs"
 	"maps"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -172,28 +174,49 @@ func subjects(t *testing.T) map[string]subject {
 // TestConformance runs the suite on the simulated kernel.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	runSuite(t, subjects(t), simulatedRig)
+	runSuite(t, subjects(t), simulatedRig, "discover", "install", "attach", "clean", "in_use", "health")
 }
 
 // TestConformanceOnKernel runs the suite on the kernel of this machine, which
-// is one of tests/hardware.
+// is one of tests/hardware. Each check takes seconds there, so cleaning has a test of its own
+// (TestCleanOnKernel).
 func TestConformanceOnKernel(t *testing.T) {
 	t.Parallel()
 	fakebus.Need(t)
 	all := subjects(t)
 	maps.DeleteFunc(all, func(_ string, s subject) bool { return s.card.ID == "" })
 	require.Len(t, all, 3)
-	runSuite(t, all, kernelRig)
+	runSuite(t, all, kernelRig, "discover", "install", "attach", "in_use", "health")
+}
+
+// uncleaning is a driver without its cleaning.
+type uncleaning struct {
+	drivers.Driver
+	drivers.Installer
+	drivers.Attacher
+	drivers.Users
+	drivers.HealthChecker
+}
+
+// Discover returns reports without a cleaning.
+func (d uncleaning) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
+	devices, err := d.Driver.Discover(ctx)
+	for _, device := range devices {
+		for i := range device.Deployables {
+			device.Deployables[i].Cleaning = nil
+		}
+	}
+	return devices, err
 }
 
 // runSuite runs the suite on each subject, on rigs that newRig makes.
-func runSuite(t *testing.T, subjects map[string]subject, newRig func(*testing.T, subject) *conformance.Rig) {
+func runSuite(t *testing.T, subjects map[string]subject, newRig func(*testing.T, subject) *conformance.Rig, services ...string) {
 	t.Helper()
 	for name, subject := range subjects {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			conformance.Run(t, conformance.Subject{
-				Services: []string{"discover", "install", "attach", "in_use", "health"},
+				Services: services,
 				New:      func(t *testing.T) *conformance.Rig { t.Helper(); return newRig(t, subject) },
 			})
 		})
@@ -203,7 +226,11 @@ func runSuite(t *testing.T, subjects map[string]subject, newRig func(*testing.T,
 // simulatedRig has the suite work on a simulated kernel.
 func simulatedRig(t *testing.T, s subject) *conformance.Rig {
 	t.Helper()
-	host := newHost(t, s.functions...)
+	functions := slices.Clone(s.functions)
+	for i := range functions {
+		functions[i].Reset = "flr"
+	}
+	host := newHost(t, functions...)
 	if s.vfs > 0 {
 		host.SetVFs(qat, strconv.Itoa(s.vfs))
 	}
@@ -216,12 +243,30 @@ func simulatedRig(t *testing.T, s subject) *conformance.Rig {
 		Snapshot: func(t *testing.T) string { t.Helper(); return snapshot(t, host.Root()) },
 		Use: func(t *testing.T, _ drivers.Target, _ cyborg.HandleReport) func() {
 			t.Helper()
+			back := toVFIOAndBack(t, host, s.address)
 			host.Open(4711, "qemu-kvm", vfioNode(t, host, s.address))
-			return func() { host.End(4711) }
+			return func() {
+				host.End(4711)
+				back()
+			}
+		},
+		Leave: func(t *testing.T, _ drivers.Target, handle cyborg.HandleReport) {
+			t.Helper()
+			leave(t, host.Root(), handle)
+		},
+		Left: func(t *testing.T, _ drivers.Target, handle cyborg.HandleReport) []cyborg.CleanMethod {
+			t.Helper()
+			return left(t, host.Root(), handle)
+		},
+		Stick: func(t *testing.T, _ drivers.Target, handle cyborg.HandleReport) {
+			t.Helper()
+			host.Fault(simulator.Fault{On: "reset", Subject: handle.Identity, Error: syscall.ENOTTY})
 		},
 		Exchange: func(t *testing.T, _ cyborg.DeviceReport) {
 			t.Helper()
-			exchange(host, s.instead)
+			instead := s.instead
+			instead.Reset = "flr"
+			exchange(host, instead)
 			if s.vfs > 0 {
 				host.SetVFs(qat, strconv.Itoa(s.vfs))
 			}
@@ -240,13 +285,13 @@ func simulatedRig(t *testing.T, s subject) *conformance.Rig {
 }
 
 // live returns a driver of a card on the kernel of this machine.
-func live(t *testing.T, card *fakebus.Card) drivers.Driver {
+func live(t *testing.T, card *fakebus.Card) *generic.Driver {
 	t.Helper()
 	driver, err := generic.New(
 		drivers.Environment{Host: "node1", Backend: "pci", Root: "/", Log: logger(t)},
 		map[string]any{"device_spec": []any{map[string]any{"address": card.Everything()}}, "deadline": "1m"})
 	require.NoError(t, err)
-	return driver
+	return driver.(*generic.Driver)
 }
 
 // kernelRig has the suite work on the kernel of this machine, and on a card that
@@ -258,7 +303,7 @@ func kernelRig(t *testing.T, s subject) *conformance.Rig {
 		card.SetVFs(s.vfs)
 	}
 
-	driver := func(t *testing.T) drivers.Driver { t.Helper(); return live(t, card) }
+	driver := func(t *testing.T) drivers.Driver { t.Helper(); d := live(t, card); return uncleaning{d, d, d, d, d} }
 	return &conformance.Rig{
 		Driver:   driver(t),
 		Restart:  driver,
@@ -284,6 +329,23 @@ func kernelRig(t *testing.T, s subject) *conformance.Rig {
 				}
 			}
 		},
+	}
+}
+
+// toVFIOAndBack gives a function to VFIO, unless VFIO has it already, as a hypervisor does for a
+// guest. Back undoes that.
+func toVFIOAndBack(t *testing.T, host *sysfstest.Host, address string) (back func()) {
+	t.Helper()
+	device := "sys/bus/pci/devices/" + address
+	if target, err := os.Readlink(filepath.Join(host.Root(), device, "driver")); err == nil && filepath.Base(target) == "vfio-pci" {
+		return func() {}
+	}
+
+	toVFIO(t, host, address)
+	return func() {
+		require.NoError(t, host.Simulator.Write(device+"/driver_override", ""))
+		require.NoError(t, host.Simulator.Write("sys/bus/pci/drivers/vfio-pci/unbind", address))
+		require.NoError(t, host.Simulator.Write("sys/bus/pci/drivers_probe", address))
 	}
 }
 

@@ -68,6 +68,7 @@ func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 		device := report(f, parts, protection, networks)
 		for i, part := range parts {
 			d.addCompanions(&device.Deployables[i], part, all, protection)
+			d.addCleaning(&device.Deployables[i], part, byAddress)
 		}
 		device.Fingerprint = f.Fingerprint(serialOf(f, byAddress, present))
 		devices = append(devices, device)

@@ -47,6 +47,7 @@ var (
 	_ drivers.Driver        = (*Driver)(nil)
 	_ drivers.Installer     = (*Driver)(nil)
 	_ drivers.Attacher      = (*Driver)(nil)
+	_ drivers.Cleaner       = (*Driver)(nil)
 	_ drivers.Users         = (*Driver)(nil)
 	_ drivers.HealthChecker = (*Driver)(nil)
 )

@@ -238,21 +238,20 @@ func TestExchangeOnKernel(t *testing.T) {
 	require.NoError(t, err)
 	target, handle := choose(address)(t, devices)
 	var note json.RawMessage
-	attacher := driver.(drivers.Attacher)
 	attach := drivers.AttachRequest{Target: target, Handle: handle, Note: func(n json.RawMessage) error { note = n; return nil }}
-	require.NoError(t, attacher.Attach(t.Context(), attach))
+	require.NoError(t, driver.Attach(t.Context(), attach))
 
 	card.Exchange(fakebus.QAT())
 	before := card.Snapshot()
 	require.Equal(t, "4xxx", fakebus.DriverOf(t, address))
 	require.Equal(t, map[string]cyborg.Fingerprint{address: {Model: "8086:4940 8086:0000"}}, fingerprints(t, driver))
-	attached, err := attacher.Attached(t.Context(), target, handle, cyborg.HolderHost)
+	attached, err := driver.Attached(t.Context(), target, handle, cyborg.HolderHost)
 	require.NoError(t, err)
 	require.False(t, attached)
-	_, err = driver.(drivers.Users).InUse(t.Context(), target, handle)
+	_, err = driver.InUse(t.Context(), target, handle)
 	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), err)
-	err = attacher.Attach(t.Context(), attach)
+	err = driver.Attach(t.Context(), attach)
 	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), err)
-	require.NoError(t, attacher.Detach(t.Context(), drivers.DetachRequest{Target: target, Handle: handle, Prior: note}))
+	require.NoError(t, driver.Detach(t.Context(), drivers.DetachRequest{Target: target, Handle: handle, Prior: note}))
 	require.Equal(t, before, card.Snapshot())
 }

@@ -32,6 +32,17 @@ func (d *Driver) Uninstall(ctx context.Context, _ drivers.Target) error {
 // usable reads the function as it is at this moment, with its companions, and returns
 // an error that says why it cannot be given to VFIO.
 func (d *Driver) usable(ctx context.Context, target drivers.Target, identity string) (f sysfs.Function, with []sysfs.Function, err error) {
+	f, with, err = d.touchable(ctx, target, identity)
+	if err != nil {
+		return f, nil, err
+	}
+	return f, with, d.requireVFIO(ctx, f, with)
+}
+
+// touchable reads the function as it is at this moment, with its companions, and returns
+// an error that says why nothing may be done to it: it is another one, the host needs it,
+// or it does not answer.
+func (d *Driver) touchable(ctx context.Context, target drivers.Target, identity string) (f sysfs.Function, with []sysfs.Function, err error) {
 	f, err = d.find(ctx, target, identity)
 	if err != nil {
 		return f, nil, err
@@ -54,10 +65,7 @@ func (d *Driver) usable(ctx context.Context, target drivers.Target, identity str
 	}
 
 	with, err = d.companionsNow(ctx, f)
-	if err != nil {
-		return f, nil, err
-	}
-	return f, with, d.requireVFIO(ctx, f, with)
+	return f, with, err
 }
 
 // mayBeTouched returns an error that says why the function is not for the backend to

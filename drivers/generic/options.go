@@ -15,6 +15,7 @@ import (
 
 // The names of the options, and their defaults.
 const (
+	optionClean    = "clean"
 	optionSpec     = "device_spec"
 	optionDeadline = "deadline"
 	optionVFIO     = "vfio_driver"
@@ -31,6 +32,9 @@ type options struct {
 	// specs choose the functions that the backend looks after; without any it looks
 	// after none.
 	specs []Spec
+
+	// clean is how a handle is cleaned after every holder; empty for not at all.
+	clean cyborg.CleanMethod
 
 	// deadline is how long one access to the kernel (an unbind, a bind, loading a
 	// module) may take.
@@ -76,6 +80,8 @@ func parseOptions(backend string, given map[string]any) (options, error) {
 		var err error
 
 		switch value := given[key]; key {
+		case optionClean:
+			o.clean, err = parseClean(value)
 		case optionSpec:
 			o.specs, err = parseSpecs(value)
 		case optionDeadline:
@@ -90,7 +96,7 @@ func parseOptions(backend string, given map[string]any) (options, error) {
 			o.simulate, err = parseFlag(key, value)
 		default:
 			err = fmt.Errorf("there is no option %q; there are %s", key,
-				strings.Join([]string{optionDeadline, optionSpec, optionPCIIDs, optionMappings, optionSimulate, optionVFIO}, ", "))
+				strings.Join([]string{optionClean, optionDeadline, optionSpec, optionPCIIDs, optionMappings, optionSimulate, optionVFIO}, ", "))
 		}
 
 		mistakes = append(mistakes, err)
@@ -102,6 +108,20 @@ func parseOptions(backend string, given map[string]any) (options, error) {
 	}
 
 	return o, nil
+}
+
+// parseClean reads how handles are cleaned after every holder.
+func parseClean(value any) (cyborg.CleanMethod, error) {
+	text, _ := value.(string)
+	method, err := cyborg.ParseCleanMethod(text)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("%s is %v; write %s or %s", optionClean, value, cyborg.NoCleaning, cyborg.CleanReset)
+	case method != "" && method != cyborg.CleanReset:
+		return "", fmt.Errorf("%s is %s; write %s or %s: this driver knows PCI functions only, and not how to remove what is stored behind them",
+			optionClean, method, cyborg.NoCleaning, cyborg.CleanReset)
+	}
+	return method, nil
 }
 
 // parseSpecs reads one spec or a list of them. Either may be JSON text.

@@ -134,7 +134,7 @@ func (b *Binder) Release(ctx context.Context, address cyborg.PCIAddress, given s
 		return nil
 	}
 
-	if err := b.unbind(ctx, address, given); err != nil {
+	if err := b.Unbind(ctx, address, given); err != nil {
 		return err
 	}
 
@@ -159,7 +159,7 @@ func (b *Binder) rebind(ctx context.Context, address cyborg.PCIAddress, want Bin
 	}
 
 	if function.Driver != "" {
-		if err := b.unbind(ctx, address, function.Driver); err != nil {
+		if err := b.Unbind(ctx, address, function.Driver); err != nil {
 			return err
 		}
 	}
@@ -171,9 +171,9 @@ func (b *Binder) rebind(ctx context.Context, address cyborg.PCIAddress, want Bin
 	return b.bind(ctx, address, want.Driver)
 }
 
-// unbind takes the function from the driver and checks that the driver has let
-// go.
-func (b *Binder) unbind(ctx context.Context, address cyborg.PCIAddress, driver string) error {
+// Unbind takes the function from the driver that it has, leaves its driver_override, and
+// checks that the driver has let go. The caller has checked that nobody uses the function.
+func (b *Binder) Unbind(ctx context.Context, address cyborg.PCIAddress, driver string) error {
 	err := b.write(ctx, address, path.Join(driversDir, driver, "unbind"), address.String())
 	// ENODEV means that the driver does not have the function any more, which is
 	// what was wanted.

@@ -50,6 +50,11 @@ type Function struct {
 	// Tree.Function does not find it for one that the kernel is about to remove.
 	PF *cyborg.PCIAddress
 
+	// ResetMethods are the ways in which the kernel can reset the function and no other
+	// one, in the order in which it tries them, such as "flr" and "bus"; empty where it can
+	// in none. Before Linux 5.15 it does not name them, and they are UnnamedReset.
+	ResetMethods []string
+
 	// BootVGA says that the firmware chose this display for the console.
 	BootVGA bool
 
@@ -229,6 +234,7 @@ func (v *view) function(ctx context.Context, address cyborg.PCIAddress) (Functio
 			d.warn("physfn", name, "it is no PCI address")
 		}
 	}
+	f.ResetMethods = d.resetMethods(f.PF != nil)
 
 	return f, nil
 }

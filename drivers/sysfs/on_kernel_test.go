@@ -39,12 +39,13 @@ func giveToVFIO(t *testing.T, address string) {
 	require.NoError(t, b.Bind(t.Context(), sysfstest.Address(t, address), "vfio-pci"))
 }
 
+// controller is that of the machine's disk.
+const controller = "0000:01:00.0"
+
 // TestMultipathDiskOnKernel opens the machine's disk, which belongs to an NVMe
 // subsystem and so is not below its controller in sysfs.
-func TestMultipathDiskOnKernel(t *testing.T) {
-	t.Parallel()
+func TestMultipathDiskOnKernel(t *testing.T) { //nolint:paralleltest // the machine has one disk
 	fakebus.Need(t)
-	const controller = "0000:01:00.0"
 	require.Empty(t, userOf(t, controller))
 
 	dir, err := filepath.EvalSymlinks("/sys/block/nvme0n1")
@@ -56,6 +57,33 @@ func TestMultipathDiskOnKernel(t *testing.T) {
 	require.Regexp(t, `^process \d+ \(.*\) has /dev/nvme0n1 open$`, userOf(t, controller))
 	require.NoError(t, disk.Close())
 	require.Empty(t, userOf(t, controller))
+}
+
+// TestResetOnKernel resets the controller of the machine's disk, which is made by QEMU and not
+// by fakebus. Its driver has it afterwards.
+func TestResetOnKernel(t *testing.T) { //nolint:paralleltest // the machine has one disk
+	fakebus.Need(t)
+	f := function(t, controller)
+	require.Equal(t, "nvme", f.Driver)
+	require.Contains(t, f.ResetMethods, "flr")
+	require.Empty(t, function(t, "0000:00:1f.0").ResetMethods, "a function of the chipset")
+
+	b := sysfs.NewBinder(tree(t, "/"), sysfs.LiveKernel("/"), t.TempDir(), deadline, logger(t))
+	before, err := b.Binding(t.Context(), f.Address)
+	require.NoError(t, err)
+	require.NoError(t, b.Unbind(t.Context(), f.Address, "nvme"))
+	registers, err := tree(t, "/").Registers(t.Context(), f)
+	require.NoError(t, err)
+	require.True(t, registers.Express())
+
+	require.NoError(t, b.Reset(t.Context(), f.Address))
+	after, err := tree(t, "/").AwaitReset(t.Context(), f, registers)
+	require.NoError(t, err)
+	require.True(t, after.Express())
+
+	require.NoError(t, b.Restore(t.Context(), f.Address, "", before))
+	require.Equal(t, "nvme", function(t, controller).Driver)
+	require.Eventually(t, func() bool { _, err := os.Stat("/dev/nvme0n1"); return err == nil }, time.Minute, 50*time.Millisecond)
 }
 
 // TestSharedFileSystemOnKernel looks for the device through which /out comes

@@ -52,8 +52,8 @@ func TestHardware(t *testing.T) {
 		tests("agent", 20*time.Minute, "inside.test", "^Test(Doctor|Attach|HangingDriver|RebindByHand|ReplacedCard|KillBeforeEachWrite|BeforeReboot)$", false),
 	)
 	requirePass(t, first, "selftest", 0)
-	requirePass(t, first, "sysfs", 5)
-	requirePass(t, first, "generic", 4)
+	requirePass(t, first, "sysfs", 6)
+	requirePass(t, first, "generic", 5)
 	requirePass(t, first, "agent", 7)
 	requireQuiet(t, first["dmesg"])
 

@@ -45,6 +45,9 @@ const (
 	// Registers reads from the configuration space of a PCI function its header and,
 	// behind that, its device serial number, if it has one.
 	Registers Kind = "registers"
+	// DeviceStatus reads from the configuration space of a PCI function its header and,
+	// behind that, its Device Status register, if it has PCI Express.
+	DeviceStatus Kind = "device_status"
 )
 
 // Call is one access to the kernel.
@@ -67,6 +70,8 @@ func (c Call) String() string {
 		return "writing to " + c.Path
 	case Open:
 		return "opening " + c.Path
+	case DeviceStatus:
+		return "reading the device status in " + c.Path
 	case Read, Registers:
 	}
 	return "reading " + c.Path
@@ -149,7 +154,7 @@ func (c Call) make() reply {
 	}
 
 	flags := map[Kind]int{
-		Read: os.O_RDONLY, Registers: os.O_RDONLY, Open: os.O_RDWR,
+		Read: os.O_RDONLY, Registers: os.O_RDONLY, DeviceStatus: os.O_RDONLY, Open: os.O_RDWR,
 		Write: os.O_WRONLY, // without O_CREATE: an attribute that does not exist is an error
 	}
 	flag, known := flags[c.Kind]
@@ -189,12 +194,16 @@ func (c Call) use(file *os.File) ([]byte, error) {
 	case Read:
 		return read(descriptor, c.Most)
 
-	case Registers:
+	case Registers, DeviceStatus:
 		header, err := read(descriptor, HeaderSize)
 		if err != nil || len(header) < HeaderSize {
 			return header, err
 		}
-		return append(header, serialNumber(descriptorAt(descriptor))...), nil
+		more := serialNumber
+		if c.Kind == DeviceStatus {
+			more = deviceStatus
+		}
+		return append(header, more(descriptorAt(descriptor))...), nil
 
 	case Open:
 	}

@@ -20,6 +20,18 @@ const (
 	serialSize    = 8
 )
 
+// The configuration space behind the header has another list of capabilities, each with
+// its id and where the next one is in two bytes (PCI Local Bus Specification, 6.7). That
+// of PCI Express has the Device Status register (PCI Express Base Specification, 7.5.3.5).
+const (
+	statusRegister   = 0x06
+	hasCapabilities  = 1 << 4 // in the status register
+	firstCapability  = 0x34
+	expressID        = 0x10
+	deviceStatusAt   = 0x0a
+	deviceStatusSize = 2
+)
+
 // readAt reads bytes of a configuration space into all of the buffer. It returns
 // false where they are not there.
 type readAt func(offset int64, into []byte) bool
@@ -60,6 +72,33 @@ func serialNumber(read readAt) []byte {
 			return serial
 		}
 		offset = int(value >> 20 &^ 3)
+	}
+	return nil
+}
+
+// deviceStatus returns the two bytes of a function's Device Status register, or nothing
+// where it has no PCI Express, or this process may read the header only. It reads no more
+// registers than lead there, as serialNumber does.
+func deviceStatus(read readAt) []byte {
+	const most = (extendedStart - HeaderSize) / 4 // capabilities: none is shorter
+	word, pointer := make([]byte, 2), make([]byte, 1)
+	if !read(statusRegister, word) || binary.LittleEndian.Uint16(word)&hasCapabilities == 0 || !read(firstCapability, pointer) {
+		return nil
+	}
+
+	offset := int(pointer[0] &^ 3)
+	for n := 0; offset >= HeaderSize && n < most; n++ {
+		if !read(int64(offset), word) || isFilledWith(0xff, word) {
+			return nil
+		}
+		if word[0] == expressID {
+			status := make([]byte, deviceStatusSize)
+			if offset+deviceStatusAt+deviceStatusSize > extendedStart || !read(int64(offset+deviceStatusAt), status) {
+				return nil
+			}
+			return status
+		}
+		offset = int(word[1] &^ 3)
 	}
 	return nil
 }

@@ -74,6 +74,55 @@ func TestSerialNumber(t *testing.T) {
 	}
 }
 
+// withCapabilities returns a configuration space of 256 bytes with a list of capabilities,
+// the first of which is at a place. The rest of each is filled with a number.
+func withCapabilities(first byte, list ...capability) []byte {
+	text := space("")[:256]
+	text[0x34] = first
+	for _, one := range list {
+		text[one.at], text[one.at+1] = byte(one.id), byte(one.next)
+		copy(text[one.at+2:], bytes.Repeat([]byte{0x2f}, 10))
+	}
+	return text
+}
+
+// TestDeviceStatus walks lists of capabilities, also those that no card should have.
+func TestDeviceStatus(t *testing.T) {
+	t.Parallel()
+	ones := bytes.Repeat([]byte{0xff}, 256)
+	without := withCapabilities(0x40, capability{0x40, 0x10, 0})
+	without[6] = 0
+	for name, c := range map[string]struct {
+		space []byte
+		want  string
+	}{
+		"the first":           {withCapabilities(0x40, capability{0x40, 0x10, 0}), "\x2f\x2f"},
+		"the third":           {withCapabilities(0x80, capability{0x80, 1, 0x50}, capability{0x50, 5, 0xc0}, capability{0xc0, 0x10, 0}), "\x2f\x2f"},
+		"reserved bits":       {withCapabilities(0x43, capability{0x40, 0x10, 0}), "\x2f\x2f"},
+		"none of that id":     {withCapabilities(0x40, capability{0x40, 1, 0}), ""},
+		"no list":             {without, ""},
+		"in the header":       {withCapabilities(0x20, capability{0x20, 0x10, 0}), ""},
+		"behind the end":      {withCapabilities(0x40, capability{0x40, 1, 0xf8})[:0xf8], ""},
+		"at the end":          {append(withCapabilities(0xf8)[:0xf8], 0x10, 0, 0, 0, 0, 0, 0, 0), ""},
+		"a loop":              {withCapabilities(0x40, capability{0x40, 1, 0x50}, capability{0x50, 5, 0x40}), ""},
+		"of the header alone": {withCapabilities(0x40, capability{0x40, 0x10, 0})[:64], ""},
+		"pulled out":          {ones, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, reads := kernelcall.StatusRegister(c.space)
+			require.Equal(t, c.want, string(got))
+			require.LessOrEqual(t, reads, 51)
+
+			dir := t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "config"), c.space, 0o600))
+			text, err := kernelcall.Call{Kind: kernelcall.DeviceStatus, Root: dir, Path: "config"}.Do()
+			require.NoError(t, err)
+			require.Equal(t, string(c.space[:64])+c.want, text)
+		})
+	}
+}
+
 // FuzzSerialNumber walks any list of capabilities. The walk ends, reads registers
 // where they may be, and finds what is in a capability of the right id.
 func FuzzSerialNumber(f *testing.F) {

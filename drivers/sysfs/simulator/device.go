@@ -48,12 +48,8 @@ func (st *state) add(f Function) error {
 		}
 	}
 
-	if f.Serial != "" {
-		space, err := configuration(f)
-		if err == nil {
-			err = st.root.WriteFile(path.Join(dir, "config"), space, 0o644)
-		}
-		if err != nil {
+	if f.Serial != "" || f.Reset != "" {
+		if err := st.addConfiguration(f); err != nil {
 			return err
 		}
 	}
@@ -117,6 +113,10 @@ func attributes(f Function) []attribute {
 		list = append(list, attribute{"boot_vga", boot})
 	}
 
+	if f.Reset != "" {
+		list = append(list, attribute{"reset", ""}, attribute{"reset_method", f.Reset})
+	}
+
 	if f.TotalVFs > 0 {
 		list = append(list, attribute{"sriov_totalvfs", strconv.Itoa(f.TotalVFs)},
 			attribute{"sriov_numvfs", "0"}, attribute{"sriov_drivers_autoprobe", "1"},
@@ -127,23 +127,57 @@ func attributes(f Function) []attribute {
 	return list
 }
 
-// configuration returns the configuration space of a function that has a serial
-// number: a header with its ids, and behind another capability the number.
+// Volatile is where the configuration space of a function that can be reset has bytes that
+// its holder can write, and that a reset clears: registers of its maker.
+const Volatile = 0x80
+
+// addConfiguration makes the configuration space of a function as it is after power-on, with
+// what the kernel sets up.
+func (st *state) addConfiguration(f Function) error {
+	space, err := configuration(f)
+	if err != nil {
+		return err
+	}
+	return st.write(path.Join(st.dir(f), "config"), string(space))
+}
+
+// configuration returns the configuration space of a function: a header with its ids, which
+// read as ones where it is a virtual one; the capability of PCI Express, if it can be reset;
+// and its serial number behind another capability, if it has one.
 func configuration(f Function) ([]byte, error) {
 	vendor, err1 := strconv.ParseUint(f.Vendor, 16, 16)
 	product, err2 := strconv.ParseUint(f.Product, 16, 16)
-	serial, err3 := strconv.ParseUint(strings.ReplaceAll(f.Serial, "-", ""), 16, 64)
+	serial, err3 := strconv.ParseUint(strings.ReplaceAll(cmp.Or(f.Serial, "0"), "-", ""), 16, 64)
 	if err := errors.Join(err1, err2, err3); err != nil {
 		return nil, cyborg.Errorf(cyborg.ErrInvalid, "%s cannot be simulated: %w", f.Address, err)
 	}
+	if f.PF != nil {
+		vendor, product = 0xffff, 0xffff
+	}
 
-	const first, second = 0x100, 0x148
 	space := make([]byte, 0x1000)
 	binary.LittleEndian.PutUint16(space, uint16(vendor))
 	binary.LittleEndian.PutUint16(space[2:], uint16(product))
-	binary.LittleEndian.PutUint32(space[first:], second<<20|1<<16|1) // advanced error reporting
-	binary.LittleEndian.PutUint32(space[second:], 1<<16|3)
-	binary.LittleEndian.PutUint64(space[second+4:], serial)
+
+	if f.Reset != "" {
+		const express, second = 0x40, 0x60
+		binary.LittleEndian.PutUint16(space[4:], 0x0006) // memory space and bus master are enabled
+		binary.LittleEndian.PutUint16(space[6:], 0x0010) // it has capabilities
+		binary.LittleEndian.PutUint32(space[8:], f.Class<<8)
+		if f.PF == nil {
+			binary.LittleEndian.PutUint32(space[0x10:], 0xf0000000|uint32(f.Address.Bus)<<20)
+		}
+		space[0x34] = second
+		copy(space[second:], []byte{5, express}) // message signaled interrupts
+		space[express] = 0x10
+	}
+
+	if f.Serial != "" {
+		const first, second = 0x100, 0x148
+		binary.LittleEndian.PutUint32(space[first:], second<<20|1<<16|1) // advanced error reporting
+		binary.LittleEndian.PutUint32(space[second:], 1<<16|3)
+		binary.LittleEndian.PutUint64(space[second+4:], serial)
+	}
 	return space, nil
 }
 

@@ -51,6 +51,8 @@ func (s *Simulator) Write(attribute, text string) error {
 		subject, act = dir, func(st *state, f Function) error { return st.setOverride(f, text) }
 	case name == "sriov_numvfs":
 		subject, act = dir, func(st *state, f Function) error { return st.setVFs(f, text) }
+	case name == "reset":
+		subject, act = dir, func(st *state, f Function) error { return st.reset(f, text) }
 	case name == "remove" && text == "1":
 		subject, act = dir, func(st *state, f Function) error { return st.unplug(f.Address) }
 	default:
@@ -262,6 +264,20 @@ func (st *state) setVFs(f Function, text string) error {
 	return st.write(path.Join(st.dir(f), "sriov_numvfs"), strconv.FormatUint(count, 10)+"\n")
 }
 
+// reset resets the function, with the errors of the kernel: what its holder has left in
+// its registers is gone, and the kernel has restored what it needs of them itself.
+func (st *state) reset(f Function, text string) error {
+	switch {
+	case f.Reset == "":
+		return syscall.ENOENT
+	case text != "1":
+		return syscall.EINVAL
+	case st.text(path.Join(st.dir(f), "reset_method")) == "": // somebody has ruled all out
+		return syscall.ENOTTY
+	}
+	return st.addConfiguration(f)
+}
+
 // Read reads an attribute. It does not wait for a write that hangs.
 func (s *Simulator) Read(attribute string) (string, error) {
 	root, err := os.OpenRoot(s.dir)
@@ -297,7 +313,7 @@ func (s *Simulator) Load(_ context.Context, driver string) error {
 // Fault is a failure of a later write.
 type Fault struct {
 	// On is the write that fails: unbind, bind, driver_override, drivers_probe,
-	// sriov_numvfs, remove, or load.
+	// sriov_numvfs, reset, remove, or load.
 	On string `json:"on"`
 
 	// Subject is the address of the function or the name of the driver; empty for

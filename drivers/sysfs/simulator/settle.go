@@ -104,7 +104,7 @@ func virtualFunction(pf Function, i int) Function {
 
 	vf := Function{
 		Address: address, Parent: pf.Parent, Vendor: pf.Vendor, Product: cmp.Or(pf.VFProduct, pf.Product), Class: pf.Class,
-		NUMANode: pf.NUMANode, Driver: pf.VFDriver, PF: &pf.Address,
+		NUMANode: pf.NUMANode, Driver: pf.VFDriver, PF: &pf.Address, Reset: pf.Reset,
 	}
 
 	if pf.IOMMUGroup != "" {

@@ -1,6 +1,6 @@
 // Package simulator provides a directory that behaves like a kernel's sysfs:
-// what is written to unbind, bind, driver_override, drivers_probe or
-// sriov_numvfs takes effect, with the errors and the hangs of a real kernel. A
+// what is written to unbind, bind, driver_override, drivers_probe,
+// sriov_numvfs or reset takes effect, with the errors and the hangs of a real kernel. A
 // driver of accelerators runs on it without any change.
 //
 // A plain directory cannot react to a write, so the writer does it: Simulator
@@ -9,7 +9,7 @@
 // process may leave a change unfinished at any point; the next call of any
 // process completes it. Several processes may use one directory.
 //
-// The behaviour follows drivers/base/{bus,dd}.c, drivers/pci/{pci-driver,iov}.c
+// The behaviour follows drivers/base/{bus,dd}.c, drivers/pci/{pci-driver,iov,pci}.c
 // and drivers/vfio of Linux 6.x. The package imports the root package, uuid and
 // the standard library. It cannot change a real host, because it works only in
 // a directory that has its Marker.
@@ -68,9 +68,13 @@ type Function struct {
 	SubsystemVendor  string `json:"subsystem_vendor,omitempty"`
 	SubsystemProduct string `json:"subsystem_product,omitempty"`
 
-	// Serial is the device serial number, in the form of lspci. A function without one
-	// has no configuration space here.
+	// Serial is the device serial number, in the form of lspci.
 	Serial string `json:"serial,omitempty"`
+
+	// Reset are the ways in which the kernel can reset the function, such as "flr pm", for
+	// its virtual functions, too; empty where it can in none. A function with neither a
+	// serial number nor these has no configuration space here.
+	Reset string `json:"reset,omitempty"`
 
 	// Class is the 24-bit class code, such as 0x030200.
 	Class uint32 `json:"class"`

@@ -114,6 +114,7 @@ func TestWriteAnswersLikeLinux(t *testing.T) {
 		"number through zero":                   {[]step{{devices + qat + "/sriov_numvfs", "2", 0}, {devices + qat + "/sriov_numvfs", "0", 0}, {devices + qat + "/sriov_numvfs", "3", 0}}, "nvidia"},
 		"virtual functions without a driver":    {[]step{{drivers + "c6xx/unbind", qat, 0}, {devices + qat + "/sriov_numvfs", "1", syscall.ENOENT}}, "nvidia"},
 		"a driver takes its virtual ones along": {[]step{{devices + qat + "/sriov_numvfs", "2", 0}, {drivers + "c6xx/unbind", qat, 0}, {bus + "drivers_probe", "0000:b1:01.0", syscall.ENODEV}}, "nvidia"},
+		"reset of what cannot be reset":         {[]step{{devices + gpu + "/reset", "1", syscall.ENOENT}}, "nvidia"},
 		"surprise removal":                      {[]step{{devices + qat + "/remove", "1", 0}, {bus + "drivers_probe", qat, syscall.ENODEV}}, "nvidia"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -132,6 +133,35 @@ func TestWriteAnswersLikeLinux(t *testing.T) {
 
 			require.Equal(t, c.driver, driver(t, host, gpu))
 		})
+	}
+}
+
+// TestReset resets functions: what somebody has written to registers of their makers is gone,
+// and nothing else changes.
+func TestReset(t *testing.T) {
+	t.Parallel()
+	card := sysfstest.QAT(t, qat)
+	card.Reset, card.Serial = "flr bus", "48-b0-2d-ff-ff-12-34-56"
+	host := sysfstest.New(t, card)
+	host.SetVFs(qat, "1")
+
+	for _, address := range []string{qat, "0000:b1:01.0"} {
+		dir := bus + "devices/" + address
+		require.Equal(t, "flr bus", read(t, host, dir+"/reset_method"))
+		fresh := read(t, host, dir+"/config")
+		used := []byte(fresh)
+		used[simulator.Volatile], used[4] = 1, 0
+		host.Set(dir+"/config", string(used))
+		had := driver(t, host, address)
+
+		require.ErrorIs(t, host.Simulator.Write(dir+"/reset", "0"), syscall.EINVAL)
+		require.Equal(t, string(used), read(t, host, dir+"/config"))
+		require.NoError(t, host.Simulator.Write(dir+"/reset", "1\n"))
+		require.Equal(t, fresh, read(t, host, dir+"/config"))
+		require.Equal(t, had, driver(t, host, address))
+
+		host.Set(dir+"/reset_method", "\n")
+		require.ErrorIs(t, host.Simulator.Write(dir+"/reset", "1"), syscall.ENOTTY)
 	}
 }
 

@@ -16,6 +16,7 @@ type DyingKernel struct {
 
 	At    int  // the number of the write that fails, from 1
 	After bool // the write is done before it fails
+	Dead  bool // all later writes fail, too, and are not done
 
 	count int // the writes so far
 }
@@ -24,6 +25,9 @@ type DyingKernel struct {
 func (k *DyingKernel) Write(attribute, text string) error {
 	k.count++
 
+	if k.count > k.At && k.Dead {
+		return ErrDied
+	}
 	if k.count != k.At {
 		return k.Kernel.Write(attribute, text)
 	}

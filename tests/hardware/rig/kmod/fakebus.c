@@ -13,6 +13,9 @@
  *   echo "hold nvidia" > .../ctl (that driver lets go of no function)
  *   echo "free nvidia" > .../ctl (undoes hold; not while a del waits for it)
  *
+ * A function has one byte of its maker at 80 in its config space, which keeps what is
+ * written to it. FLR clears it, and all else that was written to the function.
+ *
  * drv= and vfdrv= are drivers that do nothing, one for the function and one for
  * its virtual functions, so that it has a driver of that name, as on a real host.
  *
@@ -43,6 +46,7 @@ module_param(size, ulong, 0444);
 #define MAXVF 32
 #define EXPCAP 0x40
 #define SRIOV 0x100
+#define KEEPS 0x80
 
 struct fbus {
 	struct list_head list;
@@ -121,6 +125,25 @@ static int fb_read(struct pci_bus *bus, unsigned int devfn, int where, int sz, u
 	return c ? PCIBIOS_SUCCESSFUL : PCIBIOS_DEVICE_NOT_FOUND;
 }
 
+static void flr(struct fbus *b, u8 *c, int vf)
+{
+	int i;
+
+	w16(c, PCI_COMMAND, 0);
+	c[PCI_INTERRUPT_LINE] = 0;
+	c[KEEPS] = 0;
+	w16(c, EXPCAP + PCI_EXP_DEVCTL, 0);
+	if (vf >= 0)
+		return;
+	for (i = 0; i < 6; i++)
+		w32(c, PCI_BASE_ADDRESS_0 + 4 * i, 0);
+	if (b->vfs) {
+		w16(c, SRIOV + PCI_SRIOV_CTRL, 0);
+		w16(c, SRIOV + PCI_SRIOV_NUM_VF, 0);
+		w32(c, SRIOV + PCI_SRIOV_SYS_PGSIZE, 1);
+	}
+}
+
 static int fb_write(struct pci_bus *bus, unsigned int devfn, int where, int sz, u32 val)
 {
 	struct fbus *b = lookup(bus->number);
@@ -136,13 +159,13 @@ static int fb_write(struct pci_bus *bus, unsigned int devfn, int where, int sz, 
 		i = (where - PCI_BASE_ADDRESS_0) / 4;
 		if (vf < 0 && sz == 4 && b->barsz[i])
 			w32(c, where, val & ~(b->barsz[i] - 1));
-	} else if (where == PCI_COMMAND || where == PCI_INTERRUPT_LINE ||
+	} else if (where == EXPCAP + PCI_EXP_DEVCTL && (val & PCI_EXP_DEVCTL_BCR_FLR)) {
+		flr(b, c, vf);
+	} else if (where == PCI_COMMAND || where == PCI_INTERRUPT_LINE || where == KEEPS ||
 		   where == EXPCAP + PCI_EXP_DEVCTL ||
 		   (vf < 0 && b->vfs && (where == SRIOV + PCI_SRIOV_CTRL ||
 					 where == SRIOV + PCI_SRIOV_NUM_VF ||
 					 where == SRIOV + PCI_SRIOV_SYS_PGSIZE))) {
-		if (where == EXPCAP + PCI_EXP_DEVCTL)
-			val &= ~PCI_EXP_DEVCTL_BCR_FLR;	/* reads as zero */
 		for (i = 0; i < sz; i++)
 			c[where + i] = val >> (8 * i);
 	}
