@@ -104,6 +104,12 @@ var inconsistencies = []struct{ what, sql string }{
 				SELECT h.uuid FROM attach_handles h WHERE h.holder_kind = 'instance' AND h.holder_id NOT LIKE '5f5f5f5f-%'
 				AND NOT EXISTS (SELECT FROM arqs WHERE handle_uuid = h.uuid)`},
 	{"is a bind of which Nova was not notified", "SELECT id FROM operations WHERE notification_pending"},
+	{"is unclean, and nothing keeps its host from cleaning it", `
+				SELECT h.uuid FROM attach_handles h JOIN deployables d ON d.uuid = h.deployable_uuid WHERE h.unclean <> '' AND d.lifecycle <> 'error'`},
+	{"had a holder, is free, and nothing says how it was cleaned", `
+				SELECT h.uuid FROM attach_handles h JOIN deployables d ON d.uuid = h.deployable_uuid
+				WHERE d.cleaning ->> 'after' <> '' AND h.holder_kind IS NULL AND h.unclean = '' AND h.cleaned IS NULL AND EXISTS (
+					SELECT FROM events WHERE axis = 'holder' AND data ->> 'handle' = h.uuid::text AND to_value = '' AND from_value NOT LIKE '%(in doubt)')`},
 	{"was lost when its host booted, and its instance has not got it back yet", "SELECT uuid FROM arqs WHERE lost_at IS NOT NULL"},
 }
 

@@ -137,7 +137,7 @@ func TestChaos(t *testing.T) {
 	}
 
 	options := harness.ClusterOptions{
-		Hosts: names, Park: park, Careless: true, Prepares: hostName(1), Spare: spareBackend, Shared: sharedBackend, Env: shortWaits(), Token: token, Certificates: true,
+		Hosts: names, Park: park, Careless: true, Prepares: hostName(1), Cleans: cleaners(), Spare: spareBackend, Shared: sharedBackend, Env: shortWaits(), Token: token, Certificates: true,
 	}
 	refused := clock.Refused()
 	if refused == nil {
@@ -332,6 +332,9 @@ func (r *trial) round(one round) error {
 			if err := r.driver.doAgain(ctx, j, r.injector.losses); err != nil {
 				return fmt.Errorf("%s cannot be done again: %w", j.work, err)
 			}
+		}
+		if err := r.driver.cleanAfterLoss(ctx); err != nil {
+			return err
 		}
 	}
 	if err := r.check(ctx); err != nil {

@@ -35,6 +35,9 @@ func TestCheckerFindsInconsistentRequests(t *testing.T) {
 	bindOne(t, url)
 	require.NoError(t, findInconsistency(t.Context(), conn))
 
+	const freed = `
+		UPDATE deployables SET cleaning = '{"methods": ["reset"], "after": "reset"}'; DELETE FROM arqs;
+		UPDATE attach_handles SET holder_kind = NULL, holder_id = NULL, operation_id = NULL, attached_at = NULL;`
 	for _, wrong := range []struct{ what, sql string }{
 		{"its handle is not the instance's", "UPDATE attach_handles SET holder_id = gen_random_uuid() WHERE holder_kind IS NOT NULL"},
 		{"is on another provider", "UPDATE arqs SET provider_uuid = gen_random_uuid()"},
@@ -43,6 +46,8 @@ func TestCheckerFindsInconsistentRequests(t *testing.T) {
 			WITH gone AS (DELETE FROM arqs)
 			UPDATE attach_handles SET operation_id = (SELECT id FROM operations WHERE kind <> 'bind') WHERE holder_kind IS NOT NULL`},
 		{"of which Nova was not notified", "UPDATE operations SET notification_pending = true WHERE kind = 'bind'"},
+		{"is unclean, and nothing keeps its host from cleaning it", freed},
+		{"nothing says how it was cleaned", freed + "UPDATE attach_handles SET unclean = '', unclean_since = NULL"},
 		{"was lost when its host booted", "UPDATE arqs SET lost_at = now(), lost_boot = 'b'"},
 	} {
 		tx, err := conn.Begin(t.Context())

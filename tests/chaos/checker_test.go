@@ -180,7 +180,7 @@ func (k *checker) feed(ctx context.Context) (events []event, err error) {
 		}
 
 		axis := e.subject + " " + string(e.axis)
-		if e.axis == cyborg.AxisHolder { // each handle of an accelerator has its own
+		if e.axis == cyborg.AxisHolder || e.axis == cyborg.AxisUnclean { // each handle of an accelerator has its own
 			axis += " " + e.handle
 		}
 
@@ -288,8 +288,8 @@ func contradiction(a answer, op operation, recorded bool, events []event) error 
 			return fmt.Errorf("the answer was a failure (%w), but operation %s has succeeded", a.err, op.id)
 		}
 		return nil
-	case !recorded && a.kind == cyborg.OperationDetach && a.operation == uuid.Nil:
-		return nil // the detach of what nobody holds any more has nothing to do
+	case !recorded && (a.kind == cyborg.OperationDetach || a.kind == cyborg.OperationClean) && a.operation == uuid.Nil:
+		return nil // the detach of what nobody holds any more has nothing to do, and so has the clean of what is clean
 	case !recorded:
 		return fmt.Errorf("the answer was %d, but no operation is recorded for it", a.status)
 	case a.status == http.StatusAccepted && a.operation != op.id:

@@ -236,7 +236,10 @@ func (d *driver) free(ctx context.Context, a apiclient.Accelerator) error {
 	if err != nil || len(a.Holders) == 0 {
 		return err
 	}
-	return d.mustDo(ctx, d.detach(a.UUID, cyborg.Holder{}, 0, false))
+	if err := d.mustDo(ctx, d.detach(a.UUID, cyborg.Holder{}, 0, false)); err != nil {
+		return err
+	}
+	return d.takenBack(ctx, a.UUID)
 }
 
 // mustDo requests an operation while there is no fault, and waits for its
@@ -432,6 +435,11 @@ func (d *driver) run(ctx context.Context, j *job) {
 		return
 	}
 
+	if j.kind == cyborg.OperationClean {
+		d.runClean(ctx, j)
+		return
+	}
+
 	all.Go(func() {
 		a := d.ask(ctx, j.request)
 		for try := 0; j.force && try < 20 && cyborg.ErrorKindOf(a.err) == cyborg.ErrChanged; try++ { // refused until the host counts as silent
@@ -530,8 +538,12 @@ func (d *driver) retryIt(ctx context.Context, j *job) error {
 		return nil
 	}
 
+	kind := j.kind
+	if j.contender.send != nil {
+		kind = "" // it may be the other holder's, so nobody knows whose event follows
+	}
 	a := d.ask(ctx, request{
-		what: "retry", kind: j.kind, accelerator: j.request.accelerator, holder: j.request.holder, api: j.api,
+		what: "retry", kind: kind, accelerator: j.request.accelerator, holder: j.request.holder, api: j.api,
 		send: func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
 			return c.RetryOperation(ctx, op.ID, options...)
 		},

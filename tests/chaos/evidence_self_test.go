@@ -12,7 +12,7 @@ import (
 )
 
 // TestAnswersNeedTheirEvents checks the checker: a success that a client was
-// told, of an attach, a detach, a provision or a retire, needs the event that
+// told, of an attach, a detach, a provision, a retire or a clean, needs the event that
 // says so.
 func TestAnswersNeedTheirEvents(t *testing.T) {
 	t.Parallel()
@@ -27,6 +27,7 @@ func TestAnswersNeedTheirEvents(t *testing.T) {
 		{cyborg.OperationDetach, event{axis: cyborg.AxisHolder, from: "service:s"}},
 		{cyborg.OperationProvision, event{axis: cyborg.AxisLifecycle, from: "installing", to: "ready"}},
 		{cyborg.OperationRetire, event{axis: cyborg.AxisLifecycle, from: "ready", to: "inactive"}},
+		{cyborg.OperationClean, event{axis: cyborg.AxisUnclean, from: "reset"}},
 	} {
 		op := operation{id: uuid.New(), kind: one.kind, state: cyborg.OperationSucceeded}
 		one.event.subject, one.event.operation = subject, op.id.String()
@@ -50,7 +51,9 @@ func TestAnswersNeedTheirEvents(t *testing.T) {
 	a := answer{kind: op.kind, accelerator: accelerator, holder: holder, status: http.StatusOK}
 	require.Error(t, contradiction(a, op, true, []event{{subject: subject, axis: cyborg.AxisHolder, from: "service:other"}}))
 
-	// Only a detach may find nothing to do.
+	// Only a detach and a clean may find nothing to do.
+	require.NoError(t, contradiction(a, operation{}, false, nil))
+	a.kind = cyborg.OperationClean
 	require.NoError(t, contradiction(a, operation{}, false, nil))
 	a.kind = cyborg.OperationAttach
 	require.ErrorContains(t, contradiction(a, operation{}, false, nil), "no operation is recorded")

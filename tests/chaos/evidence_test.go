@@ -79,6 +79,9 @@ func (a answer) unevented(events []event) error {
 		happened = func(e event) bool {
 			return e.axis == cyborg.AxisLifecycle && e.to == string(cyborg.LifecycleInactive)
 		}
+	case cyborg.OperationClean:
+		holder, what = "a handle", "is clean"
+		happened = func(e event) bool { return e.axis == cyborg.AxisUnclean && e.from != "" && e.to == "" }
 	default:
 		if a.trace == (trace{}) { // its events depend on what was there before
 			return nil

@@ -391,6 +391,7 @@ func (s sent) repeatable() bool {
 	undo, _ := s.input["undo"].(bool)
 	return s.done && !undo && slices.Contains([]string{
 		workflows.AttachActivity, workflows.DetachActivity, workflows.InstallActivity, workflows.UninstallActivity, workflows.ProgramActivity,
+		workflows.CleanActivity,
 	}, s.activity)
 }
 
@@ -412,6 +413,9 @@ func (g *forger) attack(host string, good sent) (sent, error) {
 			UUID: v.handle.UUID, Identity: v.handle.Identity, Holder: holderOf(host, 0),
 		}}},
 		{workflows.UninstallActivity, workflows.InstallInput{Operation: op, Target: v.target}},
+		{workflows.CleanActivity, workflows.CleanInput{Operation: op, Target: v.target, Handle: cyborg.HandleToClean{
+			UUID: v.handle.UUID, Identity: v.handle.Identity, Method: cyborg.CleanReset,
+		}}},
 		{workflows.SettleActivity, workflows.SettleInput{Host: host, Entries: []workflows.SettleEntry{{
 			Backend: v.target.Backend, Deployable: v.target.Deployable, Handle: v.handle, Operation: op, Want: workflows.GoalDetached,
 		}}}},

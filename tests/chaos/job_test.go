@@ -21,6 +21,7 @@ type job struct {
 
 	request   request
 	contender request   // of the other holder, where there is one
+	leaving   request   // of the holder before, where the work is a clean
 	binding   *binding  // the accelerator requests, where the work is about them
 	crossing  *crossing // what the clients know, where several work on one card
 	sharing   *sharing  // what the clients know, where several want parts of one card
@@ -69,6 +70,11 @@ func (d *driver) prepare(ctx context.Context, w work) (*job, error) {
 		return nil, err
 	}
 
+	// What the last round has done again at its end may still be cleaned.
+	if err := d.takenBack(ctx, accelerator.UUID); err != nil {
+		return nil, err
+	}
+
 	d.mu.Lock()
 	d.prepared[accelerator.UUID] = accelerator.Preparation != nil
 	d.mu.Unlock()
@@ -78,14 +84,13 @@ func (d *driver) prepare(ctx context.Context, w work) (*job, error) {
 		}
 	}
 
-	if w.kind == cyborg.OperationAttach || w.kind == cyborg.OperationDetach {
+	if w.kind == cyborg.OperationAttach || w.kind == cyborg.OperationDetach || w.kind == cyborg.OperationClean {
 		if accelerator, err = d.releaseWithImage(ctx, accelerator); err != nil {
 			return nil, err
 		}
 	}
 
 	id, holder := accelerator.UUID, holderOf(j.host, w.holder)
-	holds := slices.Contains(accelerator.Holders, holder)
 	j.request = request{kind: w.kind, accelerator: id, api: w.api, async: w.async}
 
 	if w.ofRequests() {
@@ -121,7 +126,7 @@ func (d *driver) prepare(ctx context.Context, w work) (*job, error) {
 		retire := d.retire(id)
 		j.request.what, j.request.send = retire.what, retire.send
 	case cyborg.OperationAttach:
-		if holds || noneFree(accelerator) {
+		if slices.Contains(accelerator.Holders, holder) || noneFree(accelerator) {
 			if err := d.free(ctx, accelerator); err != nil {
 				return nil, err
 			}
@@ -131,16 +136,15 @@ func (d *driver) prepare(ctx context.Context, w work) (*job, error) {
 		if w.contender >= 0 {
 			j.contender = d.attach(id, holderOf(j.host, w.contender), 1-w.api, true)
 		}
+	case cyborg.OperationClean:
+		if err := d.give(ctx, accelerator, holder, w.api); err != nil {
+			return nil, err
+		}
+		j.leaving, j.request = d.detach(id, holder, w.api, false), d.clean(id, w)
+		j.request.holder = holder
 	case cyborg.OperationDetach:
-		if !holds {
-			if noneFree(accelerator) {
-				if err := d.free(ctx, accelerator); err != nil {
-					return nil, err
-				}
-			}
-			if err := d.mustDo(ctx, d.attach(id, holder, w.api, false)); err != nil {
-				return nil, err
-			}
+		if err := d.give(ctx, accelerator, holder, w.api); err != nil {
+			return nil, err
 		}
 
 		j.request = d.detach(id, holder, w.api, w.async)
@@ -153,6 +157,19 @@ func (d *driver) prepare(ctx context.Context, w work) (*job, error) {
 	}
 
 	return j, nil
+}
+
+// give attaches a handle of an accelerator for a holder that has none yet.
+func (d *driver) give(ctx context.Context, a apiclient.Accelerator, holder cyborg.Holder, api int) error {
+	if slices.Contains(a.Holders, holder) {
+		return nil
+	}
+	if noneFree(a) {
+		if err := d.free(ctx, a); err != nil {
+			return err
+		}
+	}
+	return d.mustDo(ctx, d.attach(a.UUID, holder, api, false))
 }
 
 // releaseWithImage deletes the requests of an accelerator that has an image, or had one.

@@ -69,6 +69,9 @@ func (d *driver) settle(ctx context.Context, j *job, losses []loss) error {
 		if err := d.told(ctx, b, cyborg.DriftUnknownAllocation); err != nil {
 			return err
 		}
+		if err := d.takenBack(ctx, b.at.UUID); err != nil { // while it is cleaned, nobody is told why it must not be retired
+			return err
+		}
 		if err := d.mayNotRetire(ctx, b); err != nil {
 			return err
 		}

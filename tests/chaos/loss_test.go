@@ -91,6 +91,9 @@ func (d *driver) doAgain(ctx context.Context, j *job, losses []loss) error {
 	if j.binding != nil {
 		return d.settle(ctx, j, losses)
 	}
+	if cleans(j.work.host) && (j.kind == cyborg.OperationDetach || j.kind == cyborg.OperationClean) {
+		return d.leaveAgain(ctx, j)
+	}
 	if j.kind != cyborg.OperationProvision && j.kind != cyborg.OperationRetire {
 		return nil
 	}

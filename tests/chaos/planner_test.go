@@ -92,7 +92,7 @@ func newSchedule(seed uint64, kills int, wanted []faultKind) schedule {
 		var r round
 		switch {
 		case len(s.rounds)%2 == 0 && len(cells)+len(others) > 0:
-			n, m := min(6, len(cells)), min(3, len(others))
+			n, m := min(7, len(cells)), min(3, len(others))
 			r = p.matrixRound(slices.Concat(cells[:n], others[:m]))
 			cells, others = cells[n:], others[m:]
 		case slices.ContainsFunc(losingFaults(), p.wants) && p.often(20):
@@ -379,6 +379,9 @@ func (p *planner) work(s stage, used map[string]bool) work {
 		}
 
 		w.host, w.card = p.random.IntN(hosts), p.random.IntN(cards)
+		if s.kind == cyborg.OperationClean && !cleans(w.host) {
+			continue
+		}
 		if place := s.place(w.host, w.card); !used[place] {
 			used[place] = true
 			break
@@ -396,6 +399,13 @@ func (p *planner) work(s stage, used map[string]bool) work {
 	onHost := s.kind == cyborg.OperationAttach && w.contender < 0 || s.kind == cyborg.OperationDetach
 	if s.kind == cyborg.OperationProgram || s.kind == cyborg.OperationRetire || onHost && w.holder == 0 {
 		w.used = p.chance(30)
+	}
+
+	if s.kind == cyborg.OperationClean {
+		w.method, w.declared = pick(p, []cyborg.CleanMethod{"", "", cyborg.CleanReset, cyborg.CleanScrub}), p.chance(15)
+		if w.declared {
+			w.method = ""
+		}
 	}
 
 	if !s.ofRequests() {

@@ -511,18 +511,22 @@ func (d *driver) release(ctx context.Context, accelerator uuid.UUID) (released b
 	return true, d.takenBack(ctx, accelerator)
 }
 
-// takenBack waits until the host of an accelerator has taken back what it had prepared for
-// the requests. A bind would wait for that, too, and an attach is refused meanwhile.
+// takenBack waits until the host of an accelerator has taken back what it had prepared, and
+// has cleaned what the holders had. A bind would wait for that, too, and an attach is refused
+// meanwhile. What is in error is not cleaned before somebody has looked after it.
 func (d *driver) takenBack(ctx context.Context, accelerator uuid.UUID) error {
 	ctx, cancel := context.WithTimeout(ctx, restLimit)
 	defer cancel()
 	for {
 		a, _, err := d.c.API.Accelerator(ctx, accelerator)
-		if err != nil || !slices.ContainsFunc(a.Handles, func(h cyborg.AttachHandle) bool { return h.Unconfirmed != nil }) {
+		unsettled := func(h cyborg.AttachHandle) bool {
+			return h.Unconfirmed != nil || h.Unclean != nil && a.Lifecycle != cyborg.LifecycleError
+		}
+		if err != nil || !slices.ContainsFunc(a.Handles, unsettled) {
 			return err
 		}
 		if clock.Sleep(ctx, 50*time.Millisecond) != nil {
-			return fmt.Errorf("the host of %s has not taken back what it had prepared: %w", a.Name, ctx.Err())
+			return fmt.Errorf("the host of %s has not taken back what it had prepared, or not cleaned it: %w", a.Name, ctx.Err())
 		}
 	}
 }

@@ -53,6 +53,7 @@ func TestScheduleCoversTheMatrix(t *testing.T) {
 			place := w.place(w.host, w.card)
 			require.False(t, places[place], "%s is worked on twice in\n%s", place, r)
 			places[place] = true
+			require.True(t, w.kind != cyborg.OperationClean || cleans(w.host), "%s has nothing to clean", w)
 		}
 
 		for _, f := range r.faults {

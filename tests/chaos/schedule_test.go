@@ -57,6 +57,7 @@ var stageTable = []stage{
 	{cyborg.OperationBind, fake.StepProgram}, // a bind with an image
 	{cyborg.OperationUnbind, fake.StepInUse},
 	{kindDelete, ""},
+	{cyborg.OperationClean, fake.StepClean},
 }
 
 // ofRequests reports whether the work is about accelerator requests, so that it
@@ -102,6 +103,10 @@ type work struct {
 	lose bool // it begins when what is committed may be lost
 
 	clients [][]move // cross and share: the moves of each client
+
+	// For a clean.
+	method   cyborg.CleanMethod // that is asked for; empty for what is needed
+	declared bool               // somebody cleans it by hand, and declares it clean
 
 	// For work on accelerator requests.
 	requests int  // how many there are
@@ -349,13 +354,15 @@ func (w work) String() string {
 		{w.deleted, "deleted meanwhile"},
 		{w.beside, "beside another instance"},
 		{w.byName && (w.deleted || w.kind == kindDelete), "by name"},
+		{w.method != "", "with a " + string(w.method)},
+		{w.declared, "declared clean"},
 	} {
 		if more.is {
 			text += ", " + more.text
 		}
 	}
 
-	if w.kind == cyborg.OperationAttach || w.kind == cyborg.OperationDetach {
+	if w.kind == cyborg.OperationAttach || w.kind == cyborg.OperationDetach || w.kind == cyborg.OperationClean {
 		text += fmt.Sprintf(", holder %d", w.holder)
 	}
 	if w.contender >= 0 {

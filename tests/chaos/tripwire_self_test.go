@@ -31,7 +31,7 @@ func TestTripwireTellsWhoWasDisturbed(t *testing.T) {
 		"a detach of what nobody has":   {attached: true, step: detachIt},
 		"an attach of what nobody has":  {step: attachIt},
 		"its holder gets it back":       {attached: true, holder: mine, step: attachIt},
-		"a detach from its holder":      {attached: true, holder: mine, step: detachIt, wrong: `detached, while "host:rack1" held it and "host:rack1" used it`},
+		"a detach from its holder":      {attached: true, holder: mine, step: detachIt, wrong: `detached, while "host rack1" held it and "host rack1" used it`},
 		"a detach from its user":        {attached: true, user: "qemu", step: detachIt, wrong: `detached, while "" held it and "qemu" used it`},
 		"an attach of what a guest has": {holder: guest, step: attachIt, wrong: "attached, while"},
 		"an attach of what is used":     {user: "qemu", step: attachIt, wrong: `attached, while "" held it and "qemu" used it`},

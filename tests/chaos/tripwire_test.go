@@ -42,7 +42,15 @@ func (d *driver) layTripwire(ctx context.Context, a *apiclient.Accelerator, jobs
 
 	bench := d.c.Bench(a.Host)
 	for _, handle := range a.Handles {
-		if handle.Holder == nil || slices.ContainsFunc(jobs, func(j *job) bool { return j.takes(a, *handle.Holder) }) {
+		if handle.Holder == nil {
+			continue
+		}
+		if handle.Holder.Kind != cyborg.HolderHost && a.Cleaning != nil && a.Cleaning.After != "" {
+			if err := bench.Leave(ctx, device.Identity, handle.Identity, handle.Holder.String()); err != nil {
+				return err
+			}
+		}
+		if slices.ContainsFunc(jobs, func(j *job) bool { return j.takes(a, *handle.Holder) }) {
 			continue
 		}
 
@@ -95,7 +103,7 @@ func (j *job) takes(a *apiclient.Accelerator, holder cyborg.Holder) bool {
 	if j.crossing != nil { // these lay their own
 		return j.request.accelerator == a.UUID && holder != stayer()
 	}
-	return j.kind == cyborg.OperationDetach && j.request.accelerator == a.UUID && j.request.holder == holder
+	return (j.kind == cyborg.OperationDetach || j.kind == cyborg.OperationClean) && j.request.accelerator == a.UUID && j.request.holder == holder
 }
 
 // endUses ends the uses of a round, so that what waits for them comes to rest.
@@ -125,7 +133,7 @@ func (d *driver) eachTripwire(do func(bench fake.Bench, wire tripwire) error) er
 func possess(ctx context.Context, bench fake.Bench, wire tripwire, holder cyborg.Holder) error {
 	var by string
 	if holder.ID != "" {
-		by = string(holder.Kind) + ":" + holder.ID
+		by = holder.String()
 	}
 	return errors.Join(bench.Use(ctx, wire.card, wire.handle, by),
 		bench.Hold(ctx, wire.card, wire.handle, by, by != "" && holder.Kind != cyborg.HolderHost))
@@ -156,7 +164,11 @@ func noted(benches map[string]fake.Bench) error {
 			return err
 		}
 		for _, one := range trips {
-			all = append(all, fmt.Errorf("handle %s on %s was %s, while %q held it and %q used it", one.Handle, host, one.What, one.HeldBy, one.InUseBy))
+			what := fmt.Sprintf("handle %s on %s was %s, while %q held it and %q used it", one.Handle, host, one.What, one.HeldBy, one.InUseBy)
+			if one.LeftBy != "" {
+				what += fmt.Sprintf(", with what %q had left", one.LeftBy)
+			}
+			all = append(all, errors.New(what))
 		}
 	}
 	return errors.Join(all...)

@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,6 +36,9 @@ const (
 	sharedDomain = "02fa"
 )
 
+// cleanLatency is for how long the hosts of a cluster clean a handle, so that faults meet it.
+const cleanLatency = 200 * time.Millisecond
+
 // ClusterOptions are the options of a cluster.
 type ClusterOptions struct {
 	// Hosts are the names of the hosts. Each has an agent.
@@ -50,6 +54,9 @@ type ClusterOptions struct {
 	// Prepares is the name of a host that prepares the handles of its cards for whoever
 	// gets one; empty for none.
 	Prepares string
+	// Cleans has how the hosts, by their names, clean their cards after every holder. The
+	// others do not.
+	Cleans map[string]cyborg.CleanMethod
 	// Shared is the name of a backend of each host with one card, SharedCard, whose two
 	// parts go to one holder; empty for none.
 	Shared string
@@ -380,8 +387,8 @@ func (c *Cluster) startAgent(ctx context.Context, t testing.TB, host string) {
 
 	// The directory of the cards is not on the disk of the agent's state, which can
 	// be filled. Only the host's own configuration can say so.
-	backends := fmt.Sprintf("{driver: fake, options: {park: %q, handles: 2, park_dir: %q, careless: %t, prepares: %t}}",
-		c.options.Park, park, c.options.Careless, host == c.options.Prepares)
+	backends := fmt.Sprintf("{driver: fake, options: {park: %q, handles: 2, park_dir: %q, careless: %t, prepares: %t, clean: %s, clean_latency: %s}}",
+		c.options.Park, park, c.options.Careless, host == c.options.Prepares, cmp.Or(c.options.Cleans[host], "none"), cleanLatency)
 	if c.options.Spare != "" {
 		backends += fmt.Sprintf(", {name: %s, driver: fake, enabled: false, options: {park_dir: %q}}", c.options.Spare, park)
 	}

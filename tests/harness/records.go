@@ -142,11 +142,11 @@ const inDoubt = " (in doubt)"
 
 // series names what an event changes: its From is the To of the event before it
 // in the same series. For one axis of one subject that is one series, except
-// that each handle of an accelerator has holders of its own, and each instance
-// with accelerators differs by itself.
+// that each handle of an accelerator has holders of its own, and is unclean by itself, and
+// each instance with accelerators differs by itself.
 func series(event cyborg.Event) string {
-	if event.Axis == cyborg.AxisHolder {
-		return fmt.Sprintf("holder %v", event.Data["handle"])
+	if event.Axis == cyborg.AxisHolder || event.Axis == cyborg.AxisUnclean {
+		return fmt.Sprintf("%s %v", event.Axis, event.Data["handle"])
 	}
 
 	name := fmt.Sprintf("%s of %s %s", event.Axis, event.Subject.Kind, event.Subject.ID)
@@ -224,6 +224,14 @@ func (s *System) unsoundHistory(ctx context.Context, a *apiclient.Accelerator) e
 		}
 		if replayed := now[fmt.Sprintf("holder %v", handle.UUID)]; replayed != holder {
 			return fmt.Errorf("handle %s is held by %q, and its events end in %q", handle.Identity, holder, replayed)
+		}
+
+		unclean := ""
+		if handle.Unclean != nil {
+			unclean = string(handle.Unclean.Method)
+		}
+		if replayed := now[fmt.Sprintf("%s %v", cyborg.AxisUnclean, handle.UUID)]; replayed != unclean {
+			return fmt.Errorf("handle %s is unclean by %q, and its events end in %q", handle.Identity, unclean, replayed)
 		}
 	}
 

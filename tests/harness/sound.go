@@ -65,6 +65,7 @@ func (s *System) Operations(t testing.TB) []apiclient.Operation {
 //   - the holder of each handle is confirmed, and nobody has what excludes it;
 //   - exactly the handles that the records say are attached on the fake cards and
 //     in the journals;
+//   - what is free has nothing on its card that its host removes after every holder;
 //   - the conditions of an accelerator are those that its card has;
 //   - nobody was ever given what nobody may get;
 //   - the events lead to the recorded values.
@@ -188,19 +189,35 @@ func (s *System) unsoundAccelerator(ctx context.Context, a *apiclient.Accelerato
 	}
 
 	for _, handle := range a.Handles {
-		recorded := onHost(&handle)
-		if handle.Holder != nil && handle.AttachedAt.IsZero() {
-			return fmt.Errorf("handle %s is held by %s, which is not confirmed", handle.Identity, handle.Holder.ID)
-		}
-		card, shown := hardware[handle.Identity]
-		attached := shown && card.Attached
-		if attached != recorded {
-			return fmt.Errorf("handle %s: attached is %v on the card and %v in the records", handle.Identity, attached, recorded)
-		}
-		if shown && !maps.Equal(card.Parameters, handle.Parameters) {
-			return fmt.Errorf("handle %s has the parameters %v on the card and %v in the records", handle.Identity, card.Parameters, handle.Parameters)
+		if err := unsoundHandle(&handle, hardware[handle.Identity], card.Clean); err != nil {
+			return fmt.Errorf("handle %s %w", handle.Identity, err)
 		}
 	}
 
 	return nil
+}
+
+// unsoundHandle compares a handle with what its card shows of it, nil for nothing, and
+// cleans after every holder as demanded. It returns an error where they differ.
+func unsoundHandle(h *cyborg.AttachHandle, card *fake.Handle, demanded cyborg.CleanMethod) error {
+	recorded, attached := onHost(h), card != nil && card.Attached
+	switch {
+	case h.Holder != nil && h.AttachedAt.IsZero():
+		return fmt.Errorf("is held by %s, which is not confirmed", h.Holder.ID)
+	case attached != recorded:
+		return fmt.Errorf("is attached on the card: %v, and in the records: %v", attached, recorded)
+	case card == nil:
+		return nil
+	case !maps.Equal(card.Parameters, h.Parameters):
+		return fmt.Errorf("has the parameters %v on the card and %v in the records", card.Parameters, h.Parameters)
+	case h.Free() && unclean(card, demanded) && (h.Cleaned == nil || h.Cleaned.Declared == ""):
+		return fmt.Errorf("is free, and has something of its holders on the card: %+v, scrubbed in %d parts", card.Residue, card.Scrubbed)
+	}
+	return nil
+}
+
+// unclean says that a handle has something on its card that the method removes, or was not
+// scrubbed to the end.
+func unclean(h *fake.Handle, method cyborg.CleanMethod) bool {
+	return h.Scrubbed > 0 || method.Covers(cyborg.CleanReset) && h.Residue.Registers != "" || method.Covers(cyborg.CleanScrub) && h.Residue.Stored != ""
 }

@@ -3,6 +3,7 @@ package journey_test
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"flag"
@@ -299,6 +300,42 @@ func (h *historian) prepared() {
 	harness.RequireSound(t, h.s)
 }
 
+// cleaned records cleans of a card in service. Nobody but this asks for them, because the card is in
+// maintenance.
+func (h *historian) cleaned(a apiclient.Accelerator) {
+	t, ctx := h.t, h.t.Context()
+	_, err := h.s.API.Maintain(ctx, a.UUID, apiclient.Maintaining{Reason: "cleaning day"})
+	require.NoError(t, err)
+
+	scrub := stage{
+		name: "clean", step: fake.StepClean, activity: workflows.CleanActivity, before: func(*testing.T, *harness.Standalone, uuid.UUID) {},
+		begin: func(ctx context.Context, _ *testing.T, s *harness.Standalone, id uuid.UUID) (apiclient.Answer, error) {
+			return s.API.Clean(ctx, id, apiclient.Cleaning{Method: cyborg.CleanScrub}, apiclient.Async())
+		},
+	}
+	begin := func() (apiclient.Answer, error) { return scrub.begin(ctx, t, h.s, a.UUID) }
+
+	h.fail(a, fake.Failure{Times: 1, Kind: cyborg.ErrHardware, When: fake.After}, scrub.step)
+	h.play("failed", cyborg.OperationFailed, begin)
+	h.fail(a, fake.Failure{Times: 1, Kind: cyborg.ErrUnsupported, When: fake.Before}, scrub.step)
+	h.play("refused", cyborg.OperationFailed, begin)
+
+	c := catch(t, h.s, scrub, a.UUID)
+	_, err = h.s.API.CancelOperation(ctx, c.id)
+	require.NoError(t, err)
+	h.end("cancelled", cyborg.OperationCancelled, c.id)
+	c.hurry(t, h.s)
+	h.abandon(scrub, a)
+
+	h.play("declared", cyborg.OperationSucceeded, func() (apiclient.Answer, error) {
+		return h.s.API.Clean(ctx, a.UUID, apiclient.Cleaning{Declared: "wiped by hand"}, apiclient.Async())
+	})
+	h.fail(a, fake.Failure{Times: 1, Kind: cyborg.ErrBusy, When: fake.Before}, scrub.step)
+	h.play("tried-again", cyborg.OperationSucceeded, begin)
+	h.play("succeeded", cyborg.OperationSucceeded, begin)
+	harness.RequireSound(t, h.s)
+}
+
 // hosts records queries and operations on hosts that answer, and on one that
 // does not.
 func (h *historian) hosts(a *harness.Agent) {
@@ -424,6 +461,7 @@ func TestHistoriesReplay(t *testing.T) {
 	h.more(cards[10], cards[11])
 	h.requests(cards[10])
 	h.prepared()
+	h.cleaned(cards[11])
 	h.hosts(s.StartAgent(t, rack, "1xfpga"))
 	h.runs(workflows.ReconcileWorkflow, workflows.SettleHostWorkflow, workflows.CensusWorkflow, workflows.DiscoverWorkflow)
 

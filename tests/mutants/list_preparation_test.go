@@ -136,7 +136,7 @@ func ofPreparation() []mutant {
 		},
 		{
 			breaks: "what a bind has undone is free", file: operation + "/bind.go", pkg: "db", test: "TestBindThatEndsBadly",
-			old: "	release := inventory.ReleaseHandles\n",
+			old: "	release := inventory.TakeBackHandles\n",
 			new: "	release := o.abandonHandles\n",
 		},
 		{

@@ -67,8 +67,8 @@ func ofPreparedOperations() []mutant {
 		{
 			breaks: "a typing mistake in a profile is no parameter that is left out", file: "api/v2/device_profiles.go", pkg: "api",
 			test: "TestL32L38InvalidDeviceProfiles",
-			old:  `if strings.HasPrefix(strings.ToLower(name), "parameter") {`,
-			new:  `if strings.HasPrefix(strings.ToLower(name), "parameter:") {`,
+			old:  `case strings.HasPrefix(property, "parameter"):`,
+			new:  `case strings.HasPrefix(property, "parameter:"):`,
 		},
 		{
 			breaks: "a profile chooses what can be a parameter", file: "api/v2/device_profiles.go", pkg: "api", test: "TestL32L38InvalidDeviceProfiles",

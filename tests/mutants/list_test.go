@@ -6,7 +6,7 @@ import "slices"
 // relies on what it breaks, and nobody would see it in the code at a glance.
 func mutants() []mutant {
 	return slices.Concat(ofJournal(), ofWorkflows(), ofRecords(), ofFeed(), ofWaker(), ofAgents(), ofHeartbeats(), ofTheAPI(), ofReports(), ofDoors(), ofEnrollment(),
-		ofOldJournals(), ofGrants(), ofClocksAndStalls(), ofRaces(), ofWordsOfAgents(), ofWarnings(), ofWrongCertificates(), ofUninstalls(), ofPendingSettlements(), ofFailovers(), ofUsers(), ofSameHolder(), ofExcludes(), ofPreparation(), ofConditions(), ofSysfs(), ofCompanions(), ofPreparedOnHosts(), ofPreparedOperations(),
+		ofOldJournals(), ofGrants(), ofClocksAndStalls(), ofRaces(), ofWordsOfAgents(), ofWarnings(), ofWrongCertificates(), ofUninstalls(), ofPendingSettlements(), ofFailovers(), ofUsers(), ofSameHolder(), ofExcludes(), ofPreparation(), ofCleaning(), ofConditions(), ofSysfs(), ofCompanions(), ofPreparedOnHosts(), ofPreparedOperations(),
 		ofShares(), ofReconcile(), ofBounds(), ofWriters(), ofCards())
 }
 
@@ -451,12 +451,12 @@ func ofRecords() []mutant {
 		},
 		{
 			breaks: "an attach takes a free handle only", file: operation + "attach.go", pkg: pkg, test: "TestAHandleIsNotTakenFromItsHolder",
-			old: "WHERE uuid = $1 AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present'`",
+			old: "WHERE uuid = $1 AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND unclean = '' AND presence = 'present'`",
 			new: "WHERE uuid = $1`",
 		},
 		{
 			breaks: "a bind takes free handles only", file: operation + "bind.go", pkg: pkg, test: "TestAHandleIsNotTakenFromItsHolder",
-			old: "WHERE h.uuid = t.handle AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND presence = 'present'`",
+			old: "WHERE h.uuid = t.handle AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND unclean = '' AND presence = 'present'`",
 			new: "WHERE h.uuid = t.handle`",
 		},
 		{
@@ -468,8 +468,8 @@ func ofRecords() []mutant {
 		{
 			breaks: "nobody is bound to what a failover may have lost", file: operation + "bind.go", pkg: pkg,
 			test: "TestNobodyGetsWhatAFailoverHasLost",
-			old:  "inventory.FirstError(a.Unclaimed(uuid.Nil), a.Heard(b.silentAfter))",
-			new:  "inventory.FirstError(a.Unclaimed(uuid.Nil))",
+			old:  "inventory.FirstError(a.UnclaimedBut(cyborg.OperationClean), a.Heard(b.silentAfter))",
+			new:  "inventory.FirstError(a.UnclaimedBut(cyborg.OperationClean))",
 		},
 		{
 			breaks: "nobody gets what a failover may have lost", file: "db/internal/inventory/guard.go", pkg: pkg,
