@@ -19,6 +19,8 @@ type CleanRequest struct {
 	// Method is used where it is stronger than what a handle needs; empty for what each
 	// needs.
 	Method CleanMethod `json:"method,omitempty"`
+	// Due says that a conductor asks, for what is due: it leaves alone what is in maintenance.
+	Due bool `json:"due,omitempty"`
 	// Declared is why somebody says that the handles are clean, such as after cleaning
 	// them by hand. Their host is not asked then. It excludes Method.
 	Declared string `json:"declared,omitempty"`

@@ -335,7 +335,7 @@ func TestDueCleaningsPause(t *testing.T) {
 		{"2 days", "61 minutes", true},
 	} {
 		r.exec(t, "UPDATE attach_handles SET unclean_since = now() - $1::interval WHERE unclean <> ''", test.unclean)
-		r.exec(t, "UPDATE operations SET admitted_at = now() - $1::interval WHERE kind = 'clean'", test.tried)
+		r.exec(t, "UPDATE operations SET admitted_at = now() - $1::interval, started_at = now() - $1::interval, ended_at = now() - $1::interval WHERE kind = 'clean'", test.tried)
 		require.Equal(t, test.due, len(r.dueCleanings(t)) == 1, "%+v", test)
 	}
 }
@@ -634,6 +634,65 @@ func TestMissingAndUncleanIsKept(t *testing.T) {
 	r.do(t, toAttach(c.parts[0].UUID, instance("vm2")), cyborg.OperationSucceeded)
 }
 
+// TestDeclaredBeforeSomebodyHadIt: what a holder has left who came and went while a declaration
+// was under way is not declared clean.
+func TestDeclaredBeforeSomebodyHadIt(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h, a := r.cleaned(t, cyborg.CleanReset)
+	declare := toClean(a.UUID)
+	edit(&declare, func(r *cyborg.CleanRequest) { r.Declared = "wiped by hand" })
+	work := r.begin(t, declare)
+	arq := h.bound(t, a, vm(), one())
+	h.content.Attachments = h.content.Attachments[:0]
+	h.report(t)
+	r.deleted(t, arq.UUID)
+	require.Len(t, r.unclean(t, a.UUID), 1)
+	r.endClean(t, work, cyborg.OperationSucceeded)
+	require.Len(t, r.unclean(t, a.UUID), 1)
+}
+
+// TestConductorLeavesAloneWhatIsInMaintenance: it may have looked before.
+func TestConductorLeavesAloneWhatIsInMaintenance(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	_, a := r.cleaned(t, cyborg.CleanReset)
+	r.used(t, a.UUID)
+	_, err := r.Maintain(t.Context(), a.UUID, cyborg.Maintenance{Reason: "fan", By: "bob"}, alice())
+	require.NoError(t, err)
+	due := toClean(a.UUID)
+	edit(&due, func(r *cyborg.CleanRequest) { r.Due = true })
+	_, err = r.Admit(t.Context(), due)
+	requireKind(t, cyborg.ErrChanged, err, "in maintenance")
+	r.clean(t, a.UUID)
+}
+
+// TestMissingUncleanHandleIsInTheWay: it is not as if there were nothing to do.
+func TestMissingUncleanHandleIsInTheWay(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h, a := r.cleaned(t, cyborg.CleanReset)
+	r.used(t, a.UUID)
+	handles := h.content.Backends[0].Devices[0].Deployables[0].Handles
+	h.content.Backends[0].Devices[0].Deployables[0].Handles = handles[1:]
+	h.report(t)
+	_, err := r.Admit(t.Context(), toClean(a.UUID))
+	requireKind(t, cyborg.ErrChanged, err, "has still to be cleaned (reset)")
+}
+
+// TestForgottenHostStaysUncleanAfterNova: nobody knows to whom Nova has given what it had.
+func TestForgottenHostStaysUncleanAfterNova(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addPCIHost(t, "h1", 1)
+	h.cleaning(t, cyborg.CleanScrub)
+	r.do(t, toWhitelist("h1", h.accelerator(t, "card0")), cyborg.OperationSucceeded)
+	h.fall(t)
+	require.NoError(t, r.ForgetHost(t.Context(), "h1", alice()))
+	h.report(t)
+	require.Len(t, r.unclean(t, h.accelerator(t, "card0").UUID), 2)
+}
+
 // TestFreeHandleDeclaredClean: what is free can be declared clean, too, so that its host gives
 // it away that knows of a clean which the records do not.
 func TestFreeHandleDeclaredClean(t *testing.T) {
@@ -734,18 +793,26 @@ func TestWhatNovaHadIsUnclean(t *testing.T) {
 	h.ready(t, "card0")
 }
 
-// TestHostMayHaveUsedWhatWasUndone: an attach that reached the host, and was undone, leaves
-// the handle unclean.
+// TestHostMayHaveUsedWhatWasUndone: an attach that may have reached the host, and was undone,
+// leaves the handle unclean; also where its answer was lost, or its run was terminated.
 func TestHostMayHaveUsedWhatWasUndone(t *testing.T) {
 	t.Parallel()
-	r := newRecords(t)
-	_, a := r.cleaned(t, cyborg.CleanReset)
-	work := r.begin(t, toAttach(a.UUID, onHost("h1")))
-	require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
-		Operation: work.Operation, State: cyborg.OperationCancelled, Error: cyborg.Errorf(cyborg.ErrCancelled, "no"),
-		Steps: []cyborg.Step{{Name: "attach card0.0", State: cyborg.StepDone, At: time.Unix(1, 0)}},
-	}))
-	require.Equal(t, []cyborg.CleanMethod{cyborg.CleanReset}, r.unclean(t, a.UUID))
+	for name, steps := range map[string][]cyborg.Step{
+		"attached":       {{Name: "attach card0.0", State: cyborg.StepDone}, {Name: "undo attach card0.0", State: cyborg.StepDone}},
+		"no answer":      {{Name: "attach card0.0", State: cyborg.StepFailed}, {Name: "undo attach card0.0", State: cyborg.StepDone}},
+		"run terminated": {{Name: "undo attach card0.0", State: cyborg.StepDone}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRecords(t)
+			_, a := r.cleaned(t, cyborg.CleanReset)
+			work := r.begin(t, toAttach(a.UUID, onHost("h1")))
+			require.NoError(t, r.End(t.Context(), runOf(work.Operation), cyborg.Outcome{
+				Operation: work.Operation, State: cyborg.OperationCancelled, Error: cyborg.Errorf(cyborg.ErrCancelled, "no"), Steps: steps,
+			}))
+			require.Equal(t, []cyborg.CleanMethod{cyborg.CleanReset}, r.unclean(t, a.UUID))
+		})
+	}
 }
 
 // TestEvidenceMustFit: what comes by way of Temporal can neither declare a handle clean nor

@@ -136,7 +136,7 @@ CREATE TRIGGER attach_handles_given BEFORE UPDATE OF holder_kind, holder_id ON a
 CREATE TRIGGER attach_handles_inserted AFTER INSERT ON attach_handles REFERENCING NEW TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION attach_handles_added_or_removed();
 CREATE TRIGGER attach_handles_left BEFORE UPDATE ON attach_handles FOR EACH ROW WHEN (old.holder_kind IS NOT NULL AND new.holder_kind IS NULL) EXECUTE FUNCTION attach_handles_left();
 CREATE TRIGGER attach_handles_released BEFORE UPDATE ON attach_handles FOR EACH ROW WHEN (old.undone_at IS NOT NULL AND new.attached_at IS NULL) EXECUTE FUNCTION attach_handles_released();
-CREATE TRIGGER attach_handles_shown_again BEFORE INSERT ON attach_handles FOR EACH ROW EXECUTE FUNCTION attach_handles_shown_again();
+CREATE TRIGGER attach_handles_shown_again BEFORE INSERT ON attach_handles FOR EACH ROW WHEN (new.holder_kind IS NULL) EXECUTE FUNCTION attach_handles_shown_again();
 CREATE TRIGGER attach_handles_updated AFTER UPDATE ON attach_handles REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION attach_handles_updated();
 CREATE TRIGGER placement_unclean AFTER UPDATE ON attach_handles FOR EACH ROW WHEN ((old.unclean = ''::text) <> (new.unclean = ''::text)) EXECUTE FUNCTION placement_unclean_changed();
 CREATE TRIGGER placement_updated AFTER UPDATE ON attach_handles REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_handles_changed();
@@ -1086,7 +1086,8 @@ BEGIN
     JOIN deployables d ON d.uuid = o.uuid
     LEFT JOIN attach_handles h ON h.deployable_uuid = d.uuid AND h.uuid IS DISTINCT FROM given_handle
         AND (coalesce(h.holder_kind, h.unconfirmed_kind) IS NOT NULL OR h.unclean <> '')
-        AND (o.apart OR (coalesce(h.holder_kind, h.unconfirmed_kind), coalesce(h.holder_id, h.unconfirmed_id)) IS DISTINCT FROM (to_kind, to_id))
+        AND (o.apart OR coalesce(h.holder_kind, h.unconfirmed_kind) IS NULL
+             OR (coalesce(h.holder_kind, h.unconfirmed_kind), coalesce(h.holder_id, h.unconfirmed_id)) IS DISTINCT FROM (to_kind, to_id))
     WHERE (d.uuid <> given OR to_kind IS NOT NULL) AND (h.uuid IS NOT NULL OR d.nova_spec IS NOT NULL AND (o.apart OR to_kind IS NOT NULL))
     ORDER BY NOT o.apart, h.holder_kind IS NULL, h.unconfirmed_kind IS NULL, h.uuid IS NULL, d.id LIMIT 1;
     IF NOT FOUND THEN

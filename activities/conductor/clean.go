@@ -30,7 +30,7 @@ func (a *Activities) AdmitCleanings(ctx context.Context, limits workflows.Limits
 
 	for _, accelerator := range due {
 		answer, err := a.store.Admit(ctx, db.Admission{
-			ID: uuid.New(), Actor: repairer(), Request: cyborg.CleanRequest{Accelerator: accelerator},
+			ID: uuid.New(), Actor: repairer(), Request: cyborg.CleanRequest{Accelerator: accelerator, Due: true},
 		})
 
 		switch cyborg.ErrorKindOf(err) {

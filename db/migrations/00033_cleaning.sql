@@ -134,7 +134,8 @@ BEGIN
     JOIN deployables d ON d.uuid = o.uuid
     LEFT JOIN attach_handles h ON h.deployable_uuid = d.uuid AND h.uuid IS DISTINCT FROM given_handle
         AND (coalesce(h.holder_kind, h.unconfirmed_kind) IS NOT NULL OR h.unclean <> '')
-        AND (o.apart OR (coalesce(h.holder_kind, h.unconfirmed_kind), coalesce(h.holder_id, h.unconfirmed_id)) IS DISTINCT FROM (to_kind, to_id))
+        AND (o.apart OR coalesce(h.holder_kind, h.unconfirmed_kind) IS NULL
+             OR (coalesce(h.holder_kind, h.unconfirmed_kind), coalesce(h.holder_id, h.unconfirmed_id)) IS DISTINCT FROM (to_kind, to_id))
     WHERE (d.uuid <> given OR to_kind IS NOT NULL) AND (h.uuid IS NOT NULL OR d.nova_spec IS NOT NULL AND (o.apart OR to_kind IS NOT NULL))
     ORDER BY NOT o.apart, h.holder_kind IS NULL, h.unconfirmed_kind IS NULL, h.uuid IS NULL, d.id LIMIT 1;
     IF NOT FOUND THEN
@@ -215,7 +216,7 @@ CREATE TRIGGER attach_handles_doubted BEFORE UPDATE ON attach_handles FOR EACH R
     WHEN (OLD.holder_kind IS NULL AND OLD.unconfirmed_kind IS NULL AND NEW.unconfirmed_kind IS NOT NULL) EXECUTE FUNCTION attach_handles_doubted();
 CREATE TRIGGER attach_handles_forgotten AFTER DELETE ON attach_handles FOR EACH ROW
     WHEN (OLD.unclean <> '') EXECUTE FUNCTION attach_handles_forgotten();
-CREATE TRIGGER attach_handles_shown_again BEFORE INSERT ON attach_handles FOR EACH ROW EXECUTE FUNCTION attach_handles_shown_again();
+CREATE TRIGGER attach_handles_shown_again BEFORE INSERT ON attach_handles FOR EACH ROW WHEN (NEW.holder_kind IS NULL) EXECUTE FUNCTION attach_handles_shown_again();
 CREATE TRIGGER placement_unclean AFTER UPDATE ON attach_handles FOR EACH ROW
     WHEN ((OLD.unclean = '') <> (NEW.unclean = '')) EXECUTE FUNCTION placement_unclean_changed();
 CREATE TRIGGER cleaning_changed AFTER UPDATE OF cleaning ON deployables FOR EACH ROW

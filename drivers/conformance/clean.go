@@ -310,9 +310,15 @@ func cleanIsInterrupted(t *testing.T, b *bench) {
 		book := &notebook{}
 
 		quick := b.Slow(t)
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		ctx, cancel := context.WithCancel(t.Context())
+		request := b.cleanRequest(book, method)
+		note := request.Note
+		request.Note = func(text json.RawMessage) error {
+			time.AfterFunc(100*time.Millisecond, cancel) // not before it has begun
+			return note(text)
+		}
 		requireStopped(t, promptly(t, "an interrupted Clean", func() error {
-			_, err := b.cleaner().Clean(ctx, b.cleanRequest(book, method))
+			_, err := b.cleaner().Clean(ctx, request)
 			return err
 		}))
 		cancel()

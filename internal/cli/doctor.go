@@ -451,7 +451,7 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 			fenced = append(fenced, fmt.Sprintf("%s (%s)", a.Name, a.Fence.Reason))
 		case sharedByHolders(a):
 			shared = append(shared, fmt.Sprintf("%s (%s)", a.Name, a.SameHolder))
-		case (len(a.Holders) > 0 || a.Nova != nil) && len(a.ExcludedBy) > 0:
+		case (len(a.Holders) > 0 || a.Nova != nil) && len(a.ExcludedBy) > 0 && !a.ExcludedBy[0].Unclean: // those that are held come first
 			both = append(both, fmt.Sprintf("%s (and %s, which %s)", a.Name, a.ExcludedBy[0].Name, a.ExcludedBy[0].Taken()))
 		}
 	}
@@ -462,7 +462,7 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 	}
 
 	if len(missing) > 0 {
-		f.Warn("accelerators", fmt.Sprintf("%d missing: %s", len(missing), english.Some(missing)), "Put the hardware back. What nobody holds is forgotten in time; take the rest from its holder with `cyborg accelerator detach`.")
+		f.Warn("accelerators", fmt.Sprintf("%d missing: %s", len(missing), english.Some(missing)), "Put the hardware back. What nobody holds is forgotten in time, unless it is unclean; take the rest from its holder with `cyborg accelerator detach`.")
 	}
 
 	if len(fenced) > 0 {
@@ -523,7 +523,7 @@ func missingAccelerator(a apiclient.Accelerator) string {
 // with it.
 func sharedByHolders(a apiclient.Accelerator) bool {
 	return a.SameHolder != "" && len(a.Holders) > 1 || slices.ContainsFunc(a.HeldTogether, func(h cyborg.OtherHeld) bool {
-		return slices.ContainsFunc(a.Holders, h.Precludes)
+		return !h.Unclean && slices.ContainsFunc(a.Holders, h.Precludes)
 	})
 }
 

@@ -148,7 +148,7 @@ func (s *System) unsoundAccelerator(ctx context.Context, a *apiclient.Accelerato
 		return fmt.Errorf("fenced without a reason")
 	case a.Lifecycle == cyborg.LifecycleError && (a.Reason == "" || left == ""):
 		return fmt.Errorf("in error without a reason or without the operation that has left it so: %q, %q", a.Reason, left)
-	case len(a.Holders) > 0 && len(a.ExcludedBy) > 0:
+	case len(a.Holders) > 0 && len(a.ExcludedBy) > 0 && !a.ExcludedBy[0].Unclean:
 		return fmt.Errorf("held although %s is, too", a.ExcludedBy[0].Name)
 	}
 

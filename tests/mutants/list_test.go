@@ -468,8 +468,8 @@ func ofRecords() []mutant {
 		{
 			breaks: "nobody is bound to what a failover may have lost", file: operation + "bind.go", pkg: pkg,
 			test: "TestNobodyGetsWhatAFailoverHasLost",
-			old:  "inventory.FirstError(a.UnclaimedBut(cyborg.OperationClean), a.Heard(b.silentAfter))",
-			new:  "inventory.FirstError(a.UnclaimedBut(cyborg.OperationClean))",
+			old:  "inventory.FirstError(b.unclaimed(a), a.Heard(b.silentAfter))",
+			new:  "inventory.FirstError(b.unclaimed(a))",
 		},
 		{
 			breaks: "nobody gets what a failover may have lost", file: "db/internal/inventory/guard.go", pkg: pkg,

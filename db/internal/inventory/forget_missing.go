@@ -67,7 +67,7 @@ func (s *Store) forgetOn(ctx context.Context, host string, missingFor time.Durat
 		}
 
 		// Hardware that has been missing for so long has nothing attached any more. What
-		// is kept may come back, and have it still.
+		// is kept may come back, and have it still, unless it is only kept because it is unclean.
 		targets, err := ClearUnconfirmed(ctx, tx, handles, host, missingFor)
 		if err != nil {
 			return err

@@ -131,9 +131,10 @@ func (attach) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Ou
 		return markInError(ctx, tx, o, outcome)
 
 	default:
-		// A host may have used what was attached to it until that was undone.
+		// A host may have used what was attached to it until that was undone. Only what may have
+		// been attached is undone; an abandoned run does not know what its earlier run has done.
 		back := inventory.TakeBackHandles
-		if slices.ContainsFunc(outcome.Steps, func(s cyborg.Step) bool { return s.State == cyborg.StepDone && strings.HasPrefix(s.Name, "attach ") }) {
+		if slices.ContainsFunc(outcome.Steps, func(s cyborg.Step) bool { return strings.HasPrefix(s.Name, "undo attach ") }) {
 			back = inventory.ReleaseHandles
 		}
 		return back(ctx, tx, taken, o.id, inventory.UUIDs(o.targets))

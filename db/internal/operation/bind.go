@@ -261,7 +261,7 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 		if err := a.Enrolled(); err != nil {
 			return out.failedWith(err), nil
 		}
-		if err := inventory.FirstError(a.UnclaimedBut(cyborg.OperationClean), a.Heard(b.silentAfter)); err != nil {
+		if err := inventory.FirstError(b.unclaimed(a), a.Heard(b.silentAfter)); err != nil {
 			return b.waitOrFail(out, err)
 		}
 		undone, err := b.undone(ctx, tx, a)
@@ -328,6 +328,15 @@ func (b bind) takeHandles(ctx context.Context, tx pgx.Tx, out choice, arqs map[u
 	}
 
 	return b.claimDisturbed(ctx, tx, out, wanted)
+}
+
+// unclaimed refuses an accelerator that another operation works on. A clean does not matter to
+// who gets a handle as it is; where its host prepares it, that waits for the clean.
+func (b bind) unclaimed(a *inventory.Accelerator) error {
+	if a.Prepares(b.request.Holder) {
+		return a.Unclaimed(uuid.Nil)
+	}
+	return a.UnclaimedBut(cyborg.OperationClean)
 }
 
 // pair gives a handle of the accelerator to a request, with what the group of its device

@@ -44,7 +44,7 @@ func (c clean) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 	// What is unclean and cannot be cleaned now is in the way; else there is nothing to do.
 	out.nothing = true
 	if found.HasUnclean() {
-		return out, found.Confirmed()
+		return out, inventory.FirstError(found.Confirmed(), found.AllClean())
 	}
 	return out, nil
 }
@@ -77,6 +77,11 @@ func (c clean) guard(targets []inventory.Accelerator, operation uuid.UUID) error
 	if err := t.Unclaimed(operation); err != nil || c.request.Declared != "" {
 		return err
 	}
+	if c.request.Due { // the conductor may have looked before somebody has taken it out of use
+		if err := t.Enabled(); err != nil {
+			return err
+		}
+	}
 
 	if err := inventory.FirstError(t.Present(), t.Enrolled(), t.Unprotected(), t.NotWhitelisted(), t.NobodyBeside()); err != nil || c.request.Method == "" {
 		return err
@@ -107,7 +112,8 @@ func (c clean) describe(o *running, work *cyborg.Work) {
 	}
 }
 
-// end records what was cleaned, whatever has become of the rest.
+// end records what was cleaned, whatever has become of the rest. A handle that somebody has had
+// since begin needs something else than begin has found.
 func (c clean) end(_ context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	cleaned := outcome.Cleaned
 	if c.request.Declared != "" {
@@ -127,7 +133,8 @@ func (c clean) end(_ context.Context, tx pgx.Tx, o *running, outcome *cyborg.Out
 		h.Evidence.ReadBack = cyborg.Sanitize(h.Evidence.ReadBack, cyborg.LongestEvidence)
 		records.Queue(tx, `
 			UPDATE attach_handles SET unclean = '', unclean_since = NULL, cleaned = $2
-			WHERE uuid = $1 AND deployable_uuid = $3 AND holder_kind IS NULL AND unconfirmed_kind IS NULL`, h.UUID, h.Evidence, o.targets[0].UUID)
+			WHERE uuid = $1 AND deployable_uuid = $3 AND holder_kind IS NULL AND unconfirmed_kind IS NULL AND unclean = $4`,
+			h.UUID, h.Evidence, o.targets[0].UUID, string(o.before.Clean[at].Method))
 	}
 	return nil
 }
