@@ -41,9 +41,7 @@ func (s *Store) ForgetHost(ctx context.Context, name string, actor cyborg.Actor)
 			ON CONFLICT (host, kind, identity) DO UPDATE SET unconfirmed_kind = EXCLUDED.unconfirmed_kind,
 			    unconfirmed_id = EXCLUDED.unconfirmed_id, unconfirmed_operation = EXCLUDED.unconfirmed_operation, prepared = EXCLUDED.prepared`,
 			rememberInstalls("true"),
-			`UPDATE attach_handles SET unclean = stronger_cleaning(unclean, cleaning_after(deployable_uuid)), unclean_since = coalesce(unclean_since, clock_timestamp())
-			WHERE host = $1 AND holder_kind IS NULL AND cleaning_after(deployable_uuid) <> ''
-			  AND deployable_uuid IN (SELECT uuid FROM deployables WHERE host = $1 AND nova_spec IS NOT NULL)`, // as MarkUncleanAfterNova
+			uncleanAfterNova("host = $1 AND deployable_uuid IN (SELECT uuid FROM deployables WHERE host = $1 AND nova_spec IS NOT NULL)"),
 			"DELETE FROM attach_handles WHERE host = $1",
 			"DELETE FROM deployables WHERE host = $1",
 			"DELETE FROM devices WHERE host = $1",

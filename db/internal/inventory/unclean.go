@@ -67,8 +67,14 @@ func MarkUncleanAfterNova(ctx context.Context, tx pgx.Tx, accelerators []uuid.UU
 	if len(accelerators) == 0 {
 		return nil
 	}
-	_, err := tx.Exec(ctx, `
-		UPDATE attach_handles SET unclean = stronger_cleaning(unclean, cleaning_after(deployable_uuid)), unclean_since = coalesce(unclean_since, clock_timestamp())
-		WHERE deployable_uuid = ANY($1) AND holder_kind IS NULL AND cleaning_after(deployable_uuid) <> ''`, accelerators)
+	_, err := tx.Exec(ctx, uncleanAfterNova("deployable_uuid = ANY($1)"), accelerators)
 	return err
+}
+
+// uncleanAfterNova is the statement of MarkUncleanAfterNova for the handles that meet a
+// condition.
+func uncleanAfterNova(condition string) string {
+	return `
+		UPDATE attach_handles SET unclean = stronger_cleaning(unclean, cleaning_after(deployable_uuid)), unclean_since = coalesce(unclean_since, clock_timestamp())
+		WHERE holder_kind IS NULL AND cleaning_after(deployable_uuid) <> '' AND ` + condition
 }
