@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -305,47 +304,6 @@ func (a *Activities) Tidy(ctx context.Context, in workflows.TidyInput) (workflow
 	keep(err)
 
 	return out, workflows.ToFailure(errors.Join(errs...))
-}
-
-// AdmitNew admits and starts a provision for each accelerator that was found
-// and never taken into service, findingsLimit of them at most, and returns how
-// many it has admitted. Several processes may do so at once: each accelerator
-// is admitted by only one of them.
-func (a *Activities) AdmitNew(ctx context.Context, limits workflows.Limits) (int, error) {
-	found, err := a.store.Unprovisioned(ctx, findingsLimit)
-	if err != nil {
-		return 0, err
-	}
-
-	// Shuffle them: other processes go through the same list at the same time, and
-	// should seldom want the same accelerator.
-	rand.Shuffle(len(found), func(i, j int) { found[i], found[j] = found[j], found[i] }) //nolint:gosec // it protects nothing
-	admitted := 0
-	var errs []error
-
-	for _, accelerator := range found {
-		answer, err := a.store.Admit(ctx, db.Admission{
-			ID: uuid.New(), Actor: repairer(), Request: cyborg.ProvisionRequest{Accelerator: accelerator},
-		})
-
-		switch cyborg.ErrorKindOf(err) {
-		case "":
-		case cyborg.ErrClaimed, cyborg.ErrChanged, cyborg.ErrNotFound, cyborg.ErrProtected, cyborg.ErrHostSilent:
-			continue // another process was faster, or it may not be touched
-		default:
-			errs = append(errs, err)
-			continue
-		}
-
-		if _, err := workflows.StartOperation(ctx, a.client, answer.Operation, limits); err != nil {
-			errs = append(errs, err) // this operation is an orphan now, and so would the next ones be
-			break
-		}
-
-		admitted++
-	}
-
-	return admitted, errors.Join(errs...)
 }
 
 // Decide is the activity that looks at a disagreement once more, right before
