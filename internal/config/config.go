@@ -278,7 +278,7 @@ type Inventory struct {
 	Admission          Admission     `key:"admission" default:"manual" oneof:"manual auto" doc:"What Cyborg does with new hardware: it stays inactive until an operator makes it ready (manual), or Cyborg makes it ready at once, as OpenStack Cyborg does (auto)."`
 	DeployableName     string        `key:"deployable_name" default:"{host}_{name}" check:"deployable_name" doc:"Name of a new deployable, and of its resource provider in Placement. {host} stands for its host, and {name} for the name that its driver has for it. Deployables that already have a name keep it."`
 	ReloadLostImages   bool          `key:"reload_lost_images" default:"false" doc:"Load the images again that accelerators lost when their host booted. Cyborg does this once, and only for accelerators that nobody holds. If this is false, Cyborg only reports the loss, as drift of the class lost_image."`
-	ForgetMissingAfter time.Duration `key:"forget_missing_after" default:"24h" min:"1m" doc:"Cyborg forgets hardware that has been missing for this long and that nobody holds."`
+	ForgetMissingAfter time.Duration `key:"forget_missing_after" default:"24h" min:"1m" doc:"Cyborg forgets hardware that has been missing for this long and that nobody holds, unless it has still to be cleaned."`
 }
 
 // NameDeployable returns the name of a new deployable, made from its host and
