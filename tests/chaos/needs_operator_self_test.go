@@ -84,7 +84,8 @@ func TestNeedsOperatorNeedsAFault(t *testing.T) {
 		{notBack + gone, []injection{back}, true},
 		{notBack + gone, []injection{injected(second, "rack1", 110, 111)}, true},
 		{notBack + gone, []injection{injected(old, "rack2", 110, 111)}, false},
-		{notBack + gone, []injection{injected(old, "rack1", 60, 99)}, false},   // before it began
+		{notBack + gone, []injection{injected(old, "rack2", 60, 99)}, false},
+		{notBack + gone, []injection{injected(old, "rack1", 60, 99)}, true},    // before it began: the image is still gone
 		{notBack + gone, []injection{injected(old, "rack1", 162, 163)}, false}, // after it had ended
 		{notBack + gone, []injection{injected(full, "rack1", 110, 140)}, false},
 		{notBack + none, long, true},

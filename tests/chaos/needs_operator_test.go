@@ -180,15 +180,11 @@ func (f fault) gives(r reason, host string) bool {
 }
 
 // struck reports whether a fault that gives this reason has struck the host of an
-// operation while it ran. An image is lost at that moment, and nothing comes back
-// late.
+// operation while it ran, or, where it has lost the image of before, at any time until
+// then: it stays lost until another one is loaded.
 func struck(injected []injection, op ended, r reason) bool {
-	slack := backWithin
-	if r == imageGone {
-		slack = 0
-	}
 	return slices.ContainsFunc(injected, func(i injection) bool {
-		return i.gives(r, op.host) && i.began.Before(op.over) && i.ended.Add(slack).After(op.began)
+		return i.gives(r, op.host) && i.began.Before(op.over) && (r == imageGone || i.ended.Add(backWithin).After(op.began))
 	})
 }
 
