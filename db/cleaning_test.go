@@ -698,7 +698,7 @@ func TestForgottenHostStaysUncleanAfterNova(t *testing.T) {
 func TestFreeHandleDeclaredClean(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
-	_, a := r.cleaned(t, cyborg.CleanReset)
+	h, a := r.cleaned(t, cyborg.CleanReset)
 	declare := toClean(a.UUID)
 	edit(&declare, func(r *cyborg.CleanRequest) { r.Declared = "wiped by hand" })
 	r.do(t, declare, cyborg.OperationSucceeded)
@@ -707,6 +707,10 @@ func TestFreeHandleDeclaredClean(t *testing.T) {
 	work := r.begin(t, toAttach(a.UUID, onHost("h1")))
 	require.True(t, work.Handles[0].DeclaredClean)
 	r.end(t, work, cyborg.OperationSucceeded)
+
+	// So does a host that has to attach it again.
+	h.report(t) // the journal does not know of the attachment
+	require.True(t, r.disagreements(t)["card0"].Handle.DeclaredClean)
 	r.do(t, toDetach(a.UUID, nil), cyborg.OperationSucceeded)
 	r.clean(t, a.UUID)
 	work = r.begin(t, toAttach(a.UUID, instance("vm1")))

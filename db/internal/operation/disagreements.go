@@ -97,7 +97,7 @@ func selectDisagreements() string {
 		WHERE l.attachments <> '[]'),
 	handles AS NOT MATERIALIZED (
 		SELECT h.host, h.uuid, h.identity AS handle, h.unconfirmed_kind, h.unconfirmed_id, h.unconfirmed_operation, h.holder_kind, h.holder_id, h.operation_id, h.attached_at, h.presence,
-		       h.prepared, h.parameters, d.local_name AS deployable, d.uuid AS accelerator, d.lifecycle, d.error_kind, v.backend, v.fingerprint, v.observed_seq,
+		       h.prepared, h.parameters, coalesce(h.cleaned ? 'declared', false) AS declared, d.local_name AS deployable, d.uuid AS accelerator, d.lifecycle, d.error_kind, v.backend, v.fingerprint, v.observed_seq,
 		       c.operation_id IS NOT NULL OR h.prepared AND EXISTS (SELECT FROM operations o WHERE o.id = h.operation_id AND o.open) AS claimed
 		FROM attach_handles h JOIN deployables d ON d.uuid = h.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
 		LEFT JOIN claims c ON c.deployable_uuid = d.uuid),
@@ -110,14 +110,15 @@ func selectDisagreements() string {
 		       coalesce(j.handle, r.handle) AS handle, coalesce(j.state, '') AS journal, j.operation_id AS journal_operation,
 		       coalesce(j.of_before, false) AS of_before,
 		       r.uuid, r.accelerator, r.holder_kind, r.holder_id, r.operation_id, r.attached_at, r.presence, r.lifecycle,
-		       r.error_kind, r.fingerprint, r.observed_seq, r.claimed, r.prepared, r.parameters
+		       r.error_kind, r.fingerprint, r.observed_seq, r.claimed, r.prepared, r.parameters, r.declared
 		FROM journal j FULL JOIN held r ON r.host = j.host AND r.deployable = j.deployable AND r.handle = j.handle
 		WHERE r.uuid IS NULL OR j.state IS DISTINCT FROM 'attached' OR r.attached_at IS NULL OR r.lifecycle = 'error')
 	SELECT d.*, s.report_seq, ` + inventory.AgentColumns("s") + ` FROM (
 	SELECT p.host, p.backend, p.deployable, p.handle, coalesce(p.uuid, f.uuid) AS handle_uuid, coalesce(p.holder_kind, 'host'),
 	       coalesce(p.holder_id, p.host), coalesce(p.operation_id, p.journal_operation), coalesce(p.accelerator, f.accelerator),
 	       p.journal, CASE WHEN f.holder_kind IS NOT NULL THEN 'given' WHEN p.uuid IS NULL THEN '' WHEN p.attached_at IS NULL THEN 'in_doubt' ELSE 'attached' END,
-	       p.attached_at IS NOT NULL, NULL::uuid, coalesce(p.fingerprint, f.fingerprint, '{}'), coalesce(p.prepared, false), nullif(p.parameters, '{}')
+	       p.attached_at IS NOT NULL, NULL::uuid, coalesce(p.fingerprint, f.fingerprint, '{}'), coalesce(p.prepared, false), nullif(p.parameters, '{}'),
+	       coalesce(p.declared, f.declared, false)
 	FROM compared p LEFT JOIN LATERAL (
 		SELECT *, ` + inventory.OnHost + ` IS TRUE AS on_host FROM handles h
 		WHERE p.uuid IS NULL AND h.host = p.host AND h.deployable = p.deployable AND h.handle = p.handle) f ON true
@@ -128,7 +129,7 @@ func selectDisagreements() string {
 	       p.lifecycle = 'ready' OR p.lifecycle = 'error' AND p.error_kind = ANY($3)))
 	UNION ALL
 	SELECT h.host, coalesce(j.backend, h.backend), h.deployable, h.handle, h.uuid, h.unconfirmed_kind, h.unconfirmed_id, coalesce(j.operation_id, h.unconfirmed_operation),
-	       h.accelerator, coalesce(j.state, ''), 'left', false, h.unconfirmed_operation, h.fingerprint, h.prepared, nullif(h.parameters, '{}')
+	       h.accelerator, coalesce(j.state, ''), 'left', false, h.unconfirmed_operation, h.fingerprint, h.prepared, nullif(h.parameters, '{}'), h.declared
 	FROM handles h JOIN live l ON l.name = h.host
 	LEFT JOIN journal j ON j.host = h.host AND j.deployable = h.deployable AND j.handle = h.handle
 	WHERE h.unconfirmed_kind IS NOT NULL AND NOT h.claimed) AS d JOIN hosts s ON s.name = d.host
@@ -173,7 +174,8 @@ func (s *Store) findDisagreements(ctx context.Context, q records.Querier, w want
 		err = row.Scan(append([]any{
 			&d.Host, &d.Backend, &d.Deployable, &d.Handle.Identity, (*zeronull.UUID)(&d.Handle.UUID),
 			&d.Handle.Holder.Kind, &d.Handle.Holder.ID, (*zeronull.UUID)(&d.Operation), (*zeronull.UUID)(&d.Accelerator),
-			&d.Journal, &d.Recorded, &d.Attach, (*zeronull.UUID)(&d.Unconfirmed), &d.Fingerprint, &d.Handle.Prepared, &d.Handle.Parameters, &d.Report,
+			&d.Journal, &d.Recorded, &d.Attach, (*zeronull.UUID)(&d.Unconfirmed), &d.Fingerprint, &d.Handle.Prepared, &d.Handle.Parameters,
+			&d.Handle.DeclaredClean, &d.Report,
 		}, inventory.ScanAgent(&d.Agent)...)...)
 		return d, err
 	})
