@@ -26,30 +26,31 @@ type Status string
 // The statuses, in order of precedence: Accelerator.Status returns the first
 // that applies.
 const (
-	StatusMissing     Status = "missing"
-	StatusError       Status = "error"
-	StatusInstalling  Status = "installing"
-	StatusProgramming Status = "programming"
-	StatusAttaching   Status = "attaching"
-	StatusDetaching   Status = "detaching"
-	StatusConfiguring Status = "configuring"
-	StatusRetiring    Status = "retiring"
-	StatusCleaning    Status = "cleaning"
-	StatusFenced      Status = "fenced"
-	StatusUnready     Status = "unready"
-	StatusMaintaining Status = "maintaining"
-	StatusInactive    Status = "inactive"
-	StatusAttached    Status = "attached"
-	StatusUnclean     Status = "unclean"
-	StatusReady       Status = "ready"
+	StatusPartitioning Status = "partitioning"
+	StatusMissing      Status = "missing"
+	StatusError        Status = "error"
+	StatusInstalling   Status = "installing"
+	StatusProgramming  Status = "programming"
+	StatusAttaching    Status = "attaching"
+	StatusDetaching    Status = "detaching"
+	StatusConfiguring  Status = "configuring"
+	StatusRetiring     Status = "retiring"
+	StatusCleaning     Status = "cleaning"
+	StatusFenced       Status = "fenced"
+	StatusUnready      Status = "unready"
+	StatusMaintaining  Status = "maintaining"
+	StatusInactive     Status = "inactive"
+	StatusAttached     Status = "attached"
+	StatusUnclean      Status = "unclean"
+	StatusReady        Status = "ready"
 )
 
 // Statuses lists every status in order of precedence.
 func Statuses() []Status {
 	return []Status{
-		StatusMissing, StatusError, StatusInstalling, StatusProgramming, StatusAttaching, StatusDetaching,
-		StatusConfiguring, StatusRetiring, StatusCleaning, StatusFenced, StatusUnready, StatusMaintaining, StatusInactive, StatusAttached,
-		StatusUnclean, StatusReady,
+		StatusPartitioning, StatusMissing, StatusError, StatusInstalling, StatusProgramming, StatusAttaching, StatusDetaching,
+		StatusConfiguring, StatusRetiring, StatusCleaning, StatusFenced, StatusUnready, StatusMaintaining,
+		StatusInactive, StatusAttached, StatusUnclean, StatusReady,
 	}
 }
 
@@ -200,6 +201,8 @@ type Accelerator struct {
 // back), unclean (no handle is free, and one has still to be cleaned), ready.
 func (a *Accelerator) Status() Status {
 	switch {
+	case a.Claim != nil && a.Claim.Kind == OperationPartition: // what comes and goes then is not missing
+		return StatusPartitioning
 	case a.Presence == PresenceMissing:
 		return StatusMissing
 	case a.Lifecycle == LifecycleError:

@@ -153,6 +153,12 @@ type Device struct {
 	ControlPath ControlPath `json:"control_path"`
 	Fingerprint Fingerprint `json:"fingerprint,omitzero"`
 	Presence    Presence    `json:"presence"`
+	// Partitioning says how the device can be divided, and is; nil where its driver cannot
+	// divide it.
+	Partitioning *Partitioning `json:"partitioning,omitempty"`
+	// WantedLayout is what the last partition that succeeded has made of it; nil where there
+	// was none. The device may have lost that since.
+	WantedLayout *Layout `json:"wanted_layout,omitempty"`
 	// ReplacedBy describes the other card that was seen in the place of this one, which
 	// is missing; empty where none was.
 	ReplacedBy string    `json:"replaced_by,omitempty"`

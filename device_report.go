@@ -16,6 +16,9 @@ type DeviceReport struct {
 	BoardInfo   JSONObject         `json:"board_info,omitempty"`
 	ControlPath ControlPath        `json:"control_path"`
 	Deployables []DeployableReport `json:"deployables"`
+	// Partitioning says how the card can be divided, and is; nil where its driver cannot
+	// divide it. What is offered of it is in Deployables: the parts, or the whole card.
+	Partitioning *Partitioning `json:"partitioning,omitempty"`
 }
 
 // DeployableReport is a part of a card that can be allocated.

@@ -7,7 +7,7 @@ import (
 )
 
 // DriftClass is the kind of a difference between the records on one side, and
-// Placement, Nova, a whitelist's file or an accelerator on the other.
+// Placement, Nova, a whitelist's file, a device or an accelerator on the other.
 type DriftClass string
 
 // The classes of drift.
@@ -41,13 +41,14 @@ const (
 	// left as whoever changed it wanted it.
 	DriftNovaWhitelist DriftClass = "nova_whitelist" // the file is not as it was written last
 
-	// Of accelerators themselves.
+	// Of accelerators and devices themselves.
 	DriftLostImage DriftClass = "lost_image" // an accelerator lost its image when its host booted
+	DriftLayout    DriftClass = "layout"     // a device is not divided as its last partition has divided it
 )
 
 // DriftClasses returns every class.
 func DriftClasses() []DriftClass {
-	return append(append(PlacementDriftClasses(), InstanceDriftClasses()...), DriftNovaWhitelist, DriftLostImage)
+	return append(append(PlacementDriftClasses(), InstanceDriftClasses()...), DriftNovaWhitelist, DriftLostImage, DriftLayout)
 }
 
 // PlacementDriftClasses returns the classes of drift in Placement.
@@ -65,7 +66,7 @@ func InstanceDriftClasses() []DriftClass {
 }
 
 // Drift is one difference between the records and Placement, Nova, a
-// whitelist's file or an accelerator.
+// whitelist's file, a device or an accelerator.
 type Drift struct {
 	Host  string     `json:"host"`
 	Class DriftClass `json:"class"`
@@ -74,9 +75,11 @@ type Drift struct {
 	Name     string    `json:"resource_provider,omitempty"`
 	// Instance is Nova's instance; zero where the drift is not about one.
 	Instance uuid.UUID `json:"instance_uuid,omitzero"`
-	Detail   string    `json:"detail"` // what is there and what should be
-	FoundAt  time.Time `json:"found_at"`
-	LastAt   time.Time `json:"last_found_at"`
+	// Device is zero where the drift is not about all of a device.
+	Device  uuid.UUID `json:"device_uuid,omitzero"`
+	Detail  string    `json:"detail"` // what is there and what should be
+	FoundAt time.Time `json:"found_at"`
+	LastAt  time.Time `json:"last_found_at"`
 	// RepairedAt is when the difference was repaired or gone; zero while it
 	// persists.
 	RepairedAt time.Time `json:"repaired_at,omitzero"`
@@ -86,8 +89,11 @@ type Drift struct {
 // the next page begins.
 func (d Drift) Key() string {
 	key := d.Host + "/" + string(d.Class) + "/" + d.Provider.String()
-	if d.Instance != uuid.Nil {
+	switch {
+	case d.Instance != uuid.Nil:
 		key += "/" + d.Instance.String()
+	case d.Device != uuid.Nil:
+		key += "/" + d.Device.String()
 	}
 	return key
 }

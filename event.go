@@ -34,6 +34,7 @@ const (
 	AxisIdentity       EventAxis = "identity"       // whether a host's agent may have certificates of the servers' authority
 	AxisInstallation   EventAxis = "installation"   // whether an accelerator that left service has still to be uninstalled
 	AxisJournal        EventAxis = "journal"        // a host's journal was lost, or is an old copy
+	AxisLayout         EventAxis = "layout"         // into which parts a device is divided
 	AxisLifecycle      EventAxis = "lifecycle"      // how far an accelerator is taken into service
 	AxisName           EventAxis = "name"           // the name of an accelerator or a device profile
 	AxisNovaWhitelist  EventAxis = "nova_whitelist" // whether Nova itself gives out an accelerator
@@ -58,7 +59,7 @@ const (
 func EventAxes() []EventAxis {
 	return []EventAxis{
 		AxisAccelerator, AxisAdministration, AxisAttributes, AxisBackend, AxisBitstream, AxisBoot, AxisCancel, AxisClaim, AxisConditions, AxisDevice,
-		AxisDriver, AxisExcludes, AxisFence, AxisHealth, AxisHolder, AxisIdentity, AxisInstallation, AxisJournal, AxisLifecycle, AxisName,
+		AxisDriver, AxisExcludes, AxisFence, AxisHealth, AxisHolder, AxisIdentity, AxisInstallation, AxisJournal, AxisLayout, AxisLifecycle, AxisName,
 		AxisNovaWhitelist, AxisOptions, AxisPresence, AxisProject, AxisProtected, AxisReplacedBy, AxisReported, AxisSameHolder, AxisSettled,
 		AxisSpecs, AxisState, AxisSteps, AxisStrayRun, AxisUnclean, AxisUndone,
 	}

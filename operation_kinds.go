@@ -26,6 +26,7 @@ type Doubt string
 const (
 	DoubtHandle Doubt = "handle" // whether a handle is attached: its host settles that
 	DoubtImage  Doubt = "image"  // which image is loaded: a program settles that
+	DoubtLayout Doubt = "layout" // how its device is divided: a partition settles that
 )
 
 // operationKind describes one kind of operation.
@@ -52,6 +53,7 @@ var operationKindTable = []operationKind{
 	{kind: OperationWhitelist, status: StatusConfiguring, decode: decode[WhitelistRequest]},
 	{kind: OperationRescue, decode: decode[RescueRequest]},
 	{kind: OperationClean, status: StatusCleaning, decode: decode[CleanRequest]},
+	{kind: OperationPartition, status: StatusPartitioning, closed: true, doubt: DoubtLayout, decode: decode[PartitionRequest]},
 }
 
 // decode reads a request from an operation's recorded input.

@@ -81,10 +81,10 @@ func LifecycleTransitions() []Transition[Lifecycle] {
 		{LifecycleInstalling, LifecycleError, "provision cannot be undone"},
 		{LifecycleReady, LifecycleInactive, "retire succeeds"},
 		{LifecycleReady, LifecycleError, "an operation cannot be undone"},
-		{LifecycleInactive, LifecycleError, "reconcile finds it in doubt"},
+		{LifecycleInactive, LifecycleError, "reconcile or a partition leaves it in doubt"},
 		{LifecycleError, LifecycleInstalling, "provision starts"},
-		{LifecycleError, LifecycleInactive, "retire succeeds"},
-		{LifecycleError, LifecycleReady, "reconcile settles what was in doubt"},
+		{LifecycleError, LifecycleInactive, "retire succeeds, or what was in doubt is settled"},
+		{LifecycleError, LifecycleReady, "what was in doubt is settled"},
 	}
 }
 

@@ -110,6 +110,7 @@ type Work struct {
 	Program   *ProgramRequest   `json:"program,omitempty"`
 	Configure *ConfigureRequest `json:"configure,omitempty"`
 	Whitelist *WhitelistWork    `json:"whitelist,omitempty"`
+	Partition *PartitionWork    `json:"partition,omitempty"`
 }
 
 // Observation is what an agent saw of a device right after it changed the

@@ -31,7 +31,7 @@ import (
 // closed, and also come after that: they return an error where they have no answer.
 //
 // What else a driver can do is said by the interfaces that it implements
-// besides this one: Installer, Attacher, Programmer, Cleaner, Users, Meter,
+// besides this one: Installer, Attacher, Programmer, Cleaner, Partitioner, Users, Meter,
 // HealthChecker, Watcher and Inspector. All of them are optional.
 type Driver interface {
 	// Discover lists the devices that are there now, in a stable order. It changes
@@ -199,6 +199,45 @@ type Cleaner interface {
 	Clean(ctx context.Context, request CleanRequest) (cyborg.Evidence, error)
 }
 
+// PartitionRequest asks to divide a device.
+type PartitionRequest struct {
+	// Device is what the last discovery reported. The hardware may have changed since. Where
+	// another card is in its place now, Partition fails with kind ErrChanged.
+	Device cyborg.DeviceReport
+	// Layout is what is wanted, in the device's Partitioning; the empty one is the whole
+	// device.
+	Layout cyborg.Layout
+
+	// Prior is the last note of a Partition of this device since the host has booted, also
+	// of one that has ended; nil where there was none.
+	Prior json.RawMessage
+	// Note stores a note before the hardware is changed.
+	Note Note
+	// Progress reports how much is done, from 0 to 100 percent, or -1 where that is
+	// unknown, with a short note. It never blocks for long.
+	Progress func(percent int, note string)
+}
+
+// Partitioner divides devices into parts, and makes them whole again. Its devices have a
+// Partitioning. The next Discover reports what is there then: the parts, or the whole
+// device, never both as if somebody could have each (DeployableReport.Excludes). A part
+// that a later layout makes again has its former name and handles, and a name never stands
+// for parts of two kinds.
+type Partitioner interface {
+	// CheckLayout returns an error of kind ErrInvalid that says why the device cannot be
+	// divided like that. It changes nothing.
+	CheckLayout(ctx context.Context, device cyborg.DeviceReport, layout cyborg.Layout) error
+
+	// Partition divides the device, and verifies that by reading back: it fails where the
+	// device has fewer or other parts than wanted. It succeeds where the device is divided
+	// like that already, and then changes nothing. It may be called again at any time, also
+	// after it was interrupted anywhere, with the same layout or another. Nobody has anything
+	// of the device meanwhile; while something really uses any of it, it fails with kind
+	// ErrInUse and changes nothing. What was installed or attached of parts that go is gone
+	// with them.
+	Partition(ctx context.Context, request PartitionRequest) error
+}
+
 // Users finds out who really uses a handle.
 type Users interface {
 	// InUse returns who uses the handle, or what goes with it (HandleReport.With), as a
@@ -262,6 +301,9 @@ func Services(d Driver) []string {
 	}
 	if _, ok := d.(Cleaner); ok {
 		services = append(services, "clean")
+	}
+	if _, ok := d.(Partitioner); ok {
+		services = append(services, "partition")
 	}
 	if _, ok := d.(Users); ok {
 		services = append(services, "in_use")

@@ -28,7 +28,7 @@ func Example() {
 	}
 
 	// Output:
-	// services: [discover install attach program clean in_use usage health watch]
+	// services: [discover install attach program clean partition in_use usage health watch]
 	// found GPU 00fb:01:00.0 with 1 handle
 	// attached: true
 	// attached: false

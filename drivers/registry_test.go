@@ -140,6 +140,7 @@ type capable struct {
 	drivers.Attacher
 	drivers.Programmer
 	drivers.Cleaner
+	drivers.Partitioner
 	drivers.Users
 	drivers.Meter
 	drivers.Watcher
@@ -160,5 +161,5 @@ func TestServicesFollowTheInterfaces(t *testing.T) {
 	require.Equal(t, []string{"discover"}, drivers.Services(plain{}))
 	require.Equal(t, []string{"discover", "install"}, drivers.Services(installs{}))
 	require.Equal(t, []string{"discover", "in_use", "watch"}, drivers.Services(uses{}))
-	require.Equal(t, []string{"discover", "install", "attach", "program", "clean", "in_use", "usage", "watch"}, drivers.Services(capable{}))
+	require.Equal(t, []string{"discover", "install", "attach", "program", "clean", "partition", "in_use", "usage", "watch"}, drivers.Services(capable{}))
 }

@@ -44,7 +44,7 @@ type Subject struct {
 	Services []string
 
 	// New makes hardware like that of a machine that was just set up, with nothing
-	// attached, and a driver on it. It is called for each check, from several
+	// attached or divided, and a driver on it. It is called for each check, from several
 	// goroutines. It removes what it makes with the cleanup of the test.
 	New func(t *testing.T) *Rig
 }
@@ -90,12 +90,15 @@ type Rig struct {
 	// Stick lets nothing be removed any more from a handle.
 	Stick func(t *testing.T, target drivers.Target, handle cyborg.HandleReport)
 
+	// Fewer lets a device have fewer parts than are asked for whenever it is divided.
+	Fewer func(t *testing.T, device cyborg.DeviceReport)
+
 	// FallIll makes a health check say something else of the target than before, until
 	// well is called.
 	FallIll func(t *testing.T, target drivers.Target) (well func())
 
-	// Slow makes installing, attaching, detaching, programming and cleaning take longer
-	// than ReturnTimeout until quick is called.
+	// Slow makes installing, attaching, detaching, programming, cleaning and dividing take
+	// longer than ReturnTimeout until quick is called.
 	Slow func(t *testing.T) (quick func())
 
 	// Vanish takes a card off the bus until restore is called. Nothing is attached
@@ -134,6 +137,7 @@ func groups() []group {
 		{"attach", offers[drivers.Attacher], attachChecks()},
 		{"program", offers[drivers.Programmer], programChecks()},
 		{"clean", offers[drivers.Cleaner], cleanChecks()},
+		{"partition", offers[drivers.Partitioner], partitionChecks()},
 		{"in_use", offers[drivers.Users], inUseChecks()},
 		{"usage", offers[drivers.Meter], usageChecks()},
 		{"health", offers[drivers.HealthChecker], healthChecks()},
@@ -190,6 +194,9 @@ type bench struct {
 	*Rig
 	target drivers.Target
 	handle cyborg.HandleReport
+	// divisible is the device that the checks of a Partitioner divide, as it was reported
+	// first; nil where none can be divided.
+	divisible *cyborg.DeviceReport
 
 	// holder gets the handle, and parameters are what is chosen for it.
 	holder     cyborg.Holder
@@ -206,7 +213,9 @@ func newBench(t *testing.T, rig *Rig) *bench {
 		choose = first
 	}
 
-	b.target, b.handle = choose(t, b.discover(t))
+	devices := b.discover(t)
+	b.target, b.handle = choose(t, devices)
+	b.divisible = divisible(devices, b.target)
 	return b
 }
 

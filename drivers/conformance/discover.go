@@ -111,6 +111,7 @@ func discoverIsValid(t *testing.T, b *bench) {
 	for _, device := range devices {
 		identities.add(t, "device identity", device.Identity)
 
+		b.requirePartitioning(t, device)
 		require.NotEmptyf(t, device.Type, "type of device %s", device.Identity)
 		require.NotEmptyf(t, device.Vendor, "vendor of device %s", device.Identity)
 		require.NotEmptyf(t, device.Model, "model of device %s", device.Identity)

@@ -45,6 +45,9 @@ type hardware struct {
 	left      map[string]residue // by handle
 	cleans    int                // how often a clean has changed something
 	sticks    bool
+	layout    cyborg.Layout // nil while it is whole; empty while it is neither
+	fewer     bool
+	divided   int // how often a partition has changed something
 }
 
 // residue is what somebody has left on a handle.
@@ -54,7 +57,7 @@ type residue struct{ registers, stored bool }
 func (h *hardware) snapshot(*testing.T) string {
 	h.Lock()
 	defer h.Unlock()
-	return fmt.Sprint(h.vanished, h.card, h.installed, h.attached, h.holders, h.set, h.users, h.images, h.traces, h.cleans)
+	return fmt.Sprint(h.vanished, h.card, h.installed, h.attached, h.holders, h.set, h.users, h.images, h.traces, h.cleans, h.layout == nil, h.layout, h.divided)
 }
 
 // setVanished takes the card off the bus or puts it back, with nothing
@@ -62,7 +65,7 @@ func (h *hardware) snapshot(*testing.T) string {
 func (h *hardware) setVanished(vanished bool) {
 	h.Lock()
 	defer h.Unlock()
-	h.vanished = vanished
+	h.vanished, h.layout = vanished, nil
 	h.detachAll()
 	close(h.changed)
 	h.changed = make(chan struct{})
@@ -97,6 +100,7 @@ type memory struct {
 	closed bool
 	calls  int
 	tries  map[string]bool
+	wanted cyborg.Layout // by the last partition; guarded by the hardware's lock
 }
 
 // newDriver returns a toy with an empty memory, as after a restart.
@@ -123,6 +127,9 @@ func newToy(defect string) *conformance.Rig {
 			}
 			if defect == "forgets at restart" {
 				h.traces++
+			}
+			if defect == "forgets its layout at restart" {
+				h.layout = nil
 			}
 			return newDriver(h, defect)
 		},
@@ -160,6 +167,11 @@ func newToy(defect string) *conformance.Rig {
 			defer h.Unlock()
 			h.sticks = true
 		},
+		Fewer: func(*testing.T, cyborg.DeviceReport) {
+			h.Lock()
+			defer h.Unlock()
+			h.fewer = true
+		},
 		GoodImage: func(t *testing.T, _ drivers.Target) (string, cyborg.Image) {
 			t.Helper()
 			h.Lock()
@@ -195,6 +207,7 @@ func newToy(defect string) *conformance.Rig {
 			h.Lock()
 			defer h.Unlock()
 			h.card++
+			h.layout = nil
 			clear(h.installed)
 			h.detachAll()
 		},
@@ -291,9 +304,12 @@ func (d toy) cleaning() *cyborg.Cleaning {
 }
 
 // Discover adds to what every toy reports that the host prepares all handles, and cleans
-// them.
+// them, and shows the parts of a divided toy.
 func (d toy) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 	devices, err := d.bareToy.Discover(ctx)
+	if err == nil {
+		devices, err = d.withParts(devices)
+	}
 	for _, device := range devices {
 		for i := range device.Deployables {
 			device.Deployables[i].Preparation, device.Deployables[i].Cleaning = d.preparation(), d.cleaning()
@@ -353,6 +369,9 @@ func (d bareToy) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 		device.Deployables = append(device.Deployables, deployable)
 	}
 
+	if d.defect == "reports parts that it cannot make" {
+		device.Partitioning = &cyborg.Partitioning{Parts: []cyborg.PartKind{{Name: "piece", Most: 1}}, Layout: cyborg.Layout{}}
+	}
 	if d.defect == "reports what it cannot do" {
 		device.Deployables[1].Cleaning = &cyborg.Cleaning{Methods: cyborg.CleanMethods()}
 	}
@@ -379,6 +398,9 @@ func (d bareToy) fingerprint() cyborg.Fingerprint {
 	}
 	if d.defect == "looks like another card once cleaned" && d.cleans > 0 {
 		return cyborg.Fingerprint{Model: "clean toy"}
+	}
+	if d.defect == "looks like another card once divided" && d.layout != nil {
+		return cyborg.Fingerprint{Model: "broken toy"}
 	}
 	return cyborg.Fingerprint{Model: "toy", Serial: strconv.Itoa(d.card)}
 }
@@ -484,6 +506,9 @@ func (d toy) Attach(ctx context.Context, request drivers.AttachRequest) error {
 
 	if d.defect == "attaches nothing that was cleaned" && d.hasCleaned() {
 		return cyborg.Errorf(cyborg.ErrHardware, "its driver is unbound")
+	}
+	if _, part := strings.CutPrefix(request.Target.Deployable.Name, "toy-"); part && d.defect == "makes parts that cannot be attached" {
+		return cyborg.Errorf(cyborg.ErrHardware, "it is a part")
 	}
 	if d.defect == "fails to attach over a note" && request.Prior != nil {
 		return cyborg.Errorf(cyborg.ErrHardware, "there is a note already")

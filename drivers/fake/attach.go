@@ -95,7 +95,8 @@ func (d *driver) Detach(ctx context.Context, request drivers.DetachRequest) erro
 }
 
 // Attached says whether the handle is attached for a holder of this kind. No handle of
-// a vanished card is attached, and none of another card than the target's.
+// a vanished card is attached, and none of another card than the target's, or of a part
+// that is gone.
 func (d *driver) Attached(ctx context.Context, target drivers.Target, handle cyborg.HandleReport, holder cyborg.HolderKind) (bool, error) {
 	s, part, err := d.findHandle(target, handle)
 	if err != nil {
@@ -107,7 +108,8 @@ func (d *driver) Attached(ctx context.Context, target drivers.Target, handle cyb
 		return false, err
 	}
 
-	return card.Deployables[part.key].Handles[handle.Identity].attachedFor(holder) && !target.Device.Fingerprint.Other(s.fingerprint(card)), nil
+	attached := card.has(part.key) && card.Deployables[part.key].Handles[handle.Identity].attachedFor(holder)
+	return attached && !target.Device.Fingerprint.Other(s.fingerprint(card)), nil
 }
 
 // checkUnused returns an error of kind ErrInUse that names the user of the

@@ -62,12 +62,12 @@ func (b Bench) Vanish(ctx context.Context, identity string) error {
 	return b.Edit(ctx, identity, func(card *Card) { card.Vanished = true })
 }
 
-// Return puts a vanished card back. As the card was without power, nothing is
-// attached to it and nobody uses it.
+// Return puts a vanished card back. As the card was without power, it is whole, nothing
+// is attached to it and nobody uses it.
 func (b Bench) Return(ctx context.Context, identity string) error {
 	return b.Edit(ctx, identity, func(card *Card) {
 		if card.Vanished {
-			card.eachHandle((*Handle).losePower)
+			card.losePower()
 		}
 		card.Vanished = false
 	})
@@ -81,6 +81,19 @@ func (b Bench) Exchange(ctx context.Context, identity, product, serial string) e
 		return err
 	}
 	return b.Edit(ctx, identity, func(card *Card) { card.exchange(product, serial) })
+}
+
+// Divide divides a card that can be divided, as somebody with another tool does. The
+// error is of kind ErrInvalid where its parts do not fit together.
+func (b Bench) Divide(ctx context.Context, identity string, layout cyborg.Layout) error {
+	if err := checkLayout(layout); err != nil {
+		return err
+	}
+	next := layout.Normal()
+	if len(next) == 0 {
+		next = nil
+	}
+	return b.Edit(ctx, identity, func(card *Card) { card.divide(next, next, false) })
 }
 
 // Use lets somebody use a handle of the card; an empty name ends the use. The

@@ -31,7 +31,14 @@ type Card struct {
 	Product string `json:"product,omitempty"`
 	Serial  string `json:"serial,omitempty"`
 
-	// Deployables are the parts of the card, by key: r0, r1, …
+	// Layout is into which parts a card is divided that can be divided. There is none
+	// where it is whole; with an empty one it has no parts, and is not whole either.
+	Layout cyborg.Layout `json:"layout,omitzero"`
+	// Fewer is in how many partitions the card still leaves out a part.
+	Fewer Times `json:"fewer,omitzero"`
+
+	// Deployables are the parts of the card, by key: r0, r1, …, and of one that can be
+	// divided also half0, quarter0, …
 	Deployables map[string]*Region `json:"deployables"`
 
 	// Fail makes steps fail. A failure that has happened as often as it should is
@@ -108,6 +115,12 @@ func readCard(text []byte) (card *Card, broken bool, err error) {
 
 	if err := checkProduct(card.Product); err != nil {
 		return nil, false, err
+	}
+	if err := checkLayout(card.Layout); err != nil {
+		return nil, false, err
+	}
+	if card.Layout != nil {
+		card.Layout = card.Layout.Normal()
 	}
 	card.fill()
 	for step := range card.Fail {
@@ -189,6 +202,9 @@ func (c *Card) settle(s *slot, bootID string) {
 		}
 	}
 
+	if !s.divisible {
+		c.Layout = nil
+	}
 	c.Prepares, c.Clean = s.preparation != nil, s.cleaning.After
 	if bootID != "" && bootID != c.BootID {
 		// A card without a boot id is new and has nothing to lose.
@@ -205,9 +221,16 @@ func (c *Card) settle(s *slot, bootID string) {
 	}
 }
 
-// powerCycle drops what the card loses without power.
-func (c *Card) powerCycle(losesImage bool) {
+// losePower drops what every card loses without power: its layout, and what its handles
+// lose. Its parts stay installed, for when it is divided like that again.
+func (c *Card) losePower() {
+	c.Layout = nil
 	c.eachHandle((*Handle).losePower)
+}
+
+// powerCycle drops what the card loses when the host boots.
+func (c *Card) powerCycle(losesImage bool) {
+	c.losePower()
 
 	for _, state := range c.Deployables {
 		if losesImage {
@@ -219,7 +242,7 @@ func (c *Card) powerCycle(losesImage bool) {
 // exchange puts another card in, as new: nothing of it is installed, attached or
 // programmed, and nobody uses it.
 func (c *Card) exchange(product, serial string) {
-	c.Product, c.Serial, c.Vanished = product, serial, false
+	c.Product, c.Serial, c.Vanished, c.Layout = product, serial, false, nil
 	for _, state := range c.Deployables {
 		state.Installed = false
 		state.empty()

@@ -31,12 +31,14 @@ func TestConformance(t *testing.T) {
 		"parts for one holder":    {"park": "2xfpga", "deployables": 2, "same_holder": true},
 		"prepared functions":      {"park": "2xnic", "handles": 2, "prepares": true},
 		"cards with companions":   {"park": "1xgpu", "handles": 2, "whole": true, "companions": 3},
+		"cards to be divided":     {"park": "1xgpu,1xfpga", "handles": 2, "companions": 1, "partition": true, "clean": "reset"},
+		"regions to be divided":   {"deployables": 2, "whole": true, "partition": true},
 		"cards to be cleaned":     {"park": "1xssd,1xfpga", "deployables": 2, "handles": 2, "clean": "scrub"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			conformance.Run(t, conformance.Subject{
-				Services: []string{"discover", "install", "attach", "program", "clean", "in_use", "usage", "health", "watch"},
+				Services: []string{"discover", "install", "attach", "program", "clean", "partition", "in_use", "usage", "health", "watch"},
 				New: func(t *testing.T) *conformance.Rig {
 					t.Helper()
 					return newRig(t, options)
@@ -58,7 +60,7 @@ func newRig(t *testing.T, options map[string]any) *conformance.Rig {
 			require.NoError(t, p.bench.Edit(t.Context(), identity, change))
 		}
 	}
-	slowable := []fake.Step{fake.StepInstall, fake.StepAttach, fake.StepDetach, fake.StepProgram, fake.StepClean}
+	slowable := []fake.Step{fake.StepInstall, fake.StepAttach, fake.StepDetach, fake.StepProgram, fake.StepClean, fake.StepPartition}
 
 	return &conformance.Rig{
 		Driver:  p.driver,
@@ -124,6 +126,10 @@ func newRig(t *testing.T, options map[string]any) *conformance.Rig {
 				other = cyborg.DeviceTypeFPGA
 			}
 			return stage(t, fake.MakeImage(other, "shader", []byte("payload")))
+		},
+		Fewer: func(t *testing.T, device cyborg.DeviceReport) {
+			t.Helper()
+			require.NoError(t, p.bench.Edit(t.Context(), device.Identity, func(card *fake.Card) { card.Fewer = fake.Always }))
 		},
 		FallIll: func(t *testing.T, _ drivers.Target) func() {
 			t.Helper()

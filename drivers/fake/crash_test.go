@@ -37,7 +37,7 @@ func TestProcessToKill(t *testing.T) {
 		dir = t.TempDir() // when run directly, it takes each step once
 	}
 	p := &park{dir: dir, bench: fake.NewBench(dir)}
-	driver, err := fake.New(p.environment(), nil)
+	driver, err := fake.New(p.environment(), map[string]any{"partition": true})
 	require.NoError(t, err)
 	p.driver = driver
 
@@ -47,7 +47,7 @@ func TestProcessToKill(t *testing.T) {
 			_, err := os.Stdout.WriteString("victim: begins\n")
 			require.NoError(t, err)
 		}
-		for _, step := range []fake.Step{fake.StepProgram, fake.StepAttach, fake.StepDetach, fake.StepUninstall, fake.StepInstall} {
+		for _, step := range []fake.Step{fake.StepProgram, fake.StepAttach, fake.StepDetach, fake.StepUninstall, fake.StepInstall, fake.StepPartition} {
 			require.NoError(t, call(t, p, step))
 		}
 		if !endless {
@@ -102,13 +102,39 @@ func TestKilledDuringAStep(t *testing.T) {
 	require.Equal(t, []string{"new"}, p.bitstreams(t))
 }
 
+// TestKilledDuringAPartition kills a process that divides a card again and again. The card
+// is never offered whole and in parts, and a restarted agent can divide it or make it
+// whole.
+func TestKilledDuringAPartition(t *testing.T) {
+	t.Parallel()
+
+	for _, wanted := range []cyborg.Layout{{"half": 2}, {"quarter": 1}, {}} {
+		p := newPark(t, map[string]any{"partition": true})
+		require.NoError(t, p.bench.Edit(t.Context(), "00fa:01:00.0", func(card *fake.Card) {
+			card.Latency[fake.StepPartition] = fake.Duration(30 * time.Millisecond)
+		}))
+		kill := p.victim(t, "swing")
+		require.Eventually(t, func() bool { return p.card(t).Layout != nil }, 5*time.Minute, time.Millisecond)
+		kill()
+
+		p.driver = p.restart(t)
+		layout, parts := p.card(t).Layout, p.parts(t)
+		require.Equal(t, layout == nil, parts["fake_fpga_00fa_01_00_0_r0"] != "", "%v shows %v", layout, parts)
+		if layout != nil {
+			require.Len(t, parts, layout["half"])
+		}
+		require.NoError(t, p.divide(t, wanted))
+		require.True(t, wanted.Equal(p.discover(t)[0].Partitioning.Layout))
+	}
+}
+
 // TestKilledAtRandomMoments kills a busy process at random moments. Each time
 // the file of the card is complete, its lock is free and every step can be
 // taken.
 func TestKilledAtRandomMoments(t *testing.T) {
 	t.Parallel()
 
-	p := newPark(t, nil)
+	p := newPark(t, map[string]any{"partition": true})
 	for range 5 {
 		kill := p.victim(t, "swing")
 		<-time.After(rand.N(50 * time.Millisecond))
@@ -123,6 +149,7 @@ func TestKilledAtRandomMoments(t *testing.T) {
 		require.NoError(t, call(t, p, fake.StepAttach))
 		require.NoError(t, call(t, p, fake.StepProgram))
 		require.NoError(t, call(t, p, fake.StepDetach))
+		require.NoError(t, call(t, p, fake.StepPartition))
 	}
 
 	names, err := os.ReadDir(p.dir)

@@ -47,14 +47,15 @@ type driver struct {
 
 // The interfaces that the driver implements.
 var (
-	_ drivers.Inspector  = (*driver)(nil)
-	_ drivers.Installer  = (*driver)(nil)
-	_ drivers.Attacher   = (*driver)(nil)
-	_ drivers.Programmer = (*driver)(nil)
-	_ drivers.Cleaner    = (*driver)(nil)
-	_ drivers.Users      = (*driver)(nil)
-	_ drivers.Meter      = (*driver)(nil)
-	_ drivers.Watcher    = (*driver)(nil)
+	_ drivers.Inspector   = (*driver)(nil)
+	_ drivers.Installer   = (*driver)(nil)
+	_ drivers.Attacher    = (*driver)(nil)
+	_ drivers.Programmer  = (*driver)(nil)
+	_ drivers.Cleaner     = (*driver)(nil)
+	_ drivers.Partitioner = (*driver)(nil)
+	_ drivers.Users       = (*driver)(nil)
+	_ drivers.Meter       = (*driver)(nil)
+	_ drivers.Watcher     = (*driver)(nil)
 )
 
 // New makes the driver of a park and creates the files of cards that have none;
@@ -111,7 +112,7 @@ func (d *driver) plug(ctx context.Context, s *slot, want script) error {
 		if other := want.Exchange; card.Product != other.Product || card.Serial != other.Serial {
 			card.exchange(other.Product, other.Serial)
 		}
-		card.Script, card.Vanished = checksum, want.Vanished
+		card.Script, card.Vanished, card.Fewer = checksum, want.Vanished, want.Fewer
 		clear(card.Fail)
 		maps.Copy(card.Fail, want.Fail)
 		card.eachHandle(func(h *Handle) { h.InUseBy, h.Sticks = "", false })
@@ -233,14 +234,14 @@ func (s *slot) report(card *Card) cyborg.DeviceReport {
 		Identity: s.identity(), Type: s.kind,
 		VendorID: vendorID, ProductID: cmp.Or(card.Product, s.product), Vendor: "Cyborg", Model: s.name, Fingerprint: s.fingerprint(card),
 		NUMANode: new(s.number % 2), BoardInfo: cyborg.JSONObject{"simulated": true},
-		ControlPath: cyborg.ControlPath{Kind: "PCI", Info: s.address.HandleInfo()},
+		ControlPath: cyborg.ControlPath{Kind: "PCI", Info: s.address.HandleInfo()}, Partitioning: s.partitioning(card),
 	}
 
-	for _, part := range s.regions {
+	for _, part := range s.there(card) {
 		state := card.Deployables[part.key]
 
 		deployable := cyborg.DeployableReport{
-			Name: part.name, Attributes: s.attributes(state), BitstreamID: state.BitstreamID, ProgramSet: s.programSet(part),
+			Name: part.name, Attributes: s.attributes(part, state), BitstreamID: state.BitstreamID, ProgramSet: s.programSet(part),
 			Specs: cyborg.Specs{
 				Num: len(part.handles), DeviceType: s.kind, Type: s.purpose, Capability: maps.Clone(s.capability),
 				VendorID: vendorID, ProductID: report.ProductID,
@@ -268,9 +269,12 @@ func (s *slot) report(card *Card) cyborg.DeviceReport {
 
 // attributes returns the resource class and the traits of a part, under the
 // keys that OpenStack Cyborg's drivers use.
-func (s *slot) attributes(state *Region) []cyborg.Attribute {
+func (s *slot) attributes(part region, state *Region) []cyborg.Attribute {
 	attributes := []cyborg.Attribute{{Key: "rc", Value: s.class}}
 	traits := []string{"CUSTOM_FAKE_DEVICE"}
+	if kind, _ := partOfKey(part.key); kind != "" {
+		traits = append(traits, "CUSTOM_FAKE_"+traitWord(kind))
+	}
 	if s.kind == cyborg.DeviceTypeFPGA && state.Function != "" {
 		traits = append(traits, "CUSTOM_FPGA_FUNCTION_ID_FAKE_"+traitWord(state.Function))
 	}

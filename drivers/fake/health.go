@@ -19,7 +19,7 @@ func (d *driver) Health(ctx context.Context) (map[string][]cyborg.Condition, err
 			continue
 		}
 
-		for _, part := range s.regions {
+		for _, part := range s.there(card) {
 			if conditions := card.Deployables[part.key].Health; len(conditions) > 0 {
 				said[part.name] = slices.Clone(conditions)
 			}

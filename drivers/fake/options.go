@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
@@ -39,6 +40,8 @@ type options struct {
 	Prepares bool `mapstructure:"prepares"`
 	// Companions is how many functions that are no handles go with each handle.
 	Companions int `mapstructure:"companions"`
+	// Partition makes the cards divisible.
+	Partition bool `mapstructure:"partition"`
 	// Clean is what the driver demands after every holder: none, reset or scrub.
 	Clean string `mapstructure:"clean"`
 
@@ -49,6 +52,7 @@ type options struct {
 	DetachLatency    time.Duration `mapstructure:"detach_latency"`
 	ProgramLatency   time.Duration `mapstructure:"program_latency"`
 	CleanLatency     time.Duration `mapstructure:"clean_latency"`
+	PartitionLatency time.Duration `mapstructure:"partition_latency"`
 
 	// What goes wrong.
 	Fail   map[string]any `mapstructure:"fail"`
@@ -56,6 +60,9 @@ type options struct {
 	InUse  []string       `mapstructure:"in_use"`
 	// Stick lists handles from which no clean removes anything.
 	Stick []string `mapstructure:"stick"`
+	// Fewer is how often each card leaves out a part when it is divided: a number, or
+	// always.
+	Fewer any `mapstructure:"fewer"`
 	// Exchange lists cards in whose place others stand.
 	Exchange []exchangeOption `mapstructure:"exchange"`
 
@@ -214,6 +221,14 @@ func (o *options) layout(wrong *mistakes) []*slot {
 		wrong.add("whole: deployables × handles leave none of the %d functions of a card for it", maxHandles)
 		return nil
 	}
+	firstPart := all
+	if o.Partition {
+		all += partsOfCard()
+	}
+	if all > maxHandles {
+		wrong.add("partition: of the %d functions of a card, fewer than %d are left for its parts", maxHandles, partsOfCard())
+		return nil
+	}
 	if most := maxHandles/all - 1; o.Companions < 0 || o.Companions > most {
 		wrong.add("companions: %d is not from 0 to %d, which the %d functions of a card leave for each of its %d handles", o.Companions, most, maxHandles, all)
 		return nil
@@ -226,6 +241,9 @@ func (o *options) layout(wrong *mistakes) []*slot {
 		if o.Whole {
 			s.addWhole(o.Deployables * o.Handles)
 		}
+		if o.Partition {
+			s.addParts(firstPart)
+		}
 		s.addCompanions(o.Companions)
 		s.preparation, s.cleaning = o.preparation(), cleaning
 	}
@@ -237,7 +255,7 @@ func (o *options) layout(wrong *mistakes) []*slot {
 func (o *options) latencies(wrong *mistakes) map[Step]time.Duration {
 	all := map[Step]time.Duration{
 		StepInstall: o.InstallLatency, StepUninstall: o.UninstallLatency, StepAttach: o.AttachLatency,
-		StepDetach: o.DetachLatency, StepProgram: o.ProgramLatency, StepClean: o.CleanLatency,
+		StepDetach: o.DetachLatency, StepProgram: o.ProgramLatency, StepClean: o.CleanLatency, StepPartition: o.PartitionLatency,
 	}
 
 	for _, step := range Steps() {
@@ -255,6 +273,7 @@ type script struct {
 	Vanished bool             `json:"vanished"`
 	InUse    []string         `json:"in_use"`
 	Stick    []string         `json:"stick,omitempty"`
+	Fewer    Times            `json:"fewer,omitzero"`
 	Exchange exchange         `json:"exchange,omitzero"`
 }
 
@@ -268,7 +287,7 @@ type exchange struct {
 // checksum identifies a script; that of an empty script is empty. It is a prefix
 // of a checksum: it must only tell the few scripts apart that one card ever gets.
 func (s script) checksum() (string, error) {
-	if len(s.Fail) == 0 && !s.Vanished && len(s.InUse) == 0 && len(s.Stick) == 0 && s.Exchange == (exchange{}) {
+	if len(s.Fail) == 0 && !s.Vanished && len(s.InUse) == 0 && len(s.Stick) == 0 && s.Fewer == 0 && s.Exchange == (exchange{}) {
 		return "", nil
 	}
 
@@ -304,11 +323,12 @@ func (o *options) scripts(slots []*slot, wrong *mistakes) map[string]script {
 		fail[Step(name)] = failure
 	}
 
+	fewer := o.fewerParts(wrong)
 	all := map[string]script{}   // by the identity of the card
 	owner := map[string]string{} // by the address of a handle: the card that has it
 
 	for _, s := range slots {
-		all[s.identity()] = script{Fail: fail}
+		all[s.identity()] = script{Fail: fail, Fewer: fewer}
 		for _, part := range s.regions {
 			for _, handle := range part.handles {
 				owner[handle.String()] = s.identity()
@@ -354,6 +374,25 @@ func (o *options) scripts(slots []*slot, wrong *mistakes) map[string]script {
 	}
 
 	return all
+}
+
+// fewerParts checks and returns how often each card leaves out a part.
+func (o *options) fewerParts(wrong *mistakes) (fewer Times) {
+	if o.Fewer == nil {
+		return 0
+	}
+
+	text, err := json.Marshal(o.Fewer)
+	if string(text) != `"always"` {
+		text = bytes.Trim(text, `"`) // a number as text, from an environment variable
+	}
+	if err == nil {
+		err = fewer.UnmarshalJSON(text)
+	}
+	if err != nil {
+		wrong.add("fewer: %v", err)
+	}
+	return fewer
 }
 
 // handlesByCard checks the handles that an option lists, and returns them by the identity

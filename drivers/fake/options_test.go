@@ -31,15 +31,15 @@ func TestOptionsFromJSONYAMLAndEnvironment(t *testing.T) {
 
 	var fromJSON map[string]any
 	require.NoError(t, json.Unmarshal([]byte(`{
-		"park": "1xfpga,1xgpu", "deployables": 2, "handles": 2, "attach_latency": "1ms", "domain": "0100",
+		"park": "1xfpga,1xgpu", "deployables": 2, "handles": 2, "attach_latency": "1ms", "domain": "0100", "partition": true, "fewer": 2,
 		"vanish": ["0101:01:00.0"], "in_use": ["0100:01:00.1"], "fail": {"install": {"times": 2, "kind": "busy"}}}`), &fromJSON))
 	fromYAML := map[string]any{
-		"park": "1xfpga,1xgpu", "deployables": 2, "handles": 2, "attach_latency": "1ms", "domain": "0100",
+		"park": "1xfpga,1xgpu", "deployables": 2, "handles": 2, "attach_latency": "1ms", "domain": "0100", "partition": true, "fewer": 2,
 		"vanish": []any{"0101:01:00.0"}, "in_use": []any{"0100:01:00.1"},
 		"fail": map[string]any{"install": map[string]any{"times": 2, "kind": "busy"}},
 	}
 	fromText := map[string]any{
-		"park": "1xfpga,1xgpu", "deployables": "2", "handles": "2", "attach_latency": "1ms", "domain": "0100",
+		"park": "1xfpga,1xgpu", "deployables": "2", "handles": "2", "attach_latency": "1ms", "domain": "0100", "partition": true, "fewer": "2",
 		"vanish": "0101:01:00.0", "in_use": "0100:01:00.1", "fail": map[string]any{"install": map[string]any{"times": 2, "kind": "busy"}},
 	}
 
@@ -59,6 +59,9 @@ func TestOptionsFromJSONYAMLAndEnvironment(t *testing.T) {
 			require.Equal(t, cyborg.ErrBusy, cyborg.ErrorKindOf(p.driver.(drivers.Installer).Install(t.Context(), target)))
 		}
 		require.NoError(t, p.driver.(drivers.Installer).Install(t.Context(), target))
+		card, err := p.bench.Card(t.Context(), "0100:01:00.0")
+		require.NoError(t, err)
+		require.Equal(t, fake.Times(2), card.Fewer)
 	}
 }
 
@@ -103,6 +106,12 @@ func TestOptionsReportAllMistakes(t *testing.T) {
 		{"companions": -1},
 		{"stick": []string{"00fa:01:00.1"}},
 		{"clean": "wash"},
+		{"fewer": 0},
+		{"fewer": "often"},
+		{"partition": "maybe"},
+		{"partition_latency": "-1s"},
+		{"handles": 251, "partition": true},
+		{"handles": 59, "companions": 3, "partition": true},
 		{"clean": ""},
 		{"clean_latency": "-1s"},
 		{"park": 8},

@@ -157,8 +157,11 @@ type slot struct {
 	regions []region
 	// together says that all regions of the card go to one holder.
 	together bool
-	// offersWhole says that the last region is the whole card.
+	// offersWhole says that one region is the whole card.
 	offersWhole bool
+	// divisible says that the card can be divided: its regions are also all parts that it
+	// can have.
+	divisible bool
 	// preparation is that of all regions; nil where the host prepares nothing.
 	preparation *cyborg.Preparation
 	// cleaning is that of all regions.
@@ -167,7 +170,7 @@ type slot struct {
 
 // region is one part of a card, which is reported as a deployable.
 type region struct {
-	key      string // in the card's file: r0, r1, …, whole
+	key      string // in the card's file: r0, r1, …, whole, half0, …
 	name     string
 	handles  []cyborg.PCIAddress
 	with     [][]cyborg.PCIAddress // for each handle: the functions that go with it

@@ -25,14 +25,18 @@ func (d *driver) Program(ctx context.Context, request drivers.ProgramRequest) er
 	}
 
 	loaded := Region{BitstreamID: cmp.Or(request.Image.ID, request.Image.SHA256, checksum), Function: function, SHA256: checksum}
-	disturbed := s.disturbed(part, request.Image.WholeDevice)
+	card, err := d.currentCard(ctx, s)
+	if err != nil {
+		return err
+	}
+	disturbed := s.disturbed(card, part, request.Image.WholeDevice)
 
 	c := newChange(StepProgram, s, request.Target)
 	c.due = func(card *Card) (due bool, err error) {
 		for _, one := range disturbed {
 			state := card.Deployables[one.key]
 			for _, address := range one.handles {
-				if err := d.checkUnused(address.String(), state.Handles[address.String()]); err != nil {
+				if err := d.checkUnused(address.String(), state.Handles[address.String()]); err != nil && card.has(one.key) {
 					return false, err
 				}
 			}
@@ -56,14 +60,15 @@ func (d *driver) Program(ctx context.Context, request drivers.ProgramRequest) er
 		}
 	}
 
-	places := strconv.Itoa(len(disturbed)) + " of " + strconv.Itoa(len(s.regions)) + " parts of " + s.identity()
+	there := s.there(card)
+	places := strconv.Itoa(min(len(disturbed), len(there))) + " of " + strconv.Itoa(len(there)) + " parts of " + s.identity()
 	c.progress = func(percent int) { request.Progress(percent, "loading "+function+" into "+places) }
 
 	if err := d.run(ctx, c); err != nil {
 		return err
 	}
 
-	card, err := d.currentCard(ctx, s)
+	card, err = d.currentCard(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -78,10 +83,14 @@ func (d *driver) Program(ctx context.Context, request drivers.ProgramRequest) er
 	return nil
 }
 
-// disturbed lists the parts of the card that get the image.
-func (s *slot) disturbed(part *region, wholeDevice bool) []region {
+// disturbed lists the parts of the card that get the image. Firmware is for all parts that
+// the card can have.
+func (s *slot) disturbed(card *Card, part *region, wholeDevice bool) []region {
 	var all []region
 	for _, one := range s.regions {
+		if s.volatile && !card.has(one.key) {
+			continue
+		}
 		if wholeDevice || s.programSet(one) == s.programSet(*part) {
 			all = append(all, one)
 		}

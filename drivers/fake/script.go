@@ -14,7 +14,7 @@ import (
 // Step names a call of the driver that a script can make slow or let fail.
 type Step string
 
-// The steps. The first six change a card. The other six change nothing, so a
+// The steps. The first seven change a card. The other six change nothing, so a
 // failure before them is the same as one after them.
 const (
 	StepInstall   Step = "install"
@@ -23,6 +23,7 @@ const (
 	StepDetach    Step = "detach"
 	StepProgram   Step = "program"
 	StepClean     Step = "clean"
+	StepPartition Step = "partition"
 
 	StepDiscover   Step = "discover"
 	StepAttached   Step = "attached"
@@ -35,7 +36,7 @@ const (
 // Steps lists every step.
 func Steps() []Step {
 	return []Step{
-		StepInstall, StepUninstall, StepAttach, StepDetach, StepProgram, StepClean,
+		StepInstall, StepUninstall, StepAttach, StepDetach, StepProgram, StepClean, StepPartition,
 		StepDiscover, StepAttached, StepInUse, StepUsage, StepHealth, StepCheckImage,
 	}
 }
@@ -90,8 +91,8 @@ func (t *Times) UnmarshalJSON(text []byte) error {
 type When string
 
 // The two moments of a failure. A program step that fails after the change
-// leaves the part empty, as if the image had not been accepted, and a scrub that does so
-// leaves the handle half scrubbed.
+// leaves the part empty, as if the image had not been accepted, a scrub that does so
+// leaves the handle half scrubbed, and a partition has made the first of its changes.
 const (
 	Before When = "before"
 	After  When = "after"

@@ -45,6 +45,9 @@ func stepCall(t *testing.T, p *park, step fake.Step) func() error {
 				Target: target, Handle: handle, Method: cyborg.CleanScrub, Note: forget, Progress: quiet,
 			}))
 		},
+		fake.StepPartition: func() error {
+			return driver.Partition(ctx, drivers.PartitionRequest{Device: device, Layout: cyborg.Layout{"half": 2}, Note: forget, Progress: quiet})
+		},
 		fake.StepDiscover:   func() error { return without(driver.Discover(ctx)) },
 		fake.StepAttached:   func() error { return without(driver.Attached(ctx, target, handle, cyborg.HolderHost)) },
 		fake.StepInUse:      func() error { return without(driver.InUse(ctx, target, handle)) },
@@ -62,6 +65,7 @@ func prepare(t *testing.T, p *park, step fake.Step) {
 		region := card.Deployables["r0"]
 		region.Installed = step != fake.StepInstall
 		region.Handles["00fa:01:00.0"].Attached = step == fake.StepDetach
+		card.Layout = nil
 	}))
 }
 
@@ -81,7 +85,7 @@ func TestEachStepFailsAsScripted(t *testing.T) {
 			t.Parallel()
 			for _, when := range []fake.When{fake.Before, fake.After} {
 				failure := fake.Failure{Times: 2, Kind: cyborg.ErrBusy, When: when, Message: "the moon is full"}
-				p := newPark(t, nil)
+				p := newPark(t, map[string]any{"partition": true})
 				prepare(t, p, step)
 				require.NoError(t, p.bench.Edit(t.Context(), "00fa:01:00.0", func(card *fake.Card) { card.Fail[step] = failure }))
 
@@ -114,10 +118,11 @@ func TestFailureBeforeOrAfterTheTouch(t *testing.T) {
 		fake.StepDetach:    func(card fake.Card) bool { return !card.Deployables["r0"].Handles["00fa:01:00.0"].Attached },
 		fake.StepProgram:   func(card fake.Card) bool { return card.Deployables["r0"].BitstreamID != "old" },
 		fake.StepClean:     func(card fake.Card) bool { return card.Deployables["r0"].Handles["00fa:01:00.0"].Scrubbed > 0 },
+		fake.StepPartition: func(card fake.Card) bool { return card.Layout != nil },
 	}
 	for step, touched := range touched {
 		for _, when := range []fake.When{fake.Before, fake.After} {
-			p := newPark(t, map[string]any{"fail": map[string]any{string(step): map[string]any{"when": string(when)}}})
+			p := newPark(t, map[string]any{"partition": true, "fail": map[string]any{string(step): map[string]any{"when": string(when)}}})
 			prepare(t, p, step)
 			require.NoError(t, p.bench.Edit(t.Context(), "00fa:01:00.0", func(card *fake.Card) {
 				card.Deployables["r0"].BitstreamID = "old"
@@ -197,10 +202,10 @@ func TestLatencies(t *testing.T) {
 
 	options := map[string]any{
 		"install_latency": "2s", "uninstall_latency": "3s", "attach_latency": "4s", "detach_latency": "5s", "program_latency": "6s",
-		"clean_latency": "8s",
+		"clean_latency": "8s", "partition": true, "partition_latency": "9s",
 	}
 	for step, seconds := range map[fake.Step]int{
-		fake.StepInstall: 2, fake.StepUninstall: 3, fake.StepAttach: 4, fake.StepDetach: 5, fake.StepProgram: 6, fake.StepClean: 8, fake.StepUsage: 0,
+		fake.StepInstall: 2, fake.StepUninstall: 3, fake.StepAttach: 4, fake.StepDetach: 5, fake.StepProgram: 6, fake.StepClean: 8, fake.StepPartition: 9, fake.StepUsage: 0,
 	} {
 		t.Run(string(step), func(t *testing.T) {
 			t.Parallel()

@@ -29,6 +29,7 @@ type full interface {
 	drivers.Attacher
 	drivers.Programmer
 	drivers.Cleaner
+	drivers.Partitioner
 	drivers.Users
 	drivers.Meter
 	drivers.HealthChecker
@@ -109,6 +110,9 @@ func TestStateMistakesAreReported(t *testing.T) {
 	for _, edit := range []struct{ old, replacement, message string }{
 		{`"vanished"`, `"vanishd"`, "vanishd"},
 		{`"vanished"`, `"product": "FA11", "vanished"`, `"FA11" is no product id`},
+		{`"vanished"`, `"layout": {"third": 1}, "vanished"`, `1 parts of kind "third"`},
+		{`"vanished"`, `"layout": {"half": 1, "quarter": 3}, "vanished"`, "takes 5 units"},
+		{`"vanished"`, `"fewer": -1, "vanished"`, "-1 is not how often"},
 		{`"fail": {}`, `"fail": {"atach": 1}`, `no step "atach"`},
 		{`"fail": {}`, `"fail": {"attach": 0}`, "0 is not how often"},
 		{`"fail": {}`, `"fail": {"attach": {"kind": "bad"}}`, `no error kind "bad"`},

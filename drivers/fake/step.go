@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -20,6 +21,7 @@ type change struct {
 	step Step
 	slot *slot
 	of   cyborg.Fingerprint // of the card that is to be changed
+	part *region            // that is to be changed; nil for the card
 	// due says whether there is anything to do. Its error rejects the change.
 	due func(card *Card) (bool, error)
 	// note is called before the card is changed for the first time.
@@ -37,7 +39,10 @@ type change struct {
 // newChange returns a change without a note, a state in between or progress.
 // The caller adds due and finish.
 func newChange(step Step, s *slot, target drivers.Target) change {
-	return change{step: step, slot: s, of: target.Device.Fingerprint, note: func() error { return nil }, progress: func(int) {}, share: 1}
+	return change{
+		step: step, slot: s, of: target.Device.Fingerprint, part: s.region(target.Deployable.Name),
+		note: func() error { return nil }, progress: func(int) {}, share: 1,
+	}
 }
 
 // run takes the step. It checks the card again each time it reads it: while the
@@ -102,7 +107,7 @@ func (d *driver) run(ctx context.Context, c change) error {
 // check says whether there is anything to do on the card, or returns why the
 // change is rejected. A vanished card can still be detached from and
 // uninstalled, because settle has reset what needs power. On another card in its
-// place there is nothing to undo.
+// place there is nothing to undo, and neither is there of a part that is gone.
 func (c *change) check(card *Card) (todo bool, err error) {
 	undoes := c.step == StepDetach || c.step == StepUninstall
 	now := c.slot.fingerprint(card)
@@ -113,6 +118,10 @@ func (c *change) check(card *Card) (todo bool, err error) {
 		return false, nil
 	case c.of.Other(now):
 		return false, otherCard(c.slot, now, c.of)
+	case c.part != nil && !card.has(c.part.key) && undoes:
+		return false, nil
+	case c.part != nil && !card.has(c.part.key):
+		return false, partGone(c.slot, card, c.part)
 	}
 
 	return c.due(card)
@@ -126,6 +135,12 @@ func vanishedError(s *slot) error {
 // otherCard is the error where another card is in the place of the target's.
 func otherCard(s *slot, now, was cyborg.Fingerprint) error {
 	return cyborg.Errorf(cyborg.ErrChanged, "at %s there is now another card (%s); it was %s", s.identity(), now, was)
+}
+
+// partGone is the error where the card is divided otherwise than when the target was
+// discovered.
+func partGone(s *slot, card *Card, part *region) error {
+	return cyborg.Errorf(cyborg.ErrChanged, "fake card %s no longer has %s; it has: %s", s.identity(), part.name, cmp.Or(partsText(card.Layout), "no parts"))
 }
 
 // wait returns when the change's share of its step's latency has passed. It calls check

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"maps"
 	"os"
 	"strings"
 
@@ -16,11 +17,12 @@ import (
 // detached by mistake may be attached again by then.
 type Trip struct {
 	Card string `json:"card"`
-	// What was changed: "attached", "detached", "programmed", "cleaned" or "uninstalled".
-	// With the others the driver did too little before somebody was given the handle: what
+	// What was changed: "attached", "detached", "programmed", "cleaned" or "uninstalled",
+	// or "partitioned" where its card was divided. With the others the driver did too little before somebody was given the handle: what
 	// it had to prepare for a guest is "unprepared", what still has something of another
 	// holder, although the driver demands that it is removed, is "unclean", and what a
-	// scrub has not ended on is "half-scrubbed".
+	// scrub has not ended on is "half-scrubbed". A handle of a part that cannot be there
+	// beside one that somebody else was given is "divided".
 	What string `json:"what"`
 	// Handle is the handle that was held or used, or given.
 	Handle  string `json:"handle"`
@@ -46,6 +48,9 @@ func (b Bench) Hold(ctx context.Context, identity, handle, by string, guest bool
 	var trips []Trip
 	err := b.editHandle(ctx, identity, handle, func(card *Card, h *Handle) {
 		h.HeldBy, h.Guest = by, guest
+		if by != "" {
+			trips = append(trips, card.dividedTrips(identity, handle, by)...)
+		}
 		if guest && card.Prepares && !h.prepared() {
 			trips = append(trips, Trip{Card: identity, What: "unprepared", Handle: handle, HeldBy: by, InUseBy: h.InUseBy})
 		}
@@ -137,6 +142,8 @@ func (c *Card) trips(identity string, after *Card) []Trip {
 			var what string
 			switch held := handle.HeldBy != ""; {
 			case !held && handle.InUseBy == "":
+			case c.has(key) && !after.has(key):
+				what = "partitioned"
 			case was.Installed && !is.Installed:
 				what = "uninstalled"
 			case was.BitstreamID != is.BitstreamID || was.SHA256 != is.SHA256:
@@ -158,6 +165,29 @@ func (c *Card) trips(identity string, after *Card) []Trip {
 		}
 	}
 	return trips
+}
+
+// dividedTrips returns what is wrong with giving a handle to somebody, who holds it
+// already, while others hold what the card has only where it is divided otherwise.
+func (c *Card) dividedTrips(identity, address, by string) []Trip {
+	whole, parts := false, cyborg.Layout{}
+	for key, state := range c.Deployables {
+		for _, handle := range state.Handles {
+			kind, _ := partOfKey(key)
+			switch {
+			case handle.HeldBy == "":
+			case kind == "":
+				whole = true
+			default:
+				parts[kind]++
+			}
+		}
+	}
+
+	if checkLayout(parts) == nil && (!whole || len(parts) == 0) {
+		return nil
+	}
+	return []Trip{{Card: identity, What: "divided", Handle: address, HeldBy: by}}
 }
 
 // uncleanTrips returns what is wrong with giving a handle, as it was before, to somebody.
@@ -189,7 +219,7 @@ func (h *Handle) takenBy(after *Handle) bool {
 
 // clone returns a copy of the state that the tripwire compares.
 func (c *Card) clone() *Card {
-	out := &Card{Deployables: map[string]*Region{}}
+	out := &Card{Layout: maps.Clone(c.Layout), Deployables: map[string]*Region{}}
 	for key, state := range c.Deployables {
 		region := *state
 		region.Handles = map[string]*Handle{}

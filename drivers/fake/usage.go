@@ -2,14 +2,14 @@ package fake
 
 import (
 	"context"
-	"slices"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
 // InUse returns who uses the handle, as the card's file says. The error
-// is of kind ErrChanged where another card is in the place of the target's.
+// is of kind ErrChanged where another card is in the place of the target's, or its part
+// is gone.
 func (d *driver) InUse(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (string, error) {
 	s, part, err := d.findHandle(target, handle)
 	if err != nil {
@@ -24,18 +24,20 @@ func (d *driver) InUse(ctx context.Context, target drivers.Target, handle cyborg
 	if now := s.fingerprint(card); target.Device.Fingerprint.Other(now) {
 		return "", otherCard(s, now, target.Device.Fingerprint)
 	}
+	if !card.has(part.key) {
+		return "", partGone(s, card, part)
+	}
 	return card.Deployables[part.key].Handles[handle.Identity].InUseBy, nil
 }
 
 // Metrics returns what a real card would measure: it gets warmer with each
 // handle that is attached or in use.
 func (d *driver) Metrics(ctx context.Context, device cyborg.DeviceReport) ([]drivers.Sample, error) {
-	at := slices.IndexFunc(d.slots, func(s *slot) bool { return s.identity() == device.Identity })
-	if at < 0 {
-		return nil, cyborg.Errorf(cyborg.ErrNotFound, "the fake park has no card %q", device.Identity)
+	s, err := d.findCard(device)
+	if err != nil {
+		return nil, err
 	}
 
-	s := d.slots[at]
 	card, err := d.readStep(ctx, s, StepUsage)
 	if err != nil {
 		return nil, err
@@ -45,7 +47,7 @@ func (d *driver) Metrics(ctx context.Context, device cyborg.DeviceReport) ([]dri
 	}
 
 	var samples []drivers.Sample
-	for _, part := range s.regions {
+	for _, part := range s.there(card) {
 		var attached, used float64
 		for _, handle := range card.Deployables[part.key].Handles {
 			if handle.Attached {
