@@ -372,6 +372,11 @@ func TestFeedOfADatabaseThatWasRestoredBeforeTheMigration(t *testing.T) {
 		DROP TRIGGER deployables_conditions_added ON deployables; DROP TRIGGER deployables_conditions_since ON deployables;
 		DROP TRIGGER conditions_changed ON deployables; DROP FUNCTION deployables_conditions_since, conditions_changed, conditions_named;
 		ALTER TABLE deployables DROP COLUMN unready, DROP COLUMN conditions, DROP COLUMN conditions_since;
+		DROP FUNCTION partitioned_added, partitioned_moved, partitioned_released, devices_layout CASCADE; DROP VIEW drift;
+		DROP TRIGGER refuse_handover ON devices;
+		ALTER TABLE devices DROP COLUMN partition_open, DROP COLUMN partition_operation, DROP COLUMN layout_differs_since, DROP COLUMN wanted_layout,
+			DROP COLUMN partitioning;
+		DROP FUNCTION layout_text;
 		DROP FUNCTION attach_handles_left, attach_handles_doubted, attach_handles_forgotten, attach_handles_shown_again, placement_unclean_changed,
 			cleaning_changed, cleaning_after, stronger_cleaning, cleaning_strength CASCADE;
 		ALTER TABLE deployables DROP COLUMN cleaning; DROP TABLE forgotten_cleanings;

@@ -240,7 +240,9 @@ func TestReportsInAnyOrder(t *testing.T) {
 // maintains, enables, deletes and reports at random. What the transition tables do not
 // allow is refused and changes nothing, and no event shows a change that is not
 // in them. One of the two cards is cleaned after every holder: what he had is unclean until
-// the end of an operation has evidence that it is clean, and nobody has it before.
+// the end of an operation has evidence that it is clean, and nobody has it before. The other
+// one is divided: while an operation has it, nobody gets anything of it, and never do some have
+// the card, and others its parts.
 func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 	t.Parallel()
 	r := newRecords(t)
@@ -255,10 +257,14 @@ func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 		h := r.addHost(t, fmt.Sprint("h", run), 2)
 		devices := h.content.Backends[0].Devices
 		devices[0].Deployables[0].Cleaning = &cyborg.Cleaning{Methods: cyborg.CleanMethods(), After: cyborg.CleanScrub}
+		devices[1] = divided("card1", nil)
 		h.report(t)
 		h.ready(t, "card0")
-		targets := slices.Collect(maps.Values(h.accelerators(t)))
-		slices.SortFunc(targets, func(a, b cyborg.Accelerator) int { return cmp.Compare(a.LocalName, b.LocalName) })
+		dividedID := h.accelerator(t, "card1").DeviceUUID
+		layout := func() cyborg.Layout { return vfs(rapid.IntRange(0, 2).Draw(rt, "parts")) }
+		dividing := func() bool {
+			return scalar[bool](t, r, "SELECT count(*) > 0 FROM operations o JOIN devices v ON v.partition_operation = o.id WHERE o.host = $1 AND o.state = 'running'", h.name)
+		}
 
 		var ops []uuid.UUID
 		now := map[uuid.UUID]cyborg.OperationState{}
@@ -271,7 +277,12 @@ func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 			return db.Run{Operation: operation, ID: rapid.SampledFrom([]string{"first", "first", "stray"}).Draw(rt, "run")}
 		}
 
-		target := func() uuid.UUID { return targets[rapid.IntRange(0, 1).Draw(rt, "target")].UUID }
+		anyTarget := func() cyborg.Accelerator {
+			there := slices.Collect(maps.Values(h.accelerators(t)))
+			slices.SortFunc(there, func(a, b cyborg.Accelerator) int { return cmp.Compare(a.LocalName, b.LocalName) })
+			return there[rapid.IntRange(0, len(there)-1).Draw(rt, "target")]
+		}
+		target := func() uuid.UUID { return anyTarget().UUID }
 		operation := func() uuid.UUID {
 			if len(ops) == 0 {
 				rt.Skip("there is none yet")
@@ -286,7 +297,8 @@ func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 				clean.Request = cyborg.CleanRequest{Accelerator: id, Method: rapid.SampledFrom(append(cyborg.CleanMethods(), "")).Draw(rt, "method")}
 				a := []db.Admission{
 					toProvision(cyborg.ProvisionRequest{Accelerator: id}), toAttach(id, holder), toDetach(id, nil), toProgram(id), clean,
-				}[rapid.IntRange(0, 4).Draw(rt, "request")]
+					toPartition(dividedID, layout()), toPartition(dividedID, layout()),
+				}[rapid.IntRange(0, 6).Draw(rt, "request")]
 
 				out, err := r.Admit(t.Context(), a)
 				if err == nil && !out.NothingToDo {
@@ -295,7 +307,7 @@ func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 				require.NotEqual(rt, cyborg.ErrInternal, cyborg.ErrorKindOf(err), "%v", err)
 			},
 			"do": func(rt *rapid.T) { // all of it at once, so that many get something and leave it
-				on := targets[rapid.IntRange(0, 1).Draw(rt, "target")]
+				on := anyTarget()
 				a := []func() db.Admission{
 					func() db.Admission { return toAttach(on.UUID, instance("d")) },
 					func() db.Admission { return toDetach(on.UUID, nil) },
@@ -314,6 +326,17 @@ func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 				require.NoError(rt, err)
 				require.NoError(rt, r.End(t.Context(), run, cyborg.Outcome{Operation: a.ID, State: cyborg.OperationSucceeded}))
 				ops, now[a.ID], owner[a.ID] = append(ops, a.ID), cyborg.OperationSucceeded, run.ID
+			},
+			"divide": func(*rapid.T) { // so that it begins often enough, and others come meanwhile
+				a := toPartition(dividedID, layout())
+				out, err := r.Admit(t.Context(), a)
+				require.NotEqual(rt, cyborg.ErrInternal, cyborg.ErrorKindOf(err), "%v", err)
+				if err != nil || out.NothingToDo {
+					return
+				}
+				work, err := r.Begin(t.Context(), db.Run{Operation: a.ID, ID: "first"})
+				require.NoError(rt, err)
+				ops, now[a.ID], owner[a.ID], begun[a.ID] = append(ops, a.ID), cyborg.OperationRunning, "first", work
 			},
 			"delete": func(rt *rapid.T) {
 				_, err := r.DeleteARQs(t.Context(), db.ARQDeletion{
@@ -346,7 +369,18 @@ func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 						outcome.Cleaned, evident[one.UUID] = append(outcome.Cleaned, cleanedBy(one)), true
 					}
 				}
+				seen := devices[1]
+				if work := begun[id].Partition; work != nil {
+					if seen = divided("card1", work.Layout); to != cyborg.OperationSucceeded {
+						seen = divided("card1", layout())
+					}
+					h.sequence++
+					outcome.Observations = []cyborg.Observation{{Sequence: h.sequence, Backend: "fake", Device: seen}}
+				}
 				err := r.End(t.Context(), run, outcome)
+				if err == nil && !now[id].Ended() {
+					devices[1] = seen
+				}
 				switch {
 				case !to.Ended():
 					require.Equal(rt, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), "%v", err)
@@ -375,11 +409,26 @@ func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 				require.NoError(rt, err)
 			},
 			"report": func(rt *rapid.T) {
+				if dividing() {
+					devices[1] = divided("card1", layout()) // half made
+				}
 				h.content.Backends[0].Devices = devices[:rapid.IntRange(0, 2).Draw(rt, "cards")]
 				h.report(t)
 			},
 			"": func(rt *rapid.T) { // after each of the others
-				for _, a := range h.accelerators(t) {
+				require.Zero(rt, scalar[int](t, r, `
+					SELECT count(*) FROM devices v JOIN deployables d ON d.device_uuid = v.uuid LEFT JOIN claims c ON c.deployable_uuid = d.uuid
+					LEFT JOIN attach_handles h ON h.deployable_uuid = d.uuid
+					WHERE v.uuid = $1 AND v.partition_operation IS NOT NULL AND (c.operation_id IS DISTINCT FROM v.partition_operation OR h.holder_kind IS NOT NULL)`, dividedID),
+					"somebody has something of a card that is being divided")
+				whole, parts := 0, 0
+				for name, a := range h.accelerators(t) {
+					switch {
+					case name == "card1":
+						whole += len(a.Holders())
+					case a.DeviceUUID == dividedID:
+						parts += len(a.Holders())
+					}
 					for _, is := range a.Handles {
 						was := before[is.UUID]
 						left := was.Holder != nil && !was.AttachedAt.IsZero() && is.Holder == nil
@@ -389,6 +438,7 @@ func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 						before[is.UUID] = is
 					}
 				}
+				require.False(rt, whole > 0 && parts > 0, "some have the card, and others its parts")
 				clear(evident)
 			},
 		})
@@ -409,7 +459,7 @@ func TestGuardsAgreeWithTheTransitionTables(t *testing.T) {
 func (r *records) requireWithinTables(t *rapid.T, host string) {
 	rows, err := r.sql.Query(t.Context(), `
 		SELECT DISTINCT axis, from_value, to_value FROM events
-		WHERE host = $1 AND from_value <> '' AND from_value <> to_value
+		WHERE host = $1 AND from_value <> '' AND to_value <> '' AND from_value <> to_value
 		AND (subject_kind, axis) IN (('accelerator', 'lifecycle'), ('accelerator', 'administration'), ('accelerator', 'presence'), ('operation', 'state'))`, host)
 	require.NoError(t, err)
 	defer rows.Close()

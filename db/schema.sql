@@ -176,6 +176,7 @@ CREATE TABLE claims (
 CREATE INDEX claims_by_operation ON claims USING btree (operation_id);
 CREATE TRIGGER claims_deleted AFTER DELETE ON claims REFERENCING OLD TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION claims_taken_or_released();
 CREATE TRIGGER claims_inserted AFTER INSERT ON claims REFERENCING NEW TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION claims_taken_or_released();
+CREATE TRIGGER partitioned_released AFTER DELETE ON claims REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION partitioned_released();
 CREATE TRIGGER placement_deleted AFTER DELETE ON claims REFERENCING OLD TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION placement_claims_changed();
 CREATE TRIGGER placement_inserted AFTER INSERT ON claims REFERENCING NEW TABLE AS rows_changed FOR EACH STATEMENT EXECUTE FUNCTION placement_claims_changed();
 CREATE TRIGGER refuse_handover BEFORE UPDATE ON claims FOR EACH STATEMENT EXECUTE FUNCTION refuse_handover();
@@ -286,6 +287,8 @@ CREATE TRIGGER excludes_changed AFTER UPDATE OF excludes ON deployables FOR EACH
 CREATE TRIGGER note_lifecycle BEFORE UPDATE OF lifecycle ON deployables FOR EACH ROW WHEN (old.lifecycle <> new.lifecycle) EXECUTE FUNCTION note_lifecycle();
 CREATE TRIGGER note_update BEFORE UPDATE ON deployables FOR EACH ROW EXECUTE FUNCTION note_update();
 CREATE TRIGGER nova_spec_given BEFORE UPDATE OF nova_spec ON deployables FOR EACH ROW WHEN (old.nova_spec IS NULL AND new.nova_spec IS NOT NULL) EXECUTE FUNCTION nova_spec_given();
+CREATE TRIGGER partitioned_added AFTER INSERT ON deployables REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION partitioned_added();
+CREATE TRIGGER partitioned_moved AFTER UPDATE OF device_uuid ON deployables FOR EACH ROW WHEN (old.device_uuid <> new.device_uuid) EXECUTE FUNCTION partitioned_moved();
 CREATE TRIGGER placement_deleted AFTER DELETE ON deployables REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
 CREATE TRIGGER placement_inserted AFTER INSERT ON deployables REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
 CREATE TRIGGER placement_updated AFTER UPDATE ON deployables REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
@@ -333,26 +336,39 @@ CREATE TABLE devices (
     updated_at timestamp with time zone NOT NULL DEFAULT now(),
     fingerprint jsonb NOT NULL DEFAULT '{}'::jsonb,
     replaced_by text,
+    partitioning jsonb,
+    wanted_layout jsonb,
+    layout_differs_since timestamp with time zone,
+    partition_operation uuid,
+    partition_open boolean GENERATED ALWAYS AS (CASE WHEN partition_operation IS NOT NULL THEN true ELSE NULL::boolean END) STORED,
     CONSTRAINT devices_pkey PRIMARY KEY (uuid),
     CONSTRAINT devices_host_identity_key UNIQUE (host, identity),
     CONSTRAINT devices_id_key UNIQUE (id),
     CONSTRAINT devices_uuid_host_key UNIQUE (uuid, host),
     CONSTRAINT devices_host_backend_fkey FOREIGN KEY (host, backend) REFERENCES backends(host, name),
+    CONSTRAINT devices_partition_fkey FOREIGN KEY (partition_operation, partition_open) REFERENCES operations(id, open),
     CONSTRAINT devices_fingerprint_check CHECK (jsonb_typeof(fingerprint) = 'object'::text),
     CONSTRAINT devices_identity_check CHECK (identity <> ''::text),
+    CONSTRAINT devices_layout_differs_from_wanted CHECK (layout_differs_since IS NULL OR wanted_layout IS NOT NULL),
     CONSTRAINT devices_missing_since CHECK ((presence = 'missing'::text) = (missing_since IS NOT NULL)),
+    CONSTRAINT devices_partitioning_check CHECK (jsonb_typeof(partitioning) = 'object'::text),
     CONSTRAINT devices_presence_check CHECK (presence = ANY (ARRAY['present'::text, 'missing'::text])),
     CONSTRAINT devices_replaced_by_check CHECK (replaced_by <> ''::text),
-    CONSTRAINT devices_replaced_is_missing CHECK (replaced_by IS NULL OR presence = 'missing'::text)
+    CONSTRAINT devices_replaced_is_missing CHECK (replaced_by IS NULL OR presence = 'missing'::text),
+    CONSTRAINT devices_wanted_layout_check CHECK (jsonb_typeof(wanted_layout) = 'object'::text)
 );
 CREATE INDEX devices_by_backend ON devices USING btree (host, backend);
+CREATE INDEX devices_layout_differs ON devices USING btree (host) WHERE layout_differs_since IS NOT NULL;
 CREATE INDEX devices_missing ON devices USING btree (missing_since) WHERE presence = 'missing'::text;
+CREATE UNIQUE INDEX devices_partitioned ON devices USING btree (partition_operation) WHERE partition_operation IS NOT NULL;
 CREATE INDEX devices_replaced ON devices USING btree (host) WHERE replaced_by IS NOT NULL;
 CREATE TRIGGER devices_back BEFORE UPDATE ON devices FOR EACH ROW WHEN (old.replaced_by IS NOT NULL AND new.presence = 'present'::text) EXECUTE FUNCTION devices_back();
 CREATE TRIGGER devices_deleted AFTER DELETE ON devices REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION devices_deleted();
 CREATE TRIGGER devices_inserted AFTER INSERT ON devices REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION devices_inserted();
+CREATE TRIGGER devices_layout BEFORE UPDATE OF partitioning, wanted_layout ON devices FOR EACH ROW WHEN (old.partitioning IS DISTINCT FROM new.partitioning OR old.wanted_layout IS DISTINCT FROM new.wanted_layout) EXECUTE FUNCTION devices_layout();
 CREATE TRIGGER devices_updated AFTER UPDATE ON devices REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION devices_updated();
 CREATE TRIGGER note_update BEFORE UPDATE ON devices FOR EACH ROW EXECUTE FUNCTION note_update();
+CREATE TRIGGER refuse_handover BEFORE UPDATE OF partition_operation ON devices FOR EACH ROW WHEN (old.partition_operation IS NOT NULL AND new.partition_operation IS NOT NULL AND old.partition_operation <> new.partition_operation) EXECUTE FUNCTION refuse_handover();
 
 CREATE TABLE duplicate_agents (
     host text NOT NULL,
@@ -706,7 +722,8 @@ CREATE VIEW drift AS
     found_at,
     last_found_at,
     counts,
-    repaired_at
+    repaired_at,
+    '00000000-0000-0000-0000-000000000000'::uuid AS device_uuid
    FROM placement_drift
 UNION ALL
  SELECT host,
@@ -718,7 +735,8 @@ UNION ALL
     found_at,
     last_found_at,
     counts,
-    repaired_at
+    repaired_at,
+    '00000000-0000-0000-0000-000000000000'::uuid AS device_uuid
    FROM instance_drift
 UNION ALL
  SELECT host,
@@ -730,7 +748,8 @@ UNION ALL
     min(lost_at) AS found_at,
     max(lost_at) AS last_found_at,
     true AS counts,
-    NULL::timestamp with time zone AS repaired_at
+    NULL::timestamp with time zone AS repaired_at,
+    '00000000-0000-0000-0000-000000000000'::uuid AS device_uuid
    FROM arqs
   WHERE lost_at IS NOT NULL
   GROUP BY host, instance_uuid
@@ -744,7 +763,8 @@ UNION ALL
     found_at,
     last_found_at,
     counts,
-    repaired_at
+    repaired_at,
+    '00000000-0000-0000-0000-000000000000'::uuid AS device_uuid
    FROM whitelist_drift
 UNION ALL
  SELECT host,
@@ -760,9 +780,28 @@ UNION ALL
     image_lost_at AS found_at,
     image_lost_at AS last_found_at,
     true AS counts,
-    NULL::timestamp with time zone AS repaired_at
+    NULL::timestamp with time zone AS repaired_at,
+    '00000000-0000-0000-0000-000000000000'::uuid AS device_uuid
    FROM deployables
-  WHERE image_lost_at IS NOT NULL AND lifecycle = 'ready'::text;
+  WHERE image_lost_at IS NOT NULL AND lifecycle = 'ready'::text
+UNION ALL
+ SELECT host,
+    'layout'::text AS class,
+    '00000000-0000-0000-0000-000000000000'::uuid AS provider_uuid,
+    ''::text AS provider_name,
+    '00000000-0000-0000-0000-000000000000'::uuid AS instance_uuid,
+    ((('device '::text || identity) ||
+        CASE
+            WHEN partitioning IS NULL THEN ' cannot be divided any more'::text
+            ELSE ' is divided otherwise: '::text || layout_text(partitioning -> 'layout'::text)
+        END) || '; wanted: '::text) || layout_text(wanted_layout) AS detail,
+    layout_differs_since AS found_at,
+    layout_differs_since AS last_found_at,
+    true AS counts,
+    NULL::timestamp with time zone AS repaired_at,
+    uuid AS device_uuid
+   FROM devices
+  WHERE layout_differs_since IS NOT NULL AND presence = 'present'::text AND partition_operation IS NULL;
 
 CREATE OR REPLACE FUNCTION arqs_deleted()
  RETURNS trigger
@@ -1309,9 +1348,20 @@ BEGIN
     SELECT 'device', n.uuid::text, n.host, e.axis, '', e.value, jsonb_build_object('identity', n.identity)
     FROM new_rows n CROSS JOIN LATERAL (VALUES
         (1, 'presence', n.presence),
-        (2, 'backend',  n.backend)) AS e (position, axis, value)
-    ORDER BY n.id, e.position;
+        (2, 'backend',  n.backend),
+        (3, 'layout',   layout_text(n.partitioning -> 'layout'))) AS e (position, axis, value)
+    WHERE e.value <> '' ORDER BY n.id, e.position;
     RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION devices_layout()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    NEW.layout_differs_since := CASE WHEN NEW.wanted_layout IS NOT NULL AND NEW.wanted_layout IS DISTINCT FROM NEW.partitioning -> 'layout'
+        THEN coalesce(OLD.layout_differs_since, clock_timestamp()) END;
+    RETURN NEW;
 END $function$;
 
 CREATE OR REPLACE FUNCTION devices_updated()
@@ -1324,7 +1374,8 @@ BEGIN
     FROM new_rows n JOIN old_rows o ON o.uuid = n.uuid CROSS JOIN LATERAL (VALUES
         (1, 'presence',    o.presence, n.presence),
         (2, 'replaced_by', coalesce(o.replaced_by, ''), coalesce(n.replaced_by, '')),
-        (3, 'backend',     o.backend,  n.backend)) AS e (position, axis, old, new)
+        (3, 'backend',     o.backend,  n.backend),
+        (4, 'layout',      layout_text(o.partitioning -> 'layout'), layout_text(n.partitioning -> 'layout'))) AS e (position, axis, old, new)
     WHERE e.old <> e.new ORDER BY n.id, e.position;
     RETURN NULL;
 END $function$;
@@ -1491,6 +1542,12 @@ AS $function$
     SELECT last_value FROM assignment_numbers
 $function$;
 
+CREATE OR REPLACE FUNCTION layout_text(layout jsonb)
+ RETURNS text
+ LANGUAGE sql
+ IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN (layout IS NULL) THEN ''::text WHEN (layout = '{}'::jsonb) THEN 'whole'::text ELSE (SELECT string_agg(((jsonb_each_text.key || '='::text) || jsonb_each_text.value), ' '::text ORDER BY (jsonb_each_text.key COLLATE "C")) AS string_agg FROM jsonb_each_text(layout_text.layout) jsonb_each_text(key, value)) END;
+
 CREATE OR REPLACE FUNCTION loads_image(fence_operation uuid)
  RETURNS boolean
  LANGUAGE sql
@@ -1593,6 +1650,38 @@ CREATE OR REPLACE FUNCTION other_card(a jsonb, b jsonb)
  LANGUAGE sql
  IMMUTABLE PARALLEL SAFE
 RETURN (COALESCE(((a ->> 'model'::text) <> (b ->> 'model'::text)), false) OR COALESCE(((a ->> 'serial'::text) <> (b ->> 'serial'::text)), false));
+
+CREATE OR REPLACE FUNCTION partitioned_added()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO claims (deployable_uuid, operation_id)
+    SELECT n.uuid, v.partition_operation FROM new_rows n JOIN devices v ON v.uuid = n.device_uuid
+    WHERE v.partition_operation IS NOT NULL ORDER BY n.uuid ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION partitioned_moved()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO claims (deployable_uuid, operation_id)
+    SELECT NEW.uuid, partition_operation FROM devices WHERE uuid = NEW.device_uuid AND partition_operation IS NOT NULL ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION partitioned_released()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO claims (deployable_uuid, operation_id)
+    SELECT d.uuid, v.partition_operation FROM old_rows o JOIN deployables d ON d.uuid = o.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
+    WHERE v.partition_operation <> o.operation_id ORDER BY d.uuid ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END $function$;
 
 CREATE OR REPLACE FUNCTION placement_claims_changed()
  RETURNS trigger

@@ -19,8 +19,8 @@ type dueWork struct {
 	list func(ctx context.Context, limit int) ([]uuid.UUID, error)
 	// request returns what is to be done to one of them.
 	request func(accelerator uuid.UUID) cyborg.Request
-	// notice is logged with each operation; empty for nothing.
-	notice string
+	// notice logs an operation that was admitted; nil for those that need no notice.
+	notice func(accelerator, operation uuid.UUID)
 }
 
 // AdmitNew admits and starts a provision for each accelerator that was found
@@ -53,7 +53,10 @@ func (a *Activities) retirePending(ctx context.Context, limits workflows.Limits)
 	return a.admitDue(ctx, limits, dueWork{
 		list:    a.store.PendingUninstalls,
 		request: func(accelerator uuid.UUID) cyborg.Request { return cyborg.RetireRequest{Accelerator: accelerator} },
-		notice:  "an accelerator that was retired while its host did not show it is back; it is uninstalled",
+		notice: func(accelerator, operation uuid.UUID) {
+			a.log.WarnContext(ctx, "an accelerator that was retired while its host did not show it is back; it is uninstalled",
+				slog.String("accelerator", accelerator.String()), slog.String("operation_id", operation.String()))
+		},
 	})
 }
 
@@ -85,8 +88,8 @@ func (a *Activities) admitDue(ctx context.Context, limits workflows.Limits, work
 			continue
 		}
 
-		if work.notice != "" {
-			a.log.WarnContext(ctx, work.notice, slog.String("accelerator", accelerator.String()), slog.String("operation_id", answer.Operation.ID.String()))
+		if work.notice != nil {
+			work.notice(accelerator, answer.Operation.ID)
 		}
 		if _, err := workflows.StartOperation(ctx, a.client, answer.Operation, limits); err != nil {
 			errs = append(errs, err) // this operation is an orphan now, and so would the next ones be

@@ -12,7 +12,7 @@ import (
 // The columns of the tables as jsonb_to_recordset needs them, with their types.
 const (
 	backendColumns    = `host text, name text, driver text, options jsonb, state text, error text, services text[], reported boolean`
-	deviceColumns     = `uuid uuid, host text, backend text, driver text, identity text, type text, vendor_id text, product_id text, vendor text, model text, numa_node int, board_info jsonb, control_path_kind text, control_path_info jsonb, fingerprint jsonb, replaced_by text, observed_seq bigint, presence text`
+	deviceColumns     = `uuid uuid, host text, backend text, driver text, identity text, type text, vendor_id text, product_id text, vendor text, model text, numa_node int, board_info jsonb, control_path_kind text, control_path_info jsonb, fingerprint jsonb, replaced_by text, partitioning jsonb, observed_seq bigint, presence text`
 	deployableColumns = `uuid uuid, device_uuid uuid, host text, name text, local_name text, provider_uuid uuid, accelerator text, specs jsonb, attributes jsonb, bitstream_id text, program_set text, same_holder text, excludes text[], conditions jsonb, preparation jsonb, cleaning jsonb, protected text, presence text, fence_reason text, image_boot text,
 		administration text, maintain_reason text, maintain_by text, maintain_until timestamptz`
 	handleColumns = `uuid uuid, deployable_uuid uuid, host text, kind text, info jsonb, identity text, companions text[], presence text`
@@ -55,15 +55,15 @@ func queueWrites(tx pgx.Tx, hosts []hostRow, c *merge.Changes) {
 
 	queue(batch, c.Devices.Inserts, `
 		INSERT INTO devices (uuid, host, backend, driver, identity, type, vendor_id, product_id, vendor, model, numa_node,
-		    board_info, control_path_kind, control_path_info, fingerprint, observed_seq)
+		    board_info, control_path_kind, control_path_info, fingerprint, partitioning, observed_seq)
 		SELECT uuid, host, backend, driver, identity, type, vendor_id, product_id, vendor, model, numa_node,
-		    board_info, control_path_kind, control_path_info, fingerprint, observed_seq
+		    board_info, control_path_kind, control_path_info, fingerprint, partitioning, observed_seq
 		FROM jsonb_to_recordset($1) AS r (`+deviceColumns+`)`)
 	queue(batch, c.Devices.Updates, `
 		UPDATE devices d SET backend = r.backend, driver = r.driver, identity = r.identity, type = r.type, vendor_id = r.vendor_id,
 		    product_id = r.product_id, vendor = r.vendor, model = r.model, numa_node = r.numa_node, board_info = r.board_info,
 		    control_path_kind = r.control_path_kind, control_path_info = r.control_path_info,
-		    fingerprint = r.fingerprint, replaced_by = r.replaced_by, observed_seq = r.observed_seq,
+		    fingerprint = r.fingerprint, replaced_by = r.replaced_by, partitioning = r.partitioning, observed_seq = r.observed_seq,
 		    presence = r.presence, missing_since = CASE WHEN r.presence = 'missing' THEN coalesce(d.missing_since, now()) END
 		FROM jsonb_to_recordset($1) AS r (`+deviceColumns+`) WHERE d.uuid = ANY($2) AND d.uuid = r.uuid`,
 		keys(c.Devices.Updates, func(r merge.DeviceRow) uuid.UUID { return r.UUID }))

@@ -478,14 +478,16 @@ func (s *Store) AcceleratorNames(ctx context.Context, hosts []string) ([]Acceler
 
 // Unprovisioned lists the accelerators that were found and never taken into
 // service, on hosts that are neither silent nor revoked, the oldest first. Where
-// inventory.admission is auto, a Provision is admitted for each.
+// inventory.admission is auto, a Provision is admitted for each. What has appeared on a
+// device of which nobody knows how it is divided is left out: it may not be all of it.
 func (s *Store) Unprovisioned(ctx context.Context, limit int) ([]uuid.UUID, error) {
 	rows, err := s.db.Pool.Query(ctx, `
 		SELECT d.uuid FROM deployables d JOIN hosts h ON h.name = d.host
 		WHERE d.untouched AND d.lifecycle = 'inactive' AND d.presence = 'present' AND NOT `+Maintained+`
 		  AND d.fence_reason IS NULL AND d.protected = '' AND NOT d.unready AND `+records.Within("h.last_seen", "$2::interval")+`
 		  AND NOT `+RevokedSQL("h")+` AND NOT EXISTS (SELECT FROM claims WHERE deployable_uuid = d.uuid)
-		ORDER BY d.id LIMIT $1`, records.Limit(limit), s.db.Options.SilentAfter)
+		  AND NOT EXISTS (SELECT FROM deployables o WHERE o.device_uuid = d.device_uuid AND o.lifecycle = 'error' AND o.error_kind = $3)
+		ORDER BY d.id LIMIT $1`, records.Limit(limit), s.db.Options.SilentAfter, string(cyborg.OperationPartition))
 	if err != nil {
 		return nil, s.db.Failure(ctx, err)
 	}

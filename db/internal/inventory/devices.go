@@ -23,7 +23,7 @@ type DeviceFilter struct {
 // selectDevices reads devices without their accelerators.
 const selectDevices = `
 	SELECT id, uuid, host, backend, driver, identity, type, vendor_id, product_id, vendor, model, numa_node, board_info,
-	       control_path_kind, control_path_info, fingerprint, presence, coalesce(replaced_by, ''), created_at, updated_at FROM devices`
+	       control_path_kind, control_path_info, fingerprint, partitioning, wanted_layout, presence, coalesce(replaced_by, ''), created_at, updated_at FROM devices`
 
 // readDevices runs selectDevices with the rest of the statement after it.
 func readDevices(ctx context.Context, q records.Querier, rest string, values ...any) ([]cyborg.Device, error) {
@@ -34,7 +34,7 @@ func readDevices(ctx context.Context, q records.Querier, rest string, values ...
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (d cyborg.Device, err error) {
 		err = row.Scan(&d.ID, &d.UUID, &d.Host, &d.Backend, &d.Driver, &d.Identity, &d.Type, &d.VendorID, &d.ProductID, &d.Vendor,
 			&d.Model, &d.NUMANode, &d.BoardInfo, &d.ControlPath.Kind, &d.ControlPath.Info,
-			&d.Fingerprint, &d.Presence, &d.ReplacedBy, &d.CreatedAt, &d.UpdatedAt)
+			&d.Fingerprint, &d.Partitioning, &d.WantedLayout, &d.Presence, &d.ReplacedBy, &d.CreatedAt, &d.UpdatedAt)
 		return d, err
 	})
 }
@@ -86,8 +86,7 @@ func readDevice(ctx context.Context, q records.Querier, id uuid.UUID) (cyborg.De
 	}
 
 	if len(found) == 0 {
-		return cyborg.Device{}, cyborg.Errorf(cyborg.ErrNotFound, "there is no device %s", id).
-			WithHint("List the devices that there are; one that has left the records still has its history.")
+		return cyborg.Device{}, noDevice(id)
 	}
 
 	parts, err := ReadAccelerators(ctx, q, " WHERE d.device_uuid = $1 ORDER BY d.id", id)

@@ -89,7 +89,7 @@ func (s *Store) forgetOn(ctx context.Context, host string, missingFor time.Durat
 			"DELETE FROM attach_handles h WHERE unclean = '' AND " + handles,
 			rememberInstalls(deployables),
 			"DELETE FROM deployables d WHERE " + deployables,
-			`DELETE FROM devices v WHERE ` + missing + `NOT EXISTS (SELECT FROM deployables WHERE device_uuid = v.uuid)`,
+			`DELETE FROM devices v WHERE ` + missing + `partition_operation IS NULL AND NOT EXISTS (SELECT FROM deployables WHERE device_uuid = v.uuid)`,
 		} {
 			tag, err := tx.Exec(ctx, sql, host, missingFor)
 			if err != nil {

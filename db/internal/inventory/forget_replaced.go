@@ -16,7 +16,7 @@ import (
 func QueueForgetReplaced(tx pgx.Tx, hosts []string) {
 	const free = `
 		WITH free AS (
-			SELECT uuid FROM devices v WHERE host = ANY($1) AND replaced_by IS NOT NULL AND NOT EXISTS (
+			SELECT uuid FROM devices v WHERE host = ANY($1) AND replaced_by IS NOT NULL AND partition_operation IS NULL AND NOT EXISTS (
 				SELECT FROM deployables d WHERE d.device_uuid = v.uuid AND (d.nova_spec IS NOT NULL
 				    OR EXISTS (SELECT FROM claims WHERE deployable_uuid = d.uuid)
 				    OR EXISTS (SELECT FROM attach_handles h WHERE h.deployable_uuid = d.uuid AND (holder_kind IS NOT NULL

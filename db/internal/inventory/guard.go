@@ -140,6 +140,8 @@ func (a *Accelerator) remedy() string {
 		return "Its host settles it when it answers; else detach it by force."
 	case cyborg.DoubtImage:
 		return "Program it with an image that works, or make it ready again."
+	case cyborg.DoubtLayout:
+		return "Partition its device again, with a layout that works."
 	default:
 		return "Make it ready again once the reason is gone."
 	}
@@ -341,11 +343,17 @@ func (a *Accelerator) Confirmed() error {
 // given. A host that has said nothing for silentAfter, in this epoch, is silent and
 // no longer waited for.
 func (a *Accelerator) Heard(silentAfter time.Duration) error {
-	if a.unheard == nil || *a.unheard > silentAfter {
+	return heard(a.unheard, silentAfter, a.Host, "accelerator", a.Name)
+}
+
+// heard refuses something of a host that has still to say what it has, for as long as it has
+// been waited for no longer than silentAfter.
+func heard(unheard *time.Duration, silentAfter time.Duration, host, what, name string) error {
+	if unheard == nil || *unheard > silentAfter {
 		return nil
 	}
 	return cyborg.Errorf(cyborg.ErrUnavailable, "host %s has not said what it has since the database was started, restored or failed over, "+
-		"which may have lost who has accelerator %q", a.Host, a.Name).
+		"which may have lost who has %s %q", host, what, name).
 		WithHint("It goes on with the next heartbeat or report of that host's agent. An agent that stays away counts as silent after conductor.silent_after.")
 }
 

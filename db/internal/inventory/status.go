@@ -18,10 +18,11 @@ func statusSQL() string {
 		fmt.Fprintf(&text, " WHEN %s THEN '%s'", condition, status)
 	}
 
+	when(records.Equals("o.kind", cyborg.OperationPartition), cyborg.StatusPartitioning)
 	when(records.Equals("d.presence", cyborg.PresenceMissing), cyborg.StatusMissing)
 	when(records.Equals("d.lifecycle", cyborg.LifecycleError), cyborg.StatusError)
 	for _, kind := range cyborg.OperationKinds() {
-		if status := kind.Status(); status != "" {
+		if status := kind.Status(); status != "" && kind != cyborg.OperationPartition {
 			when(records.Equals("o.kind", kind), status)
 		}
 	}

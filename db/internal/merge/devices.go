@@ -27,7 +27,11 @@ func (v *Inventory) device(backend, driver string, r cyborg.DeviceReport, sequen
 
 	d, ok := v.Devices[r.Identity]
 	this := reported{backend, "device", r.Identity, ok}
-	if v.tooLarge(this, deviceTexts(&r)...) || v.tooLargeDocument(this, board, path) {
+	partitioning, err := v.partitioning(this, r.Partitioning)
+	if err != nil {
+		return err
+	}
+	if v.tooLarge(this, deviceTexts(&r)...) || v.tooLargeDocument(this, board, path, partitioning) {
 		return nil
 	}
 
@@ -60,7 +64,7 @@ func (v *Inventory) device(backend, driver string, r cyborg.DeviceReport, sequen
 	row := &d.row
 	row.Backend, row.Driver, row.Type, row.Presence = backend, driver, r.Type, cyborg.PresencePresent
 	row.VendorID, row.ProductID, row.Vendor, row.Model, row.NUMANode = r.VendorID, r.ProductID, r.Vendor, r.Model, node
-	row.BoardInfo, row.ControlPathKind, row.ControlPathInfo = board, r.ControlPath.Kind, path
+	row.BoardInfo, row.ControlPathKind, row.ControlPathInfo, row.Partitioning = board, r.ControlPath.Kind, path, partitioning
 	row.Fingerprint, row.ReplacedBy = row.Fingerprint.Learn(r.Fingerprint), nil
 
 	shown := map[string]bool{} // deployables, by the driver's name
@@ -170,8 +174,14 @@ func (v *Inventory) novaGives(device uuid.UUID) bool {
 	return false
 }
 
-// busy reports whether a deployable of the device is held or claimed.
+// busy reports whether a deployable of the device is held or claimed, or the device is
+// being divided.
 func (v *Inventory) busy(device uuid.UUID) bool {
+	for _, d := range v.Devices {
+		if d.row.UUID == device && d.row.PartitionOperation != nil {
+			return true
+		}
+	}
 	for _, p := range v.Deployables {
 		if p.row.DeviceUUID == device && (p.row.Claimed || v.held(p.row.UUID)) {
 			return true

@@ -45,8 +45,13 @@ type DeviceRow struct {
 	// none was seen.
 	ReplacedBy *string `json:"replaced_by"`
 
+	Partitioning Document `json:"partitioning"` // null for none
+
 	ObservedSeq int64           `json:"observed_seq"`
 	Presence    cyborg.Presence `json:"presence"`
+
+	// PartitionOperation is read only: the operation that divides the device now.
+	PartitionOperation *uuid.UUID `json:"partition_operation"`
 }
 
 // DeployableRow is a row of deployables.

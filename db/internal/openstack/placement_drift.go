@@ -54,7 +54,7 @@ type DriftFilter struct {
 	Open *bool
 }
 
-// Drift lists drift by host, class, provider and instance. The page's marker is
+// Drift lists drift by host, class, provider, and instance or device. The page's marker is
 // the Key of the last item; a malformed one is an error of kind ErrInvalid.
 func (s *Store) Drift(ctx context.Context, filter DriftFilter, page records.Page) ([]cyborg.Drift, error) {
 	var c records.Clause
@@ -66,24 +66,24 @@ func (s *Store) Drift(ctx context.Context, filter DriftFilter, page records.Page
 	}
 
 	if page.Marker != "" {
-		host, class, provider, instance, err := driftKey(page.Marker)
+		host, class, provider, last, err := driftKey(page.Marker)
 		if err != nil {
 			return nil, err
 		}
 
-		c.And("(host, class, provider_uuid, instance_uuid) > (?, ?, ?, ?)", host, class, provider, instance)
+		c.And("(host, class, provider_uuid, "+lastOfKey+") > (?, ?, ?, ?)", host, class, provider, last)
 	}
 
 	rows, err := s.db.Pool.Query(ctx, `
-		SELECT host, class, provider_uuid, provider_name, instance_uuid, detail, found_at, last_found_at, repaired_at FROM drift`+
-		c.String()+" ORDER BY host, class, provider_uuid, instance_uuid"+page.LimitSQL(), c.Values...)
+		SELECT host, class, provider_uuid, provider_name, instance_uuid, device_uuid, detail, found_at, last_found_at, repaired_at FROM drift`+
+		c.String()+" ORDER BY host, class, provider_uuid, "+lastOfKey+page.LimitSQL(), c.Values...)
 	if err != nil {
 		return nil, s.db.Failure(ctx, err)
 	}
 
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d cyborg.Drift, err error) {
 		var repaired *time.Time
-		err = row.Scan(&d.Host, (*string)(&d.Class), &d.Provider, &d.Name, &d.Instance, &d.Detail, &d.FoundAt, &d.LastAt, &repaired)
+		err = row.Scan(&d.Host, (*string)(&d.Class), &d.Provider, &d.Name, &d.Instance, &d.Device, &d.Detail, &d.FoundAt, &d.LastAt, &repaired)
 		if repaired != nil {
 			d.RepairedAt = *repaired
 		}
@@ -93,9 +93,12 @@ func (s *Store) Drift(ctx context.Context, filter DriftFilter, page records.Page
 	return found, s.db.Failure(ctx, err)
 }
 
-// driftKey splits a marker of Drift: host/class/provider, and /instance where
-// the drift is about an instance.
-func driftKey(marker string) (host, class string, provider, instance uuid.UUID, err error) {
+// lastOfKey is the instance or the device that a drift is about; the other one is zero.
+const lastOfKey = "greatest(instance_uuid, device_uuid)"
+
+// driftKey splits a marker of Drift: host/class/provider, and /instance or /device where
+// the drift is about one.
+func driftKey(marker string) (host, class string, provider, last uuid.UUID, err error) {
 	parts := strings.Split(marker, "/")
 	if len(parts) != 3 && len(parts) != 4 {
 		return "", "", uuid.Nil, uuid.Nil, records.BadMarker(marker)
@@ -103,13 +106,13 @@ func driftKey(marker string) (host, class string, provider, instance uuid.UUID, 
 
 	provider, err = uuid.Parse(parts[2])
 	if err == nil && len(parts) == 4 {
-		instance, err = uuid.Parse(parts[3])
+		last, err = uuid.Parse(parts[3])
 	}
 	if err != nil {
 		return "", "", uuid.Nil, uuid.Nil, records.BadMarker(marker)
 	}
 
-	return parts[0], parts[1], provider, instance, nil
+	return parts[0], parts[1], provider, last, nil
 }
 
 // PlacementState are the counts that operators watch.

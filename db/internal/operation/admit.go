@@ -53,6 +53,7 @@ type choice struct {
 	arqs     []uuid.UUID             // the accelerator requests
 	pairings []pairing               // the handles that the requests get
 	backend  string                  // "" unless the operation is about a backend
+	device   uuid.UUID               // zero unless the operation is about all of a device, which may have no accelerators
 
 	before              before
 	nothing             bool // there is nothing to do, and no operation is admitted
@@ -93,6 +94,9 @@ type before struct {
 	Bitstreams map[uuid.UUID]string `json:"bitstreams,omitempty"`
 	// Clean are the handles that a Clean cleans, with the method that each needs.
 	Clean []cyborg.HandleToClean `json:"clean,omitempty"`
+	// Partition is what a Partition has to do. The parts of the device that it names are
+	// those of its beginning, also once reports show others: it was signed.
+	Partition *cyborg.PartitionWork `json:"partition,omitempty"`
 	// Handles are the handles that an Unbind has its host take back.
 	Handles []uuid.UUID `json:"handles,omitempty"`
 	// Whitelist is what Nova's whitelist had of the targets before a Whitelist
@@ -103,7 +107,8 @@ type before struct {
 }
 
 // subjects lists what the operation is about: its accelerator requests, its
-// backend, its accelerators, their devices, and the host.
+// backend, the device that all of it is about, its accelerators, their devices, and the
+// host.
 func (c *choice) subjects() []cyborg.Subject {
 	var out []cyborg.Subject
 	for _, id := range c.arqs {
@@ -116,7 +121,10 @@ func (c *choice) subjects() []cyborg.Subject {
 
 	// The order is recorded. lockOperation finds by it which accelerator was asked
 	// for: the first one.
-	devices := map[uuid.UUID]bool{}
+	devices := map[uuid.UUID]bool{c.device: true}
+	if c.device != uuid.Nil {
+		out = append(out, cyborg.Subject{Kind: cyborg.SubjectDevice, ID: c.device.String()})
+	}
 	about := slices.Clone(c.targets)
 
 	for _, used := range c.uses {

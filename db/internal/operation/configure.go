@@ -86,14 +86,21 @@ func (c configure) choose(ctx context.Context, tx pgx.Tx) (choice, error) {
 // subject is the id of the backend as a subject of operations.
 func (c configure) subject() string { return c.request.Host + "/" + c.request.Backend }
 
-// checkIdle refuses a backend that another operation works on. Claims do not
-// suffice for that, because a backend may have no deployable. The host is
-// locked, so no other operation is admitted between this check and the commit.
+// checkIdle refuses a backend that another operation works on, or one of whose devices is
+// being divided. Claims do not suffice for that, because a backend, or such a device, may
+// have no deployable. The host is locked, so no other operation is admitted between this
+// check and the commit.
 func (c configure) checkIdle(ctx context.Context, tx pgx.Tx) error {
-	var other uuid.UUID
+	var (
+		other uuid.UUID
+		kind  cyborg.OperationKind
+	)
 	err := tx.QueryRow(ctx, `
-		SELECT o.id FROM operation_subjects s JOIN operations o ON o.id = s.operation_id
-		WHERE s.kind = $1 AND s.subject_id = $2 AND o.open LIMIT 1`, string(cyborg.SubjectBackend), c.subject()).Scan(&other)
+		SELECT o.id, o.kind FROM operation_subjects s JOIN operations o ON o.id = s.operation_id
+		WHERE s.kind = $1 AND s.subject_id = $2 AND o.open
+		UNION ALL
+		SELECT o.id, o.kind FROM devices v JOIN operations o ON o.id = v.partition_operation WHERE v.host = $3 AND v.backend = $4
+		LIMIT 1`, string(cyborg.SubjectBackend), c.subject(), c.request.Host, c.request.Backend).Scan(&other, (*string)(&kind))
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil
@@ -101,7 +108,7 @@ func (c configure) checkIdle(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 
-	return cyborg.Errorf(cyborg.ErrClaimed, "operation %s (%s) works on backend %q of host %s", other, cyborg.OperationConfigure, c.request.Backend, c.request.Host).
+	return cyborg.Errorf(cyborg.ErrClaimed, "operation %s (%s) works on backend %q of host %s", other, kind, c.request.Backend, c.request.Host).
 		WithOperation(other).WithHint("Wait until it has ended, or cancel it.")
 }
 

@@ -25,6 +25,7 @@ var handlerTable = []kindHandler{
 	handledBy(newWhitelist),
 	handledBy(newRescue),
 	handledBy(newClean),
+	handledBy(newPartition),
 }
 
 // kindHandler makes the handlers of one kind of operation. It makes none for the
