@@ -77,6 +77,9 @@ const (
 	CheckUseActivity  = "CheckUse"         // CheckUseInput → nothing. Refuses handles that somebody uses
 	SettleActivity    = "Settle"           // SettleInput → SettleResult
 	CleanActivity     = "CleanHandle"      // CleanInput → CleanResult
+	PartitionActivity = "PartitionDevice"  // PartitionInput → PartitionResult
+	// RestoreLayoutInput → ChangeResult. Undoes a PartitionActivity.
+	RestoreLayoutActivity = "RestoreLayout"
 
 	PreviewWhitelistActivity = "PreviewWhitelist" // WhitelistInput → cyborg.WhitelistPreview
 	WriteWhitelistActivity   = "WriteWhitelist"   // WhitelistInput → WhitelistResult
@@ -93,7 +96,7 @@ type Limits struct {
 	Step time.Duration `json:"step"`
 	// Stage bounds one attempt of fetching an image.
 	Stage time.Duration `json:"stage"`
-	// Program bounds one attempt of loading an image.
+	// Program bounds one attempt of loading an image, and of dividing a device.
 	Program time.Duration `json:"program"`
 	// Clean bounds one attempt of cleaning a handle.
 	Clean time.Duration `json:"clean,omitempty"`
@@ -384,6 +387,29 @@ type CleanInput struct {
 type CleanResult struct {
 	Observation cyborg.Observation `json:"observation"`
 	Evidence    cyborg.Evidence    `json:"evidence"`
+}
+
+// PartitionInput says how the host has to divide a device.
+type PartitionInput struct {
+	Addressee
+
+	Operation uuid.UUID           `json:"operation"`
+	Device    cyborg.DeviceTarget `json:"device"`
+	Layout    cyborg.Layout       `json:"layout"`
+}
+
+// PartitionResult is what the agent saw of the device afterwards; its observation has the
+// layout that was read back.
+type PartitionResult struct {
+	Observation cyborg.Observation `json:"observation"`
+}
+
+// RestoreLayoutInput asks the agent to divide the device as it was before the operation.
+type RestoreLayoutInput struct {
+	Addressee
+
+	Operation uuid.UUID           `json:"operation"`
+	Device    cyborg.DeviceTarget `json:"device"`
 }
 
 // ConfigureInput asks to change a backend.

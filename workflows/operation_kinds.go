@@ -30,6 +30,7 @@ var workflowTable = []OperationWorkflow{
 	{cyborg.OperationWhitelist, "WhitelistDevices", WhitelistDevices, permittedWhitelist},
 	{cyborg.OperationRescue, "RescueInstances", RescueInstances, nil},
 	{cyborg.OperationClean, "CleanHandles", CleanHandles, permittedClean},
+	{cyborg.OperationPartition, "PartitionDevice", PartitionDevice, permittedPartition},
 }
 
 // OperationWorkflows returns the workflow of every kind of operation, for

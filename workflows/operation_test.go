@@ -33,6 +33,7 @@ func TestOperationsSucceed(t *testing.T) {
 		cyborg.OperationWhitelist: {"Begin", "WriteWhitelist", "End"},
 		cyborg.OperationRescue:    {"Begin", "End"}, // of no instance; see TestRescue
 		cyborg.OperationClean:     {"Begin", "Clean", "End"},
+		cyborg.OperationPartition: {"Begin", "Partition", "End"},
 	}
 
 	for _, kind := range cyborg.OperationKinds() {
@@ -162,12 +163,13 @@ func TestUndoFails(t *testing.T) {
 		cyborg.OperationProvision: "make it ready again, or retire it", cyborg.OperationRetire: "make it ready again, or retire it",
 		cyborg.OperationAttach: "detach it by force", cyborg.OperationDetach: "detach it by force",
 		cyborg.OperationProgram: "Program it with an image that works", cyborg.OperationBind: "Program it with an image that works",
-		cyborg.OperationWhitelist: "stays Nova's in the records",
+		cyborg.OperationWhitelist: "stays Nova's in the records", cyborg.OperationPartition: "Partition it again, with a layout that works",
 	}
 
 	for kind, step := range map[cyborg.OperationKind]string{
 		cyborg.OperationProvision: "Install", cyborg.OperationAttach: "Attach", cyborg.OperationDetach: "Detach", cyborg.OperationProgram: "Program",
 		cyborg.OperationRetire: "Uninstall", cyborg.OperationBind: "Program", cyborg.OperationWhitelist: "WriteWhitelist",
+		cyborg.OperationPartition: "Partition",
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
@@ -225,6 +227,7 @@ func TestRefusedRetryIsUndone(t *testing.T) {
 	for kind, step := range map[cyborg.OperationKind]string{
 		cyborg.OperationProvision: "Install", cyborg.OperationAttach: "Attach", cyborg.OperationDetach: "Detach", cyborg.OperationProgram: "Program",
 		cyborg.OperationRetire: "Uninstall", cyborg.OperationBind: "Program", cyborg.OperationWhitelist: "WriteWhitelist",
+		cyborg.OperationPartition: "Partition",
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
@@ -258,12 +261,13 @@ func TestAbandoned(t *testing.T) {
 		cyborg.OperationBind:      {"Begin", "Restore", "End"},
 		cyborg.OperationWhitelist: {"Begin", "RestoreWhitelist", "End"},
 		cyborg.OperationClean:     {"Begin", "End"},
+		cyborg.OperationPartition: {"Begin", "RestoreLayout", "End"},
 	} {
 		for name, cancelAt := range map[string]int{"": never, "/cancelled as it begins": 0, "/cancelled during a step": 1} {
 			t.Run(string(kind)+name, func(t *testing.T) {
 				t.Parallel()
 				w := newWorld(kind)
-				w.installed, w.image, w.whitelisted = true, "half", true
+				w.installed, w.image, w.whitelisted, w.layout = true, "half", true, cyborg.Layout{"vf": 1}
 				w.cancelAt = cancelAt
 				if cancelAt == 1 {
 					w.failAt, w.failAfter, w.failure = 1, true, cyborg.Errorf(cyborg.ErrUnavailable, "the agent stops")
@@ -300,6 +304,9 @@ func (w *world) requireAbandoned(t *testing.T, want []string) {
 	}
 	if kind == cyborg.OperationProgram || kind == cyborg.OperationBind {
 		require.Equal(t, "before", w.image)
+	}
+	if kind == cyborg.OperationPartition {
+		require.Equal(t, cyborg.Layout{"vf": 2}, w.layout)
 	}
 	require.Equal(t, kind != cyborg.OperationWhitelist, w.whitelisted)
 }
@@ -360,6 +367,7 @@ func TestOperationFailsWithoutAnAgent(t *testing.T) {
 		cyborg.OperationUnbind:    {workflows.DetachActivity, workflows.ChangeResult{}},
 		cyborg.OperationWhitelist: {workflows.WriteWhitelistActivity, workflows.WhitelistResult{}},
 		cyborg.OperationClean:     {workflows.CleanActivity, workflows.CleanResult{}},
+		cyborg.OperationPartition: {workflows.PartitionActivity, workflows.PartitionResult{}},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
@@ -459,6 +467,7 @@ func TestCancelBetweenTwoAttempts(t *testing.T) {
 	for kind, activity := range map[cyborg.OperationKind]string{
 		cyborg.OperationProvision: "Install", cyborg.OperationAttach: "Attach", cyborg.OperationDetach: "Detach", cyborg.OperationProgram: "Program",
 		cyborg.OperationRetire: "Uninstall", cyborg.OperationBind: "Program", cyborg.OperationWhitelist: "WriteWhitelist",
+		cyborg.OperationPartition: "Partition",
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()

@@ -30,9 +30,10 @@ func withPlacement(kind cyborg.OperationKind) *world {
 // asking lists the kinds that ask Placement, with their calls in order.
 func asking() map[cyborg.OperationKind][]string {
 	return map[cyborg.OperationKind][]string{
-		cyborg.OperationProgram: {"Begin", "Fence", "Stage", "Record", "Program", "End"},
-		cyborg.OperationRetire:  {"Begin", "Fence", "Uninstall", "End"},
-		cyborg.OperationDetach:  {"Begin", "CheckAllocations", "Detach", "End"},
+		cyborg.OperationProgram:   {"Begin", "Fence", "Stage", "Record", "Program", "End"},
+		cyborg.OperationRetire:    {"Begin", "Fence", "Uninstall", "End"},
+		cyborg.OperationDetach:    {"Begin", "CheckAllocations", "Detach", "End"},
+		cyborg.OperationPartition: {"Begin", "Fence", "Partition", "End"},
 	}
 }
 

@@ -52,6 +52,8 @@ type world struct {
 	staged      workflows.StageInput
 	programmed  workflows.ProgramInput
 	cleaned     []workflows.CleanInput
+	layout      cyborg.Layout // how the device is divided
+	divided     workflows.PartitionInput
 	looked      []cyborg.GivenHandles // what the host was asked to look at
 
 	// pulled says that the card is off the bus: the agent answers that it has done
@@ -123,6 +125,12 @@ func newWorld(kind cyborg.OperationKind) *world {
 	case cyborg.OperationClean:
 		w.work.Clean = []cyborg.HandleToClean{{UUID: w.work.Handles[0].UUID, Identity: w.work.Handles[0].Identity, Method: cyborg.CleanScrub}}
 		w.work.Handles = nil
+	case cyborg.OperationPartition:
+		w.layout = cyborg.Layout{"vf": 2}
+		w.work.Handles = nil
+		w.work.Partition = &cyborg.PartitionWork{
+			Device: cyborg.DeviceTarget{UUID: uuid.New(), Backend: "fake", Identity: "d", Deployables: []string{"d0"}}, Layout: cyborg.Layout{"vf": 4},
+		}
 	case cyborg.OperationConfigure:
 		w.work.Configure = &cyborg.ConfigureRequest{Host: "h1", Backend: "fake", Action: cyborg.ConfigureInstall}
 	default:
@@ -271,6 +279,20 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 		return workflows.CleanResult{Observation: seen(in.Target).Observation, Evidence: evidence(in.Handle)}, err
 	})
 
+	on(workflows.PartitionActivity, func(ctx context.Context, in workflows.PartitionInput) (workflows.PartitionResult, error) {
+		if err := w.late(in.Addressee); err != nil {
+			return workflows.PartitionResult{}, err
+		}
+		err := w.call(ctx, "Partition", false, func() { w.divided, w.layout = in, in.Layout })
+		result := workflows.PartitionResult{Observation: seen(cyborg.Target{Backend: in.Device.Backend, Device: in.Device.Identity}).Observation}
+		result.Observation.Device.Deployables = []cyborg.DeployableReport{{Name: "vf0"}, {Name: "vf1"}}
+		return result, err
+	})
+	on(workflows.RestoreLayoutActivity, func(ctx context.Context, in workflows.RestoreLayoutInput) (workflows.ChangeResult, error) {
+		return seen(cyborg.Target{Backend: in.Device.Backend, Device: in.Device.Identity}),
+			w.call(ctx, "RestoreLayout", true, func() { w.layout = cyborg.Layout{"vf": 2} })
+	})
+
 	on(workflows.CheckUseActivity, func(ctx context.Context, in workflows.CheckUseInput) error {
 		note(func() { w.looked = append(w.looked, in.Given...) })
 		return w.call(ctx, "CheckUse", false, func() {})
@@ -398,7 +420,7 @@ func (w *world) notStaged(ctx context.Context, deployable string) error {
 // limits are those of every run here.
 func limits() workflows.Limits {
 	return workflows.Limits{
-		AgentWait: 30 * time.Second, Step: time.Minute, Stage: time.Minute, Program: time.Minute,
+		AgentWait: 30 * time.Second, Step: time.Minute, Stage: time.Minute, Program: 3 * time.Minute,
 		Clean: time.Hour, Heartbeat: 15 * time.Second, Undo: 5 * time.Minute, Attempts: 3,
 	}
 }
@@ -476,6 +498,7 @@ func (w *world) requireUntouched(t *testing.T, because string) {
 	require.Equal(t, w.attachedBefore(), w.attached, "attached, %s", because)
 	require.Equal(t, before.image, w.image, "image, %s", because)
 	require.Equal(t, before.whitelisted, w.whitelisted, "whitelisted, %s", because)
+	require.Equal(t, before.layout, w.layout, "layout, %s", because)
 }
 
 // attachedBefore are the handles that the host had attached before the operation.

@@ -38,13 +38,18 @@ type Journal interface {
 	Write(change journal.Change) error
 	Step(key journal.StepKey) (journal.Step, bool)
 	Attachment(key journal.AttachmentKey) (journal.Attachment, bool)
+	Attachments() []journal.Attachment
 	Cleaning(key journal.AttachmentKey) (journal.Cleaning, bool)
+	Cleanings() []journal.Cleaning
+	Layout(key journal.DeviceKey) (journal.Layout, bool)
+	Layouts() []journal.Layout
 	Loaded(key journal.RegionKey) (journal.Loaded, bool)
 	Staged(operation uuid.UUID) (journal.Staged, bool)
 	Lost(attachment journal.Attachment) bool
 	Raise(number int64, subjects ...journal.Subject) error
 	KeepRaised() error
 	Ready(position journal.Position) bool
+	Forgot() journal.Position
 }
 
 // Reporter sends inventory reports to the conductor.
@@ -119,6 +124,9 @@ func (a *Activities) All() map[string]any {
 		workflows.CheckUseActivity:  serve(a, workflows.CheckUseActivity, yields, a.checkUse),
 		workflows.SettleActivity:    serve(a, workflows.SettleActivity, finishes, a.settle),
 		workflows.CleanActivity:     serve(a, workflows.CleanActivity, yields, a.clean), // a scrub takes hours, and goes on from its note
+
+		workflows.PartitionActivity:     serve(a, workflows.PartitionActivity, finishes, a.partition),
+		workflows.RestoreLayoutActivity: serve(a, workflows.RestoreLayoutActivity, finishes, a.restoreLayout),
 
 		workflows.PreviewWhitelistActivity: serve(a, workflows.PreviewWhitelistActivity, yields, a.previewWhitelist),
 		workflows.WriteWhitelistActivity:   serve(a, workflows.WriteWhitelistActivity, finishes, a.writeWhitelist),

@@ -32,6 +32,9 @@ var allowedByTable = map[string]cyborg.OperationKind{
 	workflows.ProgramActivity: cyborg.OperationProgram,
 	workflows.RestoreActivity: cyborg.OperationProgram,
 
+	workflows.PartitionActivity:     cyborg.OperationPartition,
+	workflows.RestoreLayoutActivity: cyborg.OperationPartition,
+
 	workflows.ConfigureActivity: cyborg.OperationConfigure,
 
 	workflows.PreviewWhitelistActivity: cyborg.OperationWhitelist,
@@ -52,12 +55,17 @@ func Kinds() []cyborg.OperationKind {
 	return kinds
 }
 
+// allows reports whether this host allows that kind of work.
+func (a *Activities) allows(kind cyborg.OperationKind) bool {
+	return kind == looking || a.Allowed == nil || slices.Contains(a.Allowed, kind)
+}
+
 // checkAllowed refuses, with a kind that tells the workflow that nothing was
 // changed, an activity that this host does not allow. An activity that the
 // table lacks is allowed nowhere.
 func (a *Activities) checkAllowed(name string) error {
 	kind, known := allowedByTable[name]
-	if known && (kind == looking || a.Allowed == nil || slices.Contains(a.Allowed, kind)) {
+	if known && a.allows(kind) {
 		return nil
 	}
 

@@ -21,6 +21,7 @@ var kindOf = map[string]cyborg.OperationKind{
 	workflows.AttachActivity: cyborg.OperationAttach, workflows.DetachActivity: cyborg.OperationAttach, workflows.SettleActivity: cyborg.OperationAttach,
 	workflows.CleanActivity: cyborg.OperationAttach,
 	workflows.StageActivity: cyborg.OperationProgram, workflows.ProgramActivity: cyborg.OperationProgram, workflows.RestoreActivity: cyborg.OperationProgram,
+	workflows.PartitionActivity: cyborg.OperationPartition, workflows.RestoreLayoutActivity: cyborg.OperationPartition,
 	workflows.ConfigureActivity:        cyborg.OperationConfigure,
 	workflows.PreviewWhitelistActivity: cyborg.OperationWhitelist, workflows.WriteWhitelistActivity: cyborg.OperationWhitelist,
 	workflows.RestoreWhitelistActivity: cyborg.OperationWhitelist,

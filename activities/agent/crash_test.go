@@ -100,6 +100,16 @@ func crashes() map[string]crash {
 			undo: workflows.RestoreWhitelistActivity, undoing: had(whitelist(op, other), region), late: true,
 			undone: func(t *testing.T, h *host) { t.Helper(); require.Equal(t, []string{handle, second}, h.whitelisted()) },
 		},
+		"partition": {
+			prepare: func(h *host) {
+				h.divisible()
+				h.must(workflows.PartitionActivity, partition(before, vfs(2)), nil)
+			},
+			activity: workflows.PartitionActivity, input: partition(op, vfs(3)),
+			done: func(t *testing.T, h *host) { t.Helper(); h.requireDivided(vfs(3), vfs(3)) },
+			undo: workflows.RestoreLayoutActivity, undoing: asBefore(op), late: true,
+			undone: func(t *testing.T, h *host) { t.Helper(); h.requireDivided(vfs(2), vfs(2)) },
+		},
 		"program": {
 			prepare: func(h *host) {
 				h.load(uuid.New(), region, "old")

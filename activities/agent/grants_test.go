@@ -61,15 +61,17 @@ func TestStepsNeedAGrant(t *testing.T) {
 
 	op := uuid.New()
 	for name, in := range map[string]any{
-		workflows.InstallActivity:   workflows.InstallInput{Operation: op, Target: target()},
-		workflows.UninstallActivity: workflows.InstallInput{Operation: op, Target: target()},
-		workflows.AttachActivity:    attach(op, handle),
-		workflows.DetachActivity:    detach(op, handle),
-		workflows.StageActivity:     workflows.StageInput{Operation: op, Target: target()},
-		workflows.ProgramActivity:   workflows.ProgramInput{Operation: op, Target: target()},
-		workflows.RestoreActivity:   workflows.RestoreInput{Operation: op, Target: target()},
-		workflows.CleanActivity:     clean(op, handle),
-		workflows.ConfigureActivity: workflows.ConfigureInput{Operation: op},
+		workflows.InstallActivity:       workflows.InstallInput{Operation: op, Target: target()},
+		workflows.UninstallActivity:     workflows.InstallInput{Operation: op, Target: target()},
+		workflows.AttachActivity:        attach(op, handle),
+		workflows.DetachActivity:        detach(op, handle),
+		workflows.StageActivity:         workflows.StageInput{Operation: op, Target: target()},
+		workflows.ProgramActivity:       workflows.ProgramInput{Operation: op, Target: target()},
+		workflows.RestoreActivity:       workflows.RestoreInput{Operation: op, Target: target()},
+		workflows.CleanActivity:         clean(op, handle),
+		workflows.PartitionActivity:     workflows.PartitionInput{Operation: op, Device: deviceTarget(), Layout: vfs(2)},
+		workflows.RestoreLayoutActivity: workflows.RestoreLayoutInput{Operation: op, Device: deviceTarget()},
+		workflows.ConfigureActivity:     workflows.ConfigureInput{Operation: op},
 		workflows.SettleActivity: workflows.SettleInput{Host: hostName, Entries: []workflows.SettleEntry{{
 			Backend: backend, Deployable: target().Deployable, Handle: workHandle(handle), Operation: op, Want: workflows.GoalAttached,
 		}}},

@@ -61,9 +61,11 @@ type host struct {
 	journal   *journal.Journal
 	inventory *inventory.Inventory
 	reporter  *reporter
-	served    map[string]any
-	images    *images.Store
-	source    *source
+	// activities are those of the process, and served what a worker registers of them.
+	activities *agent.Activities
+	served     map[string]any
+	images     *images.Store
+	source     *source
 	// usageTimeout limits how long an activity waits for the cards' usage.
 	usageTimeout time.Duration
 	// allowed are the kinds of work that the host allows; nil means all.
@@ -81,6 +83,8 @@ type host struct {
 	after func()
 	// remains is what the last holders have left on the handles.
 	remains remains
+	// division is how the card is divided, where it can be.
+	division division
 	// late makes each try begin long after it was scheduled.
 	late atomic.Bool
 }
@@ -202,6 +206,7 @@ func (s shim) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 		}
 	}
 	s.host.remains.describe(devices)
+	s.host.division.describe(devices)
 	return devices, err
 }
 
@@ -265,6 +270,9 @@ func (s shim) Attached(ctx context.Context, target drivers.Target, handle cyborg
 }
 
 func (s shim) InUse(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (string, error) {
+	if who := s.host.division.userOf(handle.Identity); who != "" || s.host.division.isPart(handle.Identity) {
+		return who, nil
+	}
 	return s.full.InUse(ctx, s.sees(target), handle)
 }
 
@@ -376,7 +384,7 @@ func (h *host) startAs(f *fate) {
 	require.NoError(h.t, err)
 
 	h.reporter = &reporter{inventory: h.inventory}
-	h.served = (&agent.Activities{
+	h.activities = &agent.Activities{
 		Inventory: h.inventory, Journal: mortal{h.journal, f}, Images: h.images, Reporter: h.reporter, Log: log, UsageTimeout: h.usageTimeout,
 		Nova: nova, Allowed: h.allowed, Instance: instance, Grants: h.reporter.Grants,
 		Uptime: func() time.Duration { return time.Duration(h.uptime.Load()) },
@@ -386,7 +394,8 @@ func (h *host) startAs(f *fate) {
 			}
 			return time.Now()
 		},
-	}).All()
+	}
+	h.served = h.activities.All()
 }
 
 // instance is the agent of these tests, as its reports name it.

@@ -59,13 +59,15 @@ func TestLateStepsAreRefused(t *testing.T) {
 	t.Parallel()
 	at := numbered(5)
 	for name, input := range map[string]any{
-		workflows.AttachActivity:    workflows.AttachInput{Addressee: at, Operation: uuid.New(), Target: target(), Handle: workHandle(second)},
-		workflows.DetachActivity:    workflows.DetachInput{Addressee: at, Operation: uuid.New(), Target: target(), Handles: []cyborg.WorkHandle{workHandle(handle)}},
-		workflows.InstallActivity:   workflows.InstallInput{Addressee: at, Operation: uuid.New(), Target: target()},
-		workflows.UninstallActivity: workflows.InstallInput{Addressee: at, Operation: uuid.New(), Target: target()},
-		workflows.ProgramActivity:   workflows.ProgramInput{Addressee: at, Operation: uuid.New(), Target: target()},
-		workflows.RestoreActivity:   workflows.RestoreInput{Addressee: at, Operation: uuid.New(), Target: target()},
-		workflows.CleanActivity:     workflows.CleanInput{Addressee: at, Operation: uuid.New(), Target: target(), Handle: toClean(second, cyborg.CleanReset)},
+		workflows.AttachActivity:        workflows.AttachInput{Addressee: at, Operation: uuid.New(), Target: target(), Handle: workHandle(second)},
+		workflows.DetachActivity:        workflows.DetachInput{Addressee: at, Operation: uuid.New(), Target: target(), Handles: []cyborg.WorkHandle{workHandle(handle)}},
+		workflows.InstallActivity:       workflows.InstallInput{Addressee: at, Operation: uuid.New(), Target: target()},
+		workflows.UninstallActivity:     workflows.InstallInput{Addressee: at, Operation: uuid.New(), Target: target()},
+		workflows.ProgramActivity:       workflows.ProgramInput{Addressee: at, Operation: uuid.New(), Target: target()},
+		workflows.RestoreActivity:       workflows.RestoreInput{Addressee: at, Operation: uuid.New(), Target: target()},
+		workflows.PartitionActivity:     workflows.PartitionInput{Addressee: at, Operation: uuid.New(), Device: deviceTarget(region), Layout: vfs(2)},
+		workflows.RestoreLayoutActivity: workflows.RestoreLayoutInput{Addressee: at, Operation: uuid.New(), Device: deviceTarget(region)},
+		workflows.CleanActivity:         workflows.CleanInput{Addressee: at, Operation: uuid.New(), Target: target(), Handle: toClean(second, cyborg.CleanReset)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

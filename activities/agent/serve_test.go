@@ -29,7 +29,8 @@ func TestEveryActivityIsServed(t *testing.T) {
 	require.Equal(t, []string{
 		workflows.AttachActivity, workflows.CheckUseActivity, workflows.CleanActivity, workflows.ConfigureActivity, workflows.DetachActivity,
 		workflows.DiscoverActivity,
-		workflows.InstallActivity, workflows.PreviewWhitelistActivity, workflows.ProgramActivity, workflows.RestoreActivity,
+		workflows.InstallActivity, workflows.PartitionActivity, workflows.PreviewWhitelistActivity, workflows.ProgramActivity,
+		workflows.RestoreActivity, workflows.RestoreLayoutActivity,
 		workflows.RestoreWhitelistActivity, workflows.SettleActivity, workflows.StageActivity, workflows.UninstallActivity,
 		workflows.UsageActivity, workflows.WriteWhitelistActivity,
 	}, keys(newHost(t).served))
@@ -46,15 +47,17 @@ func TestStepForAnotherAgentIsRefused(t *testing.T) {
 	before := slices.Clone(h.fate.calls)
 
 	for name, in := range map[string]any{
-		workflows.InstallActivity:   workflows.InstallInput{Addressee: other, Operation: op, Target: target()},
-		workflows.UninstallActivity: workflows.InstallInput{Addressee: other, Operation: op, Target: target()},
-		workflows.AttachActivity:    workflows.AttachInput{Addressee: other, Operation: op, Target: target(), Handle: workHandle(handle)},
-		workflows.DetachActivity:    workflows.DetachInput{Addressee: other, Operation: op, Target: target(), Undo: true},
-		workflows.StageActivity:     workflows.StageInput{Addressee: other, Operation: op, Target: target()},
-		workflows.ProgramActivity:   workflows.ProgramInput{Addressee: other, Operation: op, Target: target()},
-		workflows.RestoreActivity:   workflows.RestoreInput{Addressee: other, Operation: op, Target: target()},
-		workflows.CleanActivity:     workflows.CleanInput{Addressee: other, Operation: op, Target: target(), Handle: toClean(handle, cyborg.CleanScrub)},
-		workflows.ConfigureActivity: workflows.ConfigureInput{Addressee: other, Operation: op},
+		workflows.InstallActivity:       workflows.InstallInput{Addressee: other, Operation: op, Target: target()},
+		workflows.UninstallActivity:     workflows.InstallInput{Addressee: other, Operation: op, Target: target()},
+		workflows.AttachActivity:        workflows.AttachInput{Addressee: other, Operation: op, Target: target(), Handle: workHandle(handle)},
+		workflows.DetachActivity:        workflows.DetachInput{Addressee: other, Operation: op, Target: target(), Undo: true},
+		workflows.StageActivity:         workflows.StageInput{Addressee: other, Operation: op, Target: target()},
+		workflows.ProgramActivity:       workflows.ProgramInput{Addressee: other, Operation: op, Target: target()},
+		workflows.RestoreActivity:       workflows.RestoreInput{Addressee: other, Operation: op, Target: target()},
+		workflows.CleanActivity:         workflows.CleanInput{Addressee: other, Operation: op, Target: target(), Handle: toClean(handle, cyborg.CleanScrub)},
+		workflows.PartitionActivity:     workflows.PartitionInput{Addressee: other, Operation: op, Device: deviceTarget(), Layout: vfs(2)},
+		workflows.RestoreLayoutActivity: workflows.RestoreLayoutInput{Addressee: other, Operation: op, Device: deviceTarget()},
+		workflows.ConfigureActivity:     workflows.ConfigureInput{Addressee: other, Operation: op},
 		workflows.SettleActivity: workflows.SettleInput{Addressee: other, Host: "h1", Entries: []workflows.SettleEntry{{
 			Backend: backend, Deployable: target().Deployable, Handle: workHandle(handle), Operation: op, Want: workflows.GoalAttached,
 		}}},

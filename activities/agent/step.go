@@ -39,6 +39,37 @@ func (a *Activities) lock(
 	return a.raise(to, target, unlock)
 }
 
+// lockDevice is lock for a step on a device as a whole. Steps on the deployables that it
+// had when its operation began are late from then on, too.
+func (a *Activities) lockDevice(
+	ctx context.Context, to workflows.Addressee, target cyborg.DeviceTarget, activity string, operation uuid.UUID,
+) (unlock func(), err error) {
+	unlock, err = a.Inventory.LockFor(ctx, target.Identity, "", attemptOf(activity, operation), operation)
+	if err != nil {
+		return nil, err
+	}
+
+	subjects := []journal.Subject{journal.DeviceSubject(target.Backend, target.Identity)}
+	for _, name := range target.Deployables {
+		subjects = append(subjects, journal.Subject{Backend: target.Backend, Deployable: name})
+	}
+	if err := a.Journal.Raise(to.Assignment, subjects...); err != nil {
+		unlock()
+		return nil, err
+	}
+	return unlock, nil
+}
+
+// raiseShown raises the number of the deployables that a device shows. The caller holds
+// the lock of the device.
+func (a *Activities) raiseShown(to workflows.Addressee, backend string, device cyborg.DeviceReport) error {
+	var subjects []journal.Subject
+	for _, one := range device.Deployables {
+		subjects = append(subjects, journal.Subject{Backend: backend, Deployable: one.Name})
+	}
+	return a.Journal.Raise(to.Assignment, subjects...)
+}
+
 // lockToSettle is lock for a settling of what an operation has left.
 func (a *Activities) lockToSettle(
 	ctx context.Context, to workflows.Addressee, target cyborg.Target, operation uuid.UUID,
@@ -142,7 +173,7 @@ func finish[Out any](
 		done.Result = text
 		change.Steps = append(change.Steps, done)
 
-		if err := a.Journal.Write(change); err != nil {
+		if err := a.writeLayouts(change); err != nil {
 			return err
 		}
 
@@ -202,10 +233,25 @@ func (a *Activities) find(ctx context.Context, target cyborg.Target, fresh time.
 		return inventory.Found{}, cyborg.Errorf(cyborg.ErrChanged, "%s is now on device %s and not on %s",
 			target.Deployable, found.Device.Identity, target.Device)
 	}
-	if now := found.Device.Fingerprint; now.Other(target.Fingerprint) {
-		return inventory.Found{}, otherCard(target.Device, now, target.Fingerprint)
+	return ofCard(found, target.Fingerprint)
+}
+
+// findDevice is find for a device as a whole.
+func (a *Activities) findDevice(ctx context.Context, target cyborg.DeviceTarget, fresh time.Duration) (inventory.Found, error) {
+	found, err := a.Inventory.FindDevice(ctx, target.Backend, target.Identity, fresh)
+	if err != nil {
+		return inventory.Found{}, err
 	}
-	found.Device.Fingerprint = target.Fingerprint.Learn(found.Device.Fingerprint)
+	return ofCard(found, target.Fingerprint)
+}
+
+// ofCard refuses what was found where another card is in the place of the wanted one. What
+// it returns has the fingerprint of that one; see find.
+func ofCard(found inventory.Found, wanted cyborg.Fingerprint) (inventory.Found, error) {
+	if now := found.Device.Fingerprint; now.Other(wanted) {
+		return inventory.Found{}, otherCard(found.Device.Identity, now, wanted)
+	}
+	found.Device.Fingerprint = wanted.Learn(found.Device.Fingerprint)
 	return found, nil
 }
 

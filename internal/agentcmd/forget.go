@@ -109,8 +109,8 @@ func describe(out io.Writer, content journal.Content) error {
 	if content.Damage != "" {
 		fmt.Fprintf(&text, "The journal cannot be read: %s.\n", content.Damage)
 	} else {
-		fmt.Fprintf(&text, "The journal has %d attachments, %d unfinished cleans, %d loaded images and %d unfinished steps; its highest assignment number is %d.\n",
-			len(content.Attachments), len(content.Cleanings), len(content.Loaded), len(content.Unfinished), content.Assignment)
+		fmt.Fprintf(&text, "The journal has %d attachments, %d unfinished cleans, %d divided devices, %d loaded images and %d unfinished steps; its highest assignment number is %d.\n",
+			len(content.Attachments), len(content.Cleanings), len(content.Layouts), len(content.Loaded), len(content.Unfinished), content.Assignment)
 	}
 
 	for _, a := range content.Attachments {
@@ -118,6 +118,9 @@ func describe(out io.Writer, content journal.Content) error {
 	}
 	for _, c := range content.Cleanings {
 		fmt.Fprintf(&text, "  unfinished clean (%s) of %s of %s, since operation %s\n", c.Method, c.Handle, c.Deployable, c.Operation)
+	}
+	for _, l := range content.Layouts {
+		fmt.Fprintf(&text, "  device %s of %s, since operation %s: %s\n", l.Device, l.Backend, l.Operation, wanted(l))
 	}
 	for _, loaded := range content.Loaded {
 		fmt.Fprintf(&text, "  loaded %s into %s\n", loaded.SHA256, loaded.Deployable)
@@ -129,4 +132,12 @@ func describe(out io.Writer, content journal.Content) error {
 	text.WriteString("Without it, the agent knows of none of them, and Reconcile goes by the records and the hardware.\n")
 	_, err := io.WriteString(out, text.String())
 	return err
+}
+
+// wanted says how a boot has to leave a device.
+func wanted(layout journal.Layout) string {
+	if layout.Wanted == nil {
+		return "as its hardware has it"
+	}
+	return cyborg.Layout(layout.Wanted).String()
 }

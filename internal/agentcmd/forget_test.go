@@ -14,7 +14,7 @@ import (
 )
 
 // withJournal makes a state directory whose journal has an attachment, an
-// unfinished clean, an unfinished step and a number, and returns it with the journal's content.
+// unfinished clean, layouts, an unfinished step and a number, and returns it with the journal's content.
 func withJournal(t *testing.T) (dir string, text []byte) {
 	t.Helper()
 	dir = filepath.Join(t.TempDir(), "state")
@@ -30,7 +30,11 @@ func withJournal(t *testing.T) (dir string, text []byte) {
 			Backend: "fake", Handle: "0bad:01:00.0", Deployable: "fpga-0", HolderKind: "host", HolderID: "h1", State: journal.Attached,
 		}},
 		Cleanings: []journal.Cleaning{{Backend: "fake", Handle: "0bad:01:00.1", Deployable: "fpga-0", Operation: uuid.Max, Method: "scrub"}},
-		Steps:     []journal.Step{{StepKey: journal.StepKey{Operation: uuid.New(), Name: "attach"}, State: journal.Started}},
+		Layouts: []journal.Layout{
+			{DeviceKey: journal.DeviceKey{Backend: "fake", Device: "0bad:01:00.0"}, Operation: uuid.Max, Wanted: map[string]int{"vf": 4}},
+			{DeviceKey: journal.DeviceKey{Backend: "fake", Device: "0bad:02:00.0"}, Operation: uuid.Max},
+		},
+		Steps: []journal.Step{{StepKey: journal.StepKey{Operation: uuid.New(), Name: "attach"}, State: journal.Started}},
 	}))
 	require.NoError(t, j.Close())
 	require.NoError(t, state.Close())
@@ -56,9 +60,12 @@ func TestForgetJournal(t *testing.T) {
 
 	code, out, errOut := command(t, "", "forget-journal", "--state-dir", dir, "--yes")
 	require.Equal(t, 0, code, errOut)
-	require.Contains(t, errOut, "1 attachments, 1 unfinished cleans, 0 loaded images and 1 unfinished steps; its highest assignment number is 47")
+	require.Contains(t, errOut, "1 attachments, 1 unfinished cleans, 2 divided devices, 0 loaded images and 1 unfinished steps; its highest assignment number is 47")
 	require.Contains(t, errOut, "attached 0bad:01:00.0 of fpga-0, for host h1")
 	require.Contains(t, errOut, "unfinished clean (scrub) of 0bad:01:00.1 of fpga-0, since operation "+uuid.Max.String())
+
+	require.Contains(t, errOut, "device 0bad:01:00.0 of fake, since operation "+uuid.Max.String()+": vf=4")
+	require.Contains(t, errOut, "device 0bad:02:00.0 of fake, since operation "+uuid.Max.String()+": as its hardware has it")
 
 	copies := kept(t, dir)
 	require.Len(t, copies, 1)

@@ -193,7 +193,7 @@ type Agent struct {
 
 	// What this host allows, whoever asks for it.
 	Drivers    []string               `key:"drivers" default:"generic" doc:"The drivers that this host allows at all: in its own configuration, through the API and through Temporal. A backend with another driver is refused. The standalone allows each host the driver that standalone.hosts gives it."`
-	Activities []cyborg.OperationKind `key:"activities" default:"attach,configure,program,provision,whitelist" oneof:"attach configure program provision whitelist" doc:"The kinds of work that this host allows at all, whoever asks: attach and detach handles (attach), install and change drivers (configure), load images (program), take accelerators into and out of service (provision), write Nova's whitelist (whitelist). Each includes undoing and repairing the same. Any other step is refused before it touches anything, and its operation fails. With an empty list, the host can only be looked at."`
+	Activities []cyborg.OperationKind `key:"activities" default:"attach,configure,partition,program,provision,whitelist" oneof:"attach configure partition program provision whitelist" doc:"The kinds of work that this host allows at all, whoever asks: attach and detach handles (attach), install and change drivers (configure), divide devices into parts (partition), load images (program), take accelerators into and out of service (provision), write Nova's whitelist (whitelist). Each includes undoing and repairing the same. Any other step is refused before it touches anything, and its operation fails. With an empty list, the host can only be looked at."`
 
 	// ImageDir stays empty after Load if it is not given. Each agent then uses the
 	// directory image-files in its own state directory.
@@ -251,7 +251,7 @@ type Operations struct {
 	AgentWait time.Duration `key:"agent_wait" default:"30s" min:"1s" doc:"How long a step waits for its host's agent to take it."`
 	Step      time.Duration `key:"step" default:"2m" min:"1s" doc:"How long one try of install, attach, detach or configure may take."`
 	Stage     time.Duration `key:"stage" default:"30m" min:"1s" doc:"How long one try to bring an image to its host may take."`
-	Program   time.Duration `key:"program" default:"30m" min:"1s" doc:"How long one try to load an image may take."`
+	Program   time.Duration `key:"program" default:"30m" min:"1s" doc:"How long one try to load an image, or to divide a device into parts, may take."`
 	Clean     time.Duration `key:"clean" default:"24h" min:"1s" doc:"How long one try to clean a handle after its last holder may take. To overwrite a large disk takes hours."`
 	Heartbeat time.Duration `key:"heartbeat" default:"15s" min:"1s" doc:"How long an agent may say nothing about a step that it runs. After that, Cyborg gives the step to it again."`
 	Undo      time.Duration `key:"undo" default:"5m" min:"1s" doc:"How long Cyborg begins new tries to undo one step, including the time that the agent is away. It makes as many tries as operations.attempts in any case. The last one may wait operations.agent_wait for the agent, and then takes as long as a try of such a step may."`

@@ -40,6 +40,10 @@ func TestRaiseRefusesLowerNumbers(t *testing.T) {
 	require.NoError(t, j.Raise(7, journal.BackendSubject("b"), journal.WhitelistSubject()))
 	late(t, j.Raise(6, journal.BackendSubject("b")), "for backend b:")
 	late(t, j.Raise(6, journal.WhitelistSubject()), "for the whitelist of Nova:")
+	card := journal.DeviceSubject("b", "0000:01:00.0")
+	require.NoError(t, j.Raise(5, card, journal.DeviceSubject("b", "0000:02:00.0")), "a device is not its backend")
+	require.NoError(t, j.Raise(6, card))
+	late(t, j.Raise(5, card), "for device 0000:01:00.0: this host has seen 6")
 	require.NoError(t, j.Raise(5, r1), "nothing was raised by what was refused")
 	require.EqualValues(t, 7, j.Assignment())
 }

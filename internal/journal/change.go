@@ -135,6 +135,46 @@ func (c Cleaning) Key() AttachmentKey { return AttachmentKey{Backend: c.Backend,
 // byHandle orders cleans by their handles.
 func byHandle(a, b Cleaning) int { return a.Key().compare(b.Key()) }
 
+// DeviceKey identifies a device.
+type DeviceKey struct {
+	Backend string `json:"backend"`
+	Device  string `json:"device"`
+}
+
+// compare orders keys by backend, then device.
+func (k DeviceKey) compare(other DeviceKey) int {
+	return cmp.Or(cmp.Compare(k.Backend, other.Backend), cmp.Compare(k.Device, other.Device))
+}
+
+// Layout is how a device was divided by the last partition of it that has succeeded. A boot
+// may undo that.
+type Layout struct {
+	DeviceKey
+	// Fingerprint is that of the device.
+	Fingerprint Fingerprint `json:"fingerprint,omitzero"`
+	// Wanted says how many parts of each kind the device has; empty for a whole one. It is
+	// nil where no partition has succeeded yet, and where this host has reported since that
+	// the device is divided otherwise: the records may have given away what is there.
+	Wanted map[string]int `json:"wanted"`
+	// Operation is the one that has begun last to divide the device.
+	Operation uuid.UUID `json:"operation"`
+	// BootID is the boot in which the device was last seen to be divided as wanted.
+	BootID string    `json:"boot_id"`
+	At     time.Time `json:"at"`
+	// Note belongs to the driver, whose last one it is. It says nothing of the hardware
+	// after the boot that NoteBootID names.
+	Note       json.RawMessage `json:"note,omitempty"`
+	NoteBootID string          `json:"note_boot_id,omitempty"`
+}
+
+// Of reports whether the layout may be one of this card.
+func (l Layout) Of(card cyborg.Fingerprint) bool {
+	return !cyborg.Fingerprint(l.Fingerprint).Other(card)
+}
+
+// byDevice orders layouts by their devices.
+func byDevice(a, b Layout) int { return a.DeviceKey.compare(b.DeviceKey) }
+
 // RegionKey identifies what one image goes into: the deployables of a device
 // with the same program set, or one deployable alone.
 type RegionKey struct {
@@ -179,13 +219,17 @@ type Staged struct {
 	At        time.Time `json:"at"`
 }
 
-// Subject is what an assignment number is about: a deployable. With no
-// deployable it is the backend itself, and with no backend either, the file of
-// the host's Nova whitelist.
+// Subject is what an assignment number is about: a deployable, or a device as a whole.
+// With neither it is the backend itself, and with no backend either, the file of the
+// host's Nova whitelist.
 type Subject struct {
 	Backend    string `json:"backend"`
 	Deployable string `json:"deployable"`
+	Device     string `json:"device,omitempty"`
 }
+
+// DeviceSubject is a device, as the subject of what divides it.
+func DeviceSubject(backend, device string) Subject { return Subject{Backend: backend, Device: device} }
 
 // BackendSubject is a backend, as the subject of what configures it.
 func BackendSubject(name string) Subject { return Subject{Backend: name} }
@@ -198,6 +242,8 @@ func (s Subject) String() string {
 	switch {
 	case s.Deployable != "":
 		return s.Deployable
+	case s.Device != "":
+		return "device " + s.Device
 	case s.Backend != "":
 		return "backend " + s.Backend
 	default:
@@ -205,9 +251,9 @@ func (s Subject) String() string {
 	}
 }
 
-// compare orders subjects by backend, then deployable.
+// compare orders subjects by backend, deployable and device.
 func (s Subject) compare(other Subject) int {
-	return cmp.Or(cmp.Compare(s.Backend, other.Backend), cmp.Compare(s.Deployable, other.Deployable))
+	return cmp.Or(cmp.Compare(s.Backend, other.Backend), cmp.Compare(s.Deployable, other.Deployable), cmp.Compare(s.Device, other.Device))
 }
 
 // Assigned is the highest assignment number that was seen for a subject.
@@ -244,6 +290,8 @@ type Change struct {
 	Attachments     []Attachment    `json:"attachments,omitempty"`
 	DropCleanings   []AttachmentKey `json:"drop_cleanings,omitempty"`
 	Cleanings       []Cleaning      `json:"cleanings,omitempty"`
+	DropLayouts     []DeviceKey     `json:"drop_layouts,omitempty"`
+	Layouts         []Layout        `json:"layouts,omitempty"`
 	DropLoaded      []RegionKey     `json:"drop_loaded,omitempty"`
 	Loaded          []Loaded        `json:"loaded,omitempty"`
 	DropStaged      []uuid.UUID     `json:"drop_staged,omitempty"`
@@ -281,6 +329,12 @@ func (c *Change) stamp(bootID string, now time.Time) {
 	for i := range c.Cleanings {
 		g := &c.Cleanings[i]
 		g.BootID, g.At = cmp.Or(g.BootID, bootID), orNow(g.At, now)
+	}
+
+	c.Layouts = append([]Layout(nil), c.Layouts...)
+	for i := range c.Layouts {
+		l := &c.Layouts[i]
+		l.BootID, l.At = cmp.Or(l.BootID, bootID), orNow(l.At, now)
 	}
 
 	c.Loaded = append([]Loaded(nil), c.Loaded...)

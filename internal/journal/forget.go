@@ -18,6 +18,7 @@ import (
 type Content struct {
 	Attachments []Attachment
 	Cleanings   []Cleaning
+	Layouts     []Layout
 	Loaded      []Loaded
 	// Unfinished are the steps that began, and neither ended nor were undone.
 	Unfinished []Step
@@ -45,7 +46,7 @@ func Inspect(dir string) (Content, error) {
 	}
 
 	content := Content{
-		Attachments: j.Attachments(), Cleanings: j.Cleanings(), Loaded: slices.SortedFunc(maps.Values(j.state.loaded), byRegion),
+		Attachments: j.Attachments(), Cleanings: j.Cleanings(), Layouts: j.Layouts(), Loaded: slices.SortedFunc(maps.Values(j.state.loaded), byRegion),
 		Assignment: j.Assignment(),
 	}
 	for _, step := range j.state.stepsByTime() {

@@ -36,6 +36,10 @@ func FuzzOpen(f *testing.F) {
 			Backend: "fake", Handle: "h", Device: "d", Deployable: "p", Operation: uuid.Max, Method: "scrub", Note: json.RawMessage(`{"at":7}`),
 			Fingerprint: journal.Fingerprint{Model: "abcd:fa01", Serial: "1"},
 		}},
+		Layouts: []journal.Layout{{
+			DeviceKey: journal.DeviceKey{Backend: "fake", Device: "d"}, Operation: uuid.Max, Wanted: map[string]int{"vf": 4},
+			Fingerprint: journal.Fingerprint{Model: "abcd:fa01", Serial: "1"}, Note: json.RawMessage(`{"at":7}`), NoteBootID: "boot",
+		}},
 		Loaded: []journal.Loaded{{RegionKey: journal.RegionKey{Backend: "fake", Device: "d", Region: "r"}, SHA256: "aa"}},
 		Staged: []journal.Staged{{Operation: uuid.Max, SHA256: "aa"}},
 	}
@@ -53,7 +57,7 @@ func FuzzOpen(f *testing.F) {
 		f.Add(false, []byte(text))
 	}
 
-	for leaf := range 57 {
+	for leaf := range 73 {
 		for i, value := range fuzztest.Values() {
 			if i%8 == leaf%8 {
 				f.Add(false, []byte(fuzztest.ReplaceLeaf(f, full, leaf, value)))
@@ -83,9 +87,10 @@ func FuzzOpen(f *testing.F) {
 		require.NoError(t, j.Write(journal.Change{
 			Attachments: []journal.Attachment{{Backend: "b", Handle: "x", State: journal.InDoubt}},
 			Cleanings:   []journal.Cleaning{{Backend: "b", Handle: "y"}},
+			Layouts:     []journal.Layout{layout("z")},
 		}))
 
-		before, unfinished := j.Attachments(), j.Cleanings()
+		before, unfinished, layouts := j.Attachments(), j.Cleanings(), j.Layouts()
 		require.NoError(t, j.Close())
 
 		j, err = journal.Open(dir, journal.Options{BootID: "boot"})
@@ -93,6 +98,7 @@ func FuzzOpen(f *testing.F) {
 		defer j.Close()
 		require.Equal(t, before, j.Attachments())
 		require.Equal(t, unfinished, j.Cleanings())
+		require.Equal(t, layouts, j.Layouts())
 
 		next, err := j.NextSequence()
 		require.NoError(t, err)

@@ -42,7 +42,7 @@ const (
 // Options configure a journal. Every field but BootID may be left zero.
 type Options struct {
 	// BootID identifies this boot of the machine. It is stored with every step,
-	// attachment and clean, since a boot undoes attachments.
+	// attachment, clean and layout, since a boot undoes attachments and layouts.
 	BootID string
 	// Log receives warnings; nil discards them.
 	Log *slog.Logger
@@ -188,8 +188,8 @@ func (j *Journal) BootID() string { return j.bootID }
 // returns nil. An error is of kind ErrUnavailable and means that the change has
 // not been made: this journal does not know it, and what of it had reached the
 // file was taken back. Where the disk refused that as well, the journal that is
-// opened next may find the change made. Steps, attachments, cleans and images without a
-// boot id or a time get the present ones.
+// opened next may find the change made. Steps, attachments, cleans, layouts and images
+// without a boot id or a time get the present ones.
 func (j *Journal) Write(change Change) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -366,6 +366,21 @@ func (j *Journal) Cleanings() []Cleaning {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return slices.SortedFunc(maps.Values(j.state.cleanings), byHandle)
+}
+
+// Layout returns what is known of how a device was divided.
+func (j *Journal) Layout(key DeviceKey) (Layout, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	layout, ok := j.state.layouts[key]
+	return layout, ok
+}
+
+// Layouts lists all layouts, sorted by backend and device.
+func (j *Journal) Layouts() []Layout {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return slices.SortedFunc(maps.Values(j.state.layouts), byDevice)
 }
 
 // Loaded returns the image that was last loaded into a region.

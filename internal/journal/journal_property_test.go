@@ -36,6 +36,7 @@ func TestJournalMatchesAPlainMap(t *testing.T) {
 		steps := map[journal.StepKey]journal.StepState{}
 		attachments := map[journal.AttachmentKey]journal.AttachmentState{}
 		cleanings := map[journal.AttachmentKey]string{} // with their methods
+		layouts := map[journal.DeviceKey]int{}          // with their number of parts; -1 where none is wanted
 
 		reopen := func() {
 			require.NoError(t, j.Close())
@@ -82,6 +83,27 @@ func TestJournalMatchesAPlainMap(t *testing.T) {
 				require.NoError(t, j.Write(journal.Change{DropCleanings: []journal.AttachmentKey{key}}))
 				delete(cleanings, key)
 			},
+			"divide": func(t *rapid.T) {
+				l := layout(handle.Draw(t, "device"))
+				n := rapid.IntRange(-1, 3).Draw(t, "parts")
+				switch n {
+				case -1:
+					l.Wanted = nil
+				case 0:
+					l.Wanted = map[string]int{}
+				default:
+					l.Wanted = map[string]int{"vf": n}
+				}
+
+				require.NoError(t, j.Write(journal.Change{Layouts: []journal.Layout{l}}))
+				layouts[l.DeviceKey] = n
+			},
+			"forget a layout": func(t *rapid.T) {
+				key := journal.DeviceKey{Backend: "fake", Device: handle.Draw(t, "device")}
+
+				require.NoError(t, j.Write(journal.Change{DropLayouts: []journal.DeviceKey{key}}))
+				delete(layouts, key)
+			},
 			"restart": func(*rapid.T) { reopen() },
 			"crash in a write": func(t *rapid.T) {
 				good, err := os.ReadFile(path)
@@ -119,6 +141,15 @@ func TestJournalMatchesAPlainMap(t *testing.T) {
 					methods[c.Key()] = c.Method
 				}
 				require.Equal(t, cleanings, methods)
+
+				parts := map[journal.DeviceKey]int{}
+				for _, l := range j.Layouts() {
+					parts[l.DeviceKey] = l.Wanted["vf"]
+					if l.Wanted == nil {
+						parts[l.DeviceKey] = -1
+					}
+				}
+				require.Equal(t, layouts, parts)
 			},
 		})
 

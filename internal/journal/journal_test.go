@@ -68,6 +68,14 @@ func cleaning(handle string) journal.Cleaning {
 	}
 }
 
+// layout is how this device is divided, with a note.
+func layout(device string) journal.Layout {
+	return journal.Layout{
+		DeviceKey: journal.DeviceKey{Backend: "fake", Device: device}, Wanted: map[string]int{"vf": 4}, Operation: number(4),
+		Note: json.RawMessage(`{"at":7}`), NoteBootID: "boot-0",
+	}
+}
+
 func TestWrittenEntriesSurviveReopening(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -75,14 +83,18 @@ func TestWrittenEntriesSurviveReopening(t *testing.T) {
 	require.NoError(t, j.Write(started(1)))
 
 	region := journal.RegionKey{Backend: "fake", Device: "d", Region: "r0"}
+	whole, unwanted := layout("c"), layout("d")
+	whole.Wanted, unwanted.Wanted = map[string]int{}, nil
 	require.NoError(t, j.Write(journal.Change{
 		Attachments: []journal.Attachment{attached("a"), attached("b")},
 		Cleanings:   []journal.Cleaning{cleaning("a"), cleaning("b"), cleaning("c")},
+		Layouts:     []journal.Layout{layout("a"), layout("b"), whole, unwanted},
 		Loaded:      []journal.Loaded{{RegionKey: region, Deployable: "r0", SHA256: "11", BitstreamID: "id"}},
 		Staged:      []journal.Staged{{Operation: number(2), SHA256: "22"}},
 	}))
 	require.NoError(t, j.Write(journal.Change{DropAttachments: []journal.AttachmentKey{{Backend: "fake", Handle: "b"}}}))
 	require.NoError(t, j.Write(journal.Change{DropCleanings: []journal.AttachmentKey{{Backend: "fake", Handle: "a"}}}))
+	require.NoError(t, j.Write(journal.Change{DropLayouts: []journal.DeviceKey{{Backend: "fake", Device: "a"}}}))
 	require.NoError(t, j.Close())
 
 	again := open(t, dir)
@@ -107,6 +119,20 @@ func TestWrittenEntriesSurviveReopening(t *testing.T) {
 	require.False(t, unfinished.At.IsZero())
 	unfinished.BootID, unfinished.At = "", time.Time{}
 	require.Equal(t, cleaning("b"), unfinished)
+
+	require.Len(t, again.Layouts(), 3)
+	_, ok = again.Layout(journal.DeviceKey{Backend: "fake", Device: "a"})
+	require.False(t, ok)
+	divided, ok := again.Layout(journal.DeviceKey{Backend: "fake", Device: "b"})
+	require.True(t, ok)
+	require.Equal(t, "boot-1", divided.BootID)
+	require.False(t, divided.At.IsZero())
+	divided.BootID, divided.At = "", time.Time{}
+	require.Equal(t, layout("b"), divided)
+	divided, ok = again.Layout(whole.DeviceKey)
+	require.True(t, ok && divided.Wanted != nil && len(divided.Wanted) == 0, "a whole device is wanted whole")
+	divided, ok = again.Layout(unwanted.DeviceKey)
+	require.True(t, ok && divided.Wanted == nil)
 
 	loaded, ok := again.Loaded(region)
 	require.True(t, ok)
@@ -254,7 +280,7 @@ func TestSequencesGrowOverRestartsAndClocks(t *testing.T) {
 }
 
 // TestTheFileStaysSmall: results older than a week go when the file is
-// rewritten; attachments, unfinished cleans and unfinished steps stay.
+// rewritten; attachments, unfinished cleans, layouts and unfinished steps stay.
 func TestTheFileStaysSmall(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -262,7 +288,9 @@ func TestTheFileStaysSmall(t *testing.T) {
 	j, err := journal.Open(dir, journal.Options{BootID: "b", Now: func() time.Time { return clock }})
 	require.NoError(t, err)
 
-	require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{attached("a")}, Cleanings: []journal.Cleaning{cleaning("b")}}))
+	require.NoError(t, j.Write(journal.Change{
+		Attachments: []journal.Attachment{attached("a")}, Cleanings: []journal.Cleaning{cleaning("b")}, Layouts: []journal.Layout{layout("c")},
+	}))
 	require.NoError(t, j.Write(started(0)))
 
 	big := json.RawMessage(`"` + strings.Repeat("x", 20<<10) + `"`)
@@ -284,6 +312,7 @@ func TestTheFileStaysSmall(t *testing.T) {
 
 	require.Len(t, j.Attachments(), 1)
 	require.Len(t, j.Cleanings(), 1)
+	require.Len(t, j.Layouts(), 1)
 	_, ok := j.Step(stepKey(0))
 	require.True(t, ok, "what began and did not end is kept")
 
@@ -394,6 +423,7 @@ func TestFingerprints(t *testing.T) {
 
 	j := open(t, dir)
 	require.Empty(t, j.Cleanings(), "an earlier release knows of none")
+	require.Empty(t, j.Layouts(), "an earlier release knows of none")
 	old, ok := j.Attachment(journal.AttachmentKey{Backend: "fake", Handle: "old"})
 	require.True(t, ok)
 	require.True(t, old.Of(card) && old.Of(other))
@@ -402,10 +432,12 @@ func TestFingerprints(t *testing.T) {
 	require.True(t, image.Of(card) && image.Of(other))
 
 	entry := attached("new")
-	unfinished := cleaning("new")
+	unfinished, divided := cleaning("new"), layout("new")
+	divided.Fingerprint = journal.Fingerprint(card)
 	entry.Fingerprint, image.Fingerprint, unfinished.Fingerprint = journal.Fingerprint(card), journal.Fingerprint(card), journal.Fingerprint(card)
 	require.NoError(t, j.Write(journal.Change{
 		Attachments: []journal.Attachment{entry}, Loaded: []journal.Loaded{image}, Cleanings: []journal.Cleaning{unfinished},
+		Layouts: []journal.Layout{divided},
 	}))
 	require.NoError(t, j.Close())
 	again := open(t, dir)
@@ -415,8 +447,10 @@ func TestFingerprints(t *testing.T) {
 	require.True(t, ok)
 	unfinished, ok = again.Cleaning(unfinished.Key())
 	require.True(t, ok)
-	require.True(t, entry.Of(card) && image.Of(card) && unfinished.Of(card))
+	divided, ok = again.Layout(divided.DeviceKey)
+	require.True(t, ok)
+	require.True(t, entry.Of(card) && image.Of(card) && unfinished.Of(card) && divided.Of(card))
 	require.True(t, entry.Of(cyborg.Fingerprint{Model: "10de:20b5"}), "a number that cannot be read is no other one")
-	require.True(t, unfinished.Of(cyborg.Fingerprint{}))
-	require.False(t, entry.Of(other) || image.Of(other) || unfinished.Of(other))
+	require.True(t, unfinished.Of(cyborg.Fingerprint{}) && divided.Of(cyborg.Fingerprint{}))
+	require.False(t, entry.Of(other) || image.Of(other) || unfinished.Of(other) || divided.Of(other))
 }

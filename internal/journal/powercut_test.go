@@ -74,6 +74,7 @@ func story() []deed {
 		writes(journal.Change{Steps: started(0).Steps, Attachments: []journal.Attachment{doubt}}),
 		writes(journal.Change{Attachments: []journal.Attachment{attached("a"), attached("b")}}),
 		writes(journal.Change{Steps: started(5).Steps, Cleanings: []journal.Cleaning{cleaning("d"), cleaning("e")}}),
+		writes(journal.Change{Steps: started(6).Steps, Layouts: []journal.Layout{layout("d"), layout("e")}}),
 		step(0, journal.Done, 700),
 		writes(journal.Change{DropAttachments: []journal.AttachmentKey{{Backend: "fake", Handle: "b"}}}),
 		(*process).reserve,
@@ -86,6 +87,7 @@ func story() []deed {
 		step(2, journal.Undone, 0),
 		(*process).reserve,
 		writes(journal.Change{DropCleanings: []journal.AttachmentKey{{Backend: "fake", Handle: "d"}}}),
+		writes(journal.Change{DropLayouts: []journal.DeviceKey{{Backend: "fake", Device: "d"}}}),
 		step(3, journal.Done, 200<<10),
 		writes(journal.Change{
 			DropStaged: []uuid.UUID{number(1)}, DropLoaded: []journal.RegionKey{region}, DropSteps: []journal.StepKey{stepKey(0)},
@@ -102,12 +104,13 @@ type content struct {
 	steps       map[int]journal.Step
 	attachments []journal.Attachment
 	cleanings   []journal.Cleaning
+	layouts     []journal.Layout
 	loaded      journal.Loaded
 	staged      map[string]bool
 }
 
 func contentOf(j *journal.Journal) content {
-	c := content{steps: map[int]journal.Step{}, attachments: j.Attachments(), cleanings: j.Cleanings()}
+	c := content{steps: map[int]journal.Step{}, attachments: j.Attachments(), cleanings: j.Cleanings(), layouts: j.Layouts()}
 	for n := range 10 {
 		if step, ok := j.Step(stepKey(n)); ok {
 			step.Result = fmt.Appendf(nil, "%d bytes", len(step.Result)) // which a failing test can print

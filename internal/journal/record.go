@@ -19,6 +19,9 @@ const (
 	version      = 1
 	header       = headerPrefix + "1\n"
 	checksumSize = 8 // hexadecimal digits
+
+	// highestSequence is far above every number that a conductor takes.
+	highestSequence = 1 << 60
 )
 
 // checksum is the CRC-32C of a record's JSON. It finds torn writes and disk
@@ -57,6 +60,9 @@ func decode(line []byte) (Change, error) {
 	var change Change
 	if err := json.Unmarshal(text, &change); err != nil {
 		return Change{}, fmt.Errorf("cannot be decoded: %w", err)
+	}
+	if change.Sequence > highestSequence { // the numbers after it would overflow
+		return Change{}, fmt.Errorf("has the sequence number %d, which no agent reaches", change.Sequence)
 	}
 
 	return change, nil

@@ -57,10 +57,10 @@ func (j *Journal) Ready(position Position) bool {
 }
 
 // Restart forgets, in one write, all that a journal says which does not hold the
-// given position: steps, attachments, cleans, images and the floor, as if it had
-// been lost. What is still to be cleaned, the records know. From then on it holds the
-// position. The numbers that it has seen stay. The process gets another name: the
-// conductor would not notice one that it knows.
+// given position: steps, attachments, cleans, layouts, images and the floor, as if it
+// had been lost. What is still to be cleaned, and how devices are to be divided, the
+// records know. From then on it holds the position. The numbers that it has seen stay.
+// The process gets another name: the conductor would not notice one that it knows.
 func (j *Journal) Restart(position Position) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -71,6 +71,7 @@ func (j *Journal) Restart(position Position) error {
 		DropSteps:       slices.Collect(maps.Keys(j.state.steps)),
 		DropAttachments: slices.Collect(maps.Keys(j.state.attachments)),
 		DropCleanings:   slices.Collect(maps.Keys(j.state.cleanings)),
+		DropLayouts:     slices.Collect(maps.Keys(j.state.layouts)),
 		DropLoaded:      slices.Collect(maps.Keys(j.state.loaded)),
 		DropStaged:      slices.Collect(maps.Keys(j.state.staged)),
 		DropFloor:       true,

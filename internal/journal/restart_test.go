@@ -123,7 +123,8 @@ func TestRestart(t *testing.T) {
 	require.NoError(t, j.SetFloor(journal.Floor{Number: 1}))
 	require.NoError(t, j.Raise(7, r0))
 	require.NoError(t, j.Write(journal.Change{
-		Steps: []journal.Step{step}, Attachments: []journal.Attachment{attachment}, Cleanings: []journal.Cleaning{cleaning("c")}, Loaded: []journal.Loaded{loaded},
+		Steps: []journal.Step{step}, Attachments: []journal.Attachment{attachment}, Cleanings: []journal.Cleaning{cleaning("c")},
+		Layouts: []journal.Layout{layout("d")}, Loaded: []journal.Loaded{loaded},
 		Staged: []journal.Staged{{Operation: op, SHA256: "sum"}},
 	}))
 	sequence, err := j.NextSequence()
@@ -142,6 +143,7 @@ func TestRestart(t *testing.T) {
 		require.Equal(t, known, j.Forgot())
 		require.Empty(t, j.Attachments())
 		require.Empty(t, j.Cleanings())
+		require.Empty(t, j.Layouts())
 		_, there := j.Step(step.StepKey)
 		require.False(t, there)
 		_, there = j.Loaded(loaded.RegionKey)

@@ -26,6 +26,7 @@ type state struct {
 	steps       map[StepKey]Step
 	attachments map[AttachmentKey]Attachment
 	cleanings   map[AttachmentKey]Cleaning
+	layouts     map[DeviceKey]Layout
 	loaded      map[RegionKey]Loaded
 	staged      map[uuid.UUID]Staged
 	// assigned has the highest assignment number of each subject. No entry is ever
@@ -41,7 +42,8 @@ type state struct {
 func newState() state {
 	return state{
 		steps: map[StepKey]Step{}, attachments: map[AttachmentKey]Attachment{}, cleanings: map[AttachmentKey]Cleaning{},
-		loaded: map[RegionKey]Loaded{}, staged: map[uuid.UUID]Staged{}, assigned: map[Subject]int64{},
+		layouts: map[DeviceKey]Layout{},
+		loaded:  map[RegionKey]Loaded{}, staged: map[uuid.UUID]Staged{}, assigned: map[Subject]int64{},
 	}
 }
 
@@ -71,6 +73,13 @@ func (s *state) apply(c Change) {
 	}
 	for _, cleaning := range c.Cleanings {
 		s.cleanings[cleaning.Key()] = cleaning
+	}
+
+	for _, key := range c.DropLayouts {
+		delete(s.layouts, key)
+	}
+	for _, layout := range c.Layouts {
+		s.layouts[layout.DeviceKey] = layout
 	}
 
 	for _, key := range c.DropLoaded {
@@ -107,6 +116,7 @@ func (s *state) apply(c Change) {
 func (s *state) changes() iter.Seq[Change] {
 	attachments := slices.SortedFunc(maps.Values(s.attachments), func(a, b Attachment) int { return a.Key().compare(b.Key()) })
 	cleanings := slices.SortedFunc(maps.Values(s.cleanings), byHandle)
+	layouts := slices.SortedFunc(maps.Values(s.layouts), byDevice)
 	loaded := slices.SortedFunc(maps.Values(s.loaded), byRegion)
 	staged := slices.SortedFunc(maps.Values(s.staged), func(a, b Staged) int { return a.At.Compare(b.At) })
 
@@ -124,6 +134,7 @@ func (s *state) changes() iter.Seq[Change] {
 	lists := []iter.Seq[Change]{
 		each(attachments, func(a Attachment) Change { return Change{Attachments: []Attachment{a}} }),
 		each(cleanings, func(c Cleaning) Change { return Change{Cleanings: []Cleaning{c}} }),
+		each(layouts, func(l Layout) Change { return Change{Layouts: []Layout{l}} }),
 		each(loaded, func(l Loaded) Change { return Change{Loaded: []Loaded{l}} }),
 		each(staged, func(g Staged) Change { return Change{Staged: []Staged{g}} }),
 		slices.Values(numbers),

@@ -16,6 +16,10 @@ import (
 	"github.com/cyborg-project/cyborg/internal/statedir"
 )
 
+// layoutsWithin is how long the devices that a boot has made whole again may take to be
+// divided before the first report.
+const layoutsWithin = 2 * time.Minute
+
 // Agent is one host's agent.
 type Agent struct {
 	config Config
@@ -89,7 +93,9 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	defer stop()
 
 	var all sync.WaitGroup
-	all.Go(func() { parts.inventory.Run(lasting) })
+	all.Go(func() {
+		parts.inventory.Run(lasting, func(ctx context.Context) { parts.activities.RestoreLayouts(ctx, layoutsWithin) })
+	})
 	all.Go(func() { parts.reporter.run(lasting) })
 	all.Go(func() { parts.reporter.heartbeat(lasting) })
 

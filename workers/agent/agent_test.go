@@ -255,9 +255,9 @@ func TestARefusedAgentTakesNoSteps(t *testing.T) {
 	})
 }
 
-// An agent changes nothing by itself: after a boot that has taken away what its
+// An agent attaches nothing by itself: after a boot that has taken away what its
 // journal says, it only looks, while no conductor answers and also when one does.
-// What comes back comes by a step.
+// What comes back comes by a step. See TestABootOfADividedCard for what does not.
 func TestAnAgentAloneChangesNothing(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -73,5 +73,5 @@ func TestUnknownKindsOfWorkAreAMistake(t *testing.T) {
 	h := newHost(t)
 	h.config.Activities = []cyborg.OperationKind{cyborg.OperationAttach, "explode"}
 	_, err := agent.New(h.config, h.deps)
-	require.ErrorContains(t, err, `no activities of kind "explode"; there are: [attach configure program provision whitelist]`)
+	require.ErrorContains(t, err, `no activities of kind "explode"; there are: [attach configure partition program provision whitelist]`)
 }

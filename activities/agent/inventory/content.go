@@ -22,6 +22,9 @@ func (i *Inventory) Report(ctx context.Context) (agentapi.Report, error) {
 	}
 
 	content, now := i.known()
+	if err := i.giveUpLayouts(); err != nil {
+		return agentapi.Report{}, err
+	}
 	now.sequence = sequence
 	i.mu.Lock()
 	i.reported = now
@@ -203,6 +206,9 @@ func (i *Inventory) failureOf(b *backend) string {
 	if b.failure != "" {
 		return b.failure
 	}
+	if why := i.withheld[b.setting.Name]; why != "" {
+		return why
+	}
 
 	if b.look == 0 {
 		return "has not been looked at yet"
@@ -283,6 +289,7 @@ func normalise(reports []cyborg.DeviceReport) ([]cyborg.DeviceReport, error) {
 		if device.ControlPath.Info == nil {
 			device.ControlPath.Info = map[string]string{}
 		}
+		device.Partitioning = normalPartitioning(device.Partitioning)
 
 		device.Deployables = sorted(device.Deployables, func(a, b cyborg.DeployableReport) int { return cmp.Compare(a.Name, b.Name) })
 		for n := range device.Deployables {
@@ -327,6 +334,14 @@ func normalise(reports []cyborg.DeviceReport) ([]cyborg.DeviceReport, error) {
 
 	slices.SortFunc(devices, func(a, b cyborg.DeviceReport) int { return cmp.Compare(a.Identity, b.Identity) })
 	return devices, nil
+}
+
+// normalPartitioning returns a copy without nil lists and without zeros; nil for nil.
+func normalPartitioning(p *cyborg.Partitioning) *cyborg.Partitioning {
+	if p == nil {
+		return nil
+	}
+	return &cyborg.Partitioning{Parts: append([]cyborg.PartKind{}, p.Parts...), Layout: p.Layout.Normal()}
 }
 
 // sorted returns a sorted copy that is never nil.

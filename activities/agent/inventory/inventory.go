@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -29,6 +30,8 @@ type Journal interface {
 	NextSequence() (int64, error)
 	Attachments() []journal.Attachment
 	Attachment(key journal.AttachmentKey) (journal.Attachment, bool)
+	Layouts() []journal.Layout
+	Layout(key journal.DeviceKey) (journal.Layout, bool)
 	Write(change journal.Change) error
 	Lost(attachment journal.Attachment) bool
 }
@@ -92,12 +95,17 @@ type Inventory struct {
 	// is taken before mu.
 	whitelistLook sync.Mutex
 
+	// layouts is held while the journal's layouts are changed. It is taken before mu.
+	layouts sync.Mutex
+
 	// mu guards everything below that is no channel, except overrides.
 	mu       sync.Mutex
 	backends map[string]*backend
 	// overrides are the settings that were made through Configure. They are guarded
 	// by configuring.
 	overrides map[string]Setting
+	// withheld says of backends why they are not reported yet, by name.
+	withheld map[string]string
 	// whitelist is the state of Nova's whitelist when it was read last; nil where
 	// it was not.
 	whitelist *cyborg.WhitelistFile
@@ -163,7 +171,8 @@ func Open(config Config, registry *drivers.Registry, j Journal, log *slog.Logger
 	i := &Inventory{
 		config: config, registry: registry, journal: j, log: log,
 		configuring: make(chan struct{}, 1), backends: map[string]*backend{}, own: map[string]Setting{},
-		changed: make(chan struct{}, 1), backendsChanged: make(chan struct{}, 1), scanRequests: make(chan string, 64), ready: make(chan struct{}),
+		withheld: map[string]string{},
+		changed:  make(chan struct{}, 1), backendsChanged: make(chan struct{}, 1), scanRequests: make(chan string, 64), ready: make(chan struct{}),
 	}
 
 	overrides, err := readOverrides(i.overridesPath())
@@ -290,7 +299,8 @@ func (i *Inventory) splitOwn(driver string, options map[string]any) (rest, own m
 	return rest, own
 }
 
-// Found is a deployable, with the driver that manages it.
+// Found is a deployable, with the driver that manages it. Where a device as a whole was
+// looked for, the deployable is the zero value.
 type Found struct {
 	Backend string
 	Driver  drivers.Driver
@@ -314,7 +324,40 @@ func (f Found) Handle(identity string) (cyborg.HandleReport, error) {
 // ErrNotFound, listing what exists; ErrChanged for a disabled backend;
 // ErrUnavailable for a failed one.
 func (i *Inventory) Find(ctx context.Context, backendName, deployable string, fresh time.Duration) (Found, error) {
-	found, err := i.find(backendName, deployable, fresh)
+	return i.findAfterLook(ctx, backendName, fresh, wanted{
+		what: "deployable " + strconv.Quote(deployable),
+		in: func(device cyborg.DeviceReport) (target drivers.Target, names []string, there bool) {
+			for _, d := range device.Deployables {
+				if d.Name == deployable {
+					return drivers.Target{Device: device, Deployable: d}, nil, true
+				}
+				names = append(names, d.Name)
+			}
+			return drivers.Target{}, names, false
+		},
+	})
+}
+
+// FindDevice is Find for a device as a whole, which may have no deployables.
+func (i *Inventory) FindDevice(ctx context.Context, backendName, identity string, fresh time.Duration) (Found, error) {
+	return i.findAfterLook(ctx, backendName, fresh, wanted{
+		what: "device " + strconv.Quote(identity),
+		in: func(device cyborg.DeviceReport) (target drivers.Target, names []string, there bool) {
+			return drivers.Target{Device: device}, []string{device.Identity}, device.Identity == identity
+		},
+	})
+}
+
+// wanted is what is looked for in a backend.
+type wanted struct {
+	what string // for a message
+	// in returns it from a device that has it, and else the names that the device has.
+	in func(device cyborg.DeviceReport) (target drivers.Target, names []string, there bool)
+}
+
+// findAfterLook is Find for anything.
+func (i *Inventory) findAfterLook(ctx context.Context, backendName string, fresh time.Duration, want wanted) (Found, error) {
+	found, err := i.find(backendName, fresh, want)
 	if err == nil || !found.lookAgain {
 		return found.Found, err
 	}
@@ -326,7 +369,7 @@ func (i *Inventory) Find(ctx context.Context, backendName, deployable string, fr
 		return Found{}, cyborg.Errorf(cyborg.ErrUnavailable, "backend %s of host %s has failed: %w", backendName, i.config.Host, err)
 	}
 
-	found, err = i.find(backendName, deployable, time.Hour) // the look has just ended, so its age no longer matters
+	found, err = i.find(backendName, time.Hour, want) // the look has just ended, so its age no longer matters
 	return found.Found, err
 }
 
@@ -337,8 +380,8 @@ type finding struct {
 	lookAgain bool
 }
 
-// find is Find without a new look.
-func (i *Inventory) find(backendName, deployable string, fresh time.Duration) (finding, error) {
+// find is findAfterLook without a new look.
+func (i *Inventory) find(backendName string, fresh time.Duration, want wanted) (finding, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	b, ok := i.backends[backendName]
@@ -361,18 +404,15 @@ func (i *Inventory) find(backendName, deployable string, fresh time.Duration) (f
 
 	var names []string
 	for _, device := range b.sorted() {
-		for _, d := range device.Deployables {
-			if d.Name == deployable {
-				return finding{Found: Found{
-					Backend: backendName, Driver: b.instance.driver, Target: drivers.Target{Device: device, Deployable: d},
-				}}, nil
-			}
-			names = append(names, d.Name)
+		target, others, there := want.in(device)
+		if there {
+			return finding{Found: Found{Backend: backendName, Driver: b.instance.driver, Target: target}}, nil
 		}
+		names = append(names, others...)
 	}
 
-	return finding{lookAgain: true}, cyborg.Errorf(cyborg.ErrNotFound, "backend %s of host %s has no deployable %q; it has: %s",
-		backendName, i.config.Host, deployable, listed(names, func(name string) string { return name }))
+	return finding{lookAgain: true}, cyborg.Errorf(cyborg.ErrNotFound, "backend %s of host %s has no %s; it has: %s",
+		backendName, i.config.Host, want.what, listed(names, func(name string) string { return name }))
 }
 
 // sorted returns the device reports in the order of their identities.

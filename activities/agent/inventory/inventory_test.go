@@ -486,7 +486,7 @@ func TestRunScansOnChanges(t *testing.T) {
 		r := newRig(t, map[string]*gadget{"x": g, "quiet": quiet})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { r.Run(ctx) })
+		running.Go(func() { r.Run(ctx, nil) })
 		<-r.Ready()
 		synctest.Wait()
 		require.Equal(t, 1, g.count())
@@ -533,7 +533,7 @@ func TestFailedWatcherIsRestarted(t *testing.T) {
 
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { r.Run(ctx) })
+		running.Go(func() { r.Run(ctx, nil) })
 		<-r.Ready()
 		synctest.Wait()
 		require.Zero(t, g.watchers())

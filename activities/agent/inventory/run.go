@@ -42,12 +42,16 @@ func (i *Inventory) Ready() <-chan struct{} { return i.ready }
 
 // Run looks at the hardware at once, then whenever something requests a look,
 // and at intervals. It also runs the drivers' watchers. It returns when the
-// context ends, and is called once.
-func (i *Inventory) Run(ctx context.Context) {
+// context ends, and is called once. Where restore is not nil, it is called after the first
+// look and before anything is reported, to bring back what a boot has undone.
+func (i *Inventory) Run(ctx context.Context, restore func(context.Context)) {
 	watchers := watchers{inventory: i, running: map[*instance]context.CancelFunc{}}
 	defer watchers.stop()
 
 	i.Scan(ctx)
+	if restore != nil {
+		restore(ctx)
+	}
 	close(i.ready)
 	full := time.NewTimer(spread(i.config.FullScanInterval))
 	defer full.Stop()

@@ -119,7 +119,7 @@ func TestTriggeredLookNoticesARebinding(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		known.Run(ctx)
+		known.Run(ctx, nil)
 	}()
 	defer func() {
 		stop()
