@@ -20,16 +20,17 @@ type engine struct {
 	store *db.Store
 	work  sync.WaitGroup
 
-	mu       sync.Mutex
-	away     bool
-	refuse   bool              // Start fails though Ping does not
-	hold     chan struct{}     // while set, operations wait for its closing before they end
-	fail     *cyborg.Error     // with which operations end
-	result   cyborg.JSONObject // with which they succeed
-	loads    string            // the id of the image that they load
-	progress *cyborg.Progress
-	census   func(hosts, deployables []string) (cyborg.Census, error)
-	runs     map[uuid.UUID]*run
+	mu        sync.Mutex
+	away      bool
+	refuse    bool              // Start fails though Ping does not
+	hold      chan struct{}     // while set, operations wait for its closing before they end
+	fail      *cyborg.Error     // with which operations end
+	result    cyborg.JSONObject // with which they succeed
+	loads     string            // the id of the image that they load
+	progress  *cyborg.Progress
+	divisions int64 // how many devices it has divided
+	census    func(hosts, deployables []string) (cyborg.Census, error)
+	runs      map[uuid.UUID]*run
 }
 
 // run is an operation that the engine has started.
@@ -132,9 +133,21 @@ func (e *engine) operate(ctx context.Context, op cyborg.Operation, r *run, hold 
 		end(cyborg.OperationFailed, fail)
 	}
 
+	if work.Partition != nil && outcome.State == cyborg.OperationSucceeded {
+		outcome.Observations = []cyborg.Observation{e.divide(work.Partition)}
+	}
+
 	if err := e.store.End(ctx, db.Run{Operation: outcome.Operation, ID: "run"}, outcome); err != nil {
 		e.t.Errorf("operation %s (%s) cannot end: %v", op.ID, op.Kind, err)
 	}
+}
+
+// divide divides a device, and returns what its host sees of it then.
+func (e *engine) divide(work *cyborg.PartitionWork) cyborg.Observation {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.divisions++
+	return cyborg.Observation{Sequence: 1 + e.divisions, Backend: work.Device.Backend, Device: divided(work.Layout)}
 }
 
 func (e *engine) Cancel(ctx context.Context, op cyborg.Operation) error {

@@ -215,6 +215,8 @@ func fullBody(method, path string) any {
 		return map[string]any{"reason": "a new fan", "until": "2999-01-31T18:00:00Z", "for": "12h"}
 	case "POST /accelerators/{uuid}/clean":
 		return map[string]any{"method": "scrub", "declared": "wiped by hand"}
+	case "POST /devices/{uuid}/partition":
+		return map[string]any{"layout": map[string]any{"vf": 4, "1g.10gb": 2}}
 	case "POST /hosts/{host}/drivers":
 		return map[string]any{"name": "more", "driver": "fake", "options": map[string]any{"park": "1xfpga"}}
 	case "PUT /hosts/{host}/drivers/{backend}":

@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -92,6 +93,15 @@ func TestBadInput(t *testing.T) {
 	require.Equal(t, accelerator.SpecVersion, h.accelerator(accelerator.UUID).SpecVersion)
 }
 
+// manyKinds are the parts of a layout, of one kind more than there may be.
+func manyKinds() string {
+	parts := make([]string, cyborg.MaxPartKinds+1)
+	for i := range parts {
+		parts[i] = fmt.Sprintf(`"kind-%d": 1`, i)
+	}
+	return strings.Join(parts, ",")
+}
+
 // at is the harness for a subtest.
 func at(h *harness, t testing.TB) *harness { //nolint:thelper // h is whose method it would be
 	t.Helper()
@@ -111,6 +121,8 @@ func validBody(method, pattern string) any {
 		return `{"image": {"source": "a.bin"}}`
 	case "POST /accelerators/{uuid}/maintain", "POST /devices/{uuid}/maintain":
 		return `{"reason": "a new fan"}`
+	case "POST /devices/{uuid}/partition":
+		return `{"layout": {"vf": 4}}`
 	case "POST /hosts/{host}/drivers":
 		return `{"name": "more", "driver": "fake"}`
 	case "POST /hosts/{host}/nova-whitelist":
@@ -191,6 +203,7 @@ func TestMessagesNamePropertyAndValue(t *testing.T) {
 	t.Parallel()
 	h := setup(t)
 	accelerator := h.ready("alpha")
+	device := "/devices/" + accelerator.DeviceUUID.String()
 
 	for name, test := range map[string]struct {
 		method, path, body string
@@ -236,6 +249,24 @@ func TestMessagesNamePropertyAndValue(t *testing.T) {
 		"a long declaration": {"POST", path(accelerator, "/clean"), `{"declared":"` + strings.Repeat("ä", cyborg.LongestEvidence+1) + `"}`, []string{"declared is", "more than 400 characters"}},
 		"declared in lines":  {"POST", path(accelerator, "/clean"), `{"declared":"a\nb"}`, []string{"declared is", "control"}},
 		"both ways to clean": {"POST", path(accelerator, "/clean"), `{"method":"scrub","declared":"wiped by hand"}`, []string{"both method and declared"}},
+		"no layout":          {"POST", device + "/partition", ``, []string{"layout is missing"}},
+		"an empty request":   {"POST", device + "/partition", `{}`, []string{"layout is missing"}},
+		"layout null":        {"POST", device + "/partition", `{"layout":null}`, []string{"layout is missing"}},
+		"a mistyped layout":  {"POST", device + "/partition", `{"layuot":{}}`, []string{"layuot is no property here"}},
+		"a layout of words":  {"POST", device + "/partition", `{"layout":"vf=4"}`, []string{"layout is the text", "vf=4", "not an object"}},
+		"a list of parts":    {"POST", device + "/partition", `{"layout":["vf"]}`, []string{"layout is a list"}},
+		"no part kind":       {"POST", device + "/partition", `{"layout":{"v f":4}}`, []string{"v f", "no name of a kind of parts"}},
+		"a nameless part":    {"POST", device + "/partition", `{"layout":{"":4}}`, []string{`""`, "no name of a kind of parts"}},
+		"a long part kind":   {"POST", device + "/partition", `{"layout":{"` + strings.Repeat("v", 64) + `":4}}`, []string{"no name of a kind of parts"}},
+		"no part":            {"POST", device + "/partition", `{"layout":{"vf":0}}`, []string{"layout.vf is 0", "from 1 to 256", "{} is the whole device"}},
+		"less than none":     {"POST", device + "/partition", `{"layout":{"vf":-4}}`, []string{"layout.vf is -4"}},
+		"half a part":        {"POST", device + "/partition", `{"layout":{"vf":1.5}}`, []string{"layout.vf is 1.5"}},
+		"parts as a text":    {"POST", device + "/partition", `{"layout":{"vf":"4"}}`, []string{"layout.vf is the text"}},
+		"parts null":         {"POST", device + "/partition", `{"layout":{"vf":null}}`, []string{"layout.vf is null"}},
+		"too many parts":     {"POST", device + "/partition", `{"layout":{"vf":257}}`, []string{"layout.vf is 257"}},
+		"beyond all numbers": {"POST", device + "/partition", `{"layout":{"vf":99999999999999999999}}`, []string{"layout.vf is"}},
+		"too many kinds":     {"POST", device + "/partition", `{"layout":{` + manyKinds() + `}}`, []string{"layout has 65 kinds of parts"}},
+		"a layout beside it": {"POST", device + "/partition", `{"layout":{},"vf":4}`, []string{"vf is no property here"}},
 		"no backend":         {"POST", "/hosts/h1/drivers", `{"options":{}}`, []string{"driver"}},
 		"a large tree":       {"PUT", path(accelerator), `{"acc_specs":{"acc_capability":{"a":"` + strings.Repeat("x", 64<<10) + `"}}}`, []string{"acc_capability", "65536"}},
 		"no options":         {"PUT", "/hosts/h1/drivers/fake", `{}`, []string{"options"}},

@@ -16,7 +16,7 @@ type driftView struct {
 }
 
 // listDrift lists the differences that were found between the records and
-// OpenStack Placement, Nova, or the whitelist file of a host.
+// OpenStack Placement, Nova, the whitelist file of a host, or how its devices are divided.
 func (a *API) listDrift(w http.ResponseWriter, r *http.Request) error {
 	q := readQuery(r, "host", "class", "repaired", "limit", "marker")
 	filter := db.DriftFilter{Hosts: q.texts("host"), Classes: enumFilter(q, "class", cyborg.DriftClasses())}

@@ -22,6 +22,7 @@ var retryTable = map[cyborg.OperationKind]func(request cyborg.Request) auth.Role
 	cyborg.OperationWhitelist: admin,
 	cyborg.OperationRescue:    nil, // a new one looks again which instances need it
 	cyborg.OperationClean:     admin,
+	cyborg.OperationPartition: admin,
 }
 
 func admin(cyborg.Request) auth.Role { return auth.Admin }

@@ -168,6 +168,7 @@ func (a *API) Routes() []Route {
 
 		{"GET", "/devices", auth.Reader, a.listDevices},
 		{"GET", device, auth.Reader, a.showDevice},
+		{"POST", device + "/partition", auth.Admin, a.partition},
 		{"POST", device + "/maintain", auth.Admin, a.maintainDevice},
 		{"POST", device + "/enable", auth.Admin, a.enableDevice},
 		{"GET", device + "/history", auth.Reader, a.deviceHistory},

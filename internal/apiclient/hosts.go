@@ -220,6 +220,15 @@ func (c *Client) DeviceHistory(ctx context.Context, id uuid.UUID, page Page) ite
 	return history(ctx, c, devicePath(id), page)
 }
 
+// PartitionDevice divides a device into the parts of a layout, or makes it whole, for the
+// empty one.
+func (c *Client) PartitionDevice(ctx context.Context, id uuid.UUID, layout cyborg.Layout, options ...Option) (Answer, error) {
+	return c.change(ctx, request{
+		method: http.MethodPost, path: devicePath(id) + "/partition",
+		body: map[string]any{"layout": layout.Normal()}, options: options,
+	})
+}
+
 // MaintainDevice puts all accelerators of a device into maintenance, or none
 // where one cannot be.
 func (c *Client) MaintainDevice(ctx context.Context, id uuid.UUID, what Maintaining, options ...Option) (Device, error) {

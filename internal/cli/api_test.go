@@ -84,6 +84,7 @@ type received struct {
 
 var (
 	fpga      = uuid.MustParse("0a1b2c3d-0000-4000-8000-000000000001")
+	cardID    = uuid.MustParse("dddddddd-0000-4000-8000-000000000001") // of the FPGA
 	gpu       = uuid.MustParse("0a1b2c3e-0000-4000-8000-000000000002")
 	operation = uuid.MustParse("99999999-0000-4000-8000-000000000009")
 	requestID = "req-77777777-0000-4000-8000-000000000007"
@@ -107,6 +108,7 @@ func newAPI(t *testing.T, stages ...stage) *fakeAPI {
 		"POST /v1/accelerators/{uuid}/ready":     cyborg.OperationProvision,
 		"POST /v1/accelerators/{uuid}/retire":    cyborg.OperationRetire,
 		"POST /v1/accelerators/{uuid}/clean":     cyborg.OperationClean,
+		"POST /v1/devices/{uuid}/partition":      cyborg.OperationPartition,
 		"PUT /v1/accelerators/{uuid}":            cyborg.OperationAttach,
 		"DELETE /v1/accelerators/{uuid}":         cyborg.OperationDetach,
 		"PATCH /v1/accelerators/{uuid}/program":  cyborg.OperationProgram,
@@ -349,7 +351,7 @@ func park() []apiclient.Accelerator {
 	return []apiclient.Accelerator{
 		{
 			Accelerator: cyborg.Accelerator{
-				UUID: fpga, Name: "fast", ProviderName: "h1_fpga0", DeviceUUID: uuid.MustParse("dddddddd-0000-4000-8000-000000000001"),
+				UUID: fpga, Name: "fast", ProviderName: "h1_fpga0", DeviceUUID: cardID,
 				ProviderUUID: uuid.MustParse("eeeeeeee-0000-4000-8000-000000000001"),
 				Host:         "h1", Backend: "fake", Driver: "fake", DeviceType: cyborg.DeviceTypeFPGA,
 				Specs: cyborg.Specs{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -38,8 +39,8 @@ func (s *shell) sources() map[string]source {
 	return map[string]source{
 		"ACCELERATOR": accelerators, "--accelerator": accelerators,
 		"OPERATION": operations, "--operation": operations,
-		"DEVICE": s.asks(offeredDevices),
-		"HOST":   hosts, "--host": hosts,
+		"DEVICE": s.asks(offeredDevices), "PART": s.asks(s.offeredParts),
+		"HOST": hosts, "--host": hosts,
 		"BACKEND": s.asks(offeredBackends), "DRIVER": drivers, "--driver": drivers,
 		"--device-type": types, "--type": types,
 		"PROFILE": s.profileNames, "--profile": s.profileNames,
@@ -188,6 +189,28 @@ func offeredDevices(ctx context.Context, client *apiclient.Client, _ *cobra.Comm
 	return offersFrom(client.Devices(ctx, apiclient.DeviceFilter{}, apiclient.Page{Limit: maxOffers}), func(d apiclient.Device) string {
 		return fmt.Sprintf("%s\t%s %s on %s", d.UUID, d.Type, d.Identity, d.Host)
 	})
+}
+
+// offeredParts offers, of each kind that is not named yet, as many parts as the device that
+// was named before can have.
+func (s *shell) offeredParts(ctx context.Context, client *apiclient.Client, _ *cobra.Command, args []string) []string {
+	id, err := s.device(ctx, client, args[0])
+	if err != nil {
+		return nil
+	}
+	device, err := client.Device(ctx, id)
+	if err != nil || device.Partitioning == nil {
+		return nil
+	}
+
+	var offers []string
+	for _, kind := range device.Partitioning.Parts {
+		named := slices.ContainsFunc(args[1:], func(word string) bool { return strings.HasPrefix(word, kind.Name+"=") })
+		if !named {
+			offers = append(offers, clean(fmt.Sprintf("%s=%d\t%s", kind.Name, kind.Most, kindText(kind))))
+		}
+	}
+	return offers
 }
 
 // offeredOperations offers the operations that the command can work on: open

@@ -28,6 +28,7 @@ func destructive() map[string]string {
 		"host forget h1":                                         "ost h1 goes with its 1 device and the names of their accelerators",
 		"host rescue h1":                                         "nstance " + instance + " is rebooted hard, if it runs",
 		"driver uninstall h1 fake":                               "ost h1 loses 1 accelerator: fast",
+		"device partition " + cardID.String() + " vf=4":          "evice 0000:3b:00.0 on h1 (whole) becomes vf=4, and these leave the records unless it has them then, too: fast",
 		"acc program fast other.gbs --whole-device":              "ccelerator fast on h1 loses its image afu-1",
 		"accelerator program fast other.gbs --id new":            "ccelerator fast on h1 loses its image afu-1",
 	}
@@ -44,8 +45,9 @@ func asked(t *testing.T) *fakeAPI {
 	}}
 	api.admitted.WorkflowID = api.admitted.Operation.WorkflowID()
 
-	device := apiclient.Device{Accelerators: park()[:1]}
-	device.UUID, device.Host, device.ControlPath.Info = park()[0].DeviceUUID, "h1", map[string]string{}
+	device := partitioned(cyborg.Layout{}, nil)
+	device.Accelerators = park()[:1]
+	device.UUID, device.Host, device.Identity, device.ControlPath.Info = cardID, "h1", "0000:3b:00.0", map[string]string{}
 	device.Presence = cyborg.PresencePresent
 	api.handles("GET /v1/devices/{uuid}", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, device) })
 

@@ -2,11 +2,14 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/internal/apiclient"
+	"github.com/cyborg-project/cyborg/internal/english"
 )
 
 // ofThisType is the help of the flags that ask for a device type.
@@ -17,10 +20,22 @@ func (s *shell) deviceCommand() *cobra.Command {
 	return noun("device", "Physical cards", []verb{
 		{
 			use: listVerb, short: "List devices",
-			examples: []string{"cyborg device list --vendor-id 10de --long"},
+			examples: []string{"cyborg device list --vendor-id 10de --long", "cyborg device list -f value -c uuid -c layout"},
 			build:    s.deviceList,
 		},
 		{use: "show DEVICE", short: "Show one device with its accelerators", build: show(s, devices())},
+		{
+			use: "partition DEVICE [PART...]", short: "Divide a device into parts, or make it whole",
+			long: "Divides a device into the parts that you name, such as vf=4 for four virtual functions, and into no others; with\n" +
+				"--whole it is whole again. `cyborg device show` has the kinds of parts (partitioning). What the device has then are its\n" +
+				"accelerators; what it no longer has leaves the records. It is refused while anybody has anything of the device.",
+			examples: []string{
+				"cyborg device partition 0a1b2c3d vf=4",
+				"cyborg device partition 0a1b2c3d 1g.10gb=2 3g.40gb=1 --yes",
+				"cyborg device partition 0a1b2c3d --whole",
+			},
+			build: s.devicePartition,
+		},
 		{
 			use: "disable DEVICE --reason TEXT", short: "Take all accelerators of a device out of use for a while",
 			long: "Puts all accelerators of the device into maintenance, or none: new work is kept off them until --until, for the time\n" +
@@ -45,15 +60,61 @@ func devices() thing[apiclient.Device] {
 			device, err := c.client.Device(ctx, c.id)
 			return apiclient.EventFilter{Host: device.Host}, err
 		},
-		lead: []string{"uuid", hostKey, "type", "vendor", "model"},
-		texts: func(device apiclient.Device) map[string]string {
-			lines := make([]string, len(device.Accelerators))
-			for i, a := range device.Accelerators {
-				lines[i] = a.UUID.String() + " " + a.Name + " " + string(a.Status)
-			}
-			return map[string]string{"accelerators": strings.Join(lines, "\n"), "fingerprint": device.Fingerprint.String()}
-		},
+		lead:  []string{"uuid", hostKey, "type", "vendor", "model"},
+		texts: deviceTexts,
 	}
+}
+
+// deviceTexts are what a table has in place of a device's lists and objects.
+func deviceTexts(device apiclient.Device) map[string]string {
+	lines := make([]string, len(device.Accelerators))
+	for i, a := range device.Accelerators {
+		lines[i] = a.UUID.String() + " " + a.Name + " " + string(a.Status)
+	}
+	texts := map[string]string{"accelerators": strings.Join(lines, "\n"), "fingerprint": device.Fingerprint.String()}
+
+	if device.Partitioning != nil {
+		texts["partitioning"] = partitioningText(device.Partitioning)
+	}
+	if device.WantedLayout != nil {
+		texts["wanted_layout"] = wantedLayoutOf(device)
+	}
+	return texts
+}
+
+// partitioningText says how a device is divided, and has a line for each kind of parts that
+// it can have.
+func partitioningText(p *cyborg.Partitioning) string {
+	lines := []string{p.Layout.String()}
+	for _, kind := range p.Parts {
+		lines = append(lines, kind.Name+": "+kindText(kind))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// kindText says how many parts of a kind a device can have, and what they are.
+func kindText(kind cyborg.PartKind) string {
+	text := fmt.Sprintf("%d at most", kind.Most)
+	if kind.Description != "" {
+		text += ", " + kind.Description
+	}
+	return text
+}
+
+// layoutOf says how a device is divided; "" where it cannot be.
+func layoutOf(device apiclient.Device) string {
+	if device.Partitioning == nil {
+		return ""
+	}
+	return device.Partitioning.Layout.String()
+}
+
+// wantedLayoutOf says how a device is meant to be divided; "" where nobody has said that.
+func wantedLayoutOf(device apiclient.Device) string {
+	if device.WantedLayout == nil {
+		return ""
+	}
+	return device.WantedLayout.String()
 }
 
 // deviceColumns are the columns of `device list`.
@@ -67,6 +128,8 @@ func deviceColumns() []column[apiclient.Device] {
 		{title: "Model", key: "model", value: func(x d) any { return x.Model }},
 		{title: "Identity", key: "identity", value: func(x d) any { return x.Identity }},
 		{title: "Presence", key: "presence", value: func(x d) any { return x.Presence }},
+		{title: "Layout", key: "layout", value: func(x d) any { return layoutOf(x) }},
+		{title: "Wanted Layout", key: "wanted_layout", value: func(x d) any { return wantedLayoutOf(x) }, long: true},
 		{title: "Driver", key: "driver", value: func(x d) any { return x.Driver }, long: true},
 		{title: "Backend", key: "backend", value: func(x d) any { return x.Backend }, long: true},
 		{title: "Vendor ID", key: "vendor_id", value: func(x d) any { return x.VendorID }, long: true},
@@ -104,4 +167,79 @@ func (s *shell) deviceList(cmd *cobra.Command) {
 			return apiclient.Collect(c.client.Devices(ctx, filter, page))
 		},
 	})
+}
+
+// devicePartition is `device partition`.
+func (s *shell) devicePartition(cmd *cobra.Command) {
+	var whole bool
+	var layout cyborg.Layout
+	cmd.Flags().BoolVar(&whole, "whole", false, "make it whole again, without parts")
+
+	before(cmd, func() (err error) {
+		layout, err = wantedLayout(cmd, cmd.Flags().Args()[1:], whole)
+		return err
+	})
+
+	s.operate(cmd, work{
+		losses: func(ctx context.Context, c call) ([]string, error) { return dividedAway(ctx, c, layout) },
+		start: func(ctx context.Context, c call) (apiclient.Answer, error) {
+			return c.client.PartitionDevice(ctx, c.id, layout, apiclient.Async())
+		},
+		done: func(ctx context.Context, p *printer, c call, answer apiclient.Answer) error {
+			if answer.Operation == nil && !s.quiet {
+				s.sayf("There was nothing to do.")
+			}
+			return devices().show(ctx, p, c)
+		},
+	})
+}
+
+// wantedLayout reads the layout that was typed. The whole device has to be asked for by
+// its flag: words that are missing, such as an unset variable of a script, do not mean it.
+func wantedLayout(cmd *cobra.Command, parts []string, whole bool) (cyborg.Layout, error) {
+	switch {
+	case whole && len(parts) > 0:
+		return nil, usageErrorf(cmd, "--whole and parts exclude each other")
+	case whole:
+		return cyborg.Layout{}, nil
+	case len(parts) == 0:
+		return nil, usageErrorf(cmd, "say into which parts, such as vf=4, or --whole")
+	}
+
+	layout, err := cyborg.ParseLayout(parts)
+	switch {
+	case err != nil:
+		return nil, usageErrorf(cmd, "%s", err)
+	case len(layout) == 0:
+		return nil, usageErrorf(cmd, "%s asks for no parts at all; --whole makes the device whole", strings.Join(parts, " "))
+	}
+	for kind := range layout {
+		if !cyborg.IsPartKind(kind) {
+			return nil, usageErrorf(cmd, "%q is no name of a kind of parts, such as vf", kind)
+		}
+	}
+	return layout, nil
+}
+
+// dividedAway lists the accelerators in service that may leave with a new layout. Which
+// of them it has as well, only the driver knows. The present layout takes nothing away, and
+// a device that cannot be divided is refused.
+func dividedAway(ctx context.Context, c call, layout cyborg.Layout) ([]string, error) {
+	device, err := c.client.Device(ctx, c.id)
+	if err != nil || device.Partitioning == nil || device.Partitioning.Layout.Equal(layout) {
+		return nil, err
+	}
+
+	var names []string
+	for _, a := range device.Accelerators {
+		if a.Lifecycle != cyborg.LifecycleInactive {
+			names = append(names, a.Name)
+		}
+	}
+	if len(names) == 0 {
+		return nil, nil
+	}
+
+	return []string{fmt.Sprintf("device %s on %s (%s) becomes %s, and these leave the records unless it has them then, too: %s",
+		device.Identity, device.Host, layoutOf(device), layout, english.Some(names))}, nil
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -114,6 +115,7 @@ func (s *shell) examine(ctx context.Context, f *doctor.Findings) {
 	examineHosts(ctx, f, client, version.Release)
 	examineBackends(ctx, f, client)
 	examineAccelerators(ctx, f, client)
+	examineDevices(ctx, f, client)
 	examineOperations(ctx, f, client)
 	examineNeedsOperator(ctx, f, client)
 	examinePlacement(ctx, f, client)
@@ -121,11 +123,12 @@ func (s *shell) examine(ctx context.Context, f *doctor.Findings) {
 
 // examinePlacement reports the differences between the records and OpenStack
 // Placement. It reports nothing for an installation without Placement, which
-// has no drift.
+// has no drift but that of devices; see examineDevices.
 func examinePlacement(ctx context.Context, f *doctor.Findings, client *apiclient.Client) {
 	found, ok := ask(ctx, f, "placement", "", func(ctx context.Context) ([]apiclient.Drift, error) {
 		return apiclient.Collect(client.Drift(ctx, apiclient.DriftFilter{Open: true}, apiclient.Page{}))
 	})
+	found = slices.DeleteFunc(found, func(d apiclient.Drift) bool { return d.Class == cyborg.DriftLayout })
 	if !ok || len(found) == 0 {
 		return
 	}
@@ -492,6 +495,59 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 	if len(broken)+len(missing)+len(fenced)+len(shared)+len(both)+len(unwell)+len(unclean) == 0 {
 		f.OKf("accelerators", "none of %d is in error, missing, fenced, unready, degraded or unclean for long", len(all))
 	}
+}
+
+// examineDevices reports devices that are not divided as somebody has divided them. One that
+// is missing is reported by its accelerators, and one that an operation divides just now is
+// on its way.
+func examineDevices(ctx context.Context, f *doctor.Findings, client *apiclient.Client) {
+	total := 0
+	others, ok := ask(ctx, f, "devices", "", func(ctx context.Context) ([]apiclient.Device, error) {
+		all, err := apiclient.Collect(client.Devices(ctx, apiclient.DeviceFilter{}, apiclient.Page{}))
+		total = len(all)
+		others := slices.DeleteFunc(all, func(device apiclient.Device) bool {
+			return device.WantedLayout == nil || device.Presence == cyborg.PresenceMissing ||
+				device.Partitioning != nil && device.Partitioning.Layout.Equal(*device.WantedLayout)
+		})
+		if err != nil || len(others) == 0 {
+			return nil, err
+		}
+		return withoutPartitions(ctx, client, others)
+	})
+
+	switch {
+	case !ok:
+	case len(others) > 0:
+		texts := make([]string, len(others))
+		for i, device := range others {
+			texts[i] = fmt.Sprintf("%s on %s (%s, not %s)", device.Identity, device.Host, cmp.Or(layoutOf(device), "cannot be divided any more"), device.WantedLayout)
+		}
+		f.Warn("devices", fmt.Sprintf("%d not divided as wanted: %s", len(others), english.Some(texts)),
+			fmt.Sprintf("The log of its agent says why its host did not divide it after a boot. `%s` does; docs/operations.md says what else you can do.",
+				partitionCommand(others[0])))
+	default:
+		f.OKf("devices", "none of %d is divided otherwise than wanted", total)
+	}
+}
+
+// withoutPartitions returns those of the devices that no operation divides now.
+func withoutPartitions(ctx context.Context, client *apiclient.Client, devices []apiclient.Device) ([]apiclient.Device, error) {
+	unended := true
+	filter := apiclient.OperationFilter{Open: &unended, Kinds: []cyborg.OperationKind{cyborg.OperationPartition}}
+	open, err := apiclient.Collect(client.Operations(ctx, filter, apiclient.Page{}))
+
+	return slices.DeleteFunc(devices, func(device apiclient.Device) bool {
+		return slices.ContainsFunc(open, func(o apiclient.Operation) bool { return o.Input["device"] == device.UUID.String() })
+	}), err
+}
+
+// partitionCommand is the command line that divides a device as it is meant to be.
+func partitionCommand(device apiclient.Device) string {
+	words := device.WantedLayout.String()
+	if len(*device.WantedLayout) == 0 {
+		words = "--whole"
+	}
+	return fmt.Sprintf("cyborg device partition %s %s", device.UUID, words)
 }
 
 // notCleaned says that an accelerator has had to be cleaned for long, although it is there

@@ -1,6 +1,7 @@
 package cli_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"path/filepath"
@@ -37,6 +38,7 @@ func healthy(t *testing.T) *fakeAPI {
 	api.usage(cyborg.HostUsage{Host: "h1"})
 	api.backends(cyborg.Backend{Host: "h1", Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{}})
 	api.openOperation(time.Minute)
+	api.devices(apiclient.Device{})
 	api.drift()
 
 	return api
@@ -89,6 +91,27 @@ func (f *fakeAPI) usage(hosts ...cyborg.HostUsage) {
 // backends sets the backends that the API lists.
 func (f *fakeAPI) backends(backends ...cyborg.Backend) {
 	f.answers("GET /v1/drivers", http.StatusOK, map[string]any{"driver": backends})
+}
+
+// devices sets the devices that the API lists. Each is the same card, and is divided as its
+// Device says.
+func (f *fakeAPI) devices(devices ...apiclient.Device) {
+	for i := range devices {
+		devices[i].UUID, devices[i].Host, devices[i].Identity = cardID, "h1", "0000:3b:00.0"
+		devices[i].Presence = cmp.Or(devices[i].Presence, cyborg.PresencePresent)
+		devices[i].ControlPath.Info = map[string]string{}
+	}
+	f.answers("GET /v1/devices", http.StatusOK, map[string]any{"device": devices})
+}
+
+// partitioned is a card that can have up to 8 virtual functions, and is divided like this.
+func partitioned(layout, wanted cyborg.Layout) apiclient.Device {
+	parts := []cyborg.PartKind{{Name: "vf", Most: 8, Description: "a virtual function"}, {Name: "1g.10gb", Most: 7}}
+	device := apiclient.Device{Device: cyborg.Device{Partitioning: &cyborg.Partitioning{Parts: parts, Layout: layout.Normal()}}}
+	if wanted != nil {
+		device.WantedLayout = &wanted
+	}
+	return device
 }
 
 // openOperation makes one operation run that was admitted this long ago.
@@ -180,7 +203,7 @@ func TestDoctorOnAHealthySystem(t *testing.T) {
 	for line := range strings.Lines(got.out) {
 		require.True(t, strings.HasPrefix(line, "ok "), line)
 	}
-	require.Equal(t, 16, strings.Count(got.out, "\n"), got.out)
+	require.Equal(t, 17, strings.Count(got.out, "\n"), got.out)
 }
 
 // TestDoctorExaminesTheAuthority: the authorities that the API's certificate is
@@ -226,6 +249,46 @@ func TestDoctorWaitsForACleaning(t *testing.T) {
 		})
 		require.NotContains(t, api.cyborg("doctor").out, "not clean", name)
 	}
+}
+
+// TestDoctorKnowsHowDevicesAreMeantToBe: only what somebody has divided, is there, and is not
+// being divided is a finding, and it says with which command it is divided so again.
+func TestDoctorKnowsHowDevicesAreMeantToBe(t *testing.T) {
+	t.Parallel()
+	four, gone, undivided := cyborg.Layout{"vf": 4}, partitioned(nil, cyborg.Layout{"vf": 4}), partitioned(nil, cyborg.Layout{"vf": 4})
+	gone.Presence, undivided.Partitioning = cyborg.PresenceMissing, nil
+
+	for name, test := range map[string]struct {
+		device apiclient.Device
+		says   string
+	}{
+		"nobody has divided it": {partitioned(four, nil), ""},
+		"as wanted":             {partitioned(four, four), ""},
+		"whole as wanted":       {partitioned(nil, cyborg.Layout{}), ""},
+		"missing":               {gone, ""},
+		"lost by a boot":        {partitioned(nil, cyborg.Layout{"vf": 4, "1g.10gb": 2}), "cyborg device partition " + cardID.String() + " 1g.10gb=2 vf=4`"},
+		"no longer divisible":   {undivided, "0000:3b:00.0 on h1 (cannot be divided any more, not vf=4)"},
+		"its command, too":      {undivided, "cyborg device partition " + cardID.String() + " vf=4`"},
+		"meant to be whole":     {partitioned(four, cyborg.Layout{}), "cyborg device partition " + cardID.String() + " --whole`"},
+	} {
+		api := healthy(t)
+		api.devices(test.device)
+		got := api.cyborg("doctor")
+		require.Equal(t, test.says != "", strings.Contains(got.out, "not divided as wanted"), "%s: %s", name, got.out)
+		require.Contains(t, got.out, test.says, name)
+		require.Zero(t, got.code, name)
+	}
+
+	api := healthy(t)
+	api.drift(apiclient.Drift{Drift: cyborg.Drift{Host: "h1", Class: cyborg.DriftLayout, Device: cardID, FoundAt: noon, LastAt: noon}})
+	require.NotContains(t, api.cyborg("doctor").out, "placement", "it is no difference of Placement")
+
+	api.devices(partitioned(four, cyborg.Layout{}))
+	api.onlyOperation("kind", "partition", apiclient.Operation{Operation: cyborg.Operation{
+		ID: operation, Kind: cyborg.OperationPartition, State: cyborg.OperationRunning, Host: "h1", Subjects: []cyborg.Subject{}, Actor: cyborg.Actor{Name: "alice"},
+		Input: cyborg.JSONObject{"device": cardID.String(), "layout": map[string]any{}}, Steps: []cyborg.Step{}, CreatedAt: noon,
+	}})
+	require.NotContains(t, api.cyborg("doctor").out, "not divided", "it is being made whole")
 }
 
 // TestDoctorFindings: each check finds what is wrong with its subject and says
@@ -313,6 +376,7 @@ func TestDoctorFindings(t *testing.T) {
 				a.Conditions = []cyborg.Condition{{Code: "no_link", Level: cyborg.ConditionUnready, Message: "plug it in", Since: time.Now()}}
 			})
 		}, "accelerators", doctor.Warning, "1 unready or degraded: fast (unready, no_link: plug it in)"},
+		"a card without its parts":              {func(f *fakeAPI) { f.devices(partitioned(nil, cyborg.Layout{"vf": 4})) }, "devices", doctor.Warning, "1 not divided as wanted: 0000:3b:00.0 on h1 (whole, not vf=4)"},
 		"an operation that could not be undone": {func(f *fakeAPI) { f.undoneOperation(6 * 24 * time.Hour) }, "needs_operator", doctor.Warning, "1 of the last 7 days could not be undone"},
 		"Placement differs": {func(f *fakeAPI) {
 			f.drift(apiclient.Drift{Drift: cyborg.Drift{Host: "h1", Class: cyborg.DriftNoComputeNode, Detail: "it is not there", FoundAt: noon, LastAt: noon}})

@@ -23,6 +23,7 @@ func driftColumns() []column[apiclient.Drift] {
 		{title: "Repaired At", key: "repaired_at", value: func(x d) any { return x.RepairedAt }, text: func(x d) string { return timeText(x.RepairedAt) }},
 		{title: "Last Found At", key: "last_found_at", value: func(x d) any { return x.LastAt }, long: true},
 		{title: "Resource Provider UUID", key: "resource_provider_uuid", id: true, value: func(x d) any { return x.Provider }, text: func(x d) string { return idText(x.Provider) }, long: true},
+		{title: "Device UUID", key: "device_uuid", id: true, value: func(x d) any { return x.Device }, text: func(x d) string { return idText(x.Device) }, long: true},
 	}
 }
 
@@ -37,9 +38,9 @@ func idText(id uuid.UUID) string {
 // driftCommand is the noun `drift`.
 func (s *shell) driftCommand() *cobra.Command {
 	return noun("drift", "Differences between OpenStack and the records", []verb{{
-		use: listVerb, short: "List where OpenStack Placement, Nova, or a host's whitelist file differ from the records",
-		long: "Lists where Placement, Nova, or a host's whitelist file differ from the records now; with --all, also the differences\n" +
-			"that were repaired.",
+		use: listVerb, short: "List where OpenStack Placement, Nova, a host's whitelist file, or the layout of a device differ from the records",
+		long: "Lists where Placement, Nova, a host's whitelist file, or the layout of a device differ from the records now; with --all,\n" +
+			"also the differences that were repaired.",
 		examples: []string{
 			"cyborg drift list",
 			"cyborg drift list --class lost_at_boot --class lost_image --all --sort found_at:desc",

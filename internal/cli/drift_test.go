@@ -22,10 +22,11 @@ func TestDrift(t *testing.T) {
 		}},
 		{Drift: cyborg.Drift{Host: "h2", Class: cyborg.DriftNoComputeNode, Detail: "it is not there", FoundAt: noon, LastAt: noon, RepairedAt: noon}, Repaired: true},
 		{Drift: cyborg.Drift{Host: "h2", Class: cyborg.DriftLostAtBoot, Instance: uuid.MustParse(instance), Detail: "it may run without 1 of them", FoundAt: noon, LastAt: noon}},
+		{Drift: cyborg.Drift{Host: "h2", Class: cyborg.DriftLayout, Device: cardID, Detail: "device x is divided otherwise: whole; wanted: vf=4", FoundAt: noon, LastAt: noon}},
 	}})
 
 	got := api.cyborg("drift", "list", "--all", "--long", "--host", "h1", "--host", "h2", "--class", "orphan_provider")
 	require.Zero(t, got.code, got.err)
 	golden(t, "drift.table", got.out)
-	require.Equal(t, "h1\nh2\nh2\n", api.cyborg("drift", "list", "-f", "value", "-c", "host").out)
+	require.Equal(t, "h1\nh2\nh2\nh2\n", api.cyborg("drift", "list", "-f", "value", "-c", "host").out)
 }

@@ -48,6 +48,7 @@ var clauseTable = map[cyborg.EventAxis]func(c change) string{
 	cyborg.AxisIdentity:       identityClause,
 	cyborg.AxisInstallation:   installationClause,
 	cyborg.AxisJournal:        func(change) string { return "lost its journal, or came back with an old copy of it" },
+	cyborg.AxisLayout:         layoutClause,
 	cyborg.AxisLifecycle:      lifecycleClause,
 	cyborg.AxisName:           nameClause,
 	cyborg.AxisNovaWhitelist:  novaWhitelistClause,
@@ -384,6 +385,26 @@ func lifecycleClause(c change) string {
 	}
 
 	return "became " + c.To
+}
+
+// layoutClause describes a device that is divided otherwise than before, as its host has
+// reported. What a partition has done is in the operation's own sentence.
+func layoutClause(c change) string {
+	whole := cyborg.Layout{}.String()
+	switch {
+	case c.To == "":
+		return "cannot be divided any more"
+	case c.From == "" && c.To == whole:
+		return "" // it only can be divided
+	case c.To == whole:
+		return "was made whole"
+	}
+
+	layout, err := cyborg.ParseLayout(strings.Fields(c.To))
+	if err != nil { // of a form that only a newer server has
+		return "was divided into " + c.To
+	}
+	return "was divided into " + partsPhrase(layout)
 }
 
 // nameClause leaves the first name out: the clause of the presence uses it.

@@ -316,6 +316,125 @@ func TestCleaningIsASentence(t *testing.T) {
 	}
 }
 
+// TestPartitionIsASentence: what a device was divided into is told about the device, about
+// each of its accelerators and about its host, also where the operation failed, and where a
+// newer server has recorded it in another form.
+func TestPartitionIsASentence(t *testing.T) {
+	t.Parallel()
+	device := cyborg.Subject{Kind: cyborg.SubjectDevice, ID: "dddddddd-0000-4000-8000-000000000001"}
+	accelerator := cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: uuid.NewString()}
+	host := cyborg.Subject{Kind: cyborg.SubjectHost, ID: "south"}
+	four := cyborg.JSONObject{"device": device.ID, "layout": map[string]any{"vf": 4}}
+	whole := cyborg.JSONObject{"device": device.ID, "layout": map[string]any{}}
+	undone := []cyborg.Step{{Name: "partition", State: cyborg.StepFailed}, {Name: "undo partition", State: cyborg.StepDone}}
+	jammed := cyborg.Errorf(cyborg.ErrHardware, "the card has 3 functions, not 4.")
+
+	for _, test := range []struct {
+		about cyborg.Subject
+		input cyborg.JSONObject
+		state cyborg.OperationState
+		err   *cyborg.Error
+		steps []cyborg.Step
+		told  string
+	}{
+		{device, four, cyborg.OperationSucceeded, nil, nil, "alice divided it into 4 × vf (operation "},
+		{device, whole, cyborg.OperationSucceeded, nil, nil, "alice made it whole (operation "},
+		{accelerator, four, cyborg.OperationSucceeded, nil, nil, "alice divided its device into 4 × vf (operation "},
+		{accelerator, whole, cyborg.OperationRunning, nil, nil, "alice began to make its device whole, which goes on (operation "},
+		{
+			host,
+			cyborg.JSONObject{"device": device.ID, "layout": map[string]any{"3g.40gb": 1, "1g.10gb": 4, "vf": 0}},
+			cyborg.OperationSucceeded, nil, nil,
+			"alice divided device dddddddd into 4 × 1g.10gb and 1 × 3g.40gb (operation ",
+		},
+		{
+			device, four, cyborg.OperationFailed, jammed, undone,
+			"alice tried to divide it into 4 × vf, which failed after 0s: the card has 3 functions, not 4. Undone: partition (operation ",
+		},
+		{device, whole, cyborg.OperationCancelled, nil, nil, "alice began to make it whole, which was cancelled after 0s. There was nothing to undo (operation "},
+		{
+			device, four, cyborg.OperationNeedsOperator, jammed, nil,
+			"alice tried to divide it into 4 × vf, which failed after 0s: the card has 3 functions, not 4. It could not be undone and needs an operator (operation ",
+		},
+		{device, cyborg.JSONObject{"device": device.ID, "layout": []any{"vf"}}, cyborg.OperationSucceeded, nil, nil, "alice divided it anew (operation "},
+		{device, cyborg.JSONObject{"device": device.ID}, cyborg.OperationSucceeded, nil, nil, "alice divided it anew (operation "},
+		{host, cyborg.JSONObject{"devices": []any{device.ID}}, cyborg.OperationFailed, nil, nil, "alice tried to divide a device of south anew, which failed after 0s. There was"},
+	} {
+		id := uuid.New()
+		n := history.Narrator{Subject: test.about, Operations: map[uuid.UUID]cyborg.Operation{id: {
+			ID: id, Kind: cyborg.OperationPartition, State: test.state, Host: "south", Subjects: []cyborg.Subject{accelerator, device},
+			Actor: cyborg.Actor{Name: "alice"}, Input: test.input, Error: test.err, Steps: test.steps,
+		}}}
+		all := n.Sentences([]cyborg.Event{{Subject: accelerator, Axis: cyborg.AxisClaim, Operation: id}})
+		require.Len(t, all, 1)
+		require.True(t, strings.HasPrefix(all[0].Text, test.told), all[0].Text)
+	}
+}
+
+// TestPartsComeAndGoWithTheirPartition: the accelerators that appear and leave with a
+// partition are told in its sentence.
+func TestPartsComeAndGoWithTheirPartition(t *testing.T) {
+	t.Parallel()
+	id, device := uuid.New(), cyborg.Subject{Kind: cyborg.SubjectDevice, ID: uuid.NewString()}
+	events := []cyborg.Event{{
+		Subject: device, Host: "south", Axis: cyborg.AxisReported, Operation: id, Actor: "alice", Data: map[string]any{"identity": "0000:3b:00.0"},
+	}}
+	names := map[string]string{}
+	presence := func(name, from, to string) {
+		subject := cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: uuid.NewString()}
+		names[subject.ID] = name
+		events = append(events, cyborg.Event{Subject: subject, Host: "south", Axis: cyborg.AxisPresence, From: from, To: to, Operation: id, Actor: "alice"})
+	}
+	presence("vf-0", "", "present")
+	presence("vf-1", "", "present")
+	presence("fast", "present", "")
+
+	n := history.Narrator{
+		Subject: cyborg.Subject{Kind: cyborg.SubjectHost, ID: "south"}, Names: names,
+		Operations: map[uuid.UUID]cyborg.Operation{id: {
+			ID: id, Kind: cyborg.OperationPartition, State: cyborg.OperationSucceeded, Host: "south", Actor: cyborg.Actor{Name: "alice"},
+			Input: cyborg.JSONObject{"device": device.ID, "layout": map[string]any{"vf": 2}},
+		}},
+	}
+	require.Contains(t, n.Sentences(events)[0].Text,
+		"alice divided device 0000:3b:00.0 into 2 × vf; accelerators vf-0 and vf-1 appeared on south; accelerator fast left the records (operation ")
+}
+
+// TestLayoutIsASentence: what a host reports of how a device is divided is told where that has
+// changed, and not with the partition that did it.
+func TestLayoutIsASentence(t *testing.T) {
+	t.Parallel()
+	device := cyborg.Subject{Kind: cyborg.SubjectDevice, ID: uuid.NewString()}
+	told := func(from, to string, operation uuid.UUID, known map[uuid.UUID]cyborg.Operation) string {
+		n := history.Narrator{Subject: cyborg.Subject{Kind: cyborg.SubjectHost, ID: "south"}, Operations: known}
+		for _, sentence := range n.Sentences([]cyborg.Event{{
+			Subject: device, Host: "south", Axis: cyborg.AxisLayout, From: from, To: to, Operation: operation, Data: map[string]any{"identity": "0000:3b:00.0"},
+		}}) {
+			return sentence.Text
+		}
+		return ""
+	}
+
+	for _, test := range []struct{ from, to, told string }{
+		{"", "whole", ""},
+		{"", "vf=4", "Device 0000:3b:00.0 was divided into 4 × vf."},
+		{"vf=4", "whole", "Device 0000:3b:00.0 was made whole."},
+		{"whole", "1g.10gb=2 vf=4", "Device 0000:3b:00.0 was divided into 2 × 1g.10gb and 4 × vf."},
+		{"vf=4", "", "Device 0000:3b:00.0 cannot be divided any more."},
+		{"vf=4", "half of it", "Device 0000:3b:00.0 was divided into half of it."},
+	} {
+		require.Equal(t, test.told, told(test.from, test.to, uuid.Nil, nil))
+	}
+
+	id := uuid.New()
+	require.Contains(t, told("whole", "vf=4", id, nil), "Device 0000:3b:00.0 was divided into 4 × vf (operation ", "it is no longer kept")
+	known := cyborg.Operation{
+		ID: id, Kind: cyborg.OperationPartition, State: cyborg.OperationSucceeded, Actor: cyborg.Actor{Name: "alice"},
+		Input: cyborg.JSONObject{"device": device.ID, "layout": map[string]any{"vf": 4}},
+	}
+	require.True(t, strings.HasPrefix(told("whole", "vf=4", id, map[uuid.UUID]cyborg.Operation{id: known}), "alice divided device 0000:3b:00.0 into 4 × vf (operation "))
+}
+
 // TestSettledIsASentence: what a host has settled is told with the reason. What was taken
 // back without it needs none.
 func TestSettledIsASentence(t *testing.T) {

@@ -22,7 +22,7 @@ func (n *Narrator) operation(id uuid.UUID, events []cyborg.Event) string {
 		return ""
 	}
 
-	did, do := phrases(n.objectOf(o), o, events)
+	did, do := phrases(n.objectOf(o, events), o, events)
 	details := []string{"operation " + short(id.String())}
 	if handles := handlesOf(events); handles != "" {
 		details = []string{handles, details[0]}
@@ -68,7 +68,11 @@ func (n *Narrator) operation(id uuid.UUID, events []cyborg.Event) string {
 // objectOf names what an operation works on, relative to the subject of the
 // history: a program of the whole device, for example, has more subjects than
 // the accelerator that it was asked for.
-func (n *Narrator) objectOf(o cyborg.Operation) string {
+func (n *Narrator) objectOf(o cyborg.Operation, events []cyborg.Event) string {
+	if o.Kind == cyborg.OperationPartition {
+		return n.partitioned(o, events)
+	}
+
 	if n.Subject.Kind == cyborg.SubjectAccelerator && slices.Contains(o.Subjects, n.Subject) {
 		if o.Accelerator() == n.Subject.ID {
 			return "it"
@@ -81,6 +85,27 @@ func (n *Narrator) objectOf(o cyborg.Operation) string {
 	}
 
 	return o.Host
+}
+
+// partitioned names the device that a partition works on. Its accelerators are subjects of
+// the operation as well, and may be gone with it.
+func (n *Narrator) partitioned(o cyborg.Operation, events []cyborg.Event) string {
+	id, _ := o.Input["device"].(string)
+	device := cyborg.Subject{Kind: cyborg.SubjectDevice, ID: id}
+	switch {
+	case n.Subject == device:
+		return "it"
+	case n.Subject.Kind == cyborg.SubjectAccelerator:
+		return "its device"
+	case id == "": // of a form that only a newer server has
+		return "a device of " + o.Host
+	}
+
+	of := cyborg.Event{Subject: device}
+	if i := slices.IndexFunc(events, func(e cyborg.Event) bool { return e.Subject == device }); i >= 0 {
+		of = events[i]
+	}
+	return n.nameOf(of)
 }
 
 // sideEffects describes what appeared and disappeared because of the operation, what

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/cyborg-project/cyborg"
@@ -29,6 +30,7 @@ var operationKindTable = map[cyborg.OperationKind]describe{
 	cyborg.OperationWhitelist: whitelist,
 	cyborg.OperationRescue:    rescue,
 	cyborg.OperationClean:     clean,
+	cyborg.OperationPartition: partition,
 }
 
 // phrases returns the phrases of the operation's kind, or some that suit a kind
@@ -161,6 +163,29 @@ func clean(it string, o cyborg.Operation, _ []cyborg.Event) (did, do string) {
 		return both("declared", "declare", "%s clean", it)
 	}
 	return both("cleaned", "clean", "%s", it)
+}
+
+// partition says into which parts. A layout that only a newer server can read is left out;
+// the empty one is the whole device.
+func partition(it string, o cyborg.Operation, _ []cyborg.Event) (did, do string) {
+	layout := inputOf[cyborg.PartitionRequest](o).Layout
+	switch {
+	case layout == nil:
+		return both("divided", "divide", "%s anew", it)
+	case layout.Equal(nil):
+		return both("made", "make", "%s whole", it)
+	}
+	return both("divided", "divide", "%s into %s", it, partsPhrase(layout))
+}
+
+// partsPhrase says how many parts of each kind there are: "4 × vf".
+func partsPhrase(layout cyborg.Layout) string {
+	layout = layout.Normal()
+	var parts []string
+	for _, kind := range slices.Sorted(maps.Keys(layout)) {
+		parts = append(parts, fmt.Sprintf("%d × %s", layout[kind], kind))
+	}
+	return english.Some(parts)
 }
 
 // inputOf decodes what an operation was asked for. It returns the zero value
