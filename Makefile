@@ -78,6 +78,10 @@ test-openstack: postgres openstack build ## Run the tests against a real Keyston
 test-hardware: postgres hardware build ## Run drivers and an agent on a real kernel, in a machine that QEMU emulates
 	@CYBORG_TEST_HARDWARE=required go test -count=1 -timeout $(TIMEOUT) $(TESTFLAGS) ./tests/hardware/...
 
+.PHONY: test-hardware-long
+test-hardware-long: postgres hardware build ## As test-hardware, with what takes long there
+	@CYBORG_TEST_HARDWARE=long go test -count=1 -timeout 3h $(TESTFLAGS) ./tests/hardware/...
+
 .PHONY: bench-openstack
 bench-openstack: postgres openstack build ## Run the benchmark of Nova's requests, with a real Keystone and Placement
 	@OPENSTACK_RIG="$${OPENSTACK_RIG:-new}" go test ./tests/bench -run '^$$' -bench OpenStackBind -benchtime=256x -timeout 1h $(TESTFLAGS)

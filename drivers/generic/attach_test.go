@@ -42,7 +42,9 @@ func newBench(t *testing.T, host *sysfstest.Host, address string) *bench {
 // restart makes a new driver on this kernel, as a restarted agent does.
 func (b *bench) restart(t *testing.T, kernel sysfs.Kernel, deadline string) {
 	t.Helper()
-	driver, err := generic.NewWithKernel(kernel, environment(t, b.Host), map[string]any{"device_spec": b.spec, "deadline": deadline})
+	driver, err := generic.NewWithKernel(kernel, environment(t, b.Host), map[string]any{
+		"device_spec": b.spec, "deadline": deadline, "partition": true,
+	})
 	require.NoError(t, err)
 	b.driver = driver.WithAnswerLimit(patience)
 }

@@ -57,7 +57,9 @@ const patience = 5 * time.Minute
 // simulatedWith does the same for a driver that takes what this chooses.
 func simulatedWith(t *testing.T, host *sysfstest.Host, spec any) drivers.Driver {
 	t.Helper()
-	driver, err := generic.New(environment(t, host), map[string]any{"device_spec": spec, "simulate": true, "deadline": "30s"})
+	driver, err := generic.New(environment(t, host), map[string]any{
+		"device_spec": spec, "simulate": true, "deadline": "30s", "partition": true,
+	})
 	require.NoError(t, err)
 	return driver.(*generic.Driver).WithAnswerLimit(patience)
 }
@@ -137,7 +139,7 @@ type subject struct {
 
 // subjects returns functions that differ in what they had before: a driver with
 // a node behind a bridge, functions that go with it, no driver at all, a driver with a
-// network interface, and a virtual function.
+// network interface, a driver that can make virtual functions, and one of those.
 func subjects(t *testing.T) map[string]subject {
 	t.Helper()
 	port := sysfstest.Bridge(t, "0000:00:01.0")
@@ -163,6 +165,10 @@ func subjects(t *testing.T) map[string]subject {
 			address: nic, functions: []simulator.Function{sysfstest.NIC(t, nic, "ens1")},
 			instead: sysfstest.QAT(t, nic),
 		},
+		"physical function": {
+			address: qat, functions: []simulator.Function{withSerial(sysfstest.QAT(t, qat), serial)},
+			instead: withSerial(sysfstest.QAT(t, qat), otherSerial),
+		},
 		"virtual function": {
 			address: "0000:b1:01.1", functions: []simulator.Function{withSerial(sysfstest.QAT(t, qat), serial)},
 			card: fakebus.QAT(), function: "01.1", vfs: 2,
@@ -174,23 +180,44 @@ func subjects(t *testing.T) map[string]subject {
 // TestConformance runs the suite on the simulated kernel.
 func TestConformance(t *testing.T) {
 	t.Parallel()
-	runSuite(t, subjects(t), simulatedRig, "discover", "install", "attach", "clean", "in_use", "health")
+	runSuite(t, subjects(t), simulatedRig, "discover", "install", "attach", "clean", "partition", "in_use", "health")
 }
 
 // TestConformanceOnKernel runs the suite on the kernel of this machine, which
 // is one of tests/hardware. Each check takes seconds there, so cleaning has a test of its own
-// (TestCleanOnKernel).
+// (TestCleanOnKernel), and dividing as well.
 func TestConformanceOnKernel(t *testing.T) {
 	t.Parallel()
 	fakebus.Need(t)
 	all := subjects(t)
 	maps.DeleteFunc(all, func(_ string, s subject) bool { return s.card.ID == "" })
 	require.Len(t, all, 3)
-	runSuite(t, all, kernelRig, "discover", "install", "attach", "in_use", "health")
+	rig := func(t *testing.T, s subject) *conformance.Rig {
+		t.Helper()
+		return kernelRig(t, s, func(d *generic.Driver) drivers.Driver { return attaching{d, d, d, d, d} })
+	}
+	runSuite(t, all, rig, "discover", "install", "attach", "in_use", "health")
 }
 
-// uncleaning is a driver without its cleaning.
-type uncleaning struct {
+// TestDividingOnKernel runs the checks of dividing on the kernel of this machine (make
+// test-hardware-long).
+func TestDividingOnKernel(t *testing.T) {
+	t.Parallel()
+	fakebus.Need(t)
+	other := fakebus.QAT()
+	other.Subsystem = "8086:0001"
+	all := map[string]subject{"physical function": {card: fakebus.QAT(), function: "00.0", insteadCard: other}}
+	rig := func(t *testing.T, s subject) *conformance.Rig {
+		t.Helper()
+		r := kernelRig(t, s, func(d *generic.Driver) drivers.Driver { return dividing{d, d} })
+		r.Use = nil // TestPartitionOnKernel has somebody use a virtual function
+		return r
+	}
+	runSuite(t, all, rig, "discover", "partition")
+}
+
+// attaching is a driver that neither cleans nor divides.
+type attaching struct {
 	drivers.Driver
 	drivers.Installer
 	drivers.Attacher
@@ -198,9 +225,28 @@ type uncleaning struct {
 	drivers.HealthChecker
 }
 
+// Discover returns reports without a cleaning and a partitioning.
+func (d attaching) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
+	devices, err := withoutCleaning(d.Driver.Discover(ctx))
+	for i := range devices {
+		devices[i].Partitioning = nil
+	}
+	return devices, err
+}
+
+// dividing is a driver that only divides.
+type dividing struct {
+	drivers.Driver
+	drivers.Partitioner
+}
+
 // Discover returns reports without a cleaning.
-func (d uncleaning) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
-	devices, err := d.Driver.Discover(ctx)
+func (d dividing) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
+	return withoutCleaning(d.Driver.Discover(ctx))
+}
+
+// withoutCleaning returns the reports without a cleaning.
+func withoutCleaning(devices []cyborg.DeviceReport, err error) ([]cyborg.DeviceReport, error) {
 	for _, device := range devices {
 		for i := range device.Deployables {
 			device.Deployables[i].Cleaning = nil
@@ -241,10 +287,10 @@ func simulatedRig(t *testing.T, s subject) *conformance.Rig {
 		Restart:  driver,
 		Choose:   choose(s.address),
 		Snapshot: func(t *testing.T) string { t.Helper(); return snapshot(t, host.Root()) },
-		Use: func(t *testing.T, _ drivers.Target, _ cyborg.HandleReport) func() {
+		Use: func(t *testing.T, _ drivers.Target, handle cyborg.HandleReport) func() {
 			t.Helper()
-			back := toVFIOAndBack(t, host, s.address)
-			host.Open(4711, "qemu-kvm", vfioNode(t, host, s.address))
+			back := toVFIOAndBack(t, host, handle.Identity)
+			host.Open(4711, "qemu-kvm", vfioNode(t, host, handle.Identity))
 			return func() {
 				host.End(4711)
 				back()
@@ -261,6 +307,14 @@ func simulatedRig(t *testing.T, s subject) *conformance.Rig {
 		Stick: func(t *testing.T, _ drivers.Target, handle cyborg.HandleReport) {
 			t.Helper()
 			host.Fault(simulator.Fault{On: "reset", Subject: handle.Identity, Error: syscall.ENOTTY})
+		},
+		Fewer: func(_ *testing.T, device cyborg.DeviceReport) {
+			for _, f := range functions {
+				if f.Address.String() == device.Identity {
+					f.FewerVFs = 1
+					exchange(host, f)
+				}
+			}
 		},
 		Exchange: func(t *testing.T, _ cyborg.DeviceReport) {
 			t.Helper()
@@ -289,29 +343,29 @@ func live(t *testing.T, card *fakebus.Card) *generic.Driver {
 	t.Helper()
 	driver, err := generic.New(
 		drivers.Environment{Host: "node1", Backend: "pci", Root: "/", Log: logger(t)},
-		map[string]any{"device_spec": []any{map[string]any{"address": card.Everything()}}, "deadline": "1m"})
+		map[string]any{"device_spec": []any{map[string]any{"address": card.Everything()}}, "deadline": "1m", "partition": true})
 	require.NoError(t, err)
 	return driver.(*generic.Driver)
 }
 
 // kernelRig has the suite work on the kernel of this machine, and on a card that
-// is plugged in for it.
-func kernelRig(t *testing.T, s subject) *conformance.Rig {
+// is plugged in for it. The driver is narrowed to what is checked.
+func kernelRig(t *testing.T, s subject, narrowed func(*generic.Driver) drivers.Driver) *conformance.Rig {
 	t.Helper()
 	card := fakebus.Plug(t, s.card)
 	if s.vfs > 0 {
 		card.SetVFs(s.vfs)
 	}
 
-	driver := func(t *testing.T) drivers.Driver { t.Helper(); d := live(t, card); return uncleaning{d, d, d, d, d} }
+	driver := func(t *testing.T) drivers.Driver { t.Helper(); return narrowed(live(t, card)) }
 	return &conformance.Rig{
 		Driver:   driver(t),
 		Restart:  driver,
 		Choose:   choose(card.At(s.function)),
 		Snapshot: func(*testing.T) string { return card.Snapshot() },
-		Use: func(t *testing.T, _ drivers.Target, _ cyborg.HandleReport) func() {
+		Use: func(t *testing.T, _ drivers.Target, handle cyborg.HandleReport) func() {
 			t.Helper()
-			return fakebus.Hold(t, card.At(s.function), fakebus.Device)
+			return fakebus.Hold(t, handle.Identity, fakebus.Device)
 		},
 		GroupsChange: true,
 		Exchange: func(*testing.T, cyborg.DeviceReport) {

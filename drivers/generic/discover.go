@@ -66,6 +66,9 @@ func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 		}
 
 		device := report(f, parts, protection, networks)
+		if d.options.partition {
+			device.Partitioning = partitioning(f)
+		}
 		for i, part := range parts {
 			d.addCompanions(&device.Deployables[i], part, all, protection)
 			d.addCleaning(&device.Deployables[i], part, byAddress)

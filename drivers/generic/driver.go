@@ -48,6 +48,7 @@ var (
 	_ drivers.Installer     = (*Driver)(nil)
 	_ drivers.Attacher      = (*Driver)(nil)
 	_ drivers.Cleaner       = (*Driver)(nil)
+	_ drivers.Partitioner   = (*Driver)(nil)
 	_ drivers.Users         = (*Driver)(nil)
 	_ drivers.HealthChecker = (*Driver)(nil)
 )

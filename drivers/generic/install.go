@@ -48,19 +48,17 @@ func (d *Driver) touchable(ctx context.Context, target drivers.Target, identity 
 		return f, nil, err
 	}
 
-	if err := d.mayBeTouched(ctx, f); err != nil {
+	if err := d.checkChosen(ctx, f); err != nil {
 		return f, nil, err
 	}
-
-	presence, err := d.tree.Presence(ctx, f, true)
-	if err != nil {
+	if err := d.checkUnprotected(ctx, []sysfs.Function{f}); err != nil {
 		return f, nil, err
 	}
-	if !presence.Answers {
-		return f, nil, cyborg.Errorf(cyborg.ErrHardware, "%s does not answer on its bus: the card was pulled out, or its link is down", f.Address).
-			WithHint("Put the card back, or remove it from the bus: echo 1 > /sys/bus/pci/devices/%s/remove", f.Address)
+	if n := len(f.VFs); n > 0 {
+		return f, nil, cyborg.Errorf(cyborg.ErrInUse, "%s has %d virtual functions and so cannot be given out itself", f.Address, n).
+			WithHint("Give out the virtual functions, or make the device whole.")
 	}
-	if err := d.checkSerial(ctx, target, f, &presence, true); err != nil {
+	if err := d.checkAnswer(ctx, target, f); err != nil {
 		return f, nil, err
 	}
 
@@ -68,25 +66,40 @@ func (d *Driver) touchable(ctx context.Context, target drivers.Target, identity 
 	return f, with, err
 }
 
-// mayBeTouched returns an error that says why the function is not for the backend to
-// give out.
-func (d *Driver) mayBeTouched(ctx context.Context, f sysfs.Function) error {
+// checkAnswer returns an error where the function does not answer on its bus, or answers as
+// another card than the target's. It wakes the function up for that.
+func (d *Driver) checkAnswer(ctx context.Context, target drivers.Target, f sysfs.Function) error {
+	presence, err := d.tree.Presence(ctx, f, true)
+	if err != nil {
+		return err
+	}
+	if !presence.Answers {
+		return cyborg.Errorf(cyborg.ErrHardware, "%s does not answer on its bus: the card was pulled out, or its link is down", f.Address).
+			WithHint("Put the card back, or remove it from the bus: echo 1 > /sys/bus/pci/devices/%s/remove", f.Address)
+	}
+	return d.checkSerial(ctx, target, f, &presence, true)
+}
+
+// checkChosen returns an error of kind ErrNotFound where the function is not the backend's.
+func (d *Driver) checkChosen(ctx context.Context, f sysfs.Function) error {
 	if !d.chosen(f) && (f.PF == nil || !d.chosenAt(ctx, *f.PF)) {
 		return cyborg.Errorf(cyborg.ErrNotFound, "the device_spec of backend %q does not choose %s (%s:%s)",
 			d.backend, f.Address, f.Vendor, f.Product)
 	}
+	return nil
+}
 
+// checkUnprotected returns an error of kind ErrProtected where the host needs one of the
+// functions.
+func (d *Driver) checkUnprotected(ctx context.Context, functions []sysfs.Function) error {
 	protection, err := d.tree.Protection(ctx)
 	if err != nil {
 		return err
 	}
-	if reason, protected := protection[f.Address]; protected {
-		return cyborg.Errorf(cyborg.ErrProtected, "%s is not touched, because the host lives on it: %s", f.Address, reason)
-	}
-
-	if n := len(f.VFs); n > 0 {
-		return cyborg.Errorf(cyborg.ErrInUse, "%s has %d virtual functions and so cannot be given out itself", f.Address, n).
-			WithHint("Give out the virtual functions, or write 0 to sriov_numvfs.")
+	for _, f := range functions {
+		if reason, protected := protection[f.Address]; protected {
+			return cyborg.Errorf(cyborg.ErrProtected, "%s is not touched, because the host lives on it: %s", f.Address, reason)
+		}
 	}
 	return nil
 }

@@ -15,13 +15,14 @@ import (
 
 // The names of the options, and their defaults.
 const (
-	optionClean    = "clean"
-	optionSpec     = "device_spec"
-	optionDeadline = "deadline"
-	optionVFIO     = "vfio_driver"
-	optionPCIIDs   = "pci_ids"
-	optionSimulate = "simulate"
-	optionMappings = "physical_device_mappings"
+	optionClean     = "clean"
+	optionSpec      = "device_spec"
+	optionDeadline  = "deadline"
+	optionVFIO      = "vfio_driver"
+	optionPCIIDs    = "pci_ids"
+	optionPartition = "partition"
+	optionSimulate  = "simulate"
+	optionMappings  = "physical_device_mappings"
 
 	defaultDeadline = 30 * time.Second
 	defaultVFIO     = "vfio-pci"
@@ -35,6 +36,9 @@ type options struct {
 
 	// clean is how a handle is cleaned after every holder; empty for not at all.
 	clean cyborg.CleanMethod
+
+	// partition says that physical functions may be divided into virtual ones.
+	partition bool
 
 	// deadline is how long one access to the kernel (an unbind, a bind, loading a
 	// module) may take.
@@ -92,11 +96,13 @@ func parseOptions(backend string, given map[string]any) (options, error) {
 			o.pciIDs, err = parseText(key, value, nil)
 		case optionMappings:
 			o.mappings, err = parseMappings(value)
+		case optionPartition:
+			o.partition, err = parseFlag(key, value)
 		case optionSimulate:
 			o.simulate, err = parseFlag(key, value)
 		default:
 			err = fmt.Errorf("there is no option %q; there are %s", key,
-				strings.Join([]string{optionClean, optionDeadline, optionSpec, optionPCIIDs, optionMappings, optionSimulate, optionVFIO}, ", "))
+				strings.Join([]string{optionClean, optionDeadline, optionSpec, optionPartition, optionPCIIDs, optionMappings, optionSimulate, optionVFIO}, ", "))
 		}
 
 		mistakes = append(mistakes, err)

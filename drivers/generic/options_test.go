@@ -70,7 +70,7 @@ func TestInvalidOptions(t *testing.T) {
 	var options map[string]any
 	require.NoError(t, json.Unmarshal([]byte(`{
 		"device_spec": ["*", {"vendor_id": "x"}, {"devname": "eth0"}],
-		"deadline": "soon", "vfio_driver": "../../evil", "pci_ids": 3, "simulate": "yes", "device_specs": [], "clean": "soap"
+		"deadline": "soon", "vfio_driver": "../../evil", "pci_ids": 3, "simulate": "yes", "device_specs": [], "clean": "soap", "partition": "vf"
 	}`), &options))
 
 	_, err := generic.New(drivers.Environment{Backend: "pci", Root: t.TempDir(), Log: logger(t)}, options)
@@ -78,7 +78,7 @@ func TestInvalidOptions(t *testing.T) {
 
 	for _, message := range []string{
 		`backend "pci"`, `device_spec[1]`, `"x"`, `device_spec[2]`, `"devname"`, "deadline is soon", "vfio_driver", "../../evil", "pci_ids",
-		"simulate is yes", `"device_specs"`, "clean is soap; write none or reset", "clean, deadline, device_spec, pci_ids, physical_device_mappings, simulate, vfio_driver",
+		"simulate is yes", `"device_specs"`, "clean is soap; write none or reset", "partition is vf; write true or false", "clean, deadline, device_spec, partition, pci_ids, physical_device_mappings, simulate, vfio_driver",
 	} {
 		require.ErrorContains(t, err, message)
 	}
@@ -131,7 +131,7 @@ func TestRegistered(t *testing.T) {
 	require.NoError(t, registry.Register(generic.Name, generic.New))
 	driver, err := registry.New("generic", drivers.Environment{Root: "/"}, nil)
 	require.NoError(t, err)
-	require.Equal(t, []string{"discover", "install", "attach", "clean", "in_use", "health"}, drivers.Services(driver))
+	require.Equal(t, []string{"discover", "install", "attach", "clean", "partition", "in_use", "health"}, drivers.Services(driver))
 }
 
 // A request may have an attach load vfio-pci and its variants, and no other

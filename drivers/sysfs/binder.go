@@ -262,15 +262,24 @@ func (b *Binder) registered(driver string) bool {
 // set. The kernel reads it under the device's lock, so even this read can
 // block.
 func (b *Binder) override(ctx context.Context, address cyborg.PCIAddress) (string, error) {
+	text, err := b.read(ctx, address, "driver_override")
+	if err != nil || text == noOverride {
+		return "", err
+	}
+	return text, nil
+}
+
+// read reads an attribute of the function under the deadline.
+func (b *Binder) read(ctx context.Context, address cyborg.PCIAddress, attribute string) (string, error) {
 	var text string
-	name := path.Join(devicesDir, address.String(), "driver_override")
+	name := path.Join(devicesDir, address.String(), attribute)
 	action := "reading " + name
 	err := b.withDeadline(ctx, address, action, func() (err error) {
 		text, err = b.noted(address).Read(name)
 		return classify(address, action, err)
 	})
-	if err != nil || text == noOverride {
-		return "", err
+	if err != nil {
+		return "", err // and no text, which an access that has not come back may still write
 	}
 	return text, nil
 }

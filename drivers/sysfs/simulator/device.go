@@ -256,11 +256,23 @@ func (st *state) matches(f Function, driver string) bool {
 // the function has no driver.
 func (st *state) probe(f Function) error {
 	driver := cmp.Or(st.override(f), f.Driver)
-	if driver == "" || st.driver(f) != "" || !st.exists(path.Join(busDrivers, driver)) || st.refuses(f, driver) {
+	if driver == "" || st.driver(f) != "" || !st.exists(path.Join(busDrivers, driver)) || !st.mayProbe(f) || st.refuses(f, driver) {
 		return nil
 	}
 
 	return st.setDriver(f, driver)
+}
+
+// mayProbe says whether the kernel lets any driver probe the function
+// (pci_device_can_probe). A virtual one whose physical one has sriov_drivers_autoprobe at 0
+// needs an override.
+func (st *state) mayProbe(f Function) bool {
+	if f.PF == nil || st.override(f) != "" {
+		return true
+	}
+
+	pf, err := st.facts(*f.PF)
+	return err != nil || st.text(path.Join(st.dir(pf), "sriov_drivers_autoprobe")) != "0"
 }
 
 // refuses says whether the driver's probe function fails: VFIO needs an IOMMU.

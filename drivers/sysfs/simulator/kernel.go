@@ -51,6 +51,8 @@ func (s *Simulator) Write(attribute, text string) error {
 		subject, act = dir, func(st *state, f Function) error { return st.setOverride(f, text) }
 	case name == "sriov_numvfs":
 		subject, act = dir, func(st *state, f Function) error { return st.setVFs(f, text) }
+	case name == "sriov_drivers_autoprobe":
+		subject, act = dir, func(st *state, f Function) error { return st.setAutoprobe(f, text) }
 	case name == "reset":
 		subject, act = dir, func(st *state, f Function) error { return st.reset(f, text) }
 	case name == "remove" && text == "1":
@@ -175,7 +177,7 @@ func wait() { <-time.After(pause) }
 // bind gives the function to the driver, with the errors of the kernel.
 func (st *state) bind(f Function, driver string) error {
 	switch {
-	case !st.matches(f, driver):
+	case !st.matches(f, driver) || !st.mayProbe(f):
 		return syscall.ENODEV
 	case st.driver(f) != "":
 		return syscall.EBUSY
@@ -249,7 +251,7 @@ func (st *state) setVFs(f Function, text string) error {
 		return syscall.ERANGE
 	case strconv.FormatUint(count, 10) == present:
 		return nil
-	case st.driver(f) == "" || isVFIO(st.driver(f)):
+	case st.driver(f) == "" || isVFIO(st.driver(f)) || f.FixedVFs:
 		return syscall.ENOENT
 	case count > 0 && present != "0":
 		return syscall.EBUSY
@@ -261,7 +263,21 @@ func (st *state) setVFs(f Function, text string) error {
 		}
 	}
 
+	// A driver that makes fewer says so only by the number that can be read afterwards.
+	count -= min(count, uint64(f.FewerVFs))
 	return st.write(path.Join(st.dir(f), "sriov_numvfs"), strconv.FormatUint(count, 10)+"\n")
+}
+
+// setAutoprobe says whether virtual functions get drivers by themselves, with the errors of
+// the kernel. Those that have one keep it.
+func (st *state) setAutoprobe(f Function, text string) error {
+	switch {
+	case f.TotalVFs == 0:
+		return syscall.ENOENT
+	case text != "0" && text != "1":
+		return syscall.EINVAL
+	}
+	return st.write(path.Join(st.dir(f), "sriov_drivers_autoprobe"), text+"\n")
 }
 
 // reset resets the function, with the errors of the kernel: what its holder has left in
@@ -313,7 +329,7 @@ func (s *Simulator) Load(_ context.Context, driver string) error {
 // Fault is a failure of a later write.
 type Fault struct {
 	// On is the write that fails: unbind, bind, driver_override, drivers_probe,
-	// sriov_numvfs, reset, remove, or load.
+	// sriov_numvfs, sriov_drivers_autoprobe, reset, remove, or load.
 	On string `json:"on"`
 
 	// Subject is the address of the function or the name of the driver; empty for

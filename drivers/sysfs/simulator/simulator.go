@@ -1,6 +1,6 @@
 // Package simulator provides a directory that behaves like a kernel's sysfs:
 // what is written to unbind, bind, driver_override, drivers_probe,
-// sriov_numvfs or reset takes effect, with the errors and the hangs of a real kernel. A
+// sriov_numvfs, sriov_drivers_autoprobe or reset takes effect, with the errors and the hangs of a real kernel. A
 // driver of accelerators runs on it without any change.
 //
 // A plain directory cannot react to a write, so the writer does it: Simulator
@@ -99,6 +99,11 @@ type Function struct {
 	TotalVFs  int    `json:"total_vfs,omitempty"`
 	VFProduct string `json:"vf_product,omitempty"`
 	VFDriver  string `json:"vf_driver,omitempty"`
+
+	// FewerVFs is how many fewer of them the driver makes than it is asked for. With FixedVFs
+	// it has no way to make any (sriov_configure).
+	FewerVFs int  `json:"fewer_vfs,omitempty"`
+	FixedVFs bool `json:"fixed_vfs,omitempty"`
 
 	// PF is the physical function of a virtual one.
 	PF *cyborg.PCIAddress `json:"pf,omitempty"`

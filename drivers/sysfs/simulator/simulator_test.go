@@ -70,7 +70,7 @@ func read(t *testing.T, host *sysfstest.Host, name string) string {
 // drivers/pci/pci-sysfs.c, drivers/pci/iov.c).
 func TestWriteAnswersLikeLinux(t *testing.T) {
 	t.Parallel()
-	const devices, drivers = bus + "devices/", bus + "drivers/"
+	const devices, drivers, vf = bus + "devices/", bus + "drivers/", "0000:b1:01.0"
 
 	type step struct {
 		attribute, text string
@@ -114,6 +114,10 @@ func TestWriteAnswersLikeLinux(t *testing.T) {
 		"number through zero":                   {[]step{{devices + qat + "/sriov_numvfs", "2", 0}, {devices + qat + "/sriov_numvfs", "0", 0}, {devices + qat + "/sriov_numvfs", "3", 0}}, "nvidia"},
 		"virtual functions without a driver":    {[]step{{drivers + "c6xx/unbind", qat, 0}, {devices + qat + "/sriov_numvfs", "1", syscall.ENOENT}}, "nvidia"},
 		"a driver takes its virtual ones along": {[]step{{devices + qat + "/sriov_numvfs", "2", 0}, {drivers + "c6xx/unbind", qat, 0}, {bus + "drivers_probe", "0000:b1:01.0", syscall.ENODEV}}, "nvidia"},
+		"autoprobe of what has none":            {[]step{{devices + gpu + "/sriov_drivers_autoprobe", "0", syscall.ENOENT}}, "nvidia"},
+		"no answer whether to probe":            {[]step{{devices + qat + "/sriov_drivers_autoprobe", "maybe", syscall.EINVAL}}, "nvidia"},
+		"a virtual function that is not probed": {[]step{{devices + qat + "/sriov_drivers_autoprobe", "0", 0}, {devices + qat + "/sriov_numvfs", "1", 0}, {bus + "drivers_probe", vf, 0}, {drivers + "c6xxvf/bind", vf, syscall.ENODEV}}, "nvidia"},
+		"an override has it probed":             {[]step{{devices + qat + "/sriov_drivers_autoprobe", "0", 0}, {devices + qat + "/sriov_numvfs", "1", 0}, {devices + vf + "/driver_override", "c6xxvf", 0}, {drivers + "c6xxvf/bind", vf, 0}}, "nvidia"},
 		"reset of what cannot be reset":         {[]step{{devices + gpu + "/reset", "1", syscall.ENOENT}}, "nvidia"},
 		"surprise removal":                      {[]step{{devices + qat + "/remove", "1", 0}, {bus + "drivers_probe", qat, syscall.ENODEV}}, "nvidia"},
 	} {
@@ -222,11 +226,29 @@ func TestVirtualFunctions(t *testing.T) {
 		require.Equal(t, qat, filepath.Base(link))
 	}
 
+	require.NoError(t, host.Simulator.Write(bus+"devices/"+qat+"/sriov_drivers_autoprobe", "0"))
+	require.Equal(t, "c6xxvf", driver(t, host, "0000:b1:01.0"), "who has a driver keeps it")
+	host.SetVFs(qat, "0")
+	host.SetVFs(qat, "1")
+	require.Empty(t, driver(t, host, "0000:b1:01.0"))
 	host.SetVFs(qat, "0")
 	entries, err := os.ReadDir(filepath.Join(host.Root(), bus, "devices"))
 	require.NoError(t, err)
 	require.Len(t, entries, 2)
 	require.NoFileExists(t, filepath.Join(host.Root(), bus, "devices", qat, "virtfn0"))
+}
+
+// TestDriversOfPhysicalFunctions has drivers that make fewer virtual functions than asked for,
+// which is no error to the kernel, and none.
+func TestDriversOfPhysicalFunctions(t *testing.T) {
+	t.Parallel()
+	few, none := sysfstest.QAT(t, qat), sysfstest.QAT(t, "0000:b3:00.0")
+	few.FewerVFs, none.FixedVFs = 1, true
+	host := sysfstest.New(t, few, none)
+
+	host.SetVFs(qat, "4")
+	require.Equal(t, "3", read(t, host, bus+"devices/"+qat+"/sriov_numvfs"))
+	require.ErrorIs(t, host.Simulator.Write(bus+"devices/0000:b3:00.0/sriov_numvfs", "4"), syscall.ENOENT)
 }
 
 // TestUnbindHangsWhileOpen checks that VFIO waits for its users, and that the

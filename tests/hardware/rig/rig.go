@@ -68,9 +68,9 @@ func Need(t testing.TB) {
 	switch value := os.Getenv(Variable); value {
 	case "":
 		t.Skip("it boots machines: make test-hardware runs it")
-	case "required":
+	case "required", "long":
 	default:
-		require.Failf(t, "a value that nobody knows", "%s is %q; it can be \"required\"", Variable, value)
+		require.Failf(t, "a value that nobody knows", "%s is %q; it can be \"required\" or \"long\"", Variable, value)
 	}
 }
 
