@@ -137,7 +137,7 @@ func TestChaos(t *testing.T) {
 	}
 
 	options := harness.ClusterOptions{
-		Hosts: names, Park: park, Careless: true, Prepares: hostName(1), Cleans: cleaners(), Spare: spareBackend, Shared: sharedBackend, Env: shortWaits(), Token: token, Certificates: true,
+		Hosts: names, Park: park, Careless: true, Prepares: hostName(1), Cleans: cleaners(), Spare: spareBackend, Shared: sharedBackend, Divided: dividedBackend, Env: shortWaits(), Token: token, Certificates: true,
 	}
 	refused := clock.Refused()
 	if refused == nil {
@@ -261,6 +261,7 @@ func (r *trial) round(one round) error {
 			jobs[i].earlier = earlier.ID
 		}
 
+		jobs[i].taken = w.taken && !one.strays(jobs[i].host)
 		jobs[i].struck = slices.ContainsFunc(one.faults, func(f fault) bool { return f.work == i && f.target == theRun })
 		jobs[i].expires = slices.ContainsFunc(one.faults, func(f fault) bool { return f.faultKind == jump && f.target == string(harness.NodePostgres) })
 		held := slices.ContainsFunc(one.faults, func(f fault) bool { return f.work == i && f.when != before })
@@ -337,6 +338,13 @@ func (r *trial) round(one round) error {
 			return err
 		}
 	}
+	for _, host := range r.c.Hosts {
+		if one.strays(host) {
+			if err := r.driver.divideAgain(ctx, host); err != nil {
+				return fmt.Errorf("the card of %s cannot be divided as wanted again: %w", host, err)
+			}
+		}
+	}
 	if err := r.check(ctx); err != nil {
 		return err
 	}
@@ -353,6 +361,11 @@ func (r *trial) round(one round) error {
 		if j.sharing != nil {
 			if err := r.driver.checkSharing(ctx, j); err != nil {
 				return fmt.Errorf("%s: %w", j.work, err)
+			}
+		}
+		if j.kind == cyborg.OperationPartition {
+			if err := r.driver.freeParts(ctx, j.host); err != nil {
+				return err
 			}
 		}
 		if j.retry {

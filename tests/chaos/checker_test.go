@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -264,6 +265,13 @@ func (k *checker) answers(ctx context.Context, given []answer, events []event, l
 	return nil
 }
 
+// mayFindNothing lists the kinds of operations that may have nothing to do: nobody holds any
+// more what is to be detached, what is to be cleaned is clean, and a card is divided like
+// that already.
+func mayFindNothing() []cyborg.OperationKind {
+	return []cyborg.OperationKind{cyborg.OperationDetach, cyborg.OperationClean, cyborg.OperationPartition}
+}
+
 // contradiction returns an error where the records contradict an answer. events
 // are those of the operation that is recorded for it, and what its host has reported
 // meanwhile.
@@ -288,8 +296,8 @@ func contradiction(a answer, op operation, recorded bool, events []event) error 
 			return fmt.Errorf("the answer was a failure (%w), but operation %s has succeeded", a.err, op.id)
 		}
 		return nil
-	case !recorded && (a.kind == cyborg.OperationDetach || a.kind == cyborg.OperationClean) && a.operation == uuid.Nil:
-		return nil // the detach of what nobody holds any more has nothing to do, and so has the clean of what is clean
+	case !recorded && slices.Contains(mayFindNothing(), a.kind) && a.operation == uuid.Nil:
+		return nil
 	case !recorded:
 		return fmt.Errorf("the answer was %d, but no operation is recorded for it", a.status)
 	case a.status == http.StatusAccepted && a.operation != op.id:

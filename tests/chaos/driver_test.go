@@ -34,6 +34,10 @@ const (
 	// long before.
 	held = fake.Duration(10 * time.Minute)
 
+	// heldWhileBooting is that of a step which an agent also takes when its host has booted,
+	// before it takes any other. It must be back in time for those: see backWithin.
+	heldWhileBooting = fake.Duration(8 * time.Second)
+
 	tryLimit    = 30 * time.Second // for one try of a request
 	answerLimit = 10 * time.Minute // for the answer to a request, with all its tries
 	reachLimit  = 15 * time.Second // for a step to get under way
@@ -211,19 +215,23 @@ func (d *driver) makeReady(ctx context.Context, a apiclient.Accelerator) (apicli
 			return a, err
 		}
 
-		err := d.mustDo(ctx, request{
-			what: "make ready", kind: cyborg.OperationProvision, accelerator: a.UUID,
-			send: func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
-				return c.MakeReady(ctx, a.UUID, options...)
-			},
-		})
-		if err != nil {
+		if err := d.mustDo(ctx, d.makingReady(a.UUID)); err != nil {
 			return a, err
 		}
 	}
 
 	now, _, err := d.c.API.Accelerator(ctx, a.UUID)
 	return now, err
+}
+
+// makingReady returns the request that takes an accelerator into service.
+func (d *driver) makingReady(id uuid.UUID) request {
+	return request{
+		what: "make ready", kind: cyborg.OperationProvision, accelerator: id,
+		send: func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
+			return c.MakeReady(ctx, id, options...)
+		},
+	}
 }
 
 // free releases every handle of an accelerator.
@@ -404,6 +412,9 @@ func (d *driver) hold(ctx context.Context, j *job) error {
 		}
 	})
 
+	if j.step == fake.StepPartition {
+		return set(heldWhileBooting)
+	}
 	return set(held)
 }
 
@@ -437,6 +448,11 @@ func (d *driver) run(ctx context.Context, j *job) {
 
 	if j.kind == cyborg.OperationClean {
 		d.runClean(ctx, j)
+		return
+	}
+
+	if j.kind == cyborg.OperationPartition {
+		d.runPartition(ctx, j)
 		return
 	}
 

@@ -51,16 +51,17 @@ func TestAnswersNeedTheirEvents(t *testing.T) {
 	a := answer{kind: op.kind, accelerator: accelerator, holder: holder, status: http.StatusOK}
 	require.Error(t, contradiction(a, op, true, []event{{subject: subject, axis: cyborg.AxisHolder, from: "service:other"}}))
 
-	// Only a detach and a clean may find nothing to do.
-	require.NoError(t, contradiction(a, operation{}, false, nil))
-	a.kind = cyborg.OperationClean
-	require.NoError(t, contradiction(a, operation{}, false, nil))
+	// Only a detach, a clean and a partition may find nothing to do.
+	for _, kind := range []cyborg.OperationKind{cyborg.OperationDetach, cyborg.OperationClean, cyborg.OperationPartition} {
+		a.kind = kind
+		require.NoError(t, contradiction(a, operation{}, false, nil))
+	}
 	a.kind = cyborg.OperationAttach
 	require.ErrorContains(t, contradiction(a, operation{}, false, nil), "no operation is recorded")
 }
 
 // TestAnswersNeedTheTraceOfTheirChange checks the checker: a success of a program, a
-// configure or a whitelist needs the event of what was asked for, of the operation or
+// configure, a whitelist or a partition needs the event of what was asked for, of the operation or
 // of a report that came meanwhile.
 func TestAnswersNeedTheTraceOfTheirChange(t *testing.T) {
 	t.Parallel()
@@ -75,6 +76,7 @@ func TestAnswersNeedTheTraceOfTheirChange(t *testing.T) {
 		{cyborg.OperationConfigure, trace{"backend rack1/spare", cyborg.AxisOptions, ""}},
 		{cyborg.OperationConfigure, trace{"backend rack1/spare", cyborg.AxisState, "disabled"}},
 		{cyborg.OperationWhitelist, trace{accelerator, cyborg.AxisNovaWhitelist, "in"}},
+		{cyborg.OperationPartition, trace{"device " + uuid.NewString(), cyborg.AxisLayout, "half=1 quarter=2"}},
 	} {
 		op := operation{id: uuid.New(), kind: one.kind, state: cyborg.OperationSucceeded}
 		a := answer{kind: one.kind, trace: one.trace, status: http.StatusOK}

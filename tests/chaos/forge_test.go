@@ -391,11 +391,11 @@ func (s sent) repeatable() bool {
 	undo, _ := s.input["undo"].(bool)
 	return s.done && !undo && slices.Contains([]string{
 		workflows.AttachActivity, workflows.DetachActivity, workflows.InstallActivity, workflows.UninstallActivity, workflows.ProgramActivity,
-		workflows.CleanActivity,
+		workflows.CleanActivity, workflows.PartitionActivity,
 	}, s.activity)
 }
 
-// attack returns a step that would take a handle from its holder, with the
+// attack returns a step that would take a handle from its holder, or divide a card, with the
 // grant of a good one.
 func (g *forger) attack(host string, good sent) (sent, error) {
 	v := victim{target: cyborg.Target{Backend: "fake", Device: "00fa:01:00.0"}, handle: cyborg.WorkHandle{Holder: holderOf(host, 0)}}
@@ -416,6 +416,9 @@ func (g *forger) attack(host string, good sent) (sent, error) {
 		{workflows.CleanActivity, workflows.CleanInput{Operation: op, Target: v.target, Handle: cyborg.HandleToClean{
 			UUID: v.handle.UUID, Identity: v.handle.Identity, Method: cyborg.CleanReset,
 		}}},
+		{workflows.PartitionActivity, workflows.PartitionInput{
+			Operation: op, Device: cyborg.DeviceTarget{Backend: dividedBackend, Identity: harness.DividedCard}, Layout: cyborg.Layout{"half": 2},
+		}},
 		{workflows.SettleActivity, workflows.SettleInput{Host: host, Entries: []workflows.SettleEntry{{
 			Backend: v.target.Backend, Deployable: v.target.Deployable, Handle: v.handle, Operation: op, Want: workflows.GoalDetached,
 		}}}},

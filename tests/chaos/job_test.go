@@ -65,6 +65,10 @@ func (d *driver) prepare(ctx context.Context, w work) (*job, error) {
 		return j, d.prepareSharing(ctx, j)
 	}
 
+	if w.kind == cyborg.OperationPartition {
+		return j, d.preparePartition(ctx, j)
+	}
+
 	accelerator, err := d.find(ctx, j)
 	if err != nil {
 		return nil, err
@@ -103,10 +107,8 @@ func (d *driver) prepare(ctx context.Context, w work) (*job, error) {
 			return nil, err
 		}
 	case cyborg.OperationProvision:
-		j.request.what = "make ready"
-		j.request.send = func(ctx context.Context, c *apiclient.Client, options ...apiclient.Option) (apiclient.Answer, error) {
-			return c.MakeReady(ctx, id, options...)
-		}
+		ready := d.makingReady(id)
+		j.request.what, j.request.send = ready.what, ready.send
 	case cyborg.OperationProgram:
 		if err := d.free(ctx, accelerator); err != nil {
 			return nil, err

@@ -66,6 +66,7 @@ func TestNeedsOperatorNeedsAFault(t *testing.T) {
 	// Only the fault that does what the operation records explains that.
 	none, gone := "f had no image and has b", "f had a and has b; the image a is not on this host"
 	notBack := "what was loaded before is not back: "
+	noLayout := `the agent has lost its journal, and nobody knows how device 03fa:01:00.0 was divided before: it has ["a"], and the records had ["b"]`
 	back := injected(old, "rack1", 110, 111)
 	long := []injection{injected(stall, "rack1", 110, 140)}
 	for _, test := range []struct {
@@ -91,6 +92,9 @@ func TestNeedsOperatorNeedsAFault(t *testing.T) {
 		{notBack + none, long, true},
 		{notBack + none, []injection{back}, false},
 		{notBack + none + "; f had a and has b", long, false},
+		{noLayout, long, false},
+		{noLayout, []injection{back}, true},
+		{noLayout, []injection{injected(old, "rack2", 110, 111)}, false},
 		{silent, []injection{back}, false}, // an older journal keeps nobody from the work for long
 		{silent, []injection{injected(second, "rack1", 110, 111)}, false},
 

@@ -121,6 +121,7 @@ type reason string
 
 const (
 	imageGone  reason = "the image of before is not on its host any more"
+	layoutGone reason = "its agent does not know any more how the card was divided"
 	imageNever reason = "there was no image before, and an image cannot be taken out"
 	notDone    reason = "its agent did not do it in time"
 	noSpace    reason = "its agent has no space for the journal"
@@ -137,6 +138,7 @@ func reasons() map[reason]*regexp.Regexp {
 		imageNever: regexp.MustCompile(`what was loaded before is not back: (\S+ had no image and has [^;]+(; |$))+$`),
 		notDone: regexp.MustCompile(`did not take .* (within|in time)|had no slot left for|fell silent in the middle of the step|took longer than its limit` +
 			`|was interrupted: |is still busy with|has not come to an end|did not end within|was not done in time`),
+		layoutGone: regexp.MustCompile(`has lost its journal, and nobody knows how device \S+ was divided before`),
 		noSpace:    regexp.MustCompile(`no space is left for the journal|no space left on device`),
 		otherAgent: regexp.MustCompile(`the step is for agent `),
 		notGranted: regexp.MustCompile(`its grant |has a grant of the key|has told host .* of the key|is an old copy`),
@@ -146,7 +148,7 @@ func reasons() map[reason]*regexp.Regexp {
 
 // reasonOf returns what a message says; empty where that is none of the reasons.
 func reasonOf(message string) reason {
-	for _, r := range []reason{imageNever, imageGone, noSpace, otherAgent, notGranted, tooLate, notDone} {
+	for _, r := range []reason{imageNever, imageGone, layoutGone, noSpace, otherAgent, notGranted, tooLate, notDone} {
 		if reasons()[r].MatchString(message) {
 			return r
 		}
@@ -160,7 +162,7 @@ func (f fault) gives(r reason, host string) bool {
 	goesBack := slices.Contains(losingFaults(), f.faultKind) // the records know less than the host
 
 	switch r {
-	case imageGone:
+	case imageGone, layoutGone:
 		return f.replacesJournal(host)
 	case imageNever: // whatever has kept the step from its end
 		return f.keepsFromUndoing(host)
@@ -179,20 +181,23 @@ func (f fault) gives(r reason, host string) bool {
 	}
 }
 
+// forGood reports whether a longer time would not have helped: what the undo needs is gone
+// with the journal that another one has replaced.
+func (r reason) forGood() bool { return r == imageGone || r == layoutGone }
+
 // struck reports whether a fault that gives this reason has struck the host of an
-// operation while it ran, or, where it has lost the image of before, at any time until
-// then: it stays lost until another one is loaded.
+// operation while it ran, or, where it has lost what the undo needs, at any time until
+// then: an image stays lost until another one is loaded.
 func struck(injected []injection, op ended, r reason) bool {
 	return slices.ContainsFunc(injected, func(i injection) bool {
-		return i.gives(r, op.host) && i.began.Before(op.over) && (r == imageGone || i.ended.Add(backWithin).After(op.began))
+		return i.gives(r, op.host) && i.began.Before(op.over) && (r.forGood() || i.ended.Add(backWithin).After(op.began))
 	})
 }
 
 // unexplained returns an error where no fault explains why an operation needs an
 // operator: each of its undos that has failed says why, and a fault that gives this
-// reason must have struck its host in its time. Only where the image of before is
-// gone, with the journal that another one has replaced, would a longer time not have
-// helped.
+// reason must have struck its host in its time. A longer time must have helped, unless what
+// is missing is gone for good.
 func unexplained(injected []injection, op ended) error {
 	if len(op.notUndone) == 0 {
 		return fmt.Errorf("%s %s on %s needs an operator (%s), but records no undo that has failed", op.kind, op.id, op.host, op.message)
@@ -207,7 +212,7 @@ func unexplained(injected []injection, op ended) error {
 		case !struck(injected, op, r):
 			all = append(all, fmt.Errorf("%s %s on %s needs an operator because %s (%s), but no fault that does so has struck its host between %s and %s",
 				op.kind, op.id, op.host, r, message, op.began.Format(time.TimeOnly), op.over.Format(time.TimeOnly)))
-		case r != imageGone && longest < leftForUndo(injected, op):
+		case !r.forGood() && longest < leftForUndo(injected, op):
 			all = append(all, fmt.Errorf("%s %s on %s needs an operator (%s), but faults have kept its host from undoing it for at most %s between %s and %s",
 				op.kind, op.id, op.host, message, longest.Round(time.Millisecond), op.began.Format(time.TimeOnly), op.over.Format(time.TimeOnly)))
 		}

@@ -408,6 +408,10 @@ func (p *planner) work(s stage, used map[string]bool) work {
 		}
 	}
 
+	if s.kind == cyborg.OperationPartition {
+		w.layout, w.taken = pick(p, layouts()), p.chance(60)
+	}
+
 	if !s.ofRequests() {
 		return w
 	}

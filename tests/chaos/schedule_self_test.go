@@ -53,6 +53,7 @@ func TestScheduleCoversTheMatrix(t *testing.T) {
 			place := w.place(w.host, w.card)
 			require.False(t, places[place], "%s is worked on twice in\n%s", place, r)
 			places[place] = true
+			require.Equal(t, w.kind == cyborg.OperationPartition, w.layout != nil, "%s", w)
 			require.True(t, w.kind != cyborg.OperationClean || cleans(w.host), "%s has nothing to clean", w)
 		}
 

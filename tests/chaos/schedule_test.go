@@ -58,6 +58,7 @@ var stageTable = []stage{
 	{cyborg.OperationUnbind, fake.StepInUse},
 	{kindDelete, ""},
 	{cyborg.OperationClean, fake.StepClean},
+	{cyborg.OperationPartition, fake.StepPartition},
 }
 
 // ofRequests reports whether the work is about accelerator requests, so that it
@@ -82,6 +83,8 @@ func (s stage) place(host, card int) string {
 		return hostName(host) + ", its whitelist"
 	case kindShare:
 		return hostName(host) + ", its shared card"
+	case cyborg.OperationPartition:
+		return hostName(host) + ", its divisible card"
 	default:
 		return fmt.Sprintf("%s, card %d", hostName(host), card)
 	}
@@ -107,6 +110,10 @@ type work struct {
 	// For a clean.
 	method   cyborg.CleanMethod // that is asked for; empty for what is needed
 	declared bool               // somebody cleans it by hand, and declares it clean
+
+	// For a partition.
+	layout cyborg.Layout // that is asked for
+	taken  bool          // somebody takes at the same time what there is of the card
 
 	// For work on accelerator requests.
 	requests int  // how many there are
@@ -356,6 +363,8 @@ func (w work) String() string {
 		{w.byName && (w.deleted || w.kind == kindDelete), "by name"},
 		{w.method != "", "with a " + string(w.method)},
 		{w.declared, "declared clean"},
+		{w.kind == cyborg.OperationPartition, "into " + w.layout.String()},
+		{w.taken, "while somebody takes what there is"},
 	} {
 		if more.is {
 			text += ", " + more.text

@@ -71,6 +71,41 @@ func TestTripwireTellsWhoWasDisturbed(t *testing.T) {
 	}
 }
 
+// TestTripwireTellsWhoHasWhatCannotBe checks the checker: it tells where a card is divided
+// under the holder of a part, and where somebody has the whole card beside that.
+func TestTripwireTellsWhoHasWhatCannotBe(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	made, err := fake.New(drivers.Environment{Host: "rack1", Root: "/", StateDir: dir}, map[string]any{"careless": true, "partition": true})
+	require.NoError(t, err)
+	divide := func(layout cyborg.Layout) cyborg.DeviceReport {
+		t.Helper()
+		devices, err := made.Discover(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, made.(drivers.Partitioner).Partition(t.Context(), drivers.PartitionRequest{
+			Device: devices[0], Layout: layout, Note: func(json.RawMessage) error { return nil }, Progress: func(int, string) {},
+		}))
+		devices, err = made.Discover(t.Context())
+		require.NoError(t, err)
+		return devices[0]
+	}
+
+	benches := map[string]fake.Bench{"rack1": fake.NewBench(dir)}
+	possessed := func(device cyborg.DeviceReport, holder int) {
+		t.Helper()
+		wire := tripwire{device.Identity, device.Deployables[0].Handles[0].Identity}
+		require.NoError(t, possess(t.Context(), benches["rack1"], wire, holderOf("rack1", holder)))
+	}
+
+	possessed(divide(cyborg.Layout{"half": 2}), 1)
+	require.NoError(t, noted(benches))
+	whole := divide(cyborg.Layout{})
+	require.ErrorContains(t, noted(benches), "on rack1 was partitioned, while")
+	require.NotContains(t, noted(benches).Error(), "was divided")
+	possessed(whole, 3)
+	require.ErrorContains(t, noted(benches), `on rack1 was divided, while "service service-3" held it`)
+}
+
 // attachIt attaches a handle.
 func attachIt(t *testing.T, driver drivers.Attacher, request drivers.AttachRequest) error {
 	t.Helper()

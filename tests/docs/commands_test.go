@@ -41,6 +41,7 @@ var notRunHere = map[string]string{
 	"kill -9 $(pidof":             "it would kill the standalones of all tests; TestOrphanedPostgresIsTakenOver of tests/standalone kills one",
 	"cyborg migrate":              "on that database; tests/chaos runs all processes apart",
 	"cyborg host revoke":          "likewise; TestRevokedHost does it",
+	"cyborg device partition":     "a card that can be divided; TestCardIsDividedAndMadeWhole of tests/journey does it",
 	"cyborg host enroll":          "certificates at the agent endpoint; TestEnrolledHost of tests/standalone does it",
 	"cyborg server":               "it serves until it is stopped; tests/chaos runs all processes apart",
 	"cyborg-agent --temporal":     "it serves until it is stopped; tests/chaos runs all processes apart",

@@ -36,6 +36,13 @@ const (
 	sharedDomain = "02fa"
 )
 
+// DividedCard is the identity of the card of ClusterOptions.Divided, which is in a PCI
+// domain of its own.
+const (
+	DividedCard   = dividedDomain + ":01:00.0"
+	dividedDomain = "03fa"
+)
+
 // cleanLatency is for how long the hosts of a cluster clean a handle, so that faults meet it.
 const cleanLatency = 200 * time.Millisecond
 
@@ -60,6 +67,9 @@ type ClusterOptions struct {
 	// Shared is the name of a backend of each host with one card, SharedCard, whose two
 	// parts go to one holder; empty for none.
 	Shared string
+	// Divided is the name of a backend of each host with one card, DividedCard, that can be
+	// divided into parts; empty for none.
+	Divided string
 	// Env is added to the environment of every process.
 	Env []string
 	// Clocks, where not nil, gives each process a clock that Node.SetClock can
@@ -396,6 +406,11 @@ func (c *Cluster) startAgent(ctx context.Context, t testing.TB, host string) {
 	if c.options.Shared != "" {
 		backends += fmt.Sprintf(", {name: %s, driver: fake, options: {park: 1xfpga, domain: %q, deployables: 2, handles: 2, same_holder: true, park_dir: %q, careless: %t}}",
 			c.options.Shared, sharedDomain, park, c.options.Careless)
+	}
+
+	if c.options.Divided != "" {
+		backends += fmt.Sprintf(", {name: %s, driver: fake, options: {park: 1xfpga, domain: %q, partition: true, park_dir: %q, careless: %t}}",
+			c.options.Divided, dividedDomain, park, c.options.Careless)
 	}
 
 	env := append([]string{allowFake, "CYBORG_AGENT_NOVA_CONF_DIR=" + c.NovaConfDir(host)}, c.Certificates.Environ(t, identity.Host, host)...)

@@ -66,6 +66,9 @@ func (s *System) Operations(t testing.TB) []apiclient.Operation {
 //   - exactly the handles that the records say are attached on the fake cards and
 //     in the journals;
 //   - what is free has nothing on its card that its host removes after every holder;
+//   - a card is divided as the last partition that succeeded has made it, as its host
+//     reports, and everything that is recorded of it is there, unless a partition has left
+//     it in error;
 //   - the conditions of an accelerator are those that its card has;
 //   - nobody was ever given what nobody may get;
 //   - the events lead to the recorded values.
@@ -111,6 +114,10 @@ func (s *System) Unsound(ctx context.Context) error {
 		return err
 	}
 
+	if err := s.unsoundLayouts(ctx, accelerators, errorsOf); err != nil {
+		return err
+	}
+
 	for i := range accelerators {
 		if err := s.unsoundAccelerator(ctx, &accelerators[i], errorsOf[accelerators[i].UUID]); err != nil {
 			return fmt.Errorf("accelerator %s: %w", accelerators[i].Name, err)
@@ -129,10 +136,13 @@ func (s *System) Unsound(ctx context.Context) error {
 
 // mayBeEither reports whether nobody knows if an accelerator is installed: an
 // operation that installs, uninstalls or configures has left it in error. After
-// one of another kind, it is installed as before.
+// one of another kind, it is installed as before. A partition that could not be undone may
+// have taken away what was installed.
 func mayBeEither(lifecycle cyborg.Lifecycle, left cyborg.OperationKind) bool {
 	return lifecycle == cyborg.LifecycleError &&
-		slices.Contains([]cyborg.OperationKind{cyborg.OperationProvision, cyborg.OperationRetire, cyborg.OperationConfigure}, left)
+		slices.Contains([]cyborg.OperationKind{
+			cyborg.OperationProvision, cyborg.OperationRetire, cyborg.OperationConfigure, cyborg.OperationPartition,
+		}, left)
 }
 
 // unsoundAccelerator compares one accelerator with itself and, where it is a

@@ -336,6 +336,46 @@ func (h *historian) cleaned(a apiclient.Accelerator) {
 	harness.RequireSound(t, h.s)
 }
 
+// divided records partitions of the card of an accelerator that nobody has.
+func (h *historian) divided(a apiclient.Accelerator) {
+	t, ctx := h.t, h.t.Context()
+	_, err := h.s.API.UpdateDriver(ctx, "fake", "fake", cyborg.JSONObject{"park": "12xfpga", "partition": true})
+	require.NoError(t, err)
+	requireLayout(ctx, t, h.s, a.DeviceUUID, cyborg.Layout{}, nil)
+
+	into := func(layout cyborg.Layout) func() (apiclient.Answer, error) {
+		return func() (apiclient.Answer, error) {
+			return h.s.API.PartitionDevice(ctx, a.DeviceUUID, layout, apiclient.Async())
+		}
+	}
+	halves, quarter := into(cyborg.Layout{"half": 2}), into(cyborg.Layout{"quarter": 1})
+	divide := stage{
+		name: "partition", step: fake.StepPartition, activity: workflows.PartitionActivity, before: func(*testing.T, *harness.Standalone, uuid.UUID) {},
+		begin: func(context.Context, *testing.T, *harness.Standalone, uuid.UUID) (apiclient.Answer, error) {
+			return halves()
+		},
+	}
+
+	h.fail(a, fake.Failure{Times: 1, Kind: cyborg.ErrHardware, When: fake.After}, divide.step)
+	h.play("failed", cyborg.OperationFailed, halves)
+	h.play("refused", cyborg.OperationFailed, into(cyborg.Layout{"half": 2, "quarter": 1}))
+
+	c := catch(t, h.s, divide, a.UUID)
+	_, err = h.s.API.CancelOperation(ctx, c.id)
+	require.NoError(t, err)
+	h.end("cancelled", cyborg.OperationCancelled, c.id)
+	c.hurry(t, h.s)
+	h.abandon(divide, a)
+
+	h.fail(a, fake.Failure{Times: 1, Kind: cyborg.ErrBusy, When: fake.Before}, divide.step)
+	h.play("tried-again", cyborg.OperationSucceeded, halves)
+	h.fail(a, fake.Failure{Times: fake.Always, Kind: cyborg.ErrHardware, When: fake.After}, divide.step)
+	h.play("needs-operator", cyborg.OperationNeedsOperator, quarter)
+	h.fail(a, fake.Failure{})
+	h.play("succeeded", cyborg.OperationSucceeded, into(cyborg.Layout{}))
+	harness.RequireSound(t, h.s)
+}
+
 // hosts records queries and operations on hosts that answer, and on one that
 // does not.
 func (h *historian) hosts(a *harness.Agent) {
@@ -462,6 +502,7 @@ func TestHistoriesReplay(t *testing.T) {
 	h.requests(cards[10])
 	h.prepared()
 	h.cleaned(cards[11])
+	h.divided(cards[11])
 	h.hosts(s.StartAgent(t, rack, "1xfpga"))
 	h.runs(workflows.ReconcileWorkflow, workflows.SettleHostWorkflow, workflows.CensusWorkflow, workflows.DiscoverWorkflow)
 

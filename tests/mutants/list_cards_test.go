@@ -12,7 +12,7 @@ func ofCards() []mutant {
 	return []mutant{
 		{
 			breaks: "a step is about one card", file: agent + "/step.go", pkg: agent, test: "TestStepsOnAnotherCard",
-			old: "now.Other(target.Fingerprint)",
+			old: "now.Other(wanted)",
 			new: "now.Model != \"\" && now.Other(cyborg.Fingerprint{})",
 		},
 		{
@@ -88,7 +88,7 @@ func ofCards() []mutant {
 		{
 			breaks: "a driver is told which card it is about, also where the card sleeps", file: agent + "/step.go", pkg: agent,
 			test: "TestStepsOnAnotherCardThatSleeps",
-			old:  "found.Device.Fingerprint = target.Fingerprint.Learn(found.Device.Fingerprint)",
+			old:  "found.Device.Fingerprint = wanted.Learn(found.Device.Fingerprint)",
 			new:  "found.Device.Fingerprint = found.Device.Fingerprint.Learn(found.Device.Fingerprint)",
 		},
 		{

@@ -267,7 +267,7 @@ func ofBounds() []mutant {
 		},
 		{
 			breaks: "its documents are bounded", file: "db/internal/merge/devices.go", pkg: merged, test: "TestWhatAHostTellsIsBounded",
-			old: "v.tooLargeDocument(this, board, path)",
+			old: "v.tooLargeDocument(this, board, path, partitioning)",
 			new: "v.tooLargeDocument(this)",
 		},
 		{

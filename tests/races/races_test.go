@@ -113,6 +113,7 @@ func TestRaces(t *testing.T) {
 	s := start(t, "names=fake:6xnic", "fit-1=fake:5xgpu", "fit-2=fake:5xgpu", "keys=fake:1xqat",
 		"retry=fake:1xaichip", "driver=fake:2xssd", "force=fake:1xfpga", "requests=fake:2xfpga", "group=fake:1xfpga")
 	s.rack = s.StartAgent(t, "rack", "3xfpga") // it ends after the cleanup, which still needs it
+	s.StartAgent(t, "partition", "1xfpga")
 	t.Cleanup(func() {
 		if !t.Failed() { // a race that has failed may have left the host down
 			s.requireSound(t)
@@ -122,7 +123,7 @@ func TestRaces(t *testing.T) {
 	for name, race := range map[string]func(t *testing.T){
 		"history": s.raceHistory, "one name": s.raceForName, "what fits": s.raceForFit,
 		"one key": s.raceWithOneKey, "retry": s.raceToRetry, "driver": s.raceWithDriver,
-		"force": s.raceToForce, "requests": s.raceOfRequests, "group": s.raceForGroup,
+		"force": s.raceToForce, "requests": s.raceOfRequests, "group": s.raceForGroup, "partition": s.raceToPartition,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
