@@ -17,6 +17,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/drivers/generic"
+	"github.com/cyborg-project/cyborg/drivers/passthrough/passthroughtest"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 	"github.com/cyborg-project/cyborg/tests/hardware/fakebus"
 )
@@ -40,13 +41,13 @@ func configuration(address string) string { return "sys/bus/pci/devices/" + addr
 // told, with and without virtual functions.
 func TestDiscoverLeavesOutSilentCards(t *testing.T) {
 	t.Parallel()
-	host := newHost(t, sysfstest.GPU(t, gpu), sysfstest.QAT(t, qat))
+	host := passthroughtest.NewHost(t, sysfstest.GPU(t, gpu), sysfstest.QAT(t, qat))
 	b := newBench(t, host, gpu)
-	require.Equal(t, []string{gpu, qat, disk}, identities(t, b.driver))
+	require.Equal(t, []string{gpu, qat, passthroughtest.Disk}, identities(t, b.driver))
 
 	host.Set(configuration(gpu), strings.Repeat("\xff", 256))
 	host.Set(configuration(qat), "\x86\x80\x40\x49")
-	require.Equal(t, []string{qat, disk}, identities(t, b.driver))
+	require.Equal(t, []string{qat, passthroughtest.Disk}, identities(t, b.driver))
 
 	err := b.attach(t)
 	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(err), err)
@@ -55,10 +56,10 @@ func TestDiscoverLeavesOutSilentCards(t *testing.T) {
 
 	host.SetVFs(qat, "2")
 	host.Set(configuration(qat), strings.Repeat("\xff", 256))
-	require.Equal(t, []string{disk}, identities(t, b.driver))
+	require.Equal(t, []string{passthroughtest.Disk}, identities(t, b.driver))
 
 	host.Set(configuration(gpu), "\xde\x10\xb5\x20")
-	require.Equal(t, []string{gpu, disk}, identities(t, b.driver))
+	require.Equal(t, []string{gpu, passthroughtest.Disk}, identities(t, b.driver))
 	require.NoError(t, b.attach(t))
 }
 
@@ -66,13 +67,13 @@ func TestDiscoverLeavesOutSilentCards(t *testing.T) {
 // pipe sleeps until somebody writes. Nothing speaks against the card then.
 func TestDiscoverWaitsForNoCard(t *testing.T) {
 	t.Parallel()
-	host := newHost(t, sysfstest.GPU(t, gpu))
+	host := passthroughtest.NewHost(t, sysfstest.GPU(t, gpu))
 	pipe := filepath.Join(host.Root(), configuration(gpu))
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
 	driver, err := generic.New(environment(t, host), map[string]any{"device_spec": "*", "simulate": true})
 	require.NoError(t, err)
-	require.Equal(t, []string{gpu, disk}, identities(t, driver))
-	require.Equal(t, []string{gpu, disk}, identities(t, driver))
+	require.Equal(t, []string{gpu, passthroughtest.Disk}, identities(t, driver))
+	require.Equal(t, []string{gpu, passthroughtest.Disk}, identities(t, driver))
 	require.Equal(t, 1, asking(t, host), "the second discovery waits for the answer to the first")
 	require.NoError(t, os.WriteFile(pipe, []byte("\xde\x10\xb5\x20"), 0))
 }
@@ -83,7 +84,7 @@ func TestDiscoverWaitsForNoCard(t *testing.T) {
 func TestDiscoverWaitsOnceForAllRounds(t *testing.T) {
 	t.Parallel()
 	const silent, audio = "0000:3c:00.0", "0000:3b:00.1"
-	host := newHost(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, audio), sysfstest.FPGA(t, silent))
+	host := passthroughtest.NewHost(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, audio), sysfstest.FPGA(t, silent))
 	for _, address := range []string{gpu, silent} {
 		pipe := filepath.Join(host.Root(), configuration(address))
 		require.NoError(t, syscall.Mkfifo(pipe, 0o600))
@@ -105,7 +106,7 @@ func TestDiscoverWaitsOnceForAllRounds(t *testing.T) {
 // kernel has not answered since before, and asks no second time meanwhile.
 func TestNextDriverKnowsWhatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
-	host := newHost(t, sysfstest.GPU(t, gpu))
+	host := passthroughtest.NewHost(t, sysfstest.GPU(t, gpu))
 	pipe := filepath.Join(host.Root(), configuration(gpu))
 	require.NoError(t, syscall.Mkfifo(pipe, 0o600))
 	env := environment(t, host)
@@ -117,12 +118,12 @@ func TestNextDriverKnowsWhatDoesNotAnswer(t *testing.T) {
 	}
 
 	before := start()
-	require.Equal(t, []string{gpu, disk}, identities(t, before))
+	require.Equal(t, []string{gpu, passthroughtest.Disk}, identities(t, before))
 	require.Equal(t, []string{gpu}, unwell(t, before, " is there"))
 
 	next := start()
 	require.Equal(t, []string{gpu}, unwell(t, next, " is there"))
-	require.Equal(t, []string{gpu, disk}, identities(t, next))
+	require.Equal(t, []string{gpu, passthroughtest.Disk}, identities(t, next))
 	require.Equal(t, 1, asking(t, host))
 	require.Equal(t, []string{gpu}, unwell(t, next, " is there"))
 
@@ -173,7 +174,7 @@ func TestSurpriseRemovalOnKernel(t *testing.T) {
 	driver := live(t, card)
 	devices, err := driver.Discover(t.Context())
 	require.NoError(t, err)
-	target, handle := choose(address)(t, devices)
+	target, handle := passthroughtest.Choose(address)(t, devices)
 	var note json.RawMessage
 	attach := drivers.AttachRequest{Target: target, Handle: handle, Note: func(n json.RawMessage) error { note = n; return nil }}
 

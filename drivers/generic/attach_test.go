@@ -13,6 +13,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/drivers/generic"
+	"github.com/cyborg-project/cyborg/drivers/passthrough/passthroughtest"
 	"github.com/cyborg-project/cyborg/drivers/sysfs"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/simulator"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
@@ -35,7 +36,7 @@ func newBench(t *testing.T, host *sysfstest.Host, address string) *bench {
 	b.restart(t, host.Simulator, "30s")
 	devices, err := b.driver.Discover(t.Context())
 	require.NoError(t, err)
-	b.target, _ = choose(address)(t, devices)
+	b.target, _ = passthroughtest.Choose(address)(t, devices)
 	return b
 }
 
@@ -46,7 +47,7 @@ func (b *bench) restart(t *testing.T, kernel sysfs.Kernel, deadline string) {
 		"device_spec": b.spec, "deadline": deadline, "partition": true,
 	})
 	require.NoError(t, err)
-	b.driver = driver.WithAnswerLimit(patience)
+	b.driver = driver.WithAnswerLimit(passthroughtest.Patience)
 }
 
 // note stores a note, as the agent's journal does.
@@ -82,7 +83,7 @@ func (b *bench) detach(t *testing.T, undo bool) error {
 // attached tells whether the hardware has the handle attached.
 func (b *bench) attached(t *testing.T) bool {
 	t.Helper()
-	attached, err := b.driver.Attached(t.Context(), b.target, b.target.Deployable.Handles[0], b.holder)
+	attached, err := b.driver.Attached(t.Context(), drivers.AttachedRequest{Target: b.target, Handle: b.target.Deployable.Handles[0], Holder: b.holder})
 	require.NoError(t, err)
 	return attached
 }
@@ -90,11 +91,7 @@ func (b *bench) attached(t *testing.T) bool {
 // has returns the kernel driver that has the function.
 func (b *bench) has(t *testing.T) string {
 	t.Helper()
-	target, err := os.Readlink(filepath.Join(b.Root(), "sys/bus/pci/devices", b.target.Deployable.Name, "driver"))
-	if err != nil {
-		return ""
-	}
-	return filepath.Base(target)
+	return passthroughtest.DriverOf(t, b.Host, b.target.Deployable.Name)
 }
 
 // TestAttachRefusedAfterTheHostChanged discovers a GPU that could be attached,
@@ -110,8 +107,8 @@ func TestAttachRefusedAfterTheHostChanged(t *testing.T) {
 		messages []string
 	}{
 		"the host's disk": {
-			disk, func(*testing.T, *sysfstest.Host) {}, cyborg.ErrProtected, cyborg.ErrProtected,
-			[]string{disk, "the host lives on it", "its disk nvme0n1 is mounted on /"},
+			passthroughtest.Disk, func(*testing.T, *sysfstest.Host) {}, cyborg.ErrProtected, cyborg.ErrProtected,
+			[]string{passthroughtest.Disk, "the host lives on it", "its disk nvme0n1 is mounted on /"},
 		},
 		"a port that was set up since": {
 			nic, func(_ *testing.T, h *sysfstest.Host) { h.Up("ens1") }, cyborg.ErrProtected, cyborg.ErrProtected, []string{"ens1 is up"},
@@ -124,10 +121,10 @@ func TestAttachRefusedAfterTheHostChanged(t *testing.T) {
 		"in one group with the disk": {
 			gpu, func(t *testing.T, h *sysfstest.Host) {
 				t.Helper()
-				h.Add(sysfstest.In("7", sysfstest.GPU(t, gpu)), sysfstest.In("7", sysfstest.SSD(t, disk, "nvme0n1", "259:0")))
+				h.Add(sysfstest.In("7", sysfstest.GPU(t, gpu)), sysfstest.In("7", sysfstest.SSD(t, passthroughtest.Disk, "nvme0n1", "259:0")))
 			},
 			cyborg.ErrProtected, cyborg.ErrProtected,
-			[]string{"IOMMU group 7", disk},
+			[]string{"IOMMU group 7", passthroughtest.Disk},
 		},
 		"in one group with another's": {
 			gpu, func(t *testing.T, h *sysfstest.Host) {
@@ -166,7 +163,7 @@ func TestAttachRefusedAfterTheHostChanged(t *testing.T) {
 				t.Helper()
 				other := sysfstest.GPU(t, gpu)
 				other.Product = "2330"
-				exchange(h, other)
+				passthroughtest.Exchange(h, other)
 			},
 			cyborg.ErrChanged, cyborg.ErrChanged,
 			[]string{"10de:2330", "10de:20b0"},
@@ -176,7 +173,7 @@ func TestAttachRefusedAfterTheHostChanged(t *testing.T) {
 				t.Helper()
 				other := sysfstest.GPU(t, gpu)
 				other.SubsystemProduct, other.Serial = "1533", serial
-				exchange(h, other)
+				passthroughtest.Exchange(h, other)
 			},
 			cyborg.ErrChanged, cyborg.ErrChanged,
 			[]string{"another card (10de:20b0 10de:1533)", "it was 10de:20b0 10de:0000, serial " + serial},
@@ -186,7 +183,7 @@ func TestAttachRefusedAfterTheHostChanged(t *testing.T) {
 				t.Helper()
 				other := sysfstest.GPU(t, gpu)
 				other.Serial = otherSerial
-				exchange(h, other)
+				passthroughtest.Exchange(h, other)
 			},
 			cyborg.ErrChanged, cyborg.ErrChanged,
 			[]string{"another card (serial " + otherSerial + ")", "it was 10de:20b0 10de:0000, serial " + serial},
@@ -201,9 +198,9 @@ func TestAttachRefusedAfterTheHostChanged(t *testing.T) {
 			t.Parallel()
 			card := sysfstest.GPU(t, gpu)
 			card.Serial = serial
-			b := newBench(t, newHost(t, card, sysfstest.NIC(t, nic, "ens1"), sysfstest.QAT(t, qat)), c.address)
+			b := newBench(t, passthroughtest.NewHost(t, card, sysfstest.NIC(t, nic, "ens1"), sysfstest.QAT(t, qat)), c.address)
 			c.change(t, b.Host)
-			before := snapshot(t, b.Root())
+			before := passthroughtest.Snapshot(t, b.Root())
 
 			err := b.driver.Install(t.Context(), b.target)
 			require.Equal(t, c.install, cyborg.ErrorKindOf(err), err)
@@ -214,34 +211,34 @@ func TestAttachRefusedAfterTheHostChanged(t *testing.T) {
 				require.ErrorContains(t, err, message)
 			}
 			require.Empty(t, b.notes, "nothing was to be undone")
-			require.Equal(t, before, snapshot(t, b.Root()), "nothing was touched")
+			require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()), "nothing was touched")
 		})
 	}
 }
 
 func TestDevicesOutsideTheSpecAreRefused(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
+	b := newBench(t, passthroughtest.NewHost(t, sysfstest.GPU(t, gpu)), gpu)
 	driver, err := generic.NewWithKernel(b.Simulator, environment(t, b.Host), map[string]any{"device_spec": `{"vendor_id": "8086"}`})
 	require.NoError(t, err)
-	b.driver = driver.WithAnswerLimit(patience)
+	b.driver = driver.WithAnswerLimit(passthroughtest.Patience)
 
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(b.driver.Install(t.Context(), b.target)))
 	err = b.attach(t)
 	require.Equal(t, cyborg.ErrNotFound, cyborg.ErrorKindOf(err))
-	require.ErrorContains(t, err, `device_spec of backend "pci" does not choose `+gpu)
+	require.ErrorContains(t, err, `backend "pci" does not look after `+gpu)
 }
 
 // TestDetachAfterTheSpecChanged checks that a changed device_spec does not
 // prevent a detach.
 func TestDetachAfterTheSpecChanged(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
+	b := newBench(t, passthroughtest.NewHost(t, sysfstest.GPU(t, gpu)), gpu)
 	require.NoError(t, b.attach(t))
 
 	driver, err := generic.NewWithKernel(b.Simulator, environment(t, b.Host), nil)
 	require.NoError(t, err)
-	b.driver = driver.WithAnswerLimit(patience)
+	b.driver = driver.WithAnswerLimit(passthroughtest.Patience)
 
 	require.True(t, b.attached(t))
 	require.NoError(t, b.detach(t, false))
@@ -252,26 +249,26 @@ func TestDetachAfterTheSpecChanged(t *testing.T) {
 // with VFIO after a detach.
 func TestVFIOByHand(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
+	b := newBench(t, passthroughtest.NewHost(t, sysfstest.GPU(t, gpu)), gpu)
 	require.NoError(t, b.Simulator.Write("sys/bus/pci/devices/"+gpu+"/driver_override", "vfio-pci"))
 	require.NoError(t, b.Simulator.Write("sys/bus/pci/drivers/nvidia/unbind", gpu))
 	require.NoError(t, b.Simulator.Write("sys/bus/pci/drivers_probe", gpu))
 
-	before := snapshot(t, b.Root())
+	before := passthroughtest.Snapshot(t, b.Root())
 	require.True(t, b.attached(t), "the hardware shows it as attached")
 
-	b.Open(4711, "qemu-kvm", vfioNode(t, b.Host, gpu))
+	b.Open(4711, "qemu-kvm", passthroughtest.VFIONode(t, b.Host, gpu))
 	require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(b.attach(t)), "somebody else has it")
 	b.End(4711)
 
 	require.NoError(t, b.attach(t))
-	b.Open(4712, "qemu-kvm", vfioNode(t, b.Host, gpu))
+	b.Open(4712, "qemu-kvm", passthroughtest.VFIONode(t, b.Host, gpu))
 	require.NoError(t, b.attach(t), "its holder has it already")
 	b.End(4712)
 
 	require.JSONEq(t, `{"driver": "vfio-pci", "override": "vfio-pci"}`, string(b.prior()))
 	require.NoError(t, b.detach(t, false))
-	require.Equal(t, before, snapshot(t, b.Root()))
+	require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 }
 
 // TestDetachWithoutNote checks that the kernel chooses the driver where the
@@ -279,14 +276,14 @@ func TestVFIOByHand(t *testing.T) {
 // is stored before the first change.
 func TestDetachWithoutNote(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
+	b := newBench(t, passthroughtest.NewHost(t, sysfstest.GPU(t, gpu)), gpu)
 	require.NoError(t, b.attach(t))
 	b.notes = nil
 
 	require.NoError(t, b.detach(t, true))
 	require.Equal(t, "vfio-pci", b.has(t))
 
-	b.Open(4711, "qemu-kvm", vfioNode(t, b.Host, gpu))
+	b.Open(4711, "qemu-kvm", passthroughtest.VFIONode(t, b.Host, gpu))
 	require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(b.detach(t, false)))
 	b.End(4711)
 	require.NoError(t, b.detach(t, false))
@@ -296,15 +293,15 @@ func TestDetachWithoutNote(t *testing.T) {
 // A boot undoes an attachment, and the handle can be attached again.
 func TestRebootDetaches(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
-	before := snapshot(t, b.Root())
+	b := newBench(t, passthroughtest.NewHost(t, sysfstest.GPU(t, gpu)), gpu)
+	before := passthroughtest.Snapshot(t, b.Root())
 	require.NoError(t, b.attach(t))
 	require.True(t, b.attached(t))
 
 	b.Reboot()
 	require.False(t, b.attached(t))
 	require.NoError(t, b.detach(t, false), "nothing is left to detach")
-	require.Equal(t, before, snapshot(t, b.Root()))
+	require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 	require.NoError(t, b.attach(t), "and it can be attached again")
 	require.True(t, b.attached(t))
 }
@@ -313,7 +310,7 @@ func TestRebootDetaches(t *testing.T) {
 // attached one is not touched.
 func TestDetachLeavesAReplacedCardAlone(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
+	b := newBench(t, passthroughtest.NewHost(t, sysfstest.GPU(t, gpu)), gpu)
 	require.NoError(t, b.attach(t))
 
 	other := sysfstest.FPGA(t, gpu)
@@ -321,17 +318,17 @@ func TestDetachLeavesAReplacedCardAlone(t *testing.T) {
 	b.Add(other)
 	require.NoError(t, b.Simulator.Write("sys/bus/pci/devices/"+gpu+"/driver_override", "vfio-pci"))
 	require.NoError(t, b.Simulator.Write("sys/bus/pci/drivers_probe", gpu))
-	before := snapshot(t, b.Root())
+	before := passthroughtest.Snapshot(t, b.Root())
 
 	require.False(t, b.attached(t))
 	require.NoError(t, b.detach(t, false))
-	require.Equal(t, before, snapshot(t, b.Root()))
+	require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 }
 
 // An attach loads the VFIO driver's module, and an install does not.
 func TestAttachLoadsVFIO(t *testing.T) {
 	t.Parallel()
-	host := newHost(t, sysfstest.GPU(t, gpu))
+	host := passthroughtest.NewHost(t, sysfstest.GPU(t, gpu))
 	require.NoError(t, host.Simulator.AddModule("vfio-pci"))
 	b := newBench(t, host, gpu)
 	require.NoError(t, b.driver.Install(t.Context(), b.target))
@@ -344,13 +341,13 @@ func TestAttachLoadsVFIO(t *testing.T) {
 // A backend can name the VFIO driver of a vendor.
 func TestAnotherVFIODriver(t *testing.T) {
 	t.Parallel()
-	host := newHost(t, sysfstest.NIC(t, nic, "ens1"))
+	host := passthroughtest.NewHost(t, sysfstest.NIC(t, nic, "ens1"))
 	require.NoError(t, host.Simulator.AddDriver("mlx5-vfio-pci"))
 	b := newBench(t, host, nic)
 
 	driver, err := generic.NewWithKernel(host.Simulator, environment(t, host), map[string]any{"device_spec": "*", "vfio_driver": "mlx5-vfio-pci"})
 	require.NoError(t, err)
-	b.driver = driver.WithAnswerLimit(patience)
+	b.driver = driver.WithAnswerLimit(passthroughtest.Patience)
 
 	require.NoError(t, b.attach(t))
 	require.Equal(t, "mlx5-vfio-pci", b.has(t))
@@ -364,8 +361,8 @@ func TestAnotherVFIODriver(t *testing.T) {
 // no further access. Once the driver lets go, the undo restores everything.
 func TestHangingAttach(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, newHost(t, sysfstest.GPU(t, gpu)), gpu)
-	before := snapshot(t, b.Root())
+	b := newBench(t, passthroughtest.NewHost(t, sysfstest.GPU(t, gpu)), gpu)
+	before := passthroughtest.Snapshot(t, b.Root())
 	b.restart(t, b.Simulator, "10s") // also for the accesses before the one that hangs
 	b.Fault(simulator.Fault{On: "unbind", Subject: gpu, Hang: true})
 
@@ -385,7 +382,7 @@ func TestHangingAttach(t *testing.T) {
 	b.ClearFaults()
 	require.Eventually(t, func() bool { return b.detach(t, true) == nil }, 5*time.Minute, 20*time.Millisecond)
 	require.Empty(t, unwell(t, b.driver, ""))
-	require.Equal(t, before, snapshot(t, b.Root()))
+	require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 }
 
 // TestAgentDiesAtEachWrite lets the agent die at each write of an attach and of
@@ -398,7 +395,7 @@ func TestAgentDiesAtEachWrite(t *testing.T) {
 			for _, after := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%s/write %d/after %v", address, at, after), func(t *testing.T) {
 					t.Parallel()
-					newBench(t, newHost(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, fpga)), address).dieAtWrite(t, at, after)
+					newBench(t, passthroughtest.NewHost(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, fpga)), address).dieAtWrite(t, at, after)
 				})
 			}
 		}
@@ -409,7 +406,7 @@ func TestAgentDiesAtEachWrite(t *testing.T) {
 // after the kernel has it.
 func (b *bench) dieAtWrite(t *testing.T, at int, after bool) {
 	t.Helper()
-	before := snapshot(t, b.Root())
+	before := passthroughtest.Snapshot(t, b.Root())
 	die := func(do func() error) {
 		t.Helper()
 		b.restart(t, &sysfstest.DyingKernel{Kernel: b.Simulator, At: at, After: after}, "30s")
@@ -421,7 +418,7 @@ func (b *bench) dieAtWrite(t *testing.T, at int, after bool) {
 
 	die(attach)
 	require.NoError(t, b.detach(t, true))
-	require.Equal(t, before, snapshot(t, b.Root()), "an undone attach")
+	require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()), "an undone attach")
 
 	b.notes = nil
 	die(attach)
@@ -431,5 +428,5 @@ func (b *bench) dieAtWrite(t *testing.T, at int, after bool) {
 
 	die(detach)
 	require.NoError(t, detach())
-	require.Equal(t, before, snapshot(t, b.Root()), "a repeated detach")
+	require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()), "a repeated detach")
 }

@@ -1,7 +1,6 @@
 package generic
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -88,36 +87,21 @@ func resourceClass(f sysfs.Function) string {
 	}
 }
 
-// attributes returns the resource class and the traits that OpenStack Cyborg's
-// pci_driver reports. Like its NIC driver, it adds whether the function is a
-// physical or a virtual one, and the physical network to which it leads.
-func attributes(f sysfs.Function, network string) []cyborg.Attribute {
-	traits := []string{"OWNER_CYBORG"}
+// traits returns the traits that OpenStack Cyborg's pci_driver reports. Like its NIC driver,
+// it adds whether the function is a physical or a virtual one.
+func traits(f sysfs.Function) []string {
+	list := []string{"OWNER_CYBORG"}
 	if name := vendorTrait(f.Vendor); name != "" {
-		traits = append(traits, "CUSTOM_PCI_"+name)
+		list = append(list, "CUSTOM_PCI_"+name)
 	}
-	traits = append(traits, "CUSTOM_PCI_PRODUCT_ID_"+strings.ToUpper(f.Product))
+	list = append(list, "CUSTOM_PCI_PRODUCT_ID_"+strings.ToUpper(f.Product))
 
 	switch {
 	case f.PF != nil:
-		traits = append(traits, "CUSTOM_VF")
+		list = append(list, "CUSTOM_VF")
 	case f.TotalVFs > 0:
-		traits = append(traits, "CUSTOM_PF")
+		list = append(list, "CUSTOM_PF")
 	}
-
-	if network != "" {
-		traits = append(traits, networkTraits(network)...)
-	}
-
-	list := []cyborg.Attribute{{Key: "rc", Value: resourceClass(f)}}
-	for i, trait := range traits {
-		list = append(list, cyborg.Attribute{Key: fmt.Sprintf("trait%d", i), Value: trait})
-	}
-
-	if network != "" {
-		list = append(list, cyborg.Attribute{Key: keyPhysicalNetwork, Value: network})
-	}
-
 	return list
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/drivers/generic"
+	"github.com/cyborg-project/cyborg/drivers/passthrough/passthroughtest"
 	"github.com/cyborg-project/cyborg/drivers/sysfs"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/simulator"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
@@ -27,39 +28,6 @@ func withReset(methods string, f simulator.Function) simulator.Function {
 	return f
 }
 
-// configurations returns the files with the configuration spaces of the handle's functions.
-func configurations(root string, handle cyborg.HandleReport) []string {
-	files := []string{filepath.Join(root, "sys/bus/pci/devices", handle.Identity, "config")}
-	for _, function := range handle.With {
-		files = append(files, filepath.Join(root, "sys/bus/pci/devices", function.String(), "config"))
-	}
-	return files
-}
-
-// leave writes to a register of each of the handle's functions that has one for its holder.
-func leave(t *testing.T, root string, handle cyborg.HandleReport) {
-	t.Helper()
-	for _, name := range configurations(root, handle) {
-		file, err := os.OpenFile(name, os.O_WRONLY, 0)
-		require.NoError(t, err)
-		_, err = file.WriteAt([]byte{1}, simulator.Volatile)
-		require.NoError(t, err)
-		require.NoError(t, file.Close())
-	}
-}
-
-// left returns CleanReset where one of those registers still has what was written.
-func left(t *testing.T, root string, handle cyborg.HandleReport) []cyborg.CleanMethod {
-	t.Helper()
-	for _, name := range configurations(root, handle) {
-		space, err := os.ReadFile(name)
-		if err == nil && space[simulator.Volatile] != 0 {
-			return []cyborg.CleanMethod{cyborg.CleanReset}
-		}
-	}
-	return nil
-}
-
 // clean cleans the target's handle with the last note.
 func (b *bench) clean(ctx context.Context, t *testing.T) (cyborg.Evidence, error) {
 	t.Helper()
@@ -70,12 +38,15 @@ func (b *bench) clean(ctx context.Context, t *testing.T) (cyborg.Evidence, error
 }
 
 // leave leaves something on the target's handle.
-func (b *bench) leave(t *testing.T) { t.Helper(); leave(t, b.Root(), b.target.Deployable.Handles[0]) }
+func (b *bench) leave(t *testing.T) {
+	t.Helper()
+	passthroughtest.Leave(t, b.Root(), b.target.Deployable.Handles[0])
+}
 
 // requireLeft says whether something is left on the target's handle.
 func (b *bench) requireLeft(t *testing.T, something bool) {
 	t.Helper()
-	require.Equal(t, something, left(t, b.Root(), b.target.Deployable.Handles[0]) != nil)
+	require.Equal(t, something, passthroughtest.Left(t, b.Root(), b.target.Deployable.Handles[0]) != nil)
 }
 
 // watchedKernel calls a function around each reset.
@@ -109,7 +80,7 @@ func TestCleaningIsReported(t *testing.T) {
 	}
 	card[2].Reset = ""
 	protected := sysfstest.SSD(t, "0000:c2:00.0", "nvme1n1", "259:1")
-	host := newHost(t, append(card, withReset("flr bus", sysfstest.QAT(t, qat)), sysfstest.FPGA(t, fpga), protected)...)
+	host := passthroughtest.NewHost(t, append(card, withReset("flr bus", sysfstest.QAT(t, qat)), sysfstest.FPGA(t, fpga), protected)...)
 	host.Mount("259:1", "/dev/nvme1n1", "/srv")
 	ruledOut := "0000:c3:00.0"
 	host.Add(withReset("flr", sysfstest.FPGA(t, ruledOut)))
@@ -127,7 +98,7 @@ func TestCleaningIsReported(t *testing.T) {
 		options["device_spec"], options["simulate"] = []any{graphics, `{"class": "0b40"}`, `{"class": "1200"}`, `{"class": "0108"}`}, true
 		driver, err := generic.New(environment(t, host), options)
 		require.NoError(t, err)
-		devices, err := driver.(*generic.Driver).WithAnswerLimit(patience).Discover(t.Context())
+		devices, err := driver.(*generic.Driver).WithAnswerLimit(passthroughtest.Patience).Discover(t.Context())
 		require.NoError(t, err)
 
 		all := map[string]said{}
@@ -151,10 +122,10 @@ func TestCleaningIsReported(t *testing.T) {
 	methods := []cyborg.CleanMethod{cyborg.CleanReset}
 	can, must := said{cleaning: &cyborg.Cleaning{Methods: methods}}, said{cleaning: &cyborg.Cleaning{Methods: methods, After: cyborg.CleanReset}}
 	const vf = "0000:b1:01.0"
-	require.Equal(t, map[string]said{gpu: {}, vf: can, fpga: {}, disk: {}, "0000:c2:00.0": {}, ruledOut: {}, old: can}, report(map[string]any{}))
-	require.Equal(t, map[string]said{gpu: {}, vf: can, fpga: {}, disk: {}, "0000:c2:00.0": {}, ruledOut: {}, old: can}, report(map[string]any{"clean": "none"}))
+	require.Equal(t, map[string]said{gpu: {}, vf: can, fpga: {}, passthroughtest.Disk: {}, "0000:c2:00.0": {}, ruledOut: {}, old: can}, report(map[string]any{}))
+	require.Equal(t, map[string]said{gpu: {}, vf: can, fpga: {}, passthroughtest.Disk: {}, "0000:c2:00.0": {}, ruledOut: {}, old: can}, report(map[string]any{"clean": "none"}))
 	require.Equal(t, map[string]said{
-		gpu: {unready: []string{usb}}, vf: must, fpga: {unready: []string{fpga}}, disk: {}, "0000:c2:00.0": {},
+		gpu: {unready: []string{usb}}, vf: must, fpga: {unready: []string{fpga}}, passthroughtest.Disk: {}, "0000:c2:00.0": {},
 		ruledOut: {unready: []string{ruledOut}}, old: must,
 	}, report(map[string]any{"clean": "reset"}))
 }
@@ -166,7 +137,7 @@ func TestClean(t *testing.T) {
 	t.Parallel()
 	host := func(t *testing.T) *sysfstest.Host {
 		t.Helper()
-		host := newHost(t, withReset("flr bus", sysfstest.GPU(t, gpu)), withReset("pm", sysfstest.FPGA(t, fpga)), withReset("flr bus", sysfstest.QAT(t, qat)))
+		host := passthroughtest.NewHost(t, withReset("flr bus", sysfstest.GPU(t, gpu)), withReset("pm", sysfstest.FPGA(t, fpga)), withReset("flr bus", sysfstest.QAT(t, qat)))
 		host.SetVFs(qat, "2")
 		return host
 	}
@@ -196,9 +167,9 @@ func TestClean(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, host(t), c.address)
 			if c.byHand {
-				toVFIO(t, b.Host, c.address)
+				passthroughtest.ToVFIO(t, b.Host, c.address)
 			}
-			before, meanwhile := snapshot(t, b.Root()), "not reset"
+			before, meanwhile := passthroughtest.Snapshot(t, b.Root()), "not reset"
 			b.restart(t, &watchedKernel{Kernel: b.Simulator, before: func(string) { meanwhile = b.has(t) }}, "30s")
 			b.leave(t)
 
@@ -206,7 +177,7 @@ func TestClean(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, cyborg.Evidence{Method: cyborg.CleanReset, Tool: c.tool, ReadBack: c.readBack}, evidence)
 			require.Equal(t, c.meanwhile, meanwhile)
-			require.Equal(t, before, snapshot(t, b.Root()), "only what was left is gone")
+			require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()), "only what was left is gone")
 		})
 	}
 }
@@ -220,25 +191,25 @@ func TestCleanOfACard(t *testing.T) {
 	}
 	card[0].Reset = "flr"
 	b := newCardOf(t, cyborg.HolderInstance, card)
-	before, bound := snapshot(t, b.Root()), []map[string]string{}
+	before, bound := passthroughtest.Snapshot(t, b.Root()), []map[string]string{}
 	b.restart(t, &watchedKernel{Kernel: b.Simulator, before: func(string) { bound = append(bound, b.bound(t)) }}, "30s")
 	b.leave(t)
 
 	evidence, err := b.clean(t.Context(), t)
 	require.NoError(t, err)
 	require.Equal(t, []map[string]string{{}, {}, {}, {}}, bound, "no driver sees one of them reset")
-	require.Equal(t, before, snapshot(t, b.Root()))
+	require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 	require.Equal(t, fmt.Sprintf("sysfs reset (%s: pm; %s: pm; %s: pm; %s: flr)", audio, usb, ucsi, gpu), evidence.Tool)
 	require.Equal(t, fmt.Sprintf("%s answers as 10de:1aef again, %s answers as 10de:1ad6 again, %s answers as 10de:1ad7 again, %s answers as 10de:20b0 again"+
 		"; no transactions pending, command and BARs as before", audio, usb, ucsi, gpu), evidence.ReadBack)
 
 	b.Open(812, "pipewire", "/dev/snd/controlC1")
 	b.leave(t)
-	before = snapshot(t, b.Root())
+	before = passthroughtest.Snapshot(t, b.Root())
 	_, err = b.clean(t.Context(), t)
 	require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(err), err)
 	require.ErrorContains(t, err, audio+", which goes with "+gpu)
-	require.Equal(t, before, snapshot(t, b.Root()))
+	require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 }
 
 // TestCleanIsRefused asks to clean what must not be touched. Nothing changes.
@@ -264,19 +235,19 @@ func TestCleanIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBench(t, newHost(t, withReset("flr", sysfstest.GPU(t, gpu))), gpu)
+			b := newBench(t, passthroughtest.NewHost(t, withReset("flr", sysfstest.GPU(t, gpu))), gpu)
 			b.leave(t)
 			c.change(b)
-			before := snapshot(t, b.Root())
+			before := passthroughtest.Snapshot(t, b.Root())
 			_, err := b.clean(t.Context(), t)
 			require.Equal(t, c.want, cyborg.ErrorKindOf(err), err)
 			require.ErrorContains(t, err, c.says)
-			require.Equal(t, before, snapshot(t, b.Root()))
+			require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 			require.Empty(t, b.notes)
 		})
 	}
 
-	b := newBench(t, newHost(t, withReset("flr", sysfstest.GPU(t, gpu))), gpu)
+	b := newBench(t, passthroughtest.NewHost(t, withReset("flr", sysfstest.GPU(t, gpu))), gpu)
 	_, err := b.driver.Clean(t.Context(), drivers.CleanRequest{
 		Target: b.target, Handle: b.target.Deployable.Handles[0], Method: cyborg.CleanScrub, Note: b.note, Progress: func(int, string) {},
 	})
@@ -304,7 +275,7 @@ func TestCleanReadsBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBench(t, newHost(t, withReset("flr", sysfstest.GPU(t, gpu))), gpu)
+			b := newBench(t, passthroughtest.NewHost(t, withReset("flr", sysfstest.GPU(t, gpu))), gpu)
 			b.restart(t, &watchedKernel{Kernel: b.Simulator, after: func(attribute string) {
 				file, err := os.OpenFile(filepath.Join(b.Root(), filepath.Dir(attribute), "config"), os.O_WRONLY, 0)
 				require.NoError(t, err)
@@ -329,7 +300,7 @@ func TestCleanReadsBack(t *testing.T) {
 // that.
 func TestCleanWithoutExpress(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, newHost(t, withReset("flr", sysfstest.GPU(t, gpu))), gpu)
+	b := newBench(t, passthroughtest.NewHost(t, withReset("flr", sysfstest.GPU(t, gpu))), gpu)
 	strip := func(string) {
 		name := filepath.Join(b.Root(), "sys/bus/pci/devices", gpu, "config")
 		space, err := os.ReadFile(name)
@@ -358,7 +329,7 @@ func TestAgentDiesDuringClean(t *testing.T) {
 					card[i].Reset = "flr"
 				}
 				b := newCardOf(t, cyborg.HolderInstance, card)
-				before := snapshot(t, b.Root())
+				before := passthroughtest.Snapshot(t, b.Root())
 				b.leave(t)
 
 				b.restart(t, &sysfstest.DyingKernel{Kernel: b.Simulator, At: at, After: after, Dead: true}, "30s")
@@ -368,7 +339,7 @@ func TestAgentDiesDuringClean(t *testing.T) {
 				b.restart(t, b.Simulator, "30s")
 				_, err = b.clean(t.Context(), t)
 				require.NoError(t, err)
-				require.Equal(t, before, snapshot(t, b.Root()))
+				require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 			})
 		}
 	}
@@ -378,7 +349,7 @@ func TestAgentDiesDuringClean(t *testing.T) {
 // has chosen since.
 func TestCleanAfterABoot(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, newHost(t, withReset("flr", sysfstest.GPU(t, gpu))), gpu)
+	b := newBench(t, passthroughtest.NewHost(t, withReset("flr", sysfstest.GPU(t, gpu))), gpu)
 	b.restart(t, &sysfstest.DyingKernel{Kernel: b.Simulator, At: 2, Dead: true}, "30s")
 	_, err := b.clean(t.Context(), t)
 	require.ErrorIs(t, err, sysfstest.ErrDied)
@@ -404,7 +375,7 @@ func TestCleanLeavesWhoBindsMeanwhile(t *testing.T) {
 	for _, driver := range []string{"vfio-pci", "nouveau"} {
 		t.Run(driver, func(t *testing.T) {
 			t.Parallel()
-			b := newBench(t, newHost(t, withReset("flr", sysfstest.GPU(t, gpu))), gpu)
+			b := newBench(t, passthroughtest.NewHost(t, withReset("flr", sysfstest.GPU(t, gpu))), gpu)
 			require.NoError(t, b.Simulator.AddDriver("nouveau"))
 			b.restart(t, &sysfstest.DyingKernel{Kernel: b.Simulator, At: 2, Dead: true}, "30s")
 			_, err := b.clean(t.Context(), t)
@@ -413,11 +384,11 @@ func TestCleanLeavesWhoBindsMeanwhile(t *testing.T) {
 			require.NoError(t, b.Simulator.Write("sys/bus/pci/devices/"+gpu+"/driver_override", driver))
 			require.NoError(t, b.Simulator.Write("sys/bus/pci/drivers_probe", gpu))
 			require.Equal(t, driver, b.has(t))
-			before := snapshot(t, b.Root())
+			before := passthroughtest.Snapshot(t, b.Root())
 			b.restart(t, b.Simulator, "30s")
 			_, err = b.clean(t.Context(), t)
 			require.NoError(t, err)
-			require.Equal(t, before, snapshot(t, b.Root()))
+			require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 		})
 	}
 }
@@ -426,8 +397,8 @@ func TestCleanLeavesWhoBindsMeanwhile(t *testing.T) {
 // the clean.
 func TestCleanIsInterrupted(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, newHost(t, withReset("flr", sysfstest.GPU(t, gpu))), gpu)
-	before := snapshot(t, b.Root())
+	b := newBench(t, passthroughtest.NewHost(t, withReset("flr", sysfstest.GPU(t, gpu))), gpu)
+	before := passthroughtest.Snapshot(t, b.Root())
 	b.leave(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -441,15 +412,15 @@ func TestCleanIsInterrupted(t *testing.T) {
 	b.restart(t, b.Simulator, "30s")
 	_, err = b.clean(t.Context(), t)
 	require.NoError(t, err)
-	require.Equal(t, before, snapshot(t, b.Root()))
+	require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 }
 
 // TestHangingReset resets a function that does not come back. Until it does, the function is
 // left alone; then the clean can be completed.
 func TestHangingReset(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, newHost(t, withReset("flr", sysfstest.GPU(t, gpu))), gpu)
-	before := snapshot(t, b.Root())
+	b := newBench(t, passthroughtest.NewHost(t, withReset("flr", sysfstest.GPU(t, gpu))), gpu)
+	before := passthroughtest.Snapshot(t, b.Root())
 	b.leave(t)
 	b.restart(t, b.Simulator, "10s") // also for the accesses before the one that hangs
 	b.Fault(simulator.Fault{On: "reset", Subject: gpu, Hang: true})
@@ -466,7 +437,7 @@ func TestHangingReset(t *testing.T) {
 	b.ClearFaults()
 	require.Eventually(t, func() bool { _, err := b.clean(t.Context(), t); return err == nil }, 5*time.Minute, 20*time.Millisecond)
 	b.requireLeft(t, false)
-	require.Equal(t, before, snapshot(t, b.Root()))
+	require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 }
 
 // TestCleanOnKernel resets functions of fakebus on the kernel of this machine. What somebody has
@@ -492,7 +463,7 @@ func TestCleanOnKernel(t *testing.T) {
 			address, driver := card.At(c.function), live(t, card)
 			devices, err := driver.Discover(t.Context())
 			require.NoError(t, err)
-			target, handle := choose(address)(t, devices)
+			target, handle := passthroughtest.Choose(address)(t, devices)
 			require.Equal(t, &cyborg.Cleaning{Methods: []cyborg.CleanMethod{cyborg.CleanReset}}, target.Deployable.Cleaning)
 
 			var notes []json.RawMessage
@@ -500,24 +471,24 @@ func TestCleanOnKernel(t *testing.T) {
 				Target: target, Handle: handle, Method: cyborg.CleanReset, Progress: func(int, string) {},
 				Note: func(note json.RawMessage) error { notes = append(notes, note); return nil },
 			}
-			leave(t, "/", handle)
-			require.NotEmpty(t, left(t, "/", handle))
+			passthroughtest.Leave(t, "/", handle)
+			require.NotEmpty(t, passthroughtest.Left(t, "/", handle))
 			before := card.Snapshot()
 			evidence, err := driver.Clean(t.Context(), request)
 			require.NoError(t, err)
 			require.Equal(t, cyborg.Evidence{Method: cyborg.CleanReset, Tool: evidence.Tool, ReadBack: fmt.Sprintf(c.readBack, address)}, evidence)
 			require.Regexp(t, `^sysfs reset \(flr(, else bus)?\)$`, evidence.Tool)
-			require.Empty(t, left(t, "/", handle))
+			require.Empty(t, passthroughtest.Left(t, "/", handle))
 			require.Equal(t, before, card.Snapshot())
 			require.Equal(t, c.driver, fakebus.DriverOf(t, address))
 
 			attach := drivers.AttachRequest{Target: target, Handle: handle, Holder: cyborg.Holder{Kind: cyborg.HolderHost}, Note: request.Note}
 			require.NoError(t, driver.Attach(t.Context(), attach))
 			fakebus.Hold(t, address, fakebus.Device)
-			leave(t, "/", handle)
+			passthroughtest.Leave(t, "/", handle)
 			_, err = driver.Clean(t.Context(), request)
 			require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(err), "%v", err)
-			require.NotEmpty(t, left(t, "/", handle))
+			require.NotEmpty(t, passthroughtest.Left(t, "/", handle))
 			require.Len(t, notes, 2, "of the clean and of the attach")
 		})
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers/generic"
+	"github.com/cyborg-project/cyborg/drivers/passthrough/passthroughtest"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/simulator"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 )
@@ -50,7 +51,7 @@ func newCard(t *testing.T, holder cyborg.HolderKind, more ...simulator.Function)
 // newCardOf does the same on a host with these functions.
 func newCardOf(t *testing.T, holder cyborg.HolderKind, functions []simulator.Function) *bench {
 	t.Helper()
-	b := &bench{Host: newHost(t, functions...), spec: graphics, holder: holder}
+	b := &bench{Host: passthroughtest.NewHost(t, functions...), spec: graphics, holder: holder}
 	b.restart(t, b.Simulator, "30s")
 	b.rediscover(t)
 	return b
@@ -61,7 +62,7 @@ func (b *bench) rediscover(t *testing.T) {
 	t.Helper()
 	devices, err := b.driver.Discover(t.Context())
 	require.NoError(t, err)
-	b.target, _ = choose(gpu)(t, devices)
+	b.target, _ = passthroughtest.Choose(gpu)(t, devices)
 }
 
 // bound returns the drivers that the functions of the card have.
@@ -139,7 +140,7 @@ func TestDiscoverReportsCompanions(t *testing.T) {
 			if c.card != nil {
 				card = c.card(card)
 			}
-			require.Equal(t, c.want, with(discover(t, newHost(t, card...), c.spec)))
+			require.Equal(t, c.want, with(discover(t, passthroughtest.NewHost(t, card...), c.spec)))
 		})
 	}
 }
@@ -166,7 +167,7 @@ func TestDiscoverLeavesProtectedCompanions(t *testing.T) {
 	t.Parallel()
 	card := graphicsCard(t)
 	card[2].Children = []simulator.Child{{Class: "block", Name: "sda", Number: "8:0", Node: "/dev/sda"}}
-	host := newHost(t, card...)
+	host := passthroughtest.NewHost(t, card...)
 	host.Mount("8:0", "/dev/sda", "/srv")
 
 	devices := discover(t, host, graphics)
@@ -184,7 +185,7 @@ func TestCompanionsGoAlong(t *testing.T) {
 		t.Run(string(holder), func(t *testing.T) {
 			t.Parallel()
 			b := newCard(t, holder)
-			before, reported := snapshot(t, b.Root()), b.target
+			before, reported := passthroughtest.Snapshot(t, b.Root()), b.target
 			require.False(t, b.attached(t))
 
 			require.NoError(t, b.attach(t))
@@ -196,13 +197,13 @@ func TestCompanionsGoAlong(t *testing.T) {
 			require.NoError(t, b.attach(t))
 			require.Len(t, b.notes, 1)
 			require.NoError(t, b.detach(t, false))
-			require.Equal(t, before, snapshot(t, b.Root()))
+			require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 
 			require.NoError(t, b.attach(t))
 			b.Reboot()
 			require.False(t, b.attached(t))
 			require.NoError(t, b.detach(t, false))
-			require.Equal(t, before, snapshot(t, b.Root()))
+			require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 		})
 	}
 }
@@ -222,13 +223,13 @@ func TestCompanionsStayWithTheHolder(t *testing.T) {
 				}
 
 				b.Open(4711, "qemu-kvm", b.vfioDevice(t, device))
-				held := snapshot(t, b.Root())
+				held := passthroughtest.Snapshot(t, b.Root())
 				for _, undo := range []bool{false, true} {
 					require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(b.detach(t, undo)))
 				}
 				require.NoError(t, b.attach(t), "its holder has it already")
 				require.Contains(t, b.user(t), "process 4711 (qemu-kvm)")
-				require.Equal(t, held, snapshot(t, b.Root()))
+				require.Equal(t, held, passthroughtest.Snapshot(t, b.Root()))
 
 				b.End(4711)
 				require.NoError(t, b.detach(t, false))
@@ -269,10 +270,10 @@ func TestGuestHasTheCardAlready(t *testing.T) {
 			b.giveToVFIO(t, gpu, "nvidia")
 			edit(b)
 			b.Open(4711, "qemu-kvm", b.vfioDevice(t, ""))
-			held := snapshot(t, b.Root())
+			held := passthroughtest.Snapshot(t, b.Root())
 			require.True(t, b.attached(t))
 			require.NoError(t, b.attach(t))
-			require.Equal(t, held, snapshot(t, b.Root()))
+			require.Equal(t, held, passthroughtest.Snapshot(t, b.Root()))
 			require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(b.detach(t, false)))
 
 			b.End(4711)
@@ -291,9 +292,9 @@ func TestGuestHasAPartOfTheCard(t *testing.T) {
 		b.giveToVFIO(t, given, driver)
 		b.Open(4711, "qemu-kvm", b.vfioDevice(t, ""))
 		b.Open(812, "pipewire", "/dev/snd/controlC1")
-		held := snapshot(t, b.Root())
+		held := passthroughtest.Snapshot(t, b.Root())
 		require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(b.attach(t)))
-		require.Equal(t, held, snapshot(t, b.Root()))
+		require.Equal(t, held, passthroughtest.Snapshot(t, b.Root()))
 	}
 }
 
@@ -320,12 +321,12 @@ func TestKeyboardAtTheCard(t *testing.T) {
 	b := newCard(t, cyborg.HolderInstance)
 	require.Empty(t, b.user(t))
 	b = newCardOf(t, cyborg.HolderInstance, card)
-	before := snapshot(t, b.Root())
+	before := passthroughtest.Snapshot(t, b.Root())
 	require.Equal(t, usb+", which goes with it: the input device input5 is connected to it", b.user(t))
 	err := b.attach(t)
 	require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(err), err)
 	require.ErrorContains(t, err, "through its driver xhci_hcd: the input device input5")
-	require.Equal(t, before, snapshot(t, b.Root()))
+	require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 }
 
 // vfioDevice returns the node of VFIO of a function, or of the card's group.
@@ -354,14 +355,14 @@ func TestCompanionInUse(t *testing.T) {
 	for _, holder := range []cyborg.HolderKind{cyborg.HolderHost, cyborg.HolderInstance} {
 		b := newCard(t, holder)
 		b.Open(812, "pipewire", "/dev/snd/controlC1")
-		before := snapshot(t, b.Root())
+		before := passthroughtest.Snapshot(t, b.Root())
 		require.Equal(t, audio+", which goes with it: process 812 (pipewire) has /dev/snd/controlC1 open", b.user(t))
 
 		err := b.attach(t)
 		require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(err), err)
 		require.ErrorContains(t, err, audio+", which goes with "+gpu+", is in use through its driver snd_hda_intel: process 812 (pipewire)")
 		require.Empty(t, b.notes)
-		require.Equal(t, before, snapshot(t, b.Root()))
+		require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 
 		b.End(812)
 		require.Empty(t, b.user(t))
@@ -415,7 +416,7 @@ func TestOtherSiblingsAreRefused(t *testing.T) {
 func TestHangingCompanion(t *testing.T) {
 	t.Parallel()
 	b := newCard(t, cyborg.HolderInstance)
-	before := snapshot(t, b.Root())
+	before := passthroughtest.Snapshot(t, b.Root())
 	b.restart(t, b.Simulator, "10s")
 	b.Fault(simulator.Fault{On: "unbind", Subject: audio, Hang: true})
 	require.Equal(t, cyborg.ErrTimeout, cyborg.ErrorKindOf(b.attach(t)))
@@ -432,7 +433,7 @@ func TestHangingCompanion(t *testing.T) {
 	b.ClearFaults()
 	require.Eventually(t, func() bool { return b.detach(t, true) == nil }, 5*time.Minute, 20*time.Millisecond)
 	require.Empty(t, unwell(t, b.driver, ""))
-	require.Equal(t, before, snapshot(t, b.Root()))
+	require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 }
 
 // TestAgentDiesAtEachWriteOfCompanions lets the agent die at each write for a card with
@@ -460,7 +461,7 @@ func TestNoteOfEarlierRelease(t *testing.T) {
 	for address, driver := range map[string]string{audio: "snd_hda_intel", usb: "xhci_hcd"} {
 		require.NoError(t, b.Simulator.Write("sys/bus/pci/drivers/"+driver+"/unbind", address))
 	}
-	before := snapshot(t, b.Root())
+	before := passthroughtest.Snapshot(t, b.Root())
 	earlier := func() {
 		t.Helper()
 		b.notes = nil
@@ -470,14 +471,14 @@ func TestNoteOfEarlierRelease(t *testing.T) {
 
 	earlier()
 	require.NoError(t, b.detach(t, false))
-	require.Equal(t, before, snapshot(t, b.Root()))
+	require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 
 	earlier()
 	require.True(t, b.attached(t), "VFIO can use the group")
 	b.Open(4711, "qemu-kvm", b.vfioDevice(t, gpu))
-	held := snapshot(t, b.Root())
+	held := passthroughtest.Snapshot(t, b.Root())
 	require.NoError(t, b.attach(t))
-	require.Equal(t, held, snapshot(t, b.Root()), "somebody has the group")
+	require.Equal(t, held, passthroughtest.Snapshot(t, b.Root()), "somebody has the group")
 	b.End(4711)
 
 	require.NoError(t, b.attach(t))
@@ -488,7 +489,7 @@ func TestNoteOfEarlierRelease(t *testing.T) {
 	require.NoError(t, b.attach(t))
 	b.End(4711)
 	require.NoError(t, b.detach(t, false))
-	require.Equal(t, before, snapshot(t, b.Root()))
+	require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 }
 
 // TestDetachCompanionsWithoutNote: without a note the kernel chooses the drivers, of
@@ -497,7 +498,7 @@ func TestDetachCompanionsWithoutNote(t *testing.T) {
 	t.Parallel()
 	for _, holder := range []cyborg.HolderKind{cyborg.HolderHost, cyborg.HolderInstance} {
 		b := newCard(t, holder)
-		before := snapshot(t, b.Root())
+		before := passthroughtest.Snapshot(t, b.Root())
 		require.NoError(t, b.attach(t))
 		attached := b.bound(t)
 
@@ -505,7 +506,7 @@ func TestDetachCompanionsWithoutNote(t *testing.T) {
 		require.NoError(t, b.detach(t, true))
 		require.Equal(t, attached, b.bound(t), "an undo without a note has nothing to undo")
 		require.NoError(t, b.detach(t, false))
-		require.Equal(t, before, snapshot(t, b.Root()))
+		require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 	}
 }
 
@@ -534,7 +535,7 @@ func TestCompanionsNeedVFIO(t *testing.T) {
 	require.NoError(t, b.Simulator.AddDriver("nvgrace-gpu-vfio-pci"))
 	driver, err := generic.NewWithKernel(b.Simulator, environment(t, b.Host), map[string]any{"device_spec": graphics, "vfio_driver": "nvgrace-gpu-vfio-pci"})
 	require.NoError(t, err)
-	b.driver = driver.WithAnswerLimit(patience)
+	b.driver = driver.WithAnswerLimit(passthroughtest.Patience)
 	require.NoError(t, b.attach(t))
 	require.Equal(t, map[string]string{gpu: "nvgrace-gpu-vfio-pci", audio: "vfio-pci", usb: "vfio-pci", ucsi: "vfio-pci"}, b.bound(t))
 	require.NoError(t, b.detach(t, false))

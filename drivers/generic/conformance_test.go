@@ -3,16 +3,9 @@ package generic_test
 import (
 	"cmp"
 	"context"
-	"io/fs"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -20,22 +13,11 @@ import (
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/drivers/conformance"
 	"github.com/cyborg-project/cyborg/drivers/generic"
+	"github.com/cyborg-project/cyborg/drivers/passthrough/passthroughtest"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/simulator"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 	"github.com/cyborg-project/cyborg/tests/hardware/fakebus"
 )
-
-// disk is the disk with the root file system of every test host.
-const disk = "0000:c1:00.0"
-
-// newHost returns a simulated host with these functions, and with a disk that
-// has its root file system.
-func newHost(t *testing.T, functions ...simulator.Function) *sysfstest.Host {
-	t.Helper()
-	host := sysfstest.New(t, append(functions, sysfstest.SSD(t, disk, "nvme0n1", "259:0"))...)
-	host.Mount("259:0", "/dev/nvme0n1", "/")
-	return host
-}
 
 // environment returns what an agent gives to a backend on the host.
 func environment(t testing.TB, host *sysfstest.Host) drivers.Environment {
@@ -50,10 +32,6 @@ func simulated(t *testing.T, host *sysfstest.Host) drivers.Driver {
 	return simulatedWith(t, host, "*")
 }
 
-// patience is how long a driver of a test waits for cards that all answer, because a
-// busy machine may need it.
-const patience = 5 * time.Minute
-
 // simulatedWith does the same for a driver that takes what this chooses.
 func simulatedWith(t *testing.T, host *sysfstest.Host, spec any) drivers.Driver {
 	t.Helper()
@@ -61,53 +39,7 @@ func simulatedWith(t *testing.T, host *sysfstest.Host, spec any) drivers.Driver 
 		"device_spec": spec, "simulate": true, "deadline": "30s", "partition": true,
 	})
 	require.NoError(t, err)
-	return driver.(*generic.Driver).WithAnswerLimit(patience)
-}
-
-// snapshot returns everything that the simulated kernel shows.
-func snapshot(t *testing.T, root string) string {
-	t.Helper()
-	var all strings.Builder
-	for _, top := range []string{"sys", "dev"} {
-		require.NoError(t, filepath.WalkDir(filepath.Join(root, top), func(name string, entry fs.DirEntry, err error) error {
-			if err != nil {
-				return err
-			}
-			all.WriteString(name)
-
-			switch {
-			case entry.Type()&fs.ModeSymlink != 0:
-				target, err := os.Readlink(name)
-				require.NoError(t, err)
-				all.WriteString(" -> " + target)
-			case entry.Type().IsRegular():
-				text, err := os.ReadFile(name)
-				require.NoError(t, err)
-				all.WriteString(" = " + string(text))
-			}
-			all.WriteString("\n")
-			return nil
-		}))
-	}
-
-	return all.String()
-}
-
-// choose picks the function at an address.
-func choose(address string) func(*testing.T, []cyborg.DeviceReport) (drivers.Target, cyborg.HandleReport) {
-	return func(t *testing.T, devices []cyborg.DeviceReport) (drivers.Target, cyborg.HandleReport) {
-		t.Helper()
-		for _, device := range devices {
-			for _, deployable := range device.Deployables {
-				if deployable.Name == address {
-					return drivers.Target{Device: device, Deployable: deployable}, deployable.Handles[0]
-				}
-			}
-		}
-
-		require.Failf(t, "not discovered", "Discover does not show %s", address)
-		return drivers.Target{}, cyborg.HandleReport{}
-	}
+	return driver.(*generic.Driver).WithAnswerLimit(passthroughtest.Patience)
 }
 
 // The functions that tests of the simulated kernel work on.
@@ -272,70 +204,11 @@ func runSuite(t *testing.T, subjects map[string]subject, newRig func(*testing.T,
 // simulatedRig has the suite work on a simulated kernel.
 func simulatedRig(t *testing.T, s subject) *conformance.Rig {
 	t.Helper()
-	functions := slices.Clone(s.functions)
-	for i := range functions {
-		functions[i].Reset = "flr"
-	}
-	host := newHost(t, functions...)
-	if s.vfs > 0 {
-		host.SetVFs(qat, strconv.Itoa(s.vfs))
-	}
-
-	driver := func(t *testing.T) drivers.Driver { t.Helper(); return simulatedWith(t, host, cmp.Or[any](s.spec, "*")) }
-	return &conformance.Rig{
-		Driver:   driver(t),
-		Restart:  driver,
-		Choose:   choose(s.address),
-		Snapshot: func(t *testing.T) string { t.Helper(); return snapshot(t, host.Root()) },
-		Use: func(t *testing.T, _ drivers.Target, handle cyborg.HandleReport) func() {
-			t.Helper()
-			back := toVFIOAndBack(t, host, handle.Identity)
-			host.Open(4711, "qemu-kvm", vfioNode(t, host, handle.Identity))
-			return func() {
-				host.End(4711)
-				back()
-			}
-		},
-		Leave: func(t *testing.T, _ drivers.Target, handle cyborg.HandleReport) {
-			t.Helper()
-			leave(t, host.Root(), handle)
-		},
-		Left: func(t *testing.T, _ drivers.Target, handle cyborg.HandleReport) []cyborg.CleanMethod {
-			t.Helper()
-			return left(t, host.Root(), handle)
-		},
-		Stick: func(t *testing.T, _ drivers.Target, handle cyborg.HandleReport) {
-			t.Helper()
-			host.Fault(simulator.Fault{On: "reset", Subject: handle.Identity, Error: syscall.ENOTTY})
-		},
-		Fewer: func(_ *testing.T, device cyborg.DeviceReport) {
-			for _, f := range functions {
-				if f.Address.String() == device.Identity {
-					f.FewerVFs = 1
-					exchange(host, f)
-				}
-			}
-		},
-		Exchange: func(t *testing.T, _ cyborg.DeviceReport) {
-			t.Helper()
-			instead := s.instead
-			instead.Reset = "flr"
-			exchange(host, instead)
-			if s.vfs > 0 {
-				host.SetVFs(qat, strconv.Itoa(s.vfs))
-			}
-		},
-		Vanish: func(t *testing.T, device cyborg.DeviceReport) func() {
-			t.Helper()
-			host.Unplug(device.Identity)
-			return func() {
-				host.Plug(device.Identity)
-				if device.Identity == qat {
-					host.SetVFs(qat, strconv.Itoa(s.vfs))
-				}
-			}
-		},
-	}
+	simulated := passthroughtest.Subject{Address: s.address, Functions: s.functions, PF: qat, VFs: s.vfs, Instead: s.instead}
+	return passthroughtest.Rig(t, simulated, func(t *testing.T, host *sysfstest.Host) drivers.Driver {
+		t.Helper()
+		return simulatedWith(t, host, cmp.Or[any](s.spec, "*"))
+	})
 }
 
 // live returns a driver of a card on the kernel of this machine.
@@ -361,7 +234,7 @@ func kernelRig(t *testing.T, s subject, narrowed func(*generic.Driver) drivers.D
 	return &conformance.Rig{
 		Driver:   driver(t),
 		Restart:  driver,
-		Choose:   choose(card.At(s.function)),
+		Choose:   passthroughtest.Choose(card.At(s.function)),
 		Snapshot: func(*testing.T) string { return card.Snapshot() },
 		Use: func(t *testing.T, _ drivers.Target, handle cyborg.HandleReport) func() {
 			t.Helper()
@@ -384,29 +257,4 @@ func kernelRig(t *testing.T, s subject, narrowed func(*generic.Driver) drivers.D
 			}
 		},
 	}
-}
-
-// toVFIOAndBack gives a function to VFIO, unless VFIO has it already, as a hypervisor does for a
-// guest. Back undoes that.
-func toVFIOAndBack(t *testing.T, host *sysfstest.Host, address string) (back func()) {
-	t.Helper()
-	device := "sys/bus/pci/devices/" + address
-	if target, err := os.Readlink(filepath.Join(host.Root(), device, "driver")); err == nil && filepath.Base(target) == "vfio-pci" {
-		return func() {}
-	}
-
-	toVFIO(t, host, address)
-	return func() {
-		require.NoError(t, host.Simulator.Write(device+"/driver_override", ""))
-		require.NoError(t, host.Simulator.Write("sys/bus/pci/drivers/vfio-pci/unbind", address))
-		require.NoError(t, host.Simulator.Write("sys/bus/pci/drivers_probe", address))
-	}
-}
-
-// vfioNode returns the node of the function's IOMMU group.
-func vfioNode(t *testing.T, host *sysfstest.Host, address string) string {
-	t.Helper()
-	group, err := os.Readlink(filepath.Join(host.Root(), "sys/bus/pci/devices", address, "iommu_group"))
-	require.NoError(t, err)
-	return "/dev/vfio/" + filepath.Base(group)
 }

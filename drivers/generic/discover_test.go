@@ -9,6 +9,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/drivers/generic"
+	"github.com/cyborg-project/cyborg/drivers/passthrough/passthroughtest"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/simulator"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 	"github.com/cyborg-project/cyborg/tests/hardware/fakebus"
@@ -35,7 +36,7 @@ func TestDiscoverReportsAll(t *testing.T) {
 	t.Parallel()
 	card := sysfstest.In("17", sysfstest.GPU(t, gpu))
 	card.NUMANode, card.SubsystemVendor, card.SubsystemProduct = 1, "10de", "134f"
-	devices := discover(t, newHost(t, card), `{"vendor_id": "10de"}`)
+	devices := discover(t, passthroughtest.NewHost(t, card), `{"vendor_id": "10de"}`)
 
 	node := 1
 	info := map[string]string{"domain": "0000", "bus": "3b", "device": "00", "function": "0"}
@@ -195,7 +196,7 @@ func classes(devices []cyborg.DeviceReport) map[string]string {
 // What the host needs is reported with the reason, so that nobody gives it out.
 func TestDiscoverReportsProtection(t *testing.T) {
 	t.Parallel()
-	host := newHost(t, sysfstest.GPU(t, gpu), sysfstest.NIC(t, nic, "ens1"))
+	host := passthroughtest.NewHost(t, sysfstest.GPU(t, gpu), sysfstest.NIC(t, nic, "ens1"))
 	host.Up("ens1")
 	host.SetVFs(nic, "1")
 
@@ -208,7 +209,7 @@ func TestDiscoverReportsProtection(t *testing.T) {
 
 	require.Equal(t, map[string]string{
 		gpu: "", "0000:18:01.0": "", // virtual functions of the uplink may be given out
-		disk: "its disk nvme0n1 is mounted on /",
+		passthroughtest.Disk: "its disk nvme0n1 is mounted on /",
 	}, protected)
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/drivers/generic"
+	"github.com/cyborg-project/cyborg/drivers/passthrough/passthroughtest"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/simulator"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 	"github.com/cyborg-project/cyborg/tests/hardware/fakebus"
@@ -26,26 +27,10 @@ const (
 	otherSerial = "48-b0-2d-ff-ff-65-43-21"
 )
 
-// exchange takes the card at the address of another one out, and puts that one in.
-func exchange(h *sysfstest.Host, card simulator.Function) {
-	h.Unplug(card.Address.String())
-	h.Add(card)
-}
-
 // withSerial returns the function with a serial number.
 func withSerial(f simulator.Function, number string) simulator.Function {
 	f.Serial = number
 	return f
-}
-
-// toVFIO gives a function to VFIO by hand.
-func toVFIO(t *testing.T, h *sysfstest.Host, address string) {
-	t.Helper()
-	require.NoError(t, h.Simulator.Write("sys/bus/pci/devices/"+address+"/driver_override", "vfio-pci"))
-	if name := (&bench{Host: h, target: drivers.Target{Deployable: cyborg.DeployableReport{Name: address}}}).has(t); name != "" {
-		require.NoError(t, h.Simulator.Write("sys/bus/pci/drivers/"+name+"/unbind", address))
-	}
-	require.NoError(t, h.Simulator.Write("sys/bus/pci/drivers_probe", address))
 }
 
 // fingerprints returns those of what a driver discovers, by identity.
@@ -64,17 +49,17 @@ func fingerprints(t *testing.T, driver drivers.Driver) map[string]cyborg.Fingerp
 // functions whose card is not chosen.
 func TestFingerprints(t *testing.T) {
 	t.Parallel()
-	host := newHost(t, withSerial(sysfstest.GPU(t, gpu), serial), withSerial(sysfstest.QAT(t, qat), otherSerial))
+	host := passthroughtest.NewHost(t, withSerial(sysfstest.GPU(t, gpu), serial), withSerial(sysfstest.QAT(t, qat), otherSerial))
 	host.SetVFs(qat, "2")
 	require.Equal(t, map[string]cyborg.Fingerprint{
 		gpu: {Model: "10de:20b0 10de:0000", Serial: serial}, qat: {Model: "8086:37c8 8086:0000", Serial: otherSerial},
-		disk: {Model: "144d:a80a 144d:0000"},
+		passthroughtest.Disk: {Model: "144d:a80a 144d:0000"},
 	}, fingerprints(t, simulated(t, host)), "a device of virtual functions is their card")
 
 	driver, err := generic.NewWithKernel(host.Simulator, environment(t, host), map[string]any{"device_spec": `{"product_id": "37c9"}`})
 	require.NoError(t, err)
 	of := cyborg.Fingerprint{Model: "8086:37c9 8086:0000", Serial: otherSerial}
-	require.Equal(t, map[string]cyborg.Fingerprint{"0000:b1:01.0": of, "0000:b1:01.1": of}, fingerprints(t, driver.WithAnswerLimit(patience)))
+	require.Equal(t, map[string]cyborg.Fingerprint{"0000:b1:01.0": of, "0000:b1:01.1": of}, fingerprints(t, driver.WithAnswerLimit(passthroughtest.Patience)))
 }
 
 // TestSerialOfFunction0: only function 0 of a card of several functions needs to
@@ -83,7 +68,7 @@ func TestFingerprints(t *testing.T) {
 func TestSerialOfFunction0(t *testing.T) {
 	t.Parallel()
 	const audio, next = "0000:3b:00.1", "0000:3b:01.1"
-	host := newHost(t, withSerial(sysfstest.GPU(t, gpu), serial), sysfstest.FPGA(t, audio), sysfstest.FPGA(t, next))
+	host := passthroughtest.NewHost(t, withSerial(sysfstest.GPU(t, gpu), serial), sysfstest.FPGA(t, audio), sysfstest.FPGA(t, next))
 	want := cyborg.Fingerprint{Model: "10ee:5004 10ee:0000", Serial: serial}
 	all := fingerprints(t, simulated(t, host))
 	require.Equal(t, want, all[audio])
@@ -91,16 +76,16 @@ func TestSerialOfFunction0(t *testing.T) {
 
 	driver, err := generic.NewWithKernel(host.Simulator, environment(t, host), map[string]any{"device_spec": `{"vendor_id": "10ee"}`})
 	require.NoError(t, err)
-	require.Equal(t, want, fingerprints(t, driver.WithAnswerLimit(patience))[audio])
+	require.Equal(t, want, fingerprints(t, driver.WithAnswerLimit(passthroughtest.Patience))[audio])
 
 	b := newBench(t, host, audio)
 	require.NoError(t, b.attach(t))
-	exchange(host, withSerial(sysfstest.GPU(t, gpu), otherSerial))
-	before := snapshot(t, b.Root())
+	passthroughtest.Exchange(host, withSerial(sysfstest.GPU(t, gpu), otherSerial))
+	before := passthroughtest.Snapshot(t, b.Root())
 	require.NoError(t, b.detach(t, false))
 	err = b.attach(t)
 	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), err)
-	require.Equal(t, before, snapshot(t, b.Root()))
+	require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 }
 
 // TestDetachLeavesAnotherCardOfTheModelAlone exchanges cards that are attached for
@@ -112,7 +97,7 @@ func TestDetachLeavesAnotherCardOfTheModelAlone(t *testing.T) {
 	} {
 		t.Run(address, func(t *testing.T) {
 			t.Parallel()
-			host := newHost(t, withSerial(card, serial))
+			host := passthroughtest.NewHost(t, withSerial(card, serial))
 			plugged := func() {
 				if card.TotalVFs > 0 {
 					host.SetVFs(qat, "2")
@@ -122,20 +107,20 @@ func TestDetachLeavesAnotherCardOfTheModelAlone(t *testing.T) {
 			b := newBench(t, host, address)
 			require.NoError(t, b.attach(t))
 
-			exchange(host, withSerial(card, otherSerial))
+			passthroughtest.Exchange(host, withSerial(card, otherSerial))
 			plugged()
-			toVFIO(t, host, address)
-			before := snapshot(t, b.Root())
+			passthroughtest.ToVFIO(t, host, address)
+			before := passthroughtest.Snapshot(t, b.Root())
 			require.NoError(t, b.detach(t, false))
 			require.NoError(t, b.detach(t, true))
-			require.Equal(t, before, snapshot(t, b.Root()))
+			require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 			err := b.attach(t)
 			require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), err)
-			require.Equal(t, before, snapshot(t, b.Root()))
+			require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 
-			exchange(host, withSerial(card, serial))
+			passthroughtest.Exchange(host, withSerial(card, serial))
 			plugged()
-			toVFIO(t, host, address)
+			passthroughtest.ToVFIO(t, host, address)
 			require.NoError(t, b.detach(t, false))
 			require.NotEqual(t, "vfio-pci", b.has(t), "it is the card that was attached")
 		})
@@ -146,7 +131,7 @@ func TestDetachLeavesAnotherCardOfTheModelAlone(t *testing.T) {
 // that it is another one of the model. Before it is given away, it is asked.
 func TestInUseOfACardThatSleeps(t *testing.T) {
 	t.Parallel()
-	host := newHost(t, withSerial(sysfstest.GPU(t, gpu), serial))
+	host := passthroughtest.NewHost(t, withSerial(sysfstest.GPU(t, gpu), serial))
 	b := newBench(t, host, gpu)
 	sleep := func() { host.Set("sys/bus/pci/devices/"+gpu+"/power/runtime_status", "suspended\n") }
 	sleep()
@@ -157,7 +142,7 @@ func TestInUseOfACardThatSleeps(t *testing.T) {
 	}
 	require.NoError(t, ask())
 
-	exchange(host, withSerial(sysfstest.GPU(t, gpu), otherSerial))
+	passthroughtest.Exchange(host, withSerial(sysfstest.GPU(t, gpu), otherSerial))
 	sleep()
 	require.Empty(t, fingerprints(t, b.driver)[gpu].Serial)
 	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(ask()))
@@ -169,20 +154,20 @@ func TestInUseOfACardThatSleeps(t *testing.T) {
 func TestFingerprintOfAnotherModel(t *testing.T) {
 	t.Parallel()
 	const address = "0000:b1:01.1"
-	host := newHost(t, sysfstest.QAT(t, qat))
+	host := passthroughtest.NewHost(t, sysfstest.QAT(t, qat))
 	host.SetVFs(qat, "2")
 	b := newBench(t, host, address)
 	require.NoError(t, b.attach(t))
 
 	other := sysfstest.QAT(t, qat)
 	other.SubsystemProduct = "0001"
-	exchange(host, other)
+	passthroughtest.Exchange(host, other)
 	host.SetVFs(qat, "2")
-	toVFIO(t, host, address)
+	passthroughtest.ToVFIO(t, host, address)
 	require.False(t, b.attached(t))
-	before := snapshot(t, b.Root())
+	before := passthroughtest.Snapshot(t, b.Root())
 	require.NoError(t, b.detach(t, false))
-	require.Equal(t, before, snapshot(t, b.Root()))
+	require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 }
 
 // TestDetachWithoutSerial detaches a card whose serial number cannot be read any
@@ -196,7 +181,7 @@ func TestDetachWithoutSerial(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := newBench(t, newHost(t, withSerial(sysfstest.GPU(t, gpu), serial)), gpu)
+			b := newBench(t, passthroughtest.NewHost(t, withSerial(sysfstest.GPU(t, gpu), serial)), gpu)
 			require.NoError(t, b.attach(t))
 			change(b)
 			require.True(t, b.attached(t))
@@ -210,7 +195,7 @@ func TestDetachWithoutSerial(t *testing.T) {
 // nobody knows which one it is, and nothing is done to it.
 func TestDetachOfWhatDoesNotAnswerInTime(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, newHost(t, withSerial(sysfstest.GPU(t, gpu), serial)), gpu)
+	b := newBench(t, passthroughtest.NewHost(t, withSerial(sysfstest.GPU(t, gpu), serial)), gpu)
 	require.NoError(t, b.attach(t))
 	pipe := filepath.Join(b.Root(), configuration(gpu))
 	require.NoError(t, syscall.Unlink(pipe))
@@ -236,7 +221,7 @@ func TestExchangeOnKernel(t *testing.T) {
 	require.Equal(t, map[string]cyborg.Fingerprint{address: {Model: "10de:20b5 10de:1533"}}, fingerprints(t, driver))
 	devices, err := driver.Discover(t.Context())
 	require.NoError(t, err)
-	target, handle := choose(address)(t, devices)
+	target, handle := passthroughtest.Choose(address)(t, devices)
 	var note json.RawMessage
 	attach := drivers.AttachRequest{Target: target, Handle: handle, Note: func(n json.RawMessage) error { note = n; return nil }}
 	require.NoError(t, driver.Attach(t.Context(), attach))
@@ -245,7 +230,7 @@ func TestExchangeOnKernel(t *testing.T) {
 	before := card.Snapshot()
 	require.Equal(t, "4xxx", fakebus.DriverOf(t, address))
 	require.Equal(t, map[string]cyborg.Fingerprint{address: {Model: "8086:4940 8086:0000"}}, fingerprints(t, driver))
-	attached, err := driver.Attached(t.Context(), target, handle, cyborg.HolderHost)
+	attached, err := driver.Attached(t.Context(), drivers.AttachedRequest{Target: target, Handle: handle, Holder: cyborg.HolderHost})
 	require.NoError(t, err)
 	require.False(t, attached)
 	_, err = driver.InUse(t.Context(), target, handle)

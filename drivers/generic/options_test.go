@@ -9,6 +9,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/drivers/generic"
+	"github.com/cyborg-project/cyborg/drivers/passthrough/passthroughtest"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 )
 
@@ -35,8 +36,8 @@ func discovered(t *testing.T, host *sysfstest.Host, options map[string]any) []st
 // files, the environment and the API use.
 func TestOptionsSelectDevices(t *testing.T) {
 	t.Parallel()
-	host := newHost(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, fpga))
-	all, gpus, both := []string{gpu, fpga, disk}, []string{gpu}, []string{gpu, fpga}
+	host := passthroughtest.NewHost(t, sysfstest.GPU(t, gpu), sysfstest.FPGA(t, fpga))
+	all, gpus, both := []string{gpu, fpga, passthroughtest.Disk}, []string{gpu}, []string{gpu, fpga}
 
 	for name, c := range map[string]struct {
 		spec any

@@ -16,6 +16,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/drivers/generic"
+	"github.com/cyborg-project/cyborg/drivers/passthrough/passthroughtest"
 	"github.com/cyborg-project/cyborg/drivers/sysfs"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/simulator"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
@@ -43,7 +44,7 @@ func (b *bench) partition(ctx context.Context, count int) error {
 // Partition has made.
 func newDivided(t *testing.T, count int) *bench {
 	t.Helper()
-	b := newBench(t, newHost(t, withSerial(sysfstest.QAT(t, qat), serial), sysfstest.GPU(t, gpu)), qat)
+	b := newBench(t, passthroughtest.NewHost(t, withSerial(sysfstest.QAT(t, qat), serial), sysfstest.GPU(t, gpu)), qat)
 	require.NoError(t, b.partition(t.Context(), count))
 	return b
 }
@@ -102,14 +103,14 @@ func TestPartitioningIsReported(t *testing.T) {
 	t.Parallel()
 	huge := sysfstest.QAT(t, "0000:d0:00.0")
 	huge.TotalVFs = 1000
-	host := newHost(t, sysfstest.GPU(t, gpu), sysfstest.NIC(t, nic, "ens1"), sysfstest.QAT(t, qat), huge)
+	host := passthroughtest.NewHost(t, sysfstest.GPU(t, gpu), sysfstest.NIC(t, nic, "ens1"), sysfstest.QAT(t, qat), huge)
 	host.SetVFs(qat, "3")
 
 	reported := func(options map[string]any) map[string]*cyborg.Partitioning {
 		options["simulate"] = true
 		driver, err := generic.New(environment(t, host), options)
 		require.NoError(t, err)
-		devices, err := driver.(*generic.Driver).WithAnswerLimit(patience).Discover(t.Context())
+		devices, err := driver.(*generic.Driver).WithAnswerLimit(passthroughtest.Patience).Discover(t.Context())
 		require.NoError(t, err)
 		all := map[string]*cyborg.Partitioning{}
 		for _, device := range devices {
@@ -121,7 +122,7 @@ func TestPartitioningIsReported(t *testing.T) {
 		return &cyborg.Partitioning{Parts: []cyborg.PartKind{{Name: "vf", Most: most, Description: "virtual function (SR-IOV)"}}, Layout: vfs(now)}
 	}
 
-	require.Equal(t, map[string]*cyborg.Partitioning{gpu: nil, nic: can(8, 0), qat: can(16, 3), huge.Address.String(): can(256, 0), disk: nil},
+	require.Equal(t, map[string]*cyborg.Partitioning{gpu: nil, nic: can(8, 0), qat: can(16, 3), huge.Address.String(): can(256, 0), passthroughtest.Disk: nil},
 		reported(map[string]any{"device_spec": "*", "partition": true}))
 	for _, off := range []map[string]any{{"device_spec": `{"address": "` + qat + `"}`}, {"device_spec": `{"address": "` + qat + `"}`, "partition": false}} {
 		require.Equal(t, map[string]*cyborg.Partitioning{qat: nil}, reported(off))
@@ -134,8 +135,8 @@ func TestPartitioningIsReported(t *testing.T) {
 // keep their names and have no driver, and at the end all is as before.
 func TestPartition(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, newHost(t, withSerial(sysfstest.QAT(t, qat), serial), sysfstest.GPU(t, gpu)), qat)
-	before := snapshot(t, b.Root())
+	b := newBench(t, passthroughtest.NewHost(t, withSerial(sysfstest.QAT(t, qat), serial), sysfstest.GPU(t, gpu)), qat)
+	before := passthroughtest.Snapshot(t, b.Root())
 	kernel := &writeKernel{Kernel: b.Simulator}
 	b.restart(t, kernel, "30s")
 
@@ -168,31 +169,31 @@ func TestPartition(t *testing.T) {
 			require.NoFileExists(t, filepath.Join(b.Root(), "sys/bus/pci/devices", name, "driver"))
 		}
 	}
-	require.Equal(t, before, snapshot(t, b.Root()))
+	require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 }
 
 // TestPartitionOfWhatSomebodyHasDivided: virtual functions that were made by hand are parts
 // like others. Those that are as wanted stay as they are, with their drivers.
 func TestPartitionOfWhatSomebodyHasDivided(t *testing.T) {
 	t.Parallel()
-	host := newHost(t, sysfstest.QAT(t, qat))
-	whole := snapshot(t, host.Root())
+	host := passthroughtest.NewHost(t, sysfstest.QAT(t, qat))
+	whole := passthroughtest.Snapshot(t, host.Root())
 	host.SetVFs(qat, "2")
-	before := snapshot(t, host.Root())
+	before := passthroughtest.Snapshot(t, host.Root())
 	b := newBench(t, host, "0000:b1:01.0")
 	require.NoError(t, b.partition(t.Context(), 2))
-	require.Equal(t, before, snapshot(t, host.Root()))
+	require.Equal(t, before, passthroughtest.Snapshot(t, host.Root()))
 	require.Empty(t, b.notes)
 
 	require.NoError(t, b.partition(t.Context(), 0))
-	require.Equal(t, whole, snapshot(t, host.Root()))
+	require.Equal(t, whole, passthroughtest.Snapshot(t, host.Root()))
 }
 
 // TestPartitionKeepsTheHostsChoice: whether the kernel gives virtual functions to drivers is,
 // once the device is whole, what it was before, also where that has changed since the last time.
 func TestPartitionKeepsTheHostsChoice(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, newHost(t, sysfstest.QAT(t, qat)), qat)
+	b := newBench(t, passthroughtest.NewHost(t, sysfstest.QAT(t, qat)), qat)
 	for _, choice := range []string{"0", "1", "0"} {
 		require.NoError(t, b.Simulator.Write(qatAutoprobe, choice))
 		for _, step := range []struct {
@@ -209,11 +210,11 @@ func TestPartitionKeepsTheHostsChoice(t *testing.T) {
 	// Before Linux 4.12 nobody can choose.
 	require.NoError(t, os.Remove(filepath.Join(b.Root(), qatAutoprobe)))
 	b.notes = nil
-	before := snapshot(t, b.Root())
+	before := passthroughtest.Snapshot(t, b.Root())
 	require.NoError(t, b.partition(t.Context(), 1))
-	require.NotEqual(t, before, snapshot(t, b.Root()))
+	require.NotEqual(t, before, passthroughtest.Snapshot(t, b.Root()))
 	require.NoError(t, b.partition(t.Context(), 0))
-	require.Equal(t, before, snapshot(t, b.Root()))
+	require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 }
 
 // TestPartitionIsRefused asks for what must not be done, or cannot. Nothing changes.
@@ -253,7 +254,7 @@ func TestPartitionIsRefused(t *testing.T) {
 				t.Helper()
 				group, err := os.Readlink(filepath.Join(b.Root(), "sys/bus/pci/devices/0000:b1:01.2/iommu_group"))
 				require.NoError(t, err)
-				b.Add(sysfstest.In(filepath.Base(group), sysfstest.SSD(t, disk, "nvme0n1", "259:0")))
+				b.Add(sysfstest.In(filepath.Base(group), sysfstest.SSD(t, passthroughtest.Disk, "nvme0n1", "259:0")))
 			}, vfs(0), cyborg.ErrProtected, "0000:b1:01.2 is not touched",
 		},
 		"in use": {
@@ -267,8 +268,8 @@ func TestPartitionIsRefused(t *testing.T) {
 		"a virtual function in use": {
 			sysfstest.QAT(t, qat), 3, func(t *testing.T, b *bench) {
 				t.Helper()
-				toVFIO(t, b.Host, "0000:b1:01.2")
-				b.Open(4711, "qemu-kvm", vfioNode(t, b.Host, "0000:b1:01.2"))
+				passthroughtest.ToVFIO(t, b.Host, "0000:b1:01.2")
+				b.Open(4711, "qemu-kvm", passthroughtest.VFIONode(t, b.Host, "0000:b1:01.2"))
 			}, vfs(0), cyborg.ErrInUse, "0000:b1:01.2 is in use through its driver vfio-pci: process 4711 (qemu-kvm)",
 		},
 		"no driver": {
@@ -278,7 +279,7 @@ func TestPartitionIsRefused(t *testing.T) {
 			}, vfs(2), cyborg.ErrUnsupported, "has no kernel driver",
 		},
 		"given to VFIO by hand": {
-			sysfstest.QAT(t, qat), 0, func(t *testing.T, b *bench) { t.Helper(); toVFIO(t, b.Host, qat) }, vfs(2), cyborg.ErrUnsupported, "without its token",
+			sysfstest.QAT(t, qat), 0, func(t *testing.T, b *bench) { t.Helper(); passthroughtest.ToVFIO(t, b.Host, qat) }, vfs(2), cyborg.ErrUnsupported, "without its token",
 		},
 		"pulled out": {
 			withSerial(sysfstest.QAT(t, qat), serial), 0,
@@ -290,17 +291,20 @@ func TestPartitionIsRefused(t *testing.T) {
 		"another card of the model": {
 			withSerial(sysfstest.QAT(t, qat), serial), 2, func(t *testing.T, b *bench) {
 				t.Helper()
-				exchange(b.Host, withSerial(sysfstest.QAT(t, qat), otherSerial))
+				passthroughtest.Exchange(b.Host, withSerial(sysfstest.QAT(t, qat), otherSerial))
 			}, vfs(0), cyborg.ErrChanged, otherSerial,
 		},
 		"another card": {
-			sysfstest.QAT(t, qat), 0, func(t *testing.T, b *bench) { t.Helper(); exchange(b.Host, sysfstest.NIC(t, qat, "ens9")) },
+			sysfstest.QAT(t, qat), 0, func(t *testing.T, b *bench) {
+				t.Helper()
+				passthroughtest.Exchange(b.Host, sysfstest.NIC(t, qat, "ens9"))
+			},
 			vfs(2), cyborg.ErrChanged, "8086:1572",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			host := newHost(t, c.card)
+			host := passthroughtest.NewHost(t, c.card)
 			address := c.card.Address.String()
 			part := address
 			if c.before > 0 {
@@ -309,14 +313,14 @@ func TestPartitionIsRefused(t *testing.T) {
 			}
 			b := newBench(t, host, part)
 			c.change(t, b)
-			before := snapshot(t, host.Root())
+			before := passthroughtest.Snapshot(t, host.Root())
 
 			err := b.driver.Partition(t.Context(), drivers.PartitionRequest{
 				Device: b.target.Device, Layout: c.layout, Note: b.note, Progress: func(int, string) {},
 			})
 			require.Equal(t, c.want, cyborg.ErrorKindOf(err), err)
 			require.ErrorContains(t, err, c.says)
-			require.Equal(t, before, snapshot(t, host.Root()))
+			require.Equal(t, before, passthroughtest.Snapshot(t, host.Root()))
 			require.Empty(t, b.notes)
 		})
 	}
@@ -335,11 +339,11 @@ func TestPartitionOfACard(t *testing.T) {
 	card[0].TotalVFs = 4
 	b := newCardOf(t, cyborg.HolderInstance, card)
 	b.Open(812, "pipewire", "/dev/snd/controlC1")
-	before := snapshot(t, b.Root())
+	before := passthroughtest.Snapshot(t, b.Root())
 	err := b.partition(t.Context(), 2)
 	require.Equal(t, cyborg.ErrInUse, cyborg.ErrorKindOf(err), err)
 	require.ErrorContains(t, err, audio+" is in use")
-	require.Equal(t, before, snapshot(t, b.Root()))
+	require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 
 	b.End(812)
 	require.NoError(t, b.partition(t.Context(), 2))
@@ -349,14 +353,14 @@ func TestPartitionOfACard(t *testing.T) {
 // word of an earlier report.
 func TestPartitionOfABackendThatDoesNot(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, newHost(t, sysfstest.QAT(t, qat)), qat)
+	b := newBench(t, passthroughtest.NewHost(t, sysfstest.QAT(t, qat)), qat)
 	driver, err := generic.NewWithKernel(b.Simulator, environment(t, b.Host), map[string]any{"device_spec": "*"})
 	require.NoError(t, err)
-	before := snapshot(t, b.Root())
+	before := passthroughtest.Snapshot(t, b.Root())
 	err = driver.Partition(t.Context(), drivers.PartitionRequest{Device: b.target.Device, Layout: vfs(2), Note: b.note, Progress: func(int, string) {}})
 	require.Equal(t, cyborg.ErrUnsupported, cyborg.ErrorKindOf(err), err)
 	require.ErrorContains(t, err, `backend "pci" does not divide devices`)
-	require.Equal(t, before, snapshot(t, b.Root()))
+	require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 }
 
 // TestPartitionIsPutBack: where the kernel or the driver refuses, or makes fewer, the device is
@@ -390,7 +394,7 @@ func TestPartitionIsPutBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			host := newHost(t, c.card)
+			host := passthroughtest.NewHost(t, c.card)
 			address := qat
 			if c.before > 0 {
 				require.NoError(t, host.Simulator.Write(qatAutoprobe, "0"))
@@ -398,7 +402,7 @@ func TestPartitionIsPutBack(t *testing.T) {
 				address = virtual(1)[0]
 			}
 			b := newBench(t, host, address)
-			before := snapshot(t, host.Root())
+			before := passthroughtest.Snapshot(t, host.Root())
 			kernel := &writeKernel{Kernel: host.Simulator}
 			if c.number != 0 {
 				kernel.refuse = map[string]error{c.refused: c.number}
@@ -409,7 +413,7 @@ func TestPartitionIsPutBack(t *testing.T) {
 			require.Equal(t, c.kind, cyborg.ErrorKindOf(err), err)
 			require.ErrorContains(t, err, c.says)
 			require.Contains(t, cyborg.AsError(err).Hint, c.hint)
-			require.Equal(t, before, snapshot(t, host.Root()))
+			require.Equal(t, before, passthroughtest.Snapshot(t, host.Root()))
 			require.Len(t, b.notes, 1)
 		})
 	}
@@ -420,13 +424,13 @@ func TestPartitionNotesFirst(t *testing.T) {
 	t.Parallel()
 	for from, to := range map[int]int{0: 4, 4: 2, 2: 0} {
 		b := newDivided(t, from)
-		before := snapshot(t, b.Root())
+		before := passthroughtest.Snapshot(t, b.Root())
 		err := b.driver.Partition(t.Context(), drivers.PartitionRequest{
 			Device: b.target.Device, Layout: vfs(to), Prior: b.prior(), Progress: func(int, string) {},
 			Note: func(json.RawMessage) error { return os.ErrPermission },
 		})
 		require.ErrorIs(t, err, os.ErrPermission)
-		require.Equal(t, before, snapshot(t, b.Root()))
+		require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 	}
 
 	b := newDivided(t, 2)
@@ -444,8 +448,8 @@ func TestAgentDiesDuringPartition(t *testing.T) {
 				for _, then := range []int{0, 2, 4, 7} {
 					t.Run(fmt.Sprintf("from %d to %d/write %d/after %v/then %d", c.from, c.to, at, after, then), func(t *testing.T) {
 						t.Parallel()
-						b := newBench(t, newHost(t, sysfstest.QAT(t, qat)), qat)
-						whole := snapshot(t, b.Root())
+						b := newBench(t, passthroughtest.NewHost(t, sysfstest.QAT(t, qat)), qat)
+						whole := passthroughtest.Snapshot(t, b.Root())
 						require.NoError(t, b.partition(t.Context(), c.from))
 
 						b.restart(t, &sysfstest.DyingKernel{Kernel: b.Simulator, At: at, After: after, Dead: true}, "30s")
@@ -461,7 +465,7 @@ func TestAgentDiesDuringPartition(t *testing.T) {
 							require.Equal(t, "0", text)
 						}
 						require.NoError(t, b.partition(t.Context(), 0))
-						require.Equal(t, whole, snapshot(t, b.Root()))
+						require.Equal(t, whole, passthroughtest.Snapshot(t, b.Root()))
 					})
 				}
 			}
@@ -475,11 +479,11 @@ func TestPartitionThatHangs(t *testing.T) {
 	t.Parallel()
 	b := newDivided(t, 3)
 	const used = "0000:b1:01.2"
-	toVFIO(t, b.Host, used)
+	passthroughtest.ToVFIO(t, b.Host, used)
 	kernel := &writeKernel{Kernel: b.Simulator}
 	kernel.before = func(attribute, text string) {
 		if attribute == qatNumVFs && text == "0" {
-			b.Open(4711, "qemu-kvm", vfioNode(t, b.Host, used))
+			b.Open(4711, "qemu-kvm", passthroughtest.VFIONode(t, b.Host, used))
 			kernel.before = nil
 		}
 	}
@@ -505,8 +509,8 @@ func TestPartitionThatHangs(t *testing.T) {
 // the kernel has come back, the device can be made whole.
 func TestPartitionIsInterrupted(t *testing.T) {
 	t.Parallel()
-	b := newBench(t, newHost(t, sysfstest.QAT(t, qat)), qat)
-	whole := snapshot(t, b.Root())
+	b := newBench(t, passthroughtest.NewHost(t, sysfstest.QAT(t, qat)), qat)
+	whole := passthroughtest.Snapshot(t, b.Root())
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	b.restart(t, &writeKernel{Kernel: b.Simulator, before: func(attribute, _ string) {
@@ -522,7 +526,7 @@ func TestPartitionIsInterrupted(t *testing.T) {
 	require.Equal(t, cyborg.ErrBusy, cyborg.ErrorKindOf(b.partition(t.Context(), 0)), "it is under way")
 	b.ClearFaults()
 	require.Eventually(t, func() bool { return b.partition(t.Context(), 0) == nil }, 5*time.Minute, 20*time.Millisecond)
-	require.Equal(t, whole, snapshot(t, b.Root()))
+	require.Equal(t, whole, passthroughtest.Snapshot(t, b.Root()))
 }
 
 // TestPartsAreGivenOut attaches virtual functions that Partition has made. What was attached of
@@ -531,18 +535,18 @@ func TestPartsAreGivenOut(t *testing.T) {
 	t.Parallel()
 	b := newDivided(t, 2)
 	part := newBench(t, b.Host, "0000:b1:01.1")
-	before := snapshot(t, b.Root())
+	before := passthroughtest.Snapshot(t, b.Root())
 	require.NoError(t, part.attach(t))
 	require.Equal(t, "vfio-pci", part.has(t))
 	require.NoError(t, part.detach(t, false))
-	require.Equal(t, before, snapshot(t, b.Root()), "it has no driver again")
+	require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()), "it has no driver again")
 
 	require.NoError(t, part.attach(t))
 	b.Reboot()
 	require.NoError(t, b.partition(t.Context(), 2))
 	require.Empty(t, part.has(t))
 	require.NoError(t, part.detach(t, false))
-	require.Equal(t, before, snapshot(t, b.Root()))
+	require.Equal(t, before, passthroughtest.Snapshot(t, b.Root()))
 
 	require.NoError(t, part.attach(t))
 	require.NoError(t, b.partition(t.Context(), 0))
@@ -592,7 +596,7 @@ func TestPartitionOnKernel(t *testing.T) {
 
 	now, err := driver.Discover(t.Context())
 	require.NoError(t, err)
-	target, handle := choose(used)(t, now)
+	target, handle := passthroughtest.Choose(used)(t, now)
 	require.NoError(t, driver.Attach(t.Context(), drivers.AttachRequest{
 		Target: target, Handle: handle, Holder: cyborg.Holder{Kind: cyborg.HolderHost}, Note: func(json.RawMessage) error { return nil },
 	}))

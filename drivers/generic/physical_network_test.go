@@ -8,6 +8,7 @@ import (
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/drivers/generic"
+	"github.com/cyborg-project/cyborg/drivers/passthrough/passthroughtest"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 )
 
@@ -16,7 +17,7 @@ import (
 func TestPhysicalNetworks(t *testing.T) {
 	t.Parallel()
 	const first, second, third = "0000:18:00.0", "0000:19:00.0", "0000:1a:00.0"
-	host := newHost(t, sysfstest.NIC(t, first, "ens1"), sysfstest.NIC(t, second, "ens2"), sysfstest.NIC(t, third, "ens3"), sysfstest.GPU(t, gpu))
+	host := passthroughtest.NewHost(t, sysfstest.NIC(t, first, "ens1"), sysfstest.NIC(t, second, "ens2"), sysfstest.NIC(t, third, "ens3"), sysfstest.GPU(t, gpu))
 	host.SetVFs(first, "2")
 
 	type facts struct{ network, standard, upstreams string }

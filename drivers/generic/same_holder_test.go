@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/cyborg-project/cyborg/drivers/passthrough/passthroughtest"
 	"github.com/cyborg-project/cyborg/drivers/sysfs/sysfstest"
 )
 
@@ -12,7 +13,7 @@ import (
 // group, or not any more: who has what has left may still be known.
 func TestDiscoverReportsGroups(t *testing.T) {
 	t.Parallel()
-	host := newHost(t, sysfstest.In("17", sysfstest.GPU(t, gpu)), sysfstest.In("17", sysfstest.FPGA(t, fpga)), sysfstest.In("18", sysfstest.QAT(t, qat)))
+	host := passthroughtest.NewHost(t, sysfstest.In("17", sysfstest.GPU(t, gpu)), sysfstest.In("17", sysfstest.FPGA(t, fpga)), sysfstest.In("18", sysfstest.QAT(t, qat)))
 
 	together := func(spec any) map[string]string {
 		all := map[string]string{}

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/jaypipes/ghw"
+	"github.com/jaypipes/ghw/pkg/option"
+	"github.com/jaypipes/pcidb"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg/drivers/sysfs"
@@ -125,6 +127,25 @@ func TestGHWFailsOnOneBadFunction(t *testing.T) {
 	functions, err := tree(t, host.Root()).Functions(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []string{nic, gpu}, addresses(functions))
+}
+
+// TestGHWTakesItsOwnDatabase shows why this package does not look names up by ghw: the
+// names are the same, but it takes no database, and no other way to a file than the
+// environment. When the test fails, ghw has improved and can be used.
+func TestGHWTakesItsOwnDatabase(t *testing.T) {
+	t.Setenv("PCIDB_PATH", sysfstest.PCIIDs(t))
+	dir := t.TempDir()
+	place(t, dir, map[string]string{"pci.ids": "10de  Nobody\n\t15f8  Nothing\n"})
+	own, err := pcidb.New(pcidb.WithPath(filepath.Join(dir, "pci.ids")))
+	require.NoError(t, err)
+
+	info, err := ghw.PCI(ghw.WithChroot(dir), option.WithPCIDB(own), ghw.WithDisableTopology(), ghw.WithDisableWarnings())
+	require.NoError(t, err)
+	parsed := info.ParseDevice("0000:3b:00.0", "pci:v000010DEd000015F8sv000010DEsd00001212bc03sc02i00")
+
+	vendor, product := named(t, sysfs.NewNames(sysfstest.PCIIDs(t), logger(t)), "10de", "15f8")
+	require.Equal(t, vendor, parsed.Vendor.Name)
+	require.Equal(t, product, parsed.Product.Name)
 }
 
 // known returns ghw's name, or the id where ghw knows no name.

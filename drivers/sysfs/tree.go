@@ -9,8 +9,8 @@
 // The facts come from the kernel's Documentation/ABI/testing/sysfs-bus-pci
 // unless a comment says otherwise.
 //
-// Names come from pcidb, the database library of ghw. The list of functions
-// does not come from ghw: when ghw v0.26 cannot read one function (its modalias
+// Names come from pcidb, the database library of ghw; docs/architecture.md says why not
+// by ghw itself. The list of functions does not come from ghw: when ghw v0.26 cannot read one function (its modalias
 // vanished, or its domain is above 1ffff), it returns no device at all and no
 // error, and where pci.ids is missing it returns an error. The tests compare
 // this package with ghw where ghw returns a result.

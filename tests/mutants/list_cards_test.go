@@ -3,10 +3,11 @@ package mutants_test
 // ofCards are about which card is in a slot.
 func ofCards() []mutant {
 	const (
-		agent   = "activities/agent"
-		calls   = "drivers/sysfs/kernelcall"
-		generic = "drivers/generic"
-		fake    = "drivers/fake"
+		agent       = "activities/agent"
+		calls       = "drivers/sysfs/kernelcall"
+		generic     = "drivers/generic"
+		passthrough = "drivers/passthrough"
+		fake        = "drivers/fake"
 	)
 
 	return []mutant{
@@ -144,33 +145,33 @@ func ofCards() []mutant {
 			new: " || !read(0, again)",
 		},
 		{
-			breaks: "a detach asks the card which one it is", file: generic + "/attach.go", pkg: generic, test: "TestDetachLeavesAnotherCardOfTheModelAlone",
+			breaks: "a detach asks the card which one it is", file: passthrough + "/attach.go", pkg: generic, test: "TestDetachLeavesAnotherCardOfTheModelAlone",
 			old: "f, err := d.findSame(ctx, request.Target",
 			new: "f, err := d.find(ctx, request.Target",
 		},
 		{
-			breaks: "a card that sleeps is asked which one it is before it is given away", file: generic + "/attach.go", pkg: generic,
+			breaks: "a card that sleeps is asked which one it is before it is given away", file: passthrough + "/attach.go", pkg: generic,
 			test: "TestInUseOfACardThatSleeps",
 			old:  "d.checkSerial(ctx, target, f, nil, true)",
 			new:  "d.checkSerial(ctx, target, f, nil, false)",
 		},
 		{
-			breaks: "a virtual function is known by its card", file: generic + "/discover.go", pkg: generic, test: "TestDetachLeavesAnotherCardOfTheModelAlone",
+			breaks: "a virtual function is known by its card", file: passthrough + "/discover.go", pkg: generic, test: "TestDetachLeavesAnotherCardOfTheModelAlone",
 			old: "own := physical(f)",
 			new: "own := f.Address",
 		},
 		{
-			breaks: "function 0 has the serial number of the others", file: generic + "/discover.go", pkg: generic, test: "TestSerialOfFunction0",
+			breaks: "function 0 has the serial number of the others", file: passthrough + "/discover.go", pkg: generic, test: "TestSerialOfFunction0",
 			old: "if first == own {",
 			new: "if first.Domain == own.Domain {",
 		},
 		{
-			breaks: "nothing is done to a card that does not answer in time", file: generic + "/install.go", pkg: generic, test: "TestDetachOfWhatDoesNotAnswerInTime",
+			breaks: "nothing is done to a card that does not answer in time", file: passthrough + "/install.go", pkg: generic, test: "TestDetachOfWhatDoesNotAnswerInTime",
 			old: "if answer, err = d.presence(ctx, card, wake); cyborg.ErrorKindOf(err) == cyborg.ErrTimeout {",
 			new: "if answer, err = d.presence(ctx, card, wake); cyborg.ErrorKindOf(err) == cyborg.ErrBusy {",
 		},
 		{
-			breaks: "the card of a virtual function is the one that was attached", file: generic + "/install.go", pkg: generic, test: "TestFingerprintOfAnotherModel",
+			breaks: "the card of a virtual function is the one that was attached", file: passthrough + "/install.go", pkg: generic, test: "TestFingerprintOfAnotherModel",
 			old: "if target.Device.Identity != identity {",
 			new: "if target.Device.Identity == identity {",
 		},

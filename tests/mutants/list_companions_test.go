@@ -4,9 +4,10 @@ package mutants_test
 // that their host prepares for every kind of holder.
 func ofCompanions() []mutant {
 	const (
-		generic    = "drivers/generic"
-		companions = generic + "/companions.go"
-		attach     = generic + "/attach.go"
+		generic     = "drivers/generic"
+		passthrough = "drivers/passthrough"
+		companions  = passthrough + "/companions.go"
+		attach      = passthrough + "/attach.go"
 	)
 
 	return []mutant{
@@ -22,13 +23,13 @@ func ofCompanions() []mutant {
 		},
 		{
 			breaks: "one function has what a card brings along", file: companions, pkg: generic, test: "TestDiscoverReportsCompanions",
-			old: "case mayLead(other) && chosen && other.Address.Function < f.Address.Function:",
-			new: "case mayLead(other) && chosen && other.Address.Function > f.Address.Function:",
+			old: "case d.mayLead(other) && chosen && other.Address.Function < f.Address.Function:",
+			new: "case d.mayLead(other) && chosen && other.Address.Function > f.Address.Function:",
 		},
 		{
 			breaks: "only graphics lead companions", file: companions, pkg: generic, test: "TestDiscoverReportsCompanions",
-			old: "deviceType(f) == cyborg.DeviceTypeGPU && f.IOMMUGroup",
-			new: "!accompanies(f) && f.IOMMUGroup",
+			old: "d.cards.Describe(f, nil).Type == cyborg.DeviceTypeGPU\n",
+			new: "!accompanies(f)\n",
 		},
 		{
 			breaks: "who types at a card uses it", file: companions, pkg: generic, test: "TestKeyboardAtTheCard",
@@ -76,7 +77,7 @@ func ofCompanions() []mutant {
 			new: "if before.of(p) != nil && p.own {",
 		},
 		{
-			breaks: "a card with which the kernel hangs in part is unready", file: generic + "/health.go", pkg: generic, test: "TestHangingCompanion",
+			breaks: "a card with which the kernel hangs in part is unready", file: passthrough + "/health.go", pkg: generic, test: "TestHangingCompanion",
 			old: "append([]sysfs.Function{f, card}, d.companions(f, all[slotOf(f.Address)])...)",
 			new: "append([]sysfs.Function{f, card}, d.companions(f, all[slotOf(f.Address)])[:0]...)",
 		},
@@ -87,8 +88,8 @@ func ofCompanions() []mutant {
 		},
 		{
 			breaks: "what goes with another card is no obstacle", file: companions, pkg: generic, test: "TestTwoCardsOfOneGroup",
-			old: "if d.chosen(lead) && slices",
-			new: "if d.chosen(lead) && lead.IOMMUGroup == \"\" && slices",
+			old: "if d.cards.Chosen(lead) && slices",
+			new: "if d.cards.Chosen(lead) && lead.IOMMUGroup == \"\" && slices",
 		},
 		{
 			breaks: "what somebody uses goes to no other kind of holder", file: "drivers/fake/attach.go", pkg: "drivers/fake", test: "TestAnotherHolderTakesNothing",

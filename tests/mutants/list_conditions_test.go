@@ -147,7 +147,7 @@ func ofConditions() []mutant {
 			new: "",
 		},
 		{
-			breaks: "a function with which the kernel hangs is unready", file: "drivers/generic/health.go", pkg: "drivers/generic",
+			breaks: "a function with which the kernel hangs is unready", file: "drivers/passthrough/health.go", pkg: "drivers/generic",
 			test: "TestDiscoverWaitsOnceForAllRounds",
 			old:  "waits && time.Since(since) >= d.options.deadline",
 			new:  "waits && time.Since(since) < 0",

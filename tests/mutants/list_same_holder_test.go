@@ -40,7 +40,7 @@ func ofSameHolder() []mutant {
 			new:  "a.Unheld(), a.NotExcluded(), ",
 		},
 		{
-			breaks: "a function names its group", file: "drivers/generic/discover.go", pkg: "drivers/generic", test: "TestDiscoverReportsGroups",
+			breaks: "a function names its group", file: "drivers/passthrough/discover.go", pkg: "drivers/generic", test: "TestDiscoverReportsGroups",
 			old: "SameHolder: group,",
 			new: "SameHolder: group[:0],",
 		},

@@ -99,7 +99,7 @@ func ofSysfs() []mutant {
 			new: "header != strings.Repeat(\"\\xff\", len(header)+1):",
 		},
 		{
-			breaks: "a card that does not answer is not attached", file: "drivers/generic/install.go", pkg: "drivers/generic", test: "TestDiscoverLeavesOutSilentCards",
+			breaks: "a card that does not answer is not attached", file: "drivers/passthrough/install.go", pkg: "drivers/generic", test: "TestDiscoverLeavesOutSilentCards",
 			old: "if !presence.Answers {",
 			new: "if !presence.Answers && f.PF != nil {",
 		},

@@ -1,4 +1,4 @@
-package generic
+package passthrough
 
 import (
 	"context"
@@ -26,7 +26,7 @@ func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 	var chosen []sysfs.Function
 	for _, f := range functions {
 		byAddress[f.Address] = f
-		if d.chosen(f) {
+		if d.cards.Chosen(f) {
 			chosen = append(chosen, f)
 		}
 	}
@@ -43,7 +43,7 @@ func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 			return false
 		}
 		pf, there := byAddress[*f.PF]
-		return there && d.chosen(pf)
+		return there && d.cards.Chosen(pf)
 	})
 
 	until := time.Now().Add(d.answerLimit) // for both rounds together
@@ -65,7 +65,7 @@ func (d *Driver) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 			}
 		}
 
-		device := report(f, parts, protection, networks)
+		device := d.report(f, parts, protection, networks)
 		if d.options.partition {
 			device.Partitioning = partitioning(f)
 		}
@@ -157,16 +157,22 @@ func withPhysical(cards []sysfs.Function, byAddress map[cyborg.PCIAddress]sysfs.
 
 // report describes a device with the functions that can be given out as its
 // deployables.
-func report(f sysfs.Function, parts []sysfs.Function, protection sysfs.Protection, networks map[cyborg.PCIAddress]string) cyborg.DeviceReport {
+func (d *Driver) report(f sysfs.Function, parts []sysfs.Function, protection sysfs.Protection, networks map[cyborg.PCIAddress]string) cyborg.DeviceReport {
 	device := cyborg.DeviceReport{
-		Identity: f.Address.String(), Type: deviceType(f), VendorID: f.Vendor, ProductID: f.Product,
+		Identity: f.Address.String(), Type: d.cards.Describe(f, nil).Type, VendorID: f.Vendor, ProductID: f.Product,
 		Vendor: f.VendorName, Model: f.ProductName, NUMANode: f.NUMANode, BoardInfo: boardInfo(f),
 		ControlPath: cyborg.ControlPath{Kind: "PCI", Info: f.Address.HandleInfo()},
 		Deployables: []cyborg.DeployableReport{},
 	}
 
 	for _, part := range parts {
-		device.Deployables = append(device.Deployables, deployable(part, device.Type, protection[part.Address], networks[part.Address]))
+		var pf *sysfs.Function
+		if part.PF != nil {
+			pf = &f
+		}
+		description := d.cards.Describe(part, pf)
+		description.Type = device.Type
+		device.Deployables = append(device.Deployables, deployable(part, description, protection[part.Address], networks[part.Address]))
 	}
 
 	return device
@@ -199,7 +205,7 @@ func boardInfo(f sysfs.Function) cyborg.JSONObject {
 // VFIO hands out an IOMMU group as a whole, because the IOMMU cannot keep its
 // members from each other's memory. A function alone in its group names it, too:
 // another one may have been in it, which is gone and still has a holder.
-func deployable(f sysfs.Function, deviceType cyborg.DeviceType, protected, network string) cyborg.DeployableReport {
+func deployable(f sysfs.Function, description Description, protected, network string) cyborg.DeployableReport {
 	address, group := f.Address.String(), ""
 	if f.IOMMUGroup != "" {
 		group = "iommu/" + f.IOMMUGroup
@@ -208,9 +214,9 @@ func deployable(f sysfs.Function, deviceType cyborg.DeviceType, protected, netwo
 	return cyborg.DeployableReport{
 		Name: address,
 		Specs: cyborg.Specs{
-			Num: 1, DeviceType: deviceType, Capability: capability(f), VendorID: f.Vendor, ProductID: f.Product,
+			Num: 1, DeviceType: description.Type, Capability: capability(f), VendorID: f.Vendor, ProductID: f.Product,
 		},
-		Attributes: attributes(f, network),
+		Attributes: attributes(description, network),
 		Handles:    []cyborg.HandleReport{{Kind: cyborg.HandlePCI, Info: f.Address.HandleInfo(), Identity: address}},
 		SameHolder: group,
 		Protected:  protected,

@@ -1,4 +1,4 @@
-package generic
+package passthrough
 
 import (
 	"encoding/json"
@@ -64,6 +64,48 @@ func ParseSpec(value any) (Spec, error) {
 	default:
 		return Spec{}, cyborg.Errorf(cyborg.ErrInvalid, `%v is no device_spec; write an object such as {"vendor_id": "10de"}, or "*"`, value)
 	}
+}
+
+// ParseSpecs reads the value of an option: one spec or a list of them. Either may be JSON
+// text. The error names all mistakes.
+func ParseSpecs(option string, value any) ([]Spec, error) {
+	if text, ok := value.(string); ok && strings.HasPrefix(strings.TrimSpace(text), "[") {
+		var list []any
+		if err := json.Unmarshal([]byte(text), &list); err != nil {
+			return nil, fmt.Errorf("%s is no JSON: %w", option, err)
+		}
+		value = list
+	}
+
+	var list []any
+	switch value := value.(type) {
+	case nil:
+	case []any:
+		list = value
+	case []map[string]any:
+		for _, object := range value {
+			list = append(list, object)
+		}
+	case []string:
+		for _, text := range value {
+			list = append(list, text)
+		}
+	default:
+		list = []any{value}
+	}
+
+	var specs []Spec
+	var mistakes []error
+	for i, item := range list {
+		spec, err := ParseSpec(item)
+		if err != nil {
+			mistakes = append(mistakes, fmt.Errorf("%s[%d]: %w", option, i, err))
+			continue
+		}
+		specs = append(specs, spec)
+	}
+
+	return specs, errors.Join(mistakes...)
 }
 
 // parseSpecText reads a spec from its JSON text, or "*".

@@ -1,4 +1,4 @@
-package generic_test
+package passthrough_test
 
 import (
 	"encoding/json"
@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/cyborg-project/cyborg"
-	"github.com/cyborg-project/cyborg/drivers/generic"
+	"github.com/cyborg-project/cyborg/drivers/passthrough"
 	"github.com/cyborg-project/cyborg/drivers/sysfs"
 )
 
@@ -60,7 +60,7 @@ func TestSpecMatches(t *testing.T) {
 		`{"address": {"slot": "0[0-3]$"}}`:   {[]string{"0000:3b:03.0"}, []string{"0000:3b:10.0"}},
 		`{"address": {"domain": "0000", "bus": "3b", "slot": "00", "function": "0"}}`: {[]string{"0000:3b:00.0"}, []string{"0000:3b:00.1"}},
 	} {
-		parsed, err := generic.ParseSpec(spec)
+		parsed, err := passthrough.ParseSpec(spec)
 		require.NoError(t, err, spec)
 
 		for _, address := range c.matches {
@@ -87,7 +87,7 @@ func TestSpecMatchesByPhysicalFunction(t *testing.T) {
 		`{"address": "0000:3b:00.*"}`:                                                 false,
 		`{"address": {"domain": "0000", "bus": "3b", "slot": "00", "function": "0"}}`: false,
 	} {
-		parsed, err := generic.ParseSpec(spec)
+		parsed, err := passthrough.ParseSpec(spec)
 		require.NoError(t, err)
 		require.Equal(t, chosen, parsed.Match(vf), spec)
 	}
@@ -124,14 +124,14 @@ func TestInvalidSpecs(t *testing.T) {
 		`{"address": {"bus": 3}}`:          {"address.bus", "quotes"},
 		`{"vendor_id": "x", "class": "y"}`: {`"x"`, `"y"`},
 	} {
-		_, err := generic.ParseSpec(spec)
+		_, err := passthrough.ParseSpec(spec)
 		require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err), spec)
 		for _, message := range messages {
 			require.ErrorContains(t, err, message, spec)
 		}
 	}
 
-	_, err := generic.ParseSpec(42)
+	_, err := passthrough.ParseSpec(42)
 	require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 }
 
@@ -181,7 +181,7 @@ func TestSpecAgainstModel(t *testing.T) {
 		text, err := json.Marshal(spec)
 		require.NoError(r, err)
 		for _, form := range []any{spec, string(text)} {
-			parsed, err := generic.ParseSpec(form)
+			parsed, err := passthrough.ParseSpec(form)
 			require.NoError(r, err)
 			require.Equal(r, want, parsed.Match(f), "%s and %v", text, f)
 		}
@@ -199,13 +199,13 @@ func FuzzParseSpec(f *testing.F) {
 	}
 
 	f.Fuzz(func(t *testing.T, text string, domain uint32, bus, slot, function uint8) {
-		spec, err := generic.ParseSpec(text)
+		spec, err := passthrough.ParseSpec(text)
 		if err != nil {
 			require.Equal(t, cyborg.ErrInvalid, cyborg.ErrorKindOf(err))
 			return
 		}
 
-		again, err := generic.ParseSpec(spec.String())
+		again, err := passthrough.ParseSpec(spec.String())
 		require.NoError(t, err)
 
 		address := cyborg.PCIAddress{Domain: domain, Bus: bus, Device: slot & 0x1f, Function: function & 7}

@@ -1,10 +1,10 @@
-package generic_test
+package passthrough_test
 
 import (
 	"fmt"
 
 	"github.com/cyborg-project/cyborg"
-	"github.com/cyborg-project/cyborg/drivers/generic"
+	"github.com/cyborg-project/cyborg/drivers/passthrough"
 	"github.com/cyborg-project/cyborg/drivers/sysfs"
 )
 
@@ -20,7 +20,7 @@ func functions() []sysfs.Function {
 
 // A spec chooses the functions for which all of its properties match.
 func ExampleSpec_Match() {
-	spec, err := generic.ParseSpec(map[string]any{"vendor_id": "10de", "class": "03", "address": "0000:3b:*.*"})
+	spec, err := passthrough.ParseSpec(map[string]any{"vendor_id": "10de", "class": "03", "address": "0000:3b:*.*"})
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -39,7 +39,7 @@ func ExampleSpec_Match() {
 // A spec may be JSON text, and its address may have a regular expression for
 // each part. An error names every mistake.
 func ExampleParseSpec() {
-	spec, err := generic.ParseSpec(`{"address": {"bus": "3[b-d]", "function": "[01]"}}`)
+	spec, err := passthrough.ParseSpec(`{"address": {"bus": "3[b-d]", "function": "[01]"}}`)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -50,7 +50,7 @@ func ExampleParseSpec() {
 		fmt.Println(f.Address, spec.Match(f))
 	}
 
-	_, err = generic.ParseSpec(`{"vendor": "10de", "class": "3"}`)
+	_, err = passthrough.ParseSpec(`{"vendor": "10de", "class": "3"}`)
 	fmt.Println(cyborg.ErrorKindOf(err))
 	fmt.Println(err)
 

@@ -1,4 +1,4 @@
-package generic
+package passthrough
 
 import (
 	"context"
@@ -329,8 +329,8 @@ func (d *Driver) release(ctx context.Context, p part, undo bool) error {
 // gives it to VFIO, and can use its group with the companions as they are. That is also
 // true where an operator gave it to VFIO, and where companions have no driver: it was
 // attached so by releases that knew no companions.
-func (d *Driver) Attached(ctx context.Context, target drivers.Target, handle cyborg.HandleReport, holder cyborg.HolderKind) (bool, error) {
-	f, err := d.find(ctx, target, handle.Identity)
+func (d *Driver) Attached(ctx context.Context, request drivers.AttachedRequest) (bool, error) {
+	f, err := d.find(ctx, request.Target, request.Handle.Identity)
 	switch cyborg.ErrorKindOf(err) {
 	case "":
 	case cyborg.ErrNotFound, cyborg.ErrChanged:
@@ -348,7 +348,7 @@ func (d *Driver) Attached(ctx context.Context, target drivers.Target, handle cyb
 			return false, nil
 		}
 	}
-	return !isHost(holder) || f.Driver == d.options.vfio, nil
+	return !isHost(request.Holder) || f.Driver == d.options.vfio, nil
 }
 
 // InUse says who uses the function or a companion through the driver that it has now.

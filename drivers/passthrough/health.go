@@ -1,4 +1,4 @@
-package generic
+package passthrough
 
 import (
 	"context"
@@ -33,7 +33,7 @@ func (d *Driver) Health(ctx context.Context) (map[string][]cyborg.Condition, err
 	all := byCard(functions)
 	for _, f := range functions {
 		card := byAddress[physical(f)]
-		if len(f.VFs) > 0 || !d.chosen(f) && (f.PF == nil || !d.chosen(card)) {
+		if len(f.VFs) > 0 || !d.cards.Chosen(f) && (f.PF == nil || !d.cards.Chosen(card)) {
 			continue // it is no deployable
 		}
 

@@ -1,7 +1,6 @@
-package generic
+package passthrough
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,12 +10,12 @@ import (
 	"time"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/drivers"
 )
 
 // The names of the options, and their defaults.
 const (
 	optionClean     = "clean"
-	optionSpec      = "device_spec"
 	optionDeadline  = "deadline"
 	optionVFIO      = "vfio_driver"
 	optionPCIIDs    = "pci_ids"
@@ -30,10 +29,6 @@ const (
 
 // options are the decoded options of a backend.
 type options struct {
-	// specs choose the functions that the backend looks after; without any it looks
-	// after none.
-	specs []Spec
-
 	// clean is how a handle is cleaned after every holder; empty for not at all.
 	clean cyborg.CleanMethod
 
@@ -74,9 +69,9 @@ func isVFIODriver(value any) bool {
 	return ok && vfioDriverPattern.MatchString(name)
 }
 
-// parseOptions decodes the options over the defaults. The error is of kind
-// ErrInvalid and names all mistakes at once.
-func parseOptions(backend string, given map[string]any) (options, error) {
+// parseOptions decodes the options over the defaults, and those that only this kind of
+// backend has. The error is of kind ErrInvalid and names all mistakes at once.
+func parseOptions(backend string, given map[string]any, kind Kind) (options, error) {
 	o := options{deadline: defaultDeadline, vfio: defaultVFIO}
 	var mistakes []error
 
@@ -86,8 +81,6 @@ func parseOptions(backend string, given map[string]any) (options, error) {
 		switch value := given[key]; key {
 		case optionClean:
 			o.clean, err = parseClean(value)
-		case optionSpec:
-			o.specs, err = parseSpecs(value)
 		case optionDeadline:
 			o.deadline, err = parseDeadline(value)
 		case optionVFIO:
@@ -101,8 +94,12 @@ func parseOptions(backend string, given map[string]any) (options, error) {
 		case optionSimulate:
 			o.simulate, err = parseFlag(key, value)
 		default:
-			err = fmt.Errorf("there is no option %q; there are %s", key,
-				strings.Join([]string{optionClean, optionDeadline, optionSpec, optionPartition, optionPCIIDs, optionMappings, optionSimulate, optionVFIO}, ", "))
+			read, known := kind.Options[key]
+			if !known {
+				err = fmt.Errorf("there is no option %q; there are %s", key, strings.Join(optionNames(kind), ", "))
+				break
+			}
+			err = read(value)
 		}
 
 		mistakes = append(mistakes, err)
@@ -110,10 +107,22 @@ func parseOptions(backend string, given map[string]any) (options, error) {
 
 	if err := errors.Join(mistakes...); err != nil {
 		return options{}, cyborg.Errorf(cyborg.ErrInvalid, "options of backend %q (driver %s): %s",
-			backend, Name, strings.ReplaceAll(err.Error(), "\n", "; "))
+			backend, kind.Driver, strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 
 	return o, nil
+}
+
+// optionNames lists the options of a kind of backends, sorted.
+func optionNames(kind Kind) []string {
+	names := append(slices.Collect(maps.Keys(kind.Options)), optionClean, optionDeadline, optionPartition, optionPCIIDs, optionMappings, optionSimulate, optionVFIO)
+	slices.Sort(names)
+	return names
+}
+
+// OwnOptions are the options that only the host's own configuration may set.
+func OwnOptions() []drivers.OwnOption {
+	return []drivers.OwnOption{{Name: optionPCIIDs}, {Name: optionVFIO, Open: isVFIODriver}}
 }
 
 // parseClean reads how handles are cleaned after every holder.
@@ -128,47 +137,6 @@ func parseClean(value any) (cyborg.CleanMethod, error) {
 			optionClean, method, cyborg.NoCleaning, cyborg.CleanReset)
 	}
 	return method, nil
-}
-
-// parseSpecs reads one spec or a list of them. Either may be JSON text.
-func parseSpecs(value any) ([]Spec, error) {
-	if text, ok := value.(string); ok && strings.HasPrefix(strings.TrimSpace(text), "[") {
-		var list []any
-		if err := json.Unmarshal([]byte(text), &list); err != nil {
-			return nil, fmt.Errorf("%s is no JSON: %w", optionSpec, err)
-		}
-		value = list
-	}
-
-	var list []any
-	switch value := value.(type) {
-	case nil:
-	case []any:
-		list = value
-	case []map[string]any:
-		for _, object := range value {
-			list = append(list, object)
-		}
-	case []string:
-		for _, text := range value {
-			list = append(list, text)
-		}
-	default:
-		list = []any{value}
-	}
-
-	var specs []Spec
-	var mistakes []error
-	for i, item := range list {
-		spec, err := ParseSpec(item)
-		if err != nil {
-			mistakes = append(mistakes, fmt.Errorf("%s[%d]: %w", optionSpec, i, err))
-			continue
-		}
-		specs = append(specs, spec)
-	}
-
-	return specs, errors.Join(mistakes...)
 }
 
 // parseDeadline reads a duration such as "30s", or a number of seconds, up to

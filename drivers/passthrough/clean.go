@@ -1,4 +1,4 @@
-package generic
+package passthrough
 
 import (
 	"context"
@@ -33,7 +33,7 @@ func (d *Driver) addCleaning(report *cyborg.DeployableReport, f sysfs.Function, 
 		report.Conditions = append(report.Conditions, cyborg.Condition{
 			Code: cannotReset, Level: cyborg.ConditionUnready,
 			Message: fmt.Sprintf("backend %q demands a %s after every holder, and the kernel has no way to reset %s alone: see reset_method in /sys/bus/pci/devices/%s. "+
-				"Leave it out of %s, or give it a backend without %s", d.backend, d.options.clean, strings.Join(unable, ", "), unable[0], optionSpec, optionClean),
+				"Leave it out of the backend, or give it one without %s", d.backend, d.options.clean, strings.Join(unable, ", "), unable[0], optionClean),
 		})
 	}
 }

@@ -1,4 +1,4 @@
-package generic
+package passthrough
 
 import (
 	"context"
@@ -139,7 +139,7 @@ func (d *Driver) physicalNetworks(ctx context.Context, functions []sysfs.Functio
 		if !ok && f.PF != nil {
 			network, ok = named[*f.PF]
 		}
-		if ok && deviceType(f) == cyborg.DeviceTypeNIC {
+		if ok && d.cards.Describe(f, nil).Type == cyborg.DeviceTypeNIC {
 			found[f.Address] = network
 		}
 	}

@@ -1,4 +1,4 @@
-package generic
+package passthrough
 
 import (
 	"context"
@@ -82,8 +82,8 @@ func (d *Driver) checkAnswer(ctx context.Context, target drivers.Target, f sysfs
 
 // checkChosen returns an error of kind ErrNotFound where the function is not the backend's.
 func (d *Driver) checkChosen(ctx context.Context, f sysfs.Function) error {
-	if !d.chosen(f) && (f.PF == nil || !d.chosenAt(ctx, *f.PF)) {
-		return cyborg.Errorf(cyborg.ErrNotFound, "the device_spec of backend %q does not choose %s (%s:%s)",
+	if !d.cards.Chosen(f) && (f.PF == nil || !d.chosenAt(ctx, *f.PF)) {
+		return cyborg.Errorf(cyborg.ErrNotFound, "backend %q does not look after %s (%s:%s)",
 			d.backend, f.Address, f.Vendor, f.Product)
 	}
 	return nil
@@ -108,7 +108,7 @@ func (d *Driver) checkUnprotected(ctx context.Context, functions []sysfs.Functio
 // function is chosen with its physical one.
 func (d *Driver) chosenAt(ctx context.Context, address cyborg.PCIAddress) bool {
 	f, err := d.tree.Function(ctx, address)
-	return err == nil && d.chosen(f)
+	return err == nil && d.cards.Chosen(f)
 }
 
 // find reads the function that a call is about. The error is of kind

@@ -1,4 +1,4 @@
-package generic
+package passthrough
 
 import (
 	"context"
@@ -42,8 +42,8 @@ func accompanies(f sysfs.Function) bool {
 
 // mayLead says whether the function can have companions: only graphics have. The slot of
 // another function may be one of the chipset, whose audio and USB are the host's.
-func mayLead(f sysfs.Function) bool {
-	return deviceType(f) == cyborg.DeviceTypeGPU && f.IOMMUGroup != "" && f.PF == nil
+func (d *Driver) mayLead(f sysfs.Function) bool {
+	return f.IOMMUGroup != "" && f.PF == nil && d.cards.Describe(f, nil).Type == cyborg.DeviceTypeGPU
 }
 
 // companions returns the functions of a card that go with one of them to its holder:
@@ -52,17 +52,17 @@ func mayLead(f sysfs.Function) bool {
 // If the backend offers several functions of the group on the card, they go with the
 // first.
 func (d *Driver) companions(f sysfs.Function, card []sysfs.Function) []sysfs.Function {
-	if !mayLead(f) {
+	if !d.mayLead(f) {
 		return nil
 	}
 
 	var with []sysfs.Function
 	for _, other := range card {
-		switch chosen := d.chosen(other); {
+		switch chosen := d.cards.Chosen(other); {
 		case other.Address == f.Address || other.IOMMUGroup != f.IOMMUGroup || other.PF != nil || other.Class.Base() == sysfs.BaseBridge:
 		case accompanies(other) && !chosen:
 			with = append(with, other)
-		case mayLead(other) && chosen && other.Address.Function < f.Address.Function:
+		case d.mayLead(other) && chosen && other.Address.Function < f.Address.Function:
 			return nil
 		}
 	}
@@ -71,7 +71,7 @@ func (d *Driver) companions(f sysfs.Function, card []sysfs.Function) []sysfs.Fun
 
 // companionsNow returns the companions as they are at this moment.
 func (d *Driver) companionsNow(ctx context.Context, f sysfs.Function) ([]sysfs.Function, error) {
-	if !mayLead(f) {
+	if !d.mayLead(f) {
 		return nil, nil
 	}
 
@@ -137,7 +137,7 @@ func (d *Driver) isCompanion(ctx context.Context, f sysfs.Function) (bool, error
 		return false, err
 	}
 	for _, lead := range card {
-		if d.chosen(lead) && slices.ContainsFunc(d.companions(lead, card), func(one sysfs.Function) bool { return one.Address == f.Address }) {
+		if d.cards.Chosen(lead) && slices.ContainsFunc(d.companions(lead, card), func(one sysfs.Function) bool { return one.Address == f.Address }) {
 			return true, nil
 		}
 	}
