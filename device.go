@@ -22,6 +22,11 @@ const (
 	DeviceTypePCI    DeviceType = "PCI"
 )
 
+// DeviceTypes returns the types of devices.
+func DeviceTypes() []DeviceType {
+	return []DeviceType{DeviceTypeGPU, DeviceTypeFPGA, DeviceTypeAIChip, DeviceTypeQAT, DeviceTypeNIC, DeviceTypeSSD, DeviceTypePCI}
+}
+
 // HandleKind is the kind of an attach handle.
 type HandleKind string
 
@@ -75,6 +80,8 @@ type Host struct {
 	ClockOffset *float64  `json:"clock_offset,omitempty"`
 	Devices     int       `json:"devices"`
 	Backends    []Backend `json:"backends"`
+	// Facts are those of the last whole report; nil where it had none.
+	Facts *HostFacts `json:"facts,omitempty"`
 	// DuplicateAgents are other agents that run under the host's name now. Their
 	// reports are refused.
 	DuplicateAgents []DuplicateAgent `json:"rivals,omitempty"`
@@ -166,6 +173,14 @@ type Device struct {
 	UpdatedAt  time.Time `json:"updated_at"`
 	// Deployables is filled when a device is read with its parts.
 	Deployables []Accelerator `json:"accelerators,omitempty"`
+}
+
+// Layout returns how the device is divided. One that cannot be divided is whole.
+func (d *Device) Layout() Layout {
+	if d.Partitioning == nil {
+		return Layout{}
+	}
+	return d.Partitioning.Layout
 }
 
 // JSONObject is free-form structured data.

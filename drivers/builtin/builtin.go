@@ -7,6 +7,7 @@ package builtin
 import (
 	"github.com/cyborg-project/cyborg/drivers"
 	"github.com/cyborg-project/cyborg/drivers/generic"
+	"github.com/cyborg-project/cyborg/drivers/pci"
 )
 
 // Registry returns a new registry with all built-in drivers. The error, of kind
@@ -14,7 +15,7 @@ import (
 func Registry() (*drivers.Registry, error) {
 	registry := drivers.NewRegistry()
 
-	for _, register := range []func(*drivers.Registry) error{generic.Register} {
+	for _, register := range []func(*drivers.Registry) error{generic.Register, pci.Register} {
 		if err := register(registry); err != nil {
 			return nil, err
 		}

@@ -17,7 +17,7 @@ func TestEveryBuiltinDriverRefusesUnknownOptions(t *testing.T) {
 	t.Parallel()
 	registry, err := builtin.Registry()
 	require.NoError(t, err)
-	require.Equal(t, []string{"generic"}, registry.Names(), "an agent of production has no driver for cards that do not exist")
+	require.Equal(t, []string{"generic", "pci"}, registry.Names(), "an agent of production has no driver for cards that do not exist")
 
 	for _, name := range registry.Names() {
 		env := drivers.Environment{

@@ -64,11 +64,11 @@ func TestDriversAreListed(t *testing.T) {
 	t.Parallel()
 	code, out, _ := command(t, "", "drivers")
 	require.Equal(t, 0, code)
-	require.Equal(t, []string{"fake", "generic"}, strings.Fields(out))
+	require.Equal(t, []string{"fake", "generic", "pci"}, strings.Fields(out))
 
 	code, out, _ = execute(t, inProduction(t), "", "drivers")
 	require.Equal(t, 0, code)
-	require.Equal(t, []string{"generic"}, strings.Fields(out))
+	require.Equal(t, []string{"generic", "pci"}, strings.Fields(out))
 }
 
 // The agent of production has no fake cards, and says which drivers it has.

@@ -192,7 +192,7 @@ type Agent struct {
 	Backends  []Backend `key:"backends" doc:"The drivers to run, and how. What an operator later installs, changes or uninstalls through the API overrides this. The agent keeps it in the state directory."`
 
 	// What this host allows, whoever asks for it.
-	Drivers    []string               `key:"drivers" default:"generic" doc:"The drivers that this host allows at all: in its own configuration, through the API and through Temporal. A backend with another driver is refused. The standalone allows each host the driver that standalone.hosts gives it."`
+	Drivers    []string               `key:"drivers" default:"generic,pci" doc:"The drivers that this host allows at all: in its own configuration, through the API and through Temporal. A backend with another driver is refused. The standalone allows each host the driver that standalone.hosts gives it."`
 	Activities []cyborg.OperationKind `key:"activities" default:"attach,configure,partition,program,provision,whitelist" oneof:"attach configure partition program provision whitelist" doc:"The kinds of work that this host allows at all, whoever asks: attach and detach handles (attach), install and change drivers (configure), divide devices into parts (partition), load images (program), take accelerators into and out of service (provision), write Nova's whitelist (whitelist). Each includes undoing and repairing the same. Any other step is refused before it touches anything, and its operation fails. With an empty list, the host can only be looked at."`
 
 	// ImageDir stays empty after Load if it is not given. Each agent then uses the

@@ -40,6 +40,7 @@ func TestHardware(t *testing.T) {
 			compile(t, dir, "vfiohold", "build", "./vfiohold"),
 			compile(t, dir, "sysfs.test", "test", "-c", "../../drivers/sysfs"),
 			compile(t, dir, "generic.test", "test", "-c", "../../drivers/generic"),
+			compile(t, dir, "pci.test", "test", "-c", "../../drivers/pci"),
 			compile(t, dir, "inside.test", "test", "-c", "./inside"),
 		},
 	})
@@ -49,6 +50,7 @@ func TestHardware(t *testing.T) {
 		rig.Command{Name: "selftest", Line: "/rig/selftest", Limit: 4 * time.Minute},
 		tests("sysfs", 8*time.Minute, "sysfs.test", "OnKernel$", true),
 		tests("generic", genericLimit(), "generic.test", "OnKernel$", true),
+		tests("pci", 5*time.Minute, "pci.test", "OnKernel$", true),
 		tests("agent", 20*time.Minute, "inside.test", "^Test(Doctor|Attach|HangingDriver|RebindByHand|ReplacedCard|KillBeforeEachWrite|BeforeReboot)$", false),
 	)
 	requirePass(t, first, "selftest", 0)
@@ -58,6 +60,7 @@ func TestHardware(t *testing.T) {
 		generic++
 	}
 	requirePass(t, first, "generic", generic)
+	requirePass(t, first, "pci", 1)
 	requirePass(t, first, "agent", 7)
 	requireQuiet(t, first["dmesg"])
 
