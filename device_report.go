@@ -25,12 +25,16 @@ type DeviceReport struct {
 type DeployableReport struct {
 	// Name is stable and unique within the host. The conductor prepends the host's
 	// name to get Accelerator.ProviderName.
-	Name        string         `json:"name"`
-	Specs       Specs          `json:"specs"`
-	Attributes  []Attribute    `json:"attributes"`
-	BitstreamID string         `json:"bitstream_id,omitempty"`
-	ProgramSet  string         `json:"program_set,omitempty"`
-	Handles     []HandleReport `json:"handles"`
+	Name        string      `json:"name"`
+	Specs       Specs       `json:"specs"`
+	Attributes  []Attribute `json:"attributes"`
+	BitstreamID string      `json:"bitstream_id,omitempty"`
+	// PendingImage is an image that was loaded and does not take effect yet; BitstreamID is
+	// the one that is in effect until then. It is nil where there is none, and where the two
+	// are the same.
+	PendingImage *PendingImage  `json:"pending_image,omitempty"`
+	ProgramSet   string         `json:"program_set,omitempty"`
+	Handles      []HandleReport `json:"handles"`
 	// SameHolder is what this deployable has in common with others of its host that
 	// only one holder can have together, such as an IOMMU group; empty for one that can
 	// be given out whoever has the others.
@@ -50,6 +54,15 @@ type DeployableReport struct {
 	// Protected says why the function must not be touched, where the host itself
 	// depends on it; empty otherwise.
 	Protected string `json:"protected,omitempty"`
+}
+
+// LoadedLast returns the id of the image that was loaded last, whether or not it is in
+// effect yet; empty where the hardware does not tell.
+func (d *DeployableReport) LoadedLast() string {
+	if d.PendingImage != nil {
+		return d.PendingImage.BitstreamID
+	}
+	return d.BitstreamID
 }
 
 // MaxExcludes is how many others one deployable may name.

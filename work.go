@@ -16,7 +16,9 @@ type Target struct {
 	// is there under the same identity.
 	Fingerprint Fingerprint `json:"fingerprint,omitzero"`
 	Deployable  string      `json:"deployable"` // the driver's name for it
-	BitstreamID string      `json:"bitstream_id,omitempty"`
+	// BitstreamID is the id of the image that was loaded last, whether or not it is in effect
+	// yet.
+	BitstreamID string `json:"bitstream_id,omitempty"`
 	// ProgramSet is the same for the deployables of a device that one image
 	// disturbs.
 	ProgramSet string `json:"program_set,omitempty"`

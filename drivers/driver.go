@@ -12,6 +12,8 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/google/uuid"
+
 	"github.com/cyborg-project/cyborg"
 )
 
@@ -83,6 +85,10 @@ type AttachRequest struct {
 	// Holder is the host itself or, where the deployable has a Preparation, whoever
 	// else gets the handle.
 	Holder cyborg.Holder
+	// HandleUUID is the handle's UUID in the records, which stays the same as long as the
+	// handle is known. What the driver makes for the handle has it, such as a mediated
+	// device.
+	HandleUUID uuid.UUID
 	// Parameters are what was chosen for the handle, of those of the deployable's
 	// Preparation, with values that they take. The driver chooses each that is left
 	// out, in the same way every time.
@@ -103,12 +109,26 @@ type DetachRequest struct {
 	Handle cyborg.HandleReport
 	// Holder is who has it; its kind is that of the attach.
 	Holder cyborg.Holder
+	// HandleUUID is as in the attach. What has another UUID is somebody else's, and stays. It
+	// is zero where nobody knows it, such as of what an agent of an earlier release has
+	// attached: then it is that of whatever is attached.
+	HandleUUID uuid.UUID
 
 	// Prior is the last note of the attach, or nil where the attach stored none or it
 	// was lost.
 	Prior json.RawMessage
 	// Undo is set where the call undoes an attach that failed.
 	Undo bool
+}
+
+// AttachedRequest asks whether a handle is attached.
+type AttachedRequest struct {
+	Target Target
+	Handle cyborg.HandleReport
+	// Holder is the kind of the holder.
+	Holder cyborg.HolderKind
+	// HandleUUID is as in the detach: what has another UUID is not attached.
+	HandleUUID uuid.UUID
 }
 
 // Attacher attaches handles and detaches them. For a driver without it, an attach
@@ -124,8 +144,9 @@ type Attacher interface {
 	// that the deployable does not have, or a value that it does not take, is an error of
 	// kind ErrInvalid, and changes nothing (Preparation.Check).
 	//
-	// It is also asked to attach what is attached with other parameters, or for a holder
-	// of another kind: the request is right then. Afterwards the hardware is as if it had
+	// It is also asked to attach what is attached with other parameters, for a holder of
+	// another kind, or, where it makes something of this UUID, under another one: the request
+	// is right then. Afterwards the hardware is as if it had
 	// been attached like this at once. Its holder may use it meanwhile; where the
 	// change would take it away, Attach fails with kind ErrInUse and changes nothing.
 	Attach(ctx context.Context, request AttachRequest) error
@@ -140,7 +161,7 @@ type Attacher interface {
 	// Attached says whether the hardware is in the state that Attach leaves behind for
 	// a holder of this kind, with whatever parameters. The agent asks this after a crash,
 	// when its journal cannot tell how far an attach came, and after a boot.
-	Attached(ctx context.Context, target Target, handle cyborg.HandleReport, holder cyborg.HolderKind) (bool, error)
+	Attached(ctx context.Context, request AttachedRequest) (bool, error)
 }
 
 // ProgramRequest asks to load an image into a deployable.
@@ -164,8 +185,12 @@ type Programmer interface {
 	// changes nothing.
 	CheckImage(ctx context.Context, target Target, path string, image cyborg.Image) error
 
-	// Program loads the image and verifies it by reading it back. The next Discover
-	// reports the new image.
+	// Program loads the image and verifies it by reading it back. The next Discover reports
+	// the new image: as BitstreamID or, where it takes effect later, as PendingImage. Until
+	// then, what is in effect stays as it was. An image that is loaded already, also one that
+	// is pending, is not loaded again; one that is in effect already takes the place of what
+	// is pending. Where an interrupted load has left something that will not take effect as
+	// an image, Discover reports another image than before.
 	Program(ctx context.Context, request ProgramRequest) error
 }
 

@@ -106,7 +106,7 @@ func noteIn(path string) drivers.Note {
 
 // printAttached prints what the hardware says about the handle.
 func printAttached(ctx context.Context, attacher drivers.Attacher, target drivers.Target, handle cyborg.HandleReport) error {
-	attached, err := attacher.Attached(ctx, target, handle, cyborg.HolderHost)
+	attached, err := attacher.Attached(ctx, drivers.AttachedRequest{Target: target, Handle: handle, Holder: cyborg.HolderHost})
 	if err != nil {
 		return err
 	}

@@ -234,6 +234,11 @@ func (b *binding) loadAll(ctx workflow.Context) error {
 		if err := l.run(ctx); err != nil {
 			return err
 		}
+		// The instance starts now, and needs the image now. What was loaded is undone.
+		if pending := l.result.Pending; pending != nil {
+			return cyborg.Errorf(cyborg.ErrImageRejected, "image %s takes effect only %s", pending.BitstreamID, pending.Until.Text(b.work.Host)).
+				WithHint("Program the accelerator with it, do that, and then create the instance again.")
+		}
 
 		b.outcome.Bitstreams[l.into.Accelerator] = l.result.BitstreamID
 		b.outcome.Images[l.into.Accelerator] = l.reloadable()

@@ -360,7 +360,10 @@ type ProgramInput struct {
 // ProgramResult is what the agent read back after loading.
 type ProgramResult struct {
 	Observation cyborg.Observation `json:"observation"`
-	BitstreamID string             `json:"bitstream_id"`
+	// BitstreamID is the image that was loaded.
+	BitstreamID string `json:"bitstream_id"`
+	// Pending is set where it does not take effect yet.
+	Pending *cyborg.PendingImage `json:"pending,omitempty"`
 }
 
 // RestoreInput asks the agent to load the images that the deployables had

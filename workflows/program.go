@@ -37,9 +37,14 @@ func program(ctx workflow.Context, o *operation) error {
 		return err
 	}
 
-	o.outcome.BitstreamID = l.result.BitstreamID
+	if l.result.Pending == nil {
+		o.outcome.BitstreamID = l.result.BitstreamID // the observation tells of a pending one
+	}
 	o.outcome.Images = map[uuid.UUID]cyborg.Image{l.into.Accelerator: l.reloadable()}
 	o.outcome.Result = map[string]any{"bitstream_id": l.result.BitstreamID, "sha256": l.staged.SHA256, "size": l.staged.Size}
+	if pending := l.result.Pending; pending != nil {
+		o.outcome.Result["pending"] = pending.Until
+	}
 	if l.found.Function != "" {
 		o.outcome.Result["function_id"] = l.found.Function
 	}

@@ -48,6 +48,7 @@ type world struct {
 	installed   bool
 	attached    map[string]bool // the handles, by identity
 	image       string
+	pending     *cyborg.PendingImage // what was loaded, where it takes effect later
 	whitelisted bool
 	staged      workflows.StageInput
 	programmed  workflows.ProgramInput
@@ -314,7 +315,7 @@ func (w *world) register(env *testsuite.TestWorkflowEnvironment) {
 		if err := w.notStaged(ctx, in.Target.Deployable); err != nil {
 			return workflows.ProgramResult{}, err
 		}
-		return workflows.ProgramResult{BitstreamID: "new", Observation: cyborg.Observation{Sequence: 1}},
+		return workflows.ProgramResult{BitstreamID: "new", Pending: w.pending, Observation: cyborg.Observation{Sequence: 1}},
 			w.call(ctx, "Program", false, func() { w.image = "new" })
 	})
 	on(workflows.RestoreActivity, func(ctx context.Context, in workflows.RestoreInput) (workflows.ChangeResult, error) {

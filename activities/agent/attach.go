@@ -192,7 +192,7 @@ func (a *Activities) planAttach(ctx context.Context, t *try, in workflows.Attach
 	}
 
 	plan := attachPlan{
-		found: found, handle: handle, parameters: in.Handle.Parameters, entry: newEntry(found, handle, in.Operation, in.Handle.Holder),
+		found: found, handle: handle, parameters: in.Handle.Parameters, entry: newEntry(found, handle, in.Operation, in.Handle),
 	}
 	key := plan.entry.Key()
 	if entry, known := a.Journal.Attachment(key); known {
@@ -293,14 +293,15 @@ func (a *Activities) checkNoStranger(ctx context.Context, t *try, plan attachPla
 // newEntry is the journal entry of an attachment that is about to begin. Where
 // the driver has nothing to attach for the holder, the handle only changes hands,
 // and no boot undoes that.
-func newEntry(found inventory.Found, handle cyborg.HandleReport, operation uuid.UUID, holder cyborg.Holder) journal.Attachment {
+func newEntry(found inventory.Found, handle cyborg.HandleReport, operation uuid.UUID, recorded cyborg.WorkHandle) journal.Attachment {
+	holder := recorded.Holder
 	_, attaches := found.Driver.(drivers.Attacher)
 	attaches = attaches && (holder.Kind == cyborg.HolderHost || found.Deployable.Preparation != nil)
 
 	return journal.Attachment{
 		Backend: found.Backend, Handle: handle.Identity, Device: found.Device.Identity, Deployable: found.Deployable.Name,
 		Fingerprint: journal.Fingerprint(found.Device.Fingerprint), Operation: operation, HolderKind: string(holder.Kind), HolderID: holder.ID,
-		State: journal.InDoubt, HandedOut: !attaches,
+		State: journal.InDoubt, HandleUUID: recorded.UUID, HandedOut: !attaches,
 	}
 }
 
@@ -311,7 +312,7 @@ func (a *Activities) entryOr(found inventory.Found, handle cyborg.HandleReport, 
 	if known && entry.Of(found.Device.Fingerprint) {
 		return entry
 	}
-	return newEntry(found, handle, uuid.Nil, holder)
+	return newEntry(found, handle, uuid.Nil, cyborg.WorkHandle{Holder: holder})
 }
 
 // hostItself returns the holder of what is attached to this host.
@@ -341,7 +342,7 @@ func (a *Activities) callAttach(ctx context.Context, t *try, plan *attachPlan) e
 
 	err := t.guarded("attach of "+plan.handle.Identity, func() error {
 		return attacher.Attach(ctx, drivers.AttachRequest{
-			Target: plan.found.Target, Handle: plan.handle, Holder: holderOf(plan.entry), Parameters: plan.parameters, Prior: plan.prior,
+			Target: plan.found.Target, Handle: plan.handle, Holder: holderOf(plan.entry), HandleUUID: plan.entry.HandleUUID, Parameters: plan.parameters, Prior: plan.prior,
 			Note: func(note json.RawMessage) error {
 				plan.entry.Note = bytes.Clone(note)
 				return a.Journal.Write(journal.Change{Attachments: []journal.Attachment{plan.entry}})
@@ -439,7 +440,9 @@ func (a *Activities) attached(
 	}
 
 	err = t.guarded("asking whether "+handle.Identity+" is attached", func() (err error) {
-		is, err = attacher.Attached(ctx, found.Target, handle, holderOf(entry).Kind)
+		is, err = attacher.Attached(ctx, drivers.AttachedRequest{
+			Target: found.Target, Handle: handle, Holder: holderOf(entry).Kind, HandleUUID: entry.HandleUUID,
+		})
 		return err
 	})
 	return is, err

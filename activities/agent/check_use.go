@@ -102,7 +102,7 @@ func (a *Activities) checkPrepared(ctx context.Context, t *try, found inventory.
 		return nil
 	}
 
-	is, err := a.attached(ctx, t, found, handle, newEntry(found, handle, uuid.Nil, wanted.Holder))
+	is, err := a.attached(ctx, t, found, handle, newEntry(found, handle, uuid.Nil, wanted))
 	if err != nil || is {
 		return err
 	}

@@ -152,7 +152,7 @@ func (a *Activities) planDetach(ctx context.Context, t *try, s step, in workflow
 		}
 		entry, known := a.Journal.Attachment(journal.AttachmentKey{Backend: in.Target.Backend, Handle: wanted.Identity})
 		if !known {
-			entry = newEntry(found, handle, in.Operation, wanted.Holder)
+			entry = newEntry(found, handle, in.Operation, wanted)
 		}
 		onHost := wanted.OnHost() || known && isOnHost(wanted, entry)
 		if known && onHost && !entry.Of(found.Device.Fingerprint) {
@@ -225,7 +225,9 @@ func (a *Activities) callDetach(
 		return nil
 	}
 	return t.guarded("detach of "+handle.Identity, func() error {
-		return attacher.Detach(ctx, drivers.DetachRequest{Target: found.Target, Handle: handle, Holder: holderOf(entry), Prior: entry.Note, Undo: undo})
+		return attacher.Detach(ctx, drivers.DetachRequest{
+			Target: found.Target, Handle: handle, Holder: holderOf(entry), HandleUUID: entry.HandleUUID, Prior: entry.Note, Undo: undo,
+		})
 	})
 }
 
@@ -356,7 +358,7 @@ func (a *Activities) undoAttach(ctx context.Context, t *try, in workflows.Detach
 
 	for _, wanted := range unknown {
 		if handle, err := found.Handle(wanted.Identity); err == nil {
-			if _, err := a.detachUnknown(ctx, t, found, handle, newEntry(found, handle, in.Operation, wanted.Holder)); err != nil {
+			if _, err := a.detachUnknown(ctx, t, found, handle, newEntry(found, handle, in.Operation, wanted)); err != nil {
 				return result, uncertain(err)
 			}
 		}

@@ -265,8 +265,9 @@ func (s shim) Program(ctx context.Context, request drivers.ProgramRequest) error
 	})
 }
 
-func (s shim) Attached(ctx context.Context, target drivers.Target, handle cyborg.HandleReport, holder cyborg.HolderKind) (bool, error) {
-	return s.full.Attached(ctx, s.sees(target), handle, holder)
+func (s shim) Attached(ctx context.Context, request drivers.AttachedRequest) (bool, error) {
+	request.Target = s.sees(request.Target)
+	return s.full.Attached(ctx, request)
 }
 
 func (s shim) InUse(ctx context.Context, target drivers.Target, handle cyborg.HandleReport) (string, error) {

@@ -19,8 +19,9 @@ import (
 // programNote is what the journal keeps of a program step: the state of what
 // the image disturbs, from before the image.
 type programNote struct {
-	// BitstreamIDs are the image ids that the hardware read back, by the name of
-	// the disturbed deployable.
+	// BitstreamIDs are the ids of the images that were loaded last, as the hardware read
+	// them back, whether or not they were in effect; by the name of the disturbed
+	// deployable.
 	BitstreamIDs map[string]string `json:"bitstream_ids"`
 	// Images are the images that this agent had loaded into the disturbed regions
 	// and that were still there.
@@ -58,7 +59,7 @@ func (a *Activities) rememberBefore(found inventory.Found, wholeDevice bool) pro
 	asked := map[journal.RegionKey]bool{}
 
 	for _, one := range disturbed(found, wholeDevice) {
-		note.BitstreamIDs[one.Name] = one.BitstreamID
+		note.BitstreamIDs[one.Name] = one.LoadedLast()
 
 		key := regionOf(found.Backend, found.Device, one)
 		if asked[key] {
@@ -68,7 +69,7 @@ func (a *Activities) rememberBefore(found inventory.Found, wholeDevice bool) pro
 
 		// Somebody else may have programmed the region since, or exchanged the card; then
 		// our image is not what was there.
-		if loaded, known := a.Journal.Loaded(key); known && loaded.Of(found.Device.Fingerprint) && loaded.BitstreamID == one.BitstreamID {
+		if loaded, known := a.Journal.Loaded(key); known && loaded.Of(found.Device.Fingerprint) && loaded.BitstreamID == one.LoadedLast() {
 			note.Images = append(note.Images, loaded)
 		}
 	}
@@ -157,7 +158,7 @@ func recordProgram(
 		if one.Name == found.Deployable.Name {
 			// Some hardware cannot tell the id of its image. The image's own id then stands
 			// for it, or else its checksum.
-			result.BitstreamID = cmp.Or(one.BitstreamID, in.Image.ID, in.SHA256)
+			result.BitstreamID, result.Pending = cmp.Or(one.LoadedLast(), in.Image.ID, in.SHA256), one.PendingImage
 		}
 	}
 
@@ -314,7 +315,7 @@ func loadedInto(found inventory.Found, loaded journal.Loaded) []journal.Loaded {
 		}
 
 		entry := loaded
-		entry.RegionKey, entry.BitstreamID, entry.Fingerprint = key, one.BitstreamID, journal.Fingerprint(found.Device.Fingerprint)
+		entry.RegionKey, entry.BitstreamID, entry.Fingerprint = key, one.LoadedLast(), journal.Fingerprint(found.Device.Fingerprint)
 		all = append(all, entry)
 	}
 

@@ -176,7 +176,7 @@ func (a *Activities) lostSince(found inventory.Found, ids map[string]string) []j
 
 	for _, one := range found.Device.Deployables {
 		key := regionOf(found.Backend, found.Device, one)
-		if id, told := ids[one.Name]; !told || id == one.BitstreamID || asked[key] {
+		if id, told := ids[one.Name]; !told || id == one.LoadedLast() || asked[key] {
 			continue
 		}
 		asked[key] = true
@@ -204,7 +204,7 @@ func (a *Activities) fillsAll(found inventory.Found, image journal.Loaded) bool 
 func differences(device cyborg.DeviceReport, note programNote) []string {
 	now := map[string]string{}
 	for _, one := range device.Deployables {
-		now[one.Name] = one.BitstreamID
+		now[one.Name] = one.LoadedLast()
 	}
 
 	var different []string

@@ -246,7 +246,7 @@ func (a *Activities) settleDetached(
 	}
 
 	if !isKnown { // the records are in doubt, and the journal may have been lost
-		return a.detachUnknown(ctx, t, found, handle, newEntry(found, handle, entry.Operation, entry.Handle.Holder))
+		return a.detachUnknown(ctx, t, found, handle, newEntry(found, handle, entry.Operation, entry.Handle))
 	}
 
 	if err := a.checkUnused(ctx, t, found, handle); err != nil {

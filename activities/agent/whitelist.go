@@ -335,7 +335,7 @@ func (a *Activities) checkUnusedByGuests(ctx context.Context, t *try, target cyb
 	}
 
 	for _, handle := range found.Deployable.Handles {
-		attached, err := a.attached(ctx, t, found, handle, newEntry(found, handle, uuid.Nil, a.hostItself()))
+		attached, err := a.attached(ctx, t, found, handle, newEntry(found, handle, uuid.Nil, cyborg.WorkHandle{Holder: a.hostItself()}))
 		if err != nil {
 			return err
 		}

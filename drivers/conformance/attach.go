@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
@@ -34,6 +35,8 @@ func attachChecks() []check {
 		{name: "of what vanished", needs: canVanish, run: attachOfWhatVanished},
 		{name: "of another card in its place", needs: canBeExchanged, run: attachOfAnotherCard},
 		{name: "is asked about by many", run: attachWhileQueried},
+		{name: "is of one UUID", needs: isMediated, run: attachIsOfOneUUID},
+		{name: "for another UUID", needs: isMediated, run: attachForAnotherUUID},
 	}
 
 	for _, one := range slices.Clone(all) {
@@ -63,7 +66,7 @@ func (n *notebook) note(note json.RawMessage) error {
 // notebook.
 func (b *bench) attachRequest(book *notebook) drivers.AttachRequest {
 	return drivers.AttachRequest{
-		Target: b.target, Handle: b.handle, Holder: b.holder, Parameters: maps.Clone(b.parameters),
+		Target: b.target, Handle: b.handle, Holder: b.holder, HandleUUID: b.uuidOf(b.handle), Parameters: maps.Clone(b.parameters),
 		Prior: book.last, Note: book.note,
 	}
 }
@@ -85,13 +88,23 @@ func (b *bench) detach(t *testing.T, book *notebook) {
 // detachRequest returns the request that the agent would send with this
 // notebook.
 func (b *bench) detachRequest(book *notebook) drivers.DetachRequest {
-	return drivers.DetachRequest{Target: b.target, Handle: b.handle, Holder: b.holder, Prior: book.last}
+	return drivers.DetachRequest{Target: b.target, Handle: b.handle, Holder: b.holder, HandleUUID: b.uuidOf(b.handle), Prior: book.last}
+}
+
+// asks returns the question of the agent whether this handle is attached.
+func (b *bench) asks(handle cyborg.HandleReport) drivers.AttachedRequest {
+	return drivers.AttachedRequest{Target: b.target, Handle: handle, Holder: b.holder.Kind, HandleUUID: b.uuidOf(handle)}
+}
+
+// uuidOf returns the UUID that the records have for a handle.
+func (b *bench) uuidOf(handle cyborg.HandleReport) uuid.UUID {
+	return uuid.NewSHA1(b.records, []byte(handle.Identity))
 }
 
 // attached asks the driver whether the target's handle is attached.
 func (b *bench) attached(t *testing.T) bool {
 	t.Helper()
-	attached, err := b.attacher().Attached(t.Context(), b.target, b.handle, b.holder.Kind)
+	attached, err := b.attacher().Attached(t.Context(), b.asks(b.handle))
 	require.NoError(t, err)
 	return attached
 }
@@ -341,6 +354,65 @@ func attachOfAnotherCard(t *testing.T, b *bench) {
 
 	err := b.attacher().Attach(t.Context(), b.attachRequest(book))
 	require.Equal(t, cyborg.ErrChanged, cyborg.ErrorKindOf(err), "an attach of another card answers %v", err)
+	require.Equal(t, before, b.state(t))
+}
+
+// isMediated says whether the target's handle is a mediated device, which the driver makes
+// with the UUID of the handle.
+func isMediated(b *bench) bool { return b.handle.Kind == cyborg.HandleMDEV }
+
+// attachIsOfOneUUID checks that what is attached under the handle's UUID is not attached
+// under another one, and that there is nothing to detach of that one. Where nobody says the
+// UUID, it is that of the handle.
+func attachIsOfOneUUID(t *testing.T, b *bench) {
+	b.install(t)
+	before, book := b.state(t), &notebook{}
+	b.attach(t, book)
+	held := b.state(t)
+
+	question := b.asks(b.handle)
+	for id, want := range map[uuid.UUID]bool{uuid.New(): false, uuid.Nil: true} {
+		question.HandleUUID = id
+		attached, err := b.attacher().Attached(t.Context(), question)
+		require.NoError(t, err)
+		require.Equalf(t, want, attached, "Attached under the UUID %s, where %s was attached", id, b.uuidOf(b.handle))
+	}
+
+	for _, undo := range []bool{false, true} {
+		request := b.detachRequest(&notebook{})
+		request.HandleUUID, request.Undo = uuid.New(), undo
+		require.NoError(t, b.attacher().Detach(t.Context(), request), "of another UUID there is nothing to detach")
+		require.Equal(t, held, b.state(t))
+	}
+
+	request := b.detachRequest(book)
+	request.HandleUUID = uuid.Nil
+	require.NoError(t, b.attacher().Detach(t.Context(), request))
+	require.Equal(t, before, b.state(t), "a detach for which nobody says the UUID")
+}
+
+// attachForAnotherUUID checks that what is attached can be attached under another UUID,
+// which the records give to a handle that they have forgotten, and is then as if it had been
+// attached under that one at once. It is not taken from who uses it.
+func attachForAnotherUUID(t *testing.T, b *bench) {
+	b.install(t)
+	before, records, book := b.state(t), b.records, &notebook{}
+	b.records = uuid.New()
+	b.attach(t, book)
+	want := b.state(t)
+	b.detach(t, book)
+
+	others := b.records
+	b.records, book = records, &notebook{}
+	b.attach(t, book)
+	b.records = others
+	b.requireNotTaken(t, book)
+	b.attach(t, book)
+	require.Equal(t, want, b.state(t))
+	b.records = records
+	require.False(t, b.attached(t), "Attached under the former UUID")
+	b.records = others
+	b.detach(t, book)
 	require.Equal(t, before, b.state(t))
 }
 

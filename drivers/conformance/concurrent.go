@@ -60,7 +60,7 @@ func (b *bench) queryUntil(ctx context.Context, stop <-chan struct{}, park []cyb
 		}
 
 		if attacher, ok := b.Driver.(drivers.Attacher); ok {
-			_, attachedErr := attacher.Attached(ctx, b.target, b.handle, b.holder.Kind)
+			_, attachedErr := attacher.Attached(ctx, b.asks(b.handle))
 			err = errors.Join(err, attachedErr)
 		}
 

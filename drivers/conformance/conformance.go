@@ -28,6 +28,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
@@ -198,6 +199,8 @@ type bench struct {
 	// first; nil where none can be divided.
 	divisible *cyborg.DeviceReport
 
+	// records stands for the records that know the handles, by UUIDs of their own.
+	records uuid.UUID
 	// holder gets the handle, and parameters are what is chosen for it.
 	holder     cyborg.Holder
 	parameters map[string]string
@@ -206,7 +209,7 @@ type bench struct {
 // newBench chooses a target on a new rig. Its host gets the handle.
 func newBench(t *testing.T, rig *Rig) *bench {
 	t.Helper()
-	b := &bench{Rig: rig, holder: cyborg.Holder{Kind: cyborg.HolderHost, ID: "conformance"}}
+	b := &bench{Rig: rig, records: uuid.New(), holder: cyborg.Holder{Kind: cyborg.HolderHost, ID: "conformance"}}
 
 	choose := b.Choose
 	if choose == nil {
@@ -283,7 +286,7 @@ func (b *bench) state(t *testing.T) state {
 
 	if attacher, ok := b.Driver.(drivers.Attacher); ok {
 		for _, handle := range b.target.Deployable.Handles {
-			attached, err := attacher.Attached(t.Context(), b.target, handle, b.holder.Kind)
+			attached, err := attacher.Attached(t.Context(), b.asks(handle))
 			require.NoError(t, err)
 			now.Attached[handle.Identity] = attached
 		}

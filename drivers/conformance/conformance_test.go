@@ -43,6 +43,20 @@ func TestSuiteOnAMinimalDriver(t *testing.T) {
 	})
 }
 
+// TestSuiteOnAFlashingDriver runs the suite on a driver whose images take effect later, and
+// whose handles are mediated devices.
+func TestSuiteOnAFlashingDriver(t *testing.T) {
+	t.Parallel()
+
+	conformance.Run(t, conformance.Subject{
+		Services: []string{"discover", "install", "attach", "program", "clean", "partition", "in_use", "usage", "health", "watch"},
+		New: func(t *testing.T) *conformance.Rig {
+			t.Helper()
+			return newFlashingToy(os.Getenv(defectVariable))
+		},
+	})
+}
+
 // TestDefectsAreFound gives the driver one defect after the other and requires
 // that the check for that defect fails.
 func TestDefectsAreFound(t *testing.T) {
@@ -207,11 +221,37 @@ func TestDefectsAreFound(t *testing.T) {
 	}
 }
 
+// TestDefectsOfAFlashingDriverAreFound does the same as TestDefectsAreFound with a driver
+// whose images take effect later, and whose handles are mediated devices.
+func TestDefectsOfAFlashingDriverAreFound(t *testing.T) {
+	t.Parallel()
+
+	for defect, check := range map[string]string{
+		"has a pending image without an id":        "discover/is valid",
+		"reports pending and nothing loaded":       "program/loads and reads back",
+		"drops what is pending at a restart":       "program/loads and reads back",
+		"reports one image twice":                  "program/loads and reads back",
+		"forgets what is in effect":                "program/loads and reads back",
+		"says in its own words what is to be done": "program/loads and reads back",
+		"keeps the first pending image":            "program/loads and reads back",
+		"attaches under any UUID":                  "attach/is of one UUID",
+		"detaches whatever is there":               "attach/for an instance is of one UUID",
+		"needs the UUID to detach":                 "attach/is of one UUID",
+		"keeps its first UUID":                     "attach/for another UUID",
+		"takes a device from its user":             "attach/for an instance for another UUID",
+	} {
+		t.Run(defect, func(t *testing.T) {
+			t.Parallel()
+			requireFound(t, defect, testName("TestSuiteOnAFlashingDriver", check))
+		})
+	}
+}
+
 // TestDefectsOfAMinimalDriverAreFound does the same as TestDefectsAreFound with a driver
 // that can do nothing but discover.
 func TestDefectsOfAMinimalDriverAreFound(t *testing.T) {
 	t.Parallel()
-	for _, defect := range []string{"reports what it cannot do", "reports parts that it cannot make"} {
+	for _, defect := range []string{"reports what it cannot do", "reports parts that it cannot make", "reports an image that it cannot load"} {
 		requireFound(t, defect, testName("TestSuiteOnAMinimalDriver", "discover/is valid"))
 	}
 }

@@ -64,7 +64,7 @@ func closeWhileAsked(t *testing.T, b *bench) {
 
 		// An error is an answer.
 		if attacher, ok := b.Driver.(drivers.Attacher); ok {
-			_, _ = attacher.Attached(t.Context(), b.target, b.handle, cyborg.HolderHost)
+			_, _ = attacher.Attached(t.Context(), b.asks(b.handle))
 		}
 		if users, ok := b.Driver.(drivers.Users); ok {
 			_, _ = users.InUse(t.Context(), b.target, b.handle)
@@ -134,6 +134,8 @@ func discoverIsValid(t *testing.T, b *bench) {
 			requireConditions(t, deployable.Name, deployable.Conditions)
 			require.Truef(t, deployable.SameHolder == "" || cyborg.IsName(deployable.SameHolder), "same holder %q of %s", deployable.SameHolder, deployable.Name)
 			requireExcludes(t, deployable)
+			requirePending(t, deployable)
+			require.Truef(t, deployable.PendingImage == nil || offers[drivers.Programmer](b.Driver), "%s has a pending image, and its driver loads none", deployable.Name)
 			b.requirePreparation(t, deployable)
 			b.requireCleaning(t, deployable)
 			for _, handle := range deployable.Handles {

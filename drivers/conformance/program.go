@@ -40,8 +40,8 @@ func (b *bench) request(path string, image cyborg.Image, progress func(percent i
 // ignoreProgress is a progress function for checks that are not about progress.
 func ignoreProgress(int, string) {}
 
-// load programs a good image. It returns the request, and the id that Discover
-// must report as the bitstream id.
+// load programs a good image. It returns the request, and the id that Discover must report
+// of it.
 func (b *bench) load(t *testing.T) (request drivers.ProgramRequest, id string) {
 	t.Helper()
 	path, image := b.GoodImage(t, b.target)
@@ -52,6 +52,31 @@ func (b *bench) load(t *testing.T) (request drivers.ProgramRequest, id string) {
 	require.NotEmpty(t, id, "Rig.GoodImage tells the id or the checksum of its image, as the agent does")
 
 	return request, id
+}
+
+// requireLoaded requires that Discover reports this image as the one that was loaded last:
+// it is in effect, or it is pending and what was in effect before still is.
+func (b *bench) requireLoaded(t *testing.T, id, before string) {
+	t.Helper()
+	now := b.deployable(t)
+	requirePending(t, now)
+	require.Equalf(t, id, now.LoadedLast(), "the image of %s that was loaded last", now.Name)
+	if now.PendingImage != nil {
+		require.Equalf(t, before, now.BitstreamID, "the image of %s that is in effect while another one is pending", now.Name)
+	}
+}
+
+// requirePending requires a pending image that people can tell from the one in effect, and
+// that they know how to bring into effect.
+func requirePending(t *testing.T, deployable cyborg.DeployableReport) {
+	t.Helper()
+	pending := deployable.PendingImage
+	if pending == nil {
+		return
+	}
+	require.NotEmptyf(t, pending.BitstreamID, "pending image of %s", deployable.Name)
+	require.NotEqualf(t, deployable.BitstreamID, pending.BitstreamID, "pending image of %s, and the one in effect", deployable.Name)
+	require.Containsf(t, cyborg.Activations(), pending.Until, "what brings the pending image of %s into effect", deployable.Name)
 }
 
 // programChecksImage checks that CheckImage accepts a good image, rejects bad
@@ -77,18 +102,20 @@ func programChecksImage(t *testing.T, b *bench) {
 }
 
 // programLoads checks that Discover reports the image that was loaded last,
-// also after a restart.
+// also after a restart, and also where it replaces one that is pending.
 func programLoads(t *testing.T, b *bench) {
 	b.install(t)
+	before := b.deployable(t).BitstreamID
 	_, first := b.load(t)
-	require.Equal(t, first, b.deployable(t).BitstreamID)
+	b.requireLoaded(t, first, before)
 
 	b.Driver = b.Restart(t)
-	require.Equal(t, first, b.deployable(t).BitstreamID)
+	b.requireLoaded(t, first, before)
 
+	before = b.deployable(t).BitstreamID
 	_, second := b.load(t)
 	require.NotEqual(t, first, second, "Rig.GoodImage makes two different images")
-	require.Equal(t, second, b.deployable(t).BitstreamID)
+	b.requireLoaded(t, second, before)
 }
 
 // programDisturbsItsSet checks that every deployable outside the target's
@@ -116,6 +143,7 @@ func programDisturbsItsSet(t *testing.T, b *bench) {
 // nothing.
 func programCanBeRepeated(t *testing.T, b *bench) {
 	b.install(t)
+	before := b.deployable(t).BitstreamID
 	request, id := b.load(t)
 	once := b.state(t)
 
@@ -124,7 +152,8 @@ func programCanBeRepeated(t *testing.T, b *bench) {
 
 	b.Driver = b.Restart(t)
 	require.NoError(t, b.programmer().Program(t.Context(), request))
-	require.Equal(t, id, b.deployable(t).BitstreamID)
+	require.Equal(t, once, b.state(t))
+	b.requireLoaded(t, id, before)
 }
 
 // programRefuses checks that Program rejects an image that does not fit, and
@@ -182,7 +211,7 @@ func programDoesNotBegin(t *testing.T, b *bench) {
 func programIsInterrupted(t *testing.T, b *bench) {
 	b.install(t)
 
-	quick := b.Slow(t)
+	before, quick := b.deployable(t).BitstreamID, b.Slow(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 
@@ -193,7 +222,7 @@ func programIsInterrupted(t *testing.T, b *bench) {
 
 	b.Driver = b.Restart(t)
 	require.NoError(t, b.programmer().Program(t.Context(), b.request(path, image, ignoreProgress)))
-	require.Equal(t, cmp.Or(image.ID, image.SHA256), b.deployable(t).BitstreamID)
+	b.requireLoaded(t, cmp.Or(image.ID, image.SHA256), before)
 }
 
 // programOfWhatVanished checks that Program fails on a vanished card.

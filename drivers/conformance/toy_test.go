@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
@@ -36,6 +37,7 @@ type hardware struct {
 	attached  map[string]bool
 	holders   map[string]cyborg.HolderKind // of what is attached
 	set       map[string]map[string]string // the parameters of what is attached
+	devices   map[string]uuid.UUID         // the mediated devices of what is attached
 	users     map[string]string
 	images    map[string]string
 	traces    int
@@ -57,7 +59,7 @@ type residue struct{ registers, stored bool }
 func (h *hardware) snapshot(*testing.T) string {
 	h.Lock()
 	defer h.Unlock()
-	return fmt.Sprint(h.vanished, h.card, h.installed, h.attached, h.holders, h.set, h.users, h.images, h.traces, h.cleans, h.layout == nil, h.layout, h.divided)
+	return fmt.Sprint(h.vanished, h.card, h.installed, h.attached, h.holders, h.set, h.devices, h.users, h.images, h.traces, h.cleans, h.layout == nil, h.layout, h.divided)
 }
 
 // setVanished takes the card off the bus or puts it back, with nothing
@@ -76,6 +78,7 @@ func (h *hardware) detachAll() {
 	clear(h.attached)
 	clear(h.holders)
 	clear(h.set)
+	clear(h.devices)
 }
 
 // shared is the function of the handles of deployable b.
@@ -101,6 +104,8 @@ type memory struct {
 	calls  int
 	tries  map[string]bool
 	wanted cyborg.Layout // by the last partition; guarded by the hardware's lock
+	// pending is the image that was loaded last.
+	pending string
 }
 
 // newDriver returns a toy with an empty memory, as after a restart.
@@ -114,7 +119,7 @@ func newToy(defect string) *conformance.Rig {
 	h := &hardware{
 		installed: map[string]bool{}, attached: map[string]bool{}, users: map[string]string{}, images: map[string]string{}, ill: map[string]bool{},
 		holders: map[string]cyborg.HolderKind{}, set: map[string]map[string]string{}, changed: make(chan struct{}),
-		left: map[string]residue{},
+		left: map[string]residue{}, devices: map[string]uuid.UUID{},
 	}
 
 	rig := &conformance.Rig{
@@ -374,6 +379,9 @@ func (d bareToy) Discover(ctx context.Context) ([]cyborg.DeviceReport, error) {
 	}
 	if d.defect == "reports what it cannot do" {
 		device.Deployables[1].Cleaning = &cyborg.Cleaning{Methods: cyborg.CleanMethods()}
+	}
+	if d.defect == "reports an image that it cannot load" {
+		device.Deployables[1].PendingImage = &cyborg.PendingImage{BitstreamID: "next", Until: cyborg.ActivationReboot}
 	}
 	if d.defect == "names a deployable twice" {
 		device.Deployables[1].Name = device.Deployables[0].Name
@@ -792,7 +800,7 @@ func (d toy) Close() error {
 	return nil
 }
 
-func (d toy) Attached(_ context.Context, _ drivers.Target, handle cyborg.HandleReport, holder cyborg.HolderKind) (bool, error) {
+func (d toy) Attached(_ context.Context, request drivers.AttachedRequest) (bool, error) {
 	d.memory.Lock()
 	closed := d.memory.closed
 	d.memory.Unlock()
@@ -802,7 +810,7 @@ func (d toy) Attached(_ context.Context, _ drivers.Target, handle cyborg.HandleR
 
 	d.Lock()
 	defer d.Unlock()
-	return d.attached[handle.Identity] && (d.holders[handle.Identity] == holder || d.defect == "keeps its first holder"), nil
+	return d.attached[request.Handle.Identity] && (d.holders[request.Handle.Identity] == request.Holder || d.defect == "keeps its first holder"), nil
 }
 
 func (d toy) CheckImage(_ context.Context, target drivers.Target, path string, image cyborg.Image) error {

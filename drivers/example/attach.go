@@ -56,7 +56,7 @@ func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) erro
 // Detach restores the mode that the node had before the attach. It fails with
 // kind ErrInUse while somebody has the node open.
 func (d *driver) Detach(ctx context.Context, request drivers.DetachRequest) error {
-	attached, err := d.Attached(ctx, request.Target, request.Handle, request.Holder.Kind)
+	attached, err := d.Attached(ctx, drivers.AttachedRequest{Target: request.Target, Handle: request.Handle, Holder: request.Holder.Kind})
 	if err != nil || !attached {
 		return err
 	}
@@ -81,12 +81,12 @@ func (d *driver) Detach(ctx context.Context, request drivers.DetachRequest) erro
 
 // Attached says whether the group may use the node. A node that is gone is not
 // attached.
-func (d *driver) Attached(ctx context.Context, _ drivers.Target, handle cyborg.HandleReport, _ cyborg.HolderKind) (bool, error) {
+func (d *driver) Attached(ctx context.Context, request drivers.AttachedRequest) (bool, error) {
 	if err := ctx.Err(); err != nil {
 		return false, err
 	}
 
-	mode, err := d.mode(handle)
+	mode, err := d.mode(request.Handle)
 	return mode == shared, err
 }
 

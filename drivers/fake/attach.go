@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"maps"
 
+	"github.com/google/uuid"
+
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
 // preparation returns that of all deployables of the park; nil where the host prepares
-// nothing. What goes with a handle must be prepared, too.
+// nothing. What goes with a handle must be prepared, too, and a mediated device must be made.
 func (o *options) preparation() *cyborg.Preparation {
 	switch {
 	case o.Prepares:
@@ -19,7 +21,7 @@ func (o *options) preparation() *cyborg.Preparation {
 			{Name: "vlan", Type: cyborg.ParameterInteger, Max: 4094, Help: "The VLAN of what it sends; 0 for none."},
 			{Name: "trust", Type: cyborg.ParameterBoolean, Help: "Whether its holder may change the MAC address."},
 		}}
-	case o.Companions > 0:
+	case o.Companions > 0, o.Mediated:
 		return &cyborg.Preparation{}
 	}
 	return nil
@@ -27,7 +29,8 @@ func (o *options) preparation() *cyborg.Preparation {
 
 // Attach makes a handle usable for its holder. The error is of kind ErrChanged
 // where the deployable is not installed, and of kind ErrInUse where somebody uses a
-// handle that is attached for another kind of holder.
+// handle that is attached for another kind of holder, or is a mediated device of another
+// UUID.
 func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) error {
 	s, part, err := d.findHandle(request.Target, request.Handle)
 	if err != nil {
@@ -35,6 +38,11 @@ func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) erro
 	}
 
 	if err := s.preparation.Check(request.Parameters); err != nil {
+		return err
+	}
+
+	device, err := s.deviceOf(request)
+	if err != nil {
 		return err
 	}
 
@@ -47,7 +55,7 @@ func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) erro
 		}
 
 		handle := state.Handles[request.Handle.Identity]
-		if handle.Attached && !handle.attachedFor(request.Holder.Kind) {
+		if handle.Attached && (!handle.attachedFor(request.Holder.Kind) || handle.UUID != device) {
 			return true, d.checkUnused(request.Handle.Identity, handle)
 		}
 		return !handle.Attached || !maps.Equal(handle.Parameters, request.Parameters), nil
@@ -62,7 +70,7 @@ func (d *driver) Attach(ctx context.Context, request drivers.AttachRequest) erro
 	}
 
 	c.finish = func(card *Card) {
-		card.Deployables[part.key].Handles[request.Handle.Identity].attach(request.Holder, request.Parameters)
+		card.Deployables[part.key].Handles[request.Handle.Identity].attach(request.Holder, request.Parameters, device)
 	}
 	return d.run(ctx, c)
 }
@@ -80,6 +88,9 @@ func (d *driver) Detach(ctx context.Context, request drivers.DetachRequest) erro
 	c := newChange(StepDetach, s, request.Target)
 	c.due = func(card *Card) (bool, error) {
 		handle := card.Deployables[part.key].Handles[request.Handle.Identity]
+		if handle.Attached && !s.isDevice(handle, request.HandleUUID) {
+			return false, nil // somebody else's
+		}
 		undone := request.Undo && handle.Residue.leftOnlyBy(leaverOf(request.Holder))
 		return handle.Attached || undone, d.checkUnused(request.Handle.Identity, handle)
 	}
@@ -97,8 +108,8 @@ func (d *driver) Detach(ctx context.Context, request drivers.DetachRequest) erro
 // Attached says whether the handle is attached for a holder of this kind. No handle of
 // a vanished card is attached, and none of another card than the target's, or of a part
 // that is gone.
-func (d *driver) Attached(ctx context.Context, target drivers.Target, handle cyborg.HandleReport, holder cyborg.HolderKind) (bool, error) {
-	s, part, err := d.findHandle(target, handle)
+func (d *driver) Attached(ctx context.Context, request drivers.AttachedRequest) (bool, error) {
+	s, part, err := d.findHandle(request.Target, request.Handle)
 	if err != nil {
 		return false, err
 	}
@@ -108,8 +119,27 @@ func (d *driver) Attached(ctx context.Context, target drivers.Target, handle cyb
 		return false, err
 	}
 
-	attached := card.has(part.key) && card.Deployables[part.key].Handles[handle.Identity].attachedFor(holder)
-	return attached && !target.Device.Fingerprint.Other(s.fingerprint(card)), nil
+	handle := card.Deployables[part.key].Handles[request.Handle.Identity]
+	attached := card.has(part.key) && handle.attachedFor(request.Holder) && s.isDevice(handle, request.HandleUUID)
+	return attached && !request.Target.Device.Fingerprint.Other(s.fingerprint(card)), nil
+}
+
+// deviceOf returns the UUID of the mediated device that an attach makes; zero where it makes
+// none.
+func (s *slot) deviceOf(request drivers.AttachRequest) (uuid.UUID, error) {
+	switch {
+	case !s.mediated:
+		return uuid.Nil, nil
+	case request.HandleUUID == uuid.Nil:
+		return uuid.Nil, cyborg.Errorf(cyborg.ErrInvalid, "handle %s is a mediated device, and nobody says which UUID it has", request.Handle.Identity)
+	}
+	return request.HandleUUID, nil
+}
+
+// isDevice says whether what is attached is the mediated device of this UUID: any will do
+// where nobody says one, and for a handle that is none.
+func (s *slot) isDevice(handle *Handle, id uuid.UUID) bool {
+	return !s.mediated || id == uuid.Nil || handle.UUID == id
 }
 
 // checkUnused returns an error of kind ErrInUse that names the user of the

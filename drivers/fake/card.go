@@ -8,6 +8,8 @@ import (
 	"io"
 	"maps"
 
+	"github.com/google/uuid"
+
 	"github.com/cyborg-project/cyborg"
 )
 
@@ -16,7 +18,8 @@ import (
 type Card struct {
 	// BootID is the boot id of the host when the card was last changed. When the
 	// host has another boot id, the card has been without power: attachments and
-	// users are gone, and so are the images of FPGAs.
+	// users are gone, and so are the images of FPGAs. What was written to flash memory is in
+	// effect.
 	BootID string `json:"boot_id"`
 	// Prepares says that the host attaches the card's handles for instances and services,
 	// too. The driver sets it, for the tripwire.
@@ -56,12 +59,11 @@ type Card struct {
 
 // Region is the state of one deployable of a card.
 type Region struct {
-	Installed   bool   `json:"installed"`
-	BitstreamID string `json:"bitstream_id"`
-	// Function is the id in the header of the loaded image, and SHA256 is the
-	// checksum of the whole image.
-	Function string `json:"function"`
-	SHA256   string `json:"sha256"`
+	Installed bool `json:"installed"`
+	// Image is in effect. All of it is empty where there is none.
+	Image
+	// Pending is what the flash memory has instead; nil where it has the same.
+	Pending *PendingImage `json:"pending,omitempty"`
 
 	// Conditions are what a discovery says about it, and Health what a health check
 	// says.
@@ -72,6 +74,23 @@ type Region struct {
 	Handles map[string]*Handle `json:"handles"`
 }
 
+// Image is an image of a part of a card.
+type Image struct {
+	BitstreamID string `json:"bitstream_id"`
+	// Function is the id in the header of the image, and SHA256 is the checksum of the
+	// whole image.
+	Function string `json:"function"`
+	SHA256   string `json:"sha256"`
+}
+
+// PendingImage is an image that takes effect when the host boots, which counts as a power
+// cycle here.
+type PendingImage struct {
+	Image
+	// Until is what the driver says has to be done.
+	Until cyborg.Activation `json:"until"`
+}
+
 // Handle is the state of one attach handle.
 type Handle struct {
 	Attached bool `json:"attached"`
@@ -79,6 +98,9 @@ type Handle struct {
 	// for that one. An attached handle without a holder is attached for the host.
 	Holder     cyborg.HolderKind `json:"holder,omitempty"`
 	Parameters map[string]string `json:"parameters,omitempty"`
+	// UUID is that of the mediated device that the attach has made; zero for a handle that
+	// is none.
+	UUID uuid.UUID `json:"uuid,omitzero"`
 	// InUseBy names the user of the handle; it is empty where nobody uses it. The
 	// driver never sets it, only scripts and a Bench do.
 	InUseBy string `json:"in_use_by"`
@@ -228,12 +250,16 @@ func (c *Card) losePower() {
 	c.eachHandle((*Handle).losePower)
 }
 
-// powerCycle drops what the card loses when the host boots.
+// powerCycle drops what the card loses when the host boots, and brings into effect what
+// was written to flash memory.
 func (c *Card) powerCycle(losesImage bool) {
 	c.losePower()
 
 	for _, state := range c.Deployables {
-		if losesImage {
+		switch pending := state.Pending; {
+		case pending != nil && pending.BitstreamID != halfWritten:
+			state.Image, state.Pending = pending.Image, nil
+		case pending != nil || losesImage:
 			state.empty()
 		}
 	}
@@ -260,14 +286,14 @@ func (c *Card) eachHandle(do func(h *Handle)) {
 }
 
 // attach attaches the handle for a holder, with what was chosen. The holder leaves
-// something on it.
-func (h *Handle) attach(holder cyborg.Holder, parameters map[string]string) {
-	h.Attached, h.Holder, h.Parameters = true, holder.Kind, maps.Clone(parameters)
+// something on it. A handle that is a mediated device is one of this UUID then.
+func (h *Handle) attach(holder cyborg.Holder, parameters map[string]string, device uuid.UUID) {
+	h.Attached, h.Holder, h.Parameters, h.UUID = true, holder.Kind, maps.Clone(parameters), device
 	h.leave(leaverOf(holder))
 }
 
-// detach detaches the handle. Nothing stays of what was chosen for its holder.
-func (h *Handle) detach() { h.Attached, h.Holder, h.Parameters = false, "", nil }
+// detach detaches the handle. Nothing stays of what was chosen for its holder, or was made.
+func (h *Handle) detach() { h.Attached, h.Holder, h.Parameters, h.UUID = false, "", nil, uuid.Nil }
 
 // losePower drops what the handle loses without power: all but what is stored.
 func (h *Handle) losePower() {
@@ -282,5 +308,13 @@ func (h *Handle) attachedFor(holder cyborg.HolderKind) bool {
 // prepared says whether the handle is attached for an instance or a service.
 func (h *Handle) prepared() bool { return h.Attached && !h.attachedFor(cyborg.HolderHost) }
 
-// empty removes the loaded image.
-func (r *Region) empty() { r.BitstreamID, r.Function, r.SHA256 = "", "", "" }
+// empty removes the loaded image, also where it is pending.
+func (r *Region) empty() { r.Image, r.Pending = Image{}, nil }
+
+// loadedLast returns the image that was loaded last, whether or not it is in effect.
+func (r *Region) loadedLast() Image {
+	if r.Pending != nil {
+		return r.Pending.Image
+	}
+	return r.Image
+}

@@ -33,6 +33,8 @@ func TestConformance(t *testing.T) {
 		"cards with companions":   {"park": "1xgpu", "handles": 2, "whole": true, "companions": 3},
 		"cards to be divided":     {"park": "1xgpu,1xfpga", "handles": 2, "companions": 1, "partition": true, "clean": "reset"},
 		"regions to be divided":   {"deployables": 2, "whole": true, "partition": true},
+		"cards with flash memory": {"park": "1xfpga,1xnic", "deployables": 2, "activation": "power_cycle"},
+		"mediated devices":        {"park": "1xgpu", "handles": 2, "mediated": true, "prepares": true, "partition": true},
 		"cards to be cleaned":     {"park": "1xssd,1xfpga", "deployables": 2, "handles": 2, "clean": "scrub"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -37,7 +37,11 @@ func TestProcessToKill(t *testing.T) {
 		dir = t.TempDir() // when run directly, it takes each step once
 	}
 	p := &park{dir: dir, bench: fake.NewBench(dir)}
-	driver, err := fake.New(p.environment(), map[string]any{"partition": true})
+	options := map[string]any{"partition": true}
+	if os.Getenv(victimStep) == "flash" {
+		options["activation"] = "power_cycle"
+	}
+	driver, err := fake.New(p.environment(), options)
 	require.NoError(t, err)
 	p.driver = driver
 

@@ -26,6 +26,9 @@ func Register(registry *drivers.Registry) error {
 	return registry.Register(Name, New, drivers.Own(PathOptions()...)...)
 }
 
+// mediatedType is the type of all mediated devices.
+const mediatedType = "fake-1"
+
 // lockTimeout bounds how long New waits for the locks of all cards. A lock is
 // held for milliseconds, so a longer wait means that something hangs.
 const lockTimeout = 10 * time.Second
@@ -241,7 +244,7 @@ func (s *slot) report(card *Card) cyborg.DeviceReport {
 		state := card.Deployables[part.key]
 
 		deployable := cyborg.DeployableReport{
-			Name: part.name, Attributes: s.attributes(part, state), BitstreamID: state.BitstreamID, ProgramSet: s.programSet(part),
+			Name: part.name, Attributes: s.attributes(part, state), BitstreamID: state.BitstreamID, PendingImage: state.pendingImage(), ProgramSet: s.programSet(part),
 			Specs: cyborg.Specs{
 				Num: len(part.handles), DeviceType: s.kind, Type: s.purpose, Capability: maps.Clone(s.capability),
 				VendorID: vendorID, ProductID: report.ProductID,
@@ -256,15 +259,25 @@ func (s *slot) report(card *Card) cyborg.DeviceReport {
 		deployable.Preparation, deployable.Cleaning = s.preparation, s.cleaning
 
 		for i, address := range part.handles {
-			deployable.Handles = append(deployable.Handles, cyborg.HandleReport{
-				Kind: cyborg.HandleTestPCI, Info: address.HandleInfo(), Identity: address.String(), With: slices.Clone(part.with[i]),
-			})
+			handle := cyborg.HandleReport{Kind: cyborg.HandleTestPCI, Info: address.HandleInfo(), Identity: address.String(), With: slices.Clone(part.with[i])}
+			if s.mediated {
+				handle.Kind, handle.Info = cyborg.HandleMDEV, s.mediatedInfo(i)
+			}
+			deployable.Handles = append(deployable.Handles, handle)
 		}
 
 		report.Deployables = append(report.Deployables, deployable)
 	}
 
 	return report
+}
+
+// mediatedInfo is what consumers of a mediated device get: its parent, which is the card, and
+// of what type it is, as OpenStack Cyborg's drivers say it.
+func (s *slot) mediatedInfo(number int) map[string]string {
+	info := s.address.HandleInfo()
+	info["asked_type"], info["vgpu_mark"] = mediatedType, mediatedType+"_"+strconv.Itoa(number)
+	return info
 }
 
 // attributes returns the resource class and the traits of a part, under the

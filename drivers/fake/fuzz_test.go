@@ -19,7 +19,7 @@ import (
 // of which one is replaced. Either the options are rejected, or Discover works.
 func FuzzOptions(f *testing.F) {
 	full := map[string]any{
-		"park": "2xfpga,1xgpu", "domain": "00fa", "deployables": 2, "handles": 2, "prepares": true, "companions": 1, "install_latency": "1ms", "attach_latency": "1ms", "clean": "scrub", "clean_latency": "1ms", "partition": true, "partition_latency": "1ms", "fewer": "always",
+		"park": "2xfpga,1xgpu", "domain": "00fa", "deployables": 2, "handles": 2, "prepares": true, "companions": 1, "mediated": true, "activation": "reboot", "install_latency": "1ms", "attach_latency": "1ms", "clean": "scrub", "clean_latency": "1ms", "partition": true, "partition_latency": "1ms", "fewer": "always",
 		"fail": map[string]any{"attach": map[string]any{"kind": "hardware", "message": "no", "times": 1}}, "vanish": []any{"00fa:01:00.0"},
 		"in_use": []any{"00fa:02:00.0"}, "stick": []any{"00fa:02:00.0"}, "exchange": []any{map[string]any{"card": "00fa:02:00.0", "product": "fa11", "serial": "2"}}, "boot_id_file": "/proc/sys/kernel/random/boot_id",
 	}

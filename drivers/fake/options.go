@@ -40,6 +40,10 @@ type options struct {
 	Prepares bool `mapstructure:"prepares"`
 	// Companions is how many functions that are no handles go with each handle.
 	Companions int `mapstructure:"companions"`
+	// Mediated makes the handles mediated devices.
+	Mediated bool `mapstructure:"mediated"`
+	// Activation has images take effect later: reboot or power_cycle.
+	Activation string `mapstructure:"activation"`
 	// Partition makes the cards divisible.
 	Partition bool `mapstructure:"partition"`
 	// Clean is what the driver demands after every holder: none, reset or scrub.
@@ -234,7 +238,7 @@ func (o *options) layout(wrong *mistakes) []*slot {
 		return nil
 	}
 
-	cleaning := o.cleaning(wrong)
+	cleaning, activation := o.cleaning(wrong), o.activation(wrong)
 	slots := park.slots(uint32(domain), o.Deployables, o.Handles)
 	for _, s := range slots {
 		s.together = o.SameHolder
@@ -246,6 +250,12 @@ func (o *options) layout(wrong *mistakes) []*slot {
 		}
 		s.addCompanions(o.Companions)
 		s.preparation, s.cleaning = o.preparation(), cleaning
+		if activation != "" { // its flash memory keeps the image
+			s.activation, s.volatile = activation, false
+		}
+		if s.mediated = o.Mediated; s.mediated && s.kind == cyborg.DeviceTypeGPU {
+			s.class = "VGPU"
+		}
 	}
 
 	return slots

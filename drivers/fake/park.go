@@ -162,6 +162,10 @@ type slot struct {
 	// divisible says that the card can be divided: its regions are also all parts that it
 	// can have.
 	divisible bool
+	// activation is what brings an image into effect; empty where it is at once.
+	activation cyborg.Activation
+	// mediated says that the handles are mediated devices.
+	mediated bool
 	// preparation is that of all regions; nil where the host prepares nothing.
 	preparation *cyborg.Preparation
 	// cleaning is that of all regions.

@@ -221,12 +221,12 @@ func TestLayoutIsLostWithPower(t *testing.T) {
 	} {
 		losePower()
 		require.Equal(t, map[string]string{"fake_gpu_00fb_01_00_0_r0": "00fb:01:00.0"}, p.parts(t), round)
-		is, err := driver.Attached(t.Context(), target, handle, cyborg.HolderHost)
+		is, err := driver.Attached(t.Context(), drivers.AttachedRequest{Target: target, Handle: handle, Holder: cyborg.HolderHost})
 		require.NoError(t, err)
 		require.False(t, is)
 
 		require.NoError(t, p.divide(t, halves()))
-		is, err = driver.Attached(t.Context(), target, handle, cyborg.HolderHost)
+		is, err = driver.Attached(t.Context(), drivers.AttachedRequest{Target: target, Handle: handle, Holder: cyborg.HolderHost})
 		require.NoError(t, err)
 		require.False(t, is)
 		require.NoError(t, driver.Attach(t.Context(), attach(target, handle)), "its holder gets it again")
@@ -294,7 +294,7 @@ func TestPartThatIsGone(t *testing.T) {
 		card.Deployables["r0"].Handles[handle.Identity].Attached = true
 		card.Deployables["r0"].Health = []cyborg.Condition{{Code: "too_hot", Level: cyborg.ConditionDegraded, Message: "open a window"}}
 	}))
-	is, err := driver.Attached(t.Context(), target, handle, cyborg.HolderHost)
+	is, err := driver.Attached(t.Context(), drivers.AttachedRequest{Target: target, Handle: handle, Holder: cyborg.HolderHost})
 	require.NoError(t, err)
 	require.False(t, is)
 	ill, err := driver.Health(t.Context())

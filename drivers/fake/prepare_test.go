@@ -39,7 +39,7 @@ func TestPreparedCard(t *testing.T) {
 
 	state := func() fake.Handle { return *p.card(t).Deployables["r0"].Handles[handle.Identity] }
 	attached := func(kind cyborg.HolderKind) bool {
-		is, err := driver.Attached(t.Context(), target, handle, kind)
+		is, err := driver.Attached(t.Context(), drivers.AttachedRequest{Target: target, Handle: handle, Holder: kind})
 		require.NoError(t, err)
 		return is
 	}

@@ -3,15 +3,30 @@ package fake
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strconv"
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/drivers"
 )
 
+// halfWritten is the bitstream id of what a flash memory has that was not written to its
+// end.
+const halfWritten = "half-written"
+
+// activation checks the option of that name.
+func (o *options) activation(wrong *mistakes) cyborg.Activation {
+	activation := cyborg.Activation(o.Activation)
+	if activation != "" && !slices.Contains(cyborg.Activations(), activation) {
+		wrong.add("activation: there is no %q; write %s, %s or nothing", o.Activation, cyborg.ActivationReboot, cyborg.ActivationPowerCycle)
+	}
+	return activation
+}
+
 // Program loads an image and reads it back. Every part that the image disturbs
 // is empty from the first change until the image is loaded; it stays empty
-// where the agent dies in between. The error is of kind ErrInUse while somebody
+// where the agent dies in between. Where images take effect later, it is the flash memory
+// that is written, and that stays half-written; the image in effect is left alone. The error is of kind ErrInUse while somebody
 // uses a handle of a disturbed part.
 func (d *driver) Program(ctx context.Context, request drivers.ProgramRequest) error {
 	s, part, err := d.find(request.Target)
@@ -24,7 +39,7 @@ func (d *driver) Program(ctx context.Context, request drivers.ProgramRequest) er
 		return err
 	}
 
-	loaded := Region{BitstreamID: cmp.Or(request.Image.ID, request.Image.SHA256, checksum), Function: function, SHA256: checksum}
+	loaded := Image{BitstreamID: cmp.Or(request.Image.ID, request.Image.SHA256, checksum), Function: function, SHA256: checksum}
 	card, err := d.currentCard(ctx, s)
 	if err != nil {
 		return err
@@ -41,7 +56,7 @@ func (d *driver) Program(ctx context.Context, request drivers.ProgramRequest) er
 				}
 			}
 
-			due = due || !state.holds(loaded)
+			due = due || state.loadedLast() != loaded
 		}
 
 		return due, nil
@@ -49,14 +64,13 @@ func (d *driver) Program(ctx context.Context, request drivers.ProgramRequest) er
 
 	c.begin = func(card *Card) {
 		for _, one := range disturbed {
-			card.Deployables[one.key].empty()
+			s.unload(card.Deployables[one.key])
 		}
 	}
 
 	c.finish = func(card *Card) {
 		for _, one := range disturbed {
-			state := card.Deployables[one.key]
-			state.BitstreamID, state.Function, state.SHA256 = loaded.BitstreamID, loaded.Function, loaded.SHA256
+			s.load(card.Deployables[one.key], loaded)
 		}
 	}
 
@@ -74,8 +88,8 @@ func (d *driver) Program(ctx context.Context, request drivers.ProgramRequest) er
 	}
 
 	for _, one := range disturbed {
-		if state := card.Deployables[one.key]; !state.holds(loaded) {
-			return cyborg.Errorf(cyborg.ErrHardware, "%s reads back %q after %q was loaded", one.name, state.BitstreamID, loaded.BitstreamID)
+		if now := card.Deployables[one.key].loadedLast(); now != loaded {
+			return cyborg.Errorf(cyborg.ErrHardware, "%s reads back %q after %q was loaded", one.name, now.BitstreamID, loaded.BitstreamID)
 		}
 	}
 
@@ -99,7 +113,30 @@ func (s *slot) disturbed(card *Card, part *region, wholeDevice bool) []region {
 	return all
 }
 
-// holds says whether the image is loaded in the part.
-func (r *Region) holds(image Region) bool {
-	return r.BitstreamID == image.BitstreamID && r.SHA256 == image.SHA256 && r.Function == image.Function
+// unload begins to load an image into a part.
+func (s *slot) unload(part *Region) {
+	if s.activation == "" {
+		part.empty()
+		return
+	}
+	part.Pending = &PendingImage{Image: Image{BitstreamID: halfWritten}, Until: s.activation}
+}
+
+// load loads an image into a part. What is in effect already does not have to take effect.
+func (s *slot) load(part *Region, image Image) {
+	switch part.Pending = nil; {
+	case s.activation == "":
+		part.Image = image
+	case part.Image != image:
+		part.Pending = &PendingImage{Image: image, Until: s.activation}
+	}
+}
+
+// pendingImage reports an image that takes effect later; nil where there is none, or where
+// nobody can tell it from the one in effect.
+func (r *Region) pendingImage() *cyborg.PendingImage {
+	if r.Pending == nil || r.Pending.BitstreamID == r.BitstreamID {
+		return nil
+	}
+	return &cyborg.PendingImage{BitstreamID: r.Pending.BitstreamID, Until: r.Pending.Until}
 }

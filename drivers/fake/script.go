@@ -91,8 +91,9 @@ func (t *Times) UnmarshalJSON(text []byte) error {
 type When string
 
 // The two moments of a failure. A program step that fails after the change
-// leaves the part empty, as if the image had not been accepted, a scrub that does so
-// leaves the handle half scrubbed, and a partition has made the first of its changes.
+// leaves the part empty, as if the image had not been accepted, or its flash memory
+// half-written, a scrub that does so leaves the handle half scrubbed, and a partition has
+// made the first of its changes.
 const (
 	Before When = "before"
 	After  When = "after"

@@ -48,8 +48,10 @@ func stepCall(t *testing.T, p *park, step fake.Step) func() error {
 		fake.StepPartition: func() error {
 			return driver.Partition(ctx, drivers.PartitionRequest{Device: device, Layout: cyborg.Layout{"half": 2}, Note: forget, Progress: quiet})
 		},
-		fake.StepDiscover:   func() error { return without(driver.Discover(ctx)) },
-		fake.StepAttached:   func() error { return without(driver.Attached(ctx, target, handle, cyborg.HolderHost)) },
+		fake.StepDiscover: func() error { return without(driver.Discover(ctx)) },
+		fake.StepAttached: func() error {
+			return without(driver.Attached(ctx, drivers.AttachedRequest{Target: target, Handle: handle, Holder: cyborg.HolderHost}))
+		},
 		fake.StepInUse:      func() error { return without(driver.InUse(ctx, target, handle)) },
 		fake.StepUsage:      func() error { return without(driver.Metrics(ctx, target.Device)) },
 		fake.StepHealth:     func() error { return without(driver.Health(ctx)) },

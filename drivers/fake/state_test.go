@@ -170,7 +170,7 @@ func TestStateOfDeletedFileIsNew(t *testing.T) {
 	driver, target, handle := p.attach(t)
 	require.NoError(t, os.Remove(filepath.Join(p.dir, target.Device.Identity+".json")))
 
-	held, err := driver.Attached(t.Context(), target, handle, cyborg.HolderHost)
+	held, err := driver.Attached(t.Context(), drivers.AttachedRequest{Target: target, Handle: handle, Holder: cyborg.HolderHost})
 	require.NoError(t, err)
 	require.False(t, held)
 	err = driver.Attach(t.Context(), attach(target, handle))
@@ -197,7 +197,7 @@ func TestStateIsLostWithPower(t *testing.T) {
 
 			require.NoError(t, os.WriteFile(boot, []byte("second\n"), 0o600))
 			for range 2 { // before the card is written and after
-				held, err := driver.Attached(t.Context(), target, handle, cyborg.HolderHost)
+				held, err := driver.Attached(t.Context(), drivers.AttachedRequest{Target: target, Handle: handle, Holder: cyborg.HolderHost})
 				require.NoError(t, err)
 				require.False(t, held)
 				by, err := driver.InUse(t.Context(), target, handle)
@@ -224,7 +224,7 @@ func TestReturnedCardIsDetached(t *testing.T) {
 	require.Equal(t, cyborg.ErrHardware, cyborg.ErrorKindOf(driver.Install(t.Context(), target)))
 	require.NoError(t, p.bench.Return(t.Context(), target.Device.Identity))
 
-	held, err := driver.Attached(t.Context(), target, handle, cyborg.HolderHost)
+	held, err := driver.Attached(t.Context(), drivers.AttachedRequest{Target: target, Handle: handle, Holder: cyborg.HolderHost})
 	require.NoError(t, err)
 	require.False(t, held)
 	require.NoError(t, driver.Attach(t.Context(), attach(target, handle)))

@@ -211,7 +211,7 @@ func (h *Handle) takenBy(after *Handle) bool {
 	case !after.Attached:
 		return false
 	case h.Attached:
-		return h.prepared() != after.prepared()
+		return h.prepared() != after.prepared() || h.UUID != after.UUID
 	default:
 		return h.Guest && !after.prepared() || h.InUseBy != ""
 	}

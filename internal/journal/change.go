@@ -89,6 +89,9 @@ type Attachment struct {
 	State      AttachmentState `json:"state"`
 	BootID     string          `json:"boot_id"`
 	At         time.Time       `json:"at"`
+	// HandleUUID is the handle's UUID in the records; zero where an agent of an earlier
+	// release has written the entry, or nobody has said it.
+	HandleUUID uuid.UUID `json:"handle_uuid,omitzero"`
 	// HandedOut is true where the driver has nothing to do for an attachment, so
 	// that a boot of the machine does not undo it.
 	HandedOut bool `json:"handed_out,omitempty"`
@@ -165,12 +168,27 @@ type Layout struct {
 	// after the boot that NoteBootID names.
 	Note       json.RawMessage `json:"note,omitempty"`
 	NoteBootID string          `json:"note_boot_id,omitempty"`
+	// Changed is the operation for which the driver has stored a note last, and may so have
+	// made the device anew. It is zero in what earlier releases have written.
+	Changed uuid.UUID `json:"changed,omitzero"`
+}
+
+// ChangedBy reports whether the operation may have made the device anew.
+func (l Layout) ChangedBy(operation uuid.UUID) bool {
+	if l.Changed == uuid.Nil { // by an earlier release, which kept only the note
+		return l.Note != nil && l.Operation == operation
+	}
+	return l.Changed == operation
 }
 
 // Of reports whether the layout may be one of this card.
 func (l Layout) Of(card cyborg.Fingerprint) bool {
 	return !cyborg.Fingerprint(l.Fingerprint).Other(card)
 }
+
+// Undone reports whether the given boot may have undone the layout: the device was not seen
+// to be divided like that since.
+func (l Layout) Undone(bootID string) bool { return l.Wanted != nil && l.BootID != bootID }
 
 // byDevice orders layouts by their devices.
 func byDevice(a, b Layout) int { return a.DeviceKey.compare(b.DeviceKey) }
@@ -198,7 +216,8 @@ type Loaded struct {
 	SHA256      string `json:"sha256"`
 	ImageID     string `json:"image_id,omitempty"`
 	WholeDevice bool   `json:"whole_device,omitempty"`
-	// BitstreamID is the image id that the region read back.
+	// BitstreamID is the image id that the region read back, of an image in effect or of one
+	// that is pending.
 	BitstreamID string    `json:"bitstream_id"`
 	Operation   uuid.UUID `json:"operation"`
 	At          time.Time `json:"at"`

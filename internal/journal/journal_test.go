@@ -414,6 +414,32 @@ func childWrites(dir string) {
 
 // TestFingerprints: what an earlier release has written may be about any card. What
 // this one writes is about one, also when the file was rewritten.
+// TestHandleUUIDs: the UUID of a handle is kept. An earlier release has written none.
+func TestHandleUUIDs(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "journal"), []byte("cyborg-journal 1\n"+
+		line(`{"attachments": [{"backend": "fake", "handle": "old", "device": "d", "deployable": "r0", "holder_kind": "host", "holder_id": "h", "state": "attached"}]}`)), 0o600))
+
+	j := open(t, dir)
+	old, ok := j.Attachment(journal.AttachmentKey{Backend: "fake", Handle: "old"})
+	require.True(t, ok)
+	require.Equal(t, journal.Attached, old.State)
+	require.Equal(t, uuid.Nil, old.HandleUUID)
+
+	entry := attached("new")
+	entry.HandleUUID = number(5)
+	require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{entry}}))
+	require.NoError(t, j.Close())
+	again := open(t, dir)
+	entry, ok = again.Attachment(entry.Key())
+	require.True(t, ok)
+	require.Equal(t, number(5), entry.HandleUUID)
+	old, ok = again.Attachment(old.Key())
+	require.True(t, ok)
+	require.Equal(t, uuid.Nil, old.HandleUUID)
+}
+
 func TestFingerprints(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

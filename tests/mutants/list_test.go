@@ -6,7 +6,7 @@ import "slices"
 // relies on what it breaks, and nobody would see it in the code at a glance.
 func mutants() []mutant {
 	return slices.Concat(ofJournal(), ofWorkflows(), ofRecords(), ofFeed(), ofWaker(), ofAgents(), ofHeartbeats(), ofTheAPI(), ofReports(), ofDoors(), ofEnrollment(),
-		ofOldJournals(), ofGrants(), ofClocksAndStalls(), ofRaces(), ofWordsOfAgents(), ofWarnings(), ofWrongCertificates(), ofUninstalls(), ofPendingSettlements(), ofFailovers(), ofUsers(), ofSameHolder(), ofExcludes(), ofPreparation(), ofCleaning(), ofPartition(), ofConditions(), ofSysfs(), ofCompanions(), ofPreparedOnHosts(), ofPreparedOperations(),
+		ofOldJournals(), ofGrants(), ofClocksAndStalls(), ofRaces(), ofWordsOfAgents(), ofWarnings(), ofWrongCertificates(), ofUninstalls(), ofPendingSettlements(), ofFailovers(), ofUsers(), ofSameHolder(), ofExcludes(), ofPreparation(), ofCleaning(), ofPartition(), ofPendingImages(), ofPendingImagesOnHosts(), ofHandleUUIDs(), ofConditions(), ofSysfs(), ofCompanions(), ofPreparedOnHosts(), ofPreparedOperations(),
 		ofShares(), ofReconcile(), ofBounds(), ofWriters(), ofCards())
 }
 
@@ -1179,7 +1179,7 @@ func ofTheAPI() []mutant {
 			pkg: "drivers", test: "TestOwnOptions",
 		},
 		{
-			breaks: "no request loads any module", file: "drivers/generic/driver.go",
+			breaks: "no request loads any module", file: "drivers/passthrough/options.go",
 			old: "Open: isVFIODriver}", new: "Open: func(any) bool { return true }}",
 			pkg: "drivers/generic", test: "TestRequestsChooseOnlyVFIODrivers",
 		},

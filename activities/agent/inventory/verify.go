@@ -56,7 +56,9 @@ func (i *Inventory) verifyOne(
 	const question = "question whether it is attached"
 	attached, err := withWatchdog(ctx, &in.asking, i.config.ScanTimeout, question, func(ctx context.Context) (is bool, err error) {
 		err = in.ask(ctx, question, func(ctx context.Context) error {
-			is, err = attacher.Attached(ctx, target, handle, cyborg.HolderKind(entry.HolderKind))
+			is, err = attacher.Attached(ctx, drivers.AttachedRequest{
+				Target: target, Handle: handle, Holder: cyborg.HolderKind(entry.HolderKind), HandleUUID: entry.HandleUUID,
+			})
 			return err
 		})
 		return is, err

@@ -21,6 +21,7 @@ type clamp struct {
 	gadget
 	attached atomic.Bool
 	failure  error
+	asked    drivers.AttachedRequest // last
 }
 
 func (c *clamp) Attach(context.Context, drivers.AttachRequest) error {
@@ -33,7 +34,8 @@ func (c *clamp) Detach(context.Context, drivers.DetachRequest) error {
 	return nil
 }
 
-func (c *clamp) Attached(context.Context, drivers.Target, cyborg.HandleReport, cyborg.HolderKind) (bool, error) {
+func (c *clamp) Attached(_ context.Context, request drivers.AttachedRequest) (bool, error) {
+	c.asked = request
 	return c.attached.Load(), c.failure
 }
 
@@ -63,6 +65,7 @@ func TestAttachmentsAreVerified(t *testing.T) {
 	t.Parallel()
 	c, known, j := newClamp(t)
 	entry := journal.Attachment{Backend: "clamp", Handle: "a", Device: "a", Deployable: "part_a", Operation: uuid.New(), State: journal.Attached}
+	entry.HolderKind, entry.HandleUUID = string(cyborg.HolderInstance), uuid.New()
 	key := entry.Key()
 	require.NoError(t, j.Write(journal.Change{Attachments: []journal.Attachment{entry}}))
 
@@ -75,6 +78,8 @@ func TestAttachmentsAreVerified(t *testing.T) {
 
 	c.attached.Store(true)
 	require.Equal(t, journal.Attached, state())
+	require.Equal(t, cyborg.HolderInstance, c.asked.Holder)
+	require.Equal(t, entry.HandleUUID, c.asked.HandleUUID)
 
 	c.attached.Store(false)
 	c.failure = cyborg.Errorf(cyborg.ErrBusy, "not now")
@@ -119,7 +124,7 @@ func TestTriggeredLookNoticesARebinding(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		known.Run(ctx, nil)
+		known.Run(ctx, inventory.Restore{})
 	}()
 	defer func() {
 		stop()
