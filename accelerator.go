@@ -66,8 +66,18 @@ type Maintenance struct {
 	For time.Duration `json:"-"`
 }
 
+// LoadedLast returns the id of the image that was loaded last, whether or not it is in
+// effect yet; empty where the hardware does not tell.
+func (a *Accelerator) LoadedLast() string {
+	if a.PendingImage != nil {
+		return a.PendingImage.BitstreamID
+	}
+	return a.BitstreamID
+}
+
 // LostImage is the image that an accelerator had when its host booted, and that
-// it has no longer.
+// it has no longer. One that was loaded again and is pending is still lost until it takes
+// effect.
 type LostImage struct {
 	BitstreamID string    `json:"bitstream_id"`
 	FoundAt     time.Time `json:"found_at"` // when the loss was found
@@ -139,11 +149,18 @@ type Accelerator struct {
 	Backend    string     `json:"backend"`
 	Driver     string     `json:"driver"`
 	DeviceType DeviceType `json:"device_type"`
+	// NUMANode is that of its device; nil where the platform does not say. NUMADistance is
+	// how far that is from what a list was asked to be near to; nil where that is unknown,
+	// and elsewhere.
+	NUMANode     *int `json:"numa_node,omitempty"`
+	NUMADistance *int `json:"numa_distance,omitempty"`
 
 	// Specs is what the driver reported, overlaid with what an operator set.
 	Specs       Specs       `json:"acc_specs"`
 	Attributes  []Attribute `json:"attributes"`
 	BitstreamID string      `json:"bitstream_id,omitempty"`
+	// PendingImage is the image that was loaded last, where it does not take effect yet.
+	PendingImage *PendingImage `json:"pending_image,omitempty"`
 	// ProgramSet is the same for all deployables of a device that one image
 	// disturbs.
 	ProgramSet string `json:"-"`

@@ -39,6 +39,7 @@ const (
 	AxisName           EventAxis = "name"           // the name of an accelerator or a device profile
 	AxisNovaWhitelist  EventAxis = "nova_whitelist" // whether Nova itself gives out an accelerator
 	AxisOptions        EventAxis = "options"        // the options of a backend
+	AxisPendingImage   EventAxis = "pending_image"  // the image that an accelerator has loaded and does not show yet
 	AxisPresence       EventAxis = "presence"       // whether a host shows a device, an accelerator or a handle
 	AxisProject        EventAxis = "project"        // the owner of an accelerator request
 	AxisProtected      EventAxis = "protected"      // why an accelerator must not be touched
@@ -60,8 +61,8 @@ func EventAxes() []EventAxis {
 	return []EventAxis{
 		AxisAccelerator, AxisAdministration, AxisAttributes, AxisBackend, AxisBitstream, AxisBoot, AxisCancel, AxisClaim, AxisConditions, AxisDevice,
 		AxisDriver, AxisExcludes, AxisFence, AxisHealth, AxisHolder, AxisIdentity, AxisInstallation, AxisJournal, AxisLayout, AxisLifecycle, AxisName,
-		AxisNovaWhitelist, AxisOptions, AxisPresence, AxisProject, AxisProtected, AxisReplacedBy, AxisReported, AxisSameHolder, AxisSettled,
-		AxisSpecs, AxisState, AxisSteps, AxisStrayRun, AxisUnclean, AxisUndone,
+		AxisNovaWhitelist, AxisOptions, AxisPendingImage, AxisPresence, AxisProject, AxisProtected, AxisReplacedBy, AxisReported, AxisSameHolder,
+		AxisSettled, AxisSpecs, AxisState, AxisSteps, AxisStrayRun, AxisUnclean, AxisUndone,
 	}
 }
 

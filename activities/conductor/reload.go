@@ -77,6 +77,7 @@ func (a *Activities) reload(ctx context.Context, id uuid.UUID, lost *cyborg.Acce
 // reloadFor loads again the images that an instance's accelerators lost when
 // the host booted, before the instance is rebooted or started. The result says
 // what to wait for, or why it failed; both are empty when all images are there.
+// One that is pending is not there, and loading it once more changes nothing.
 //
 // The id of each program is derived from the rescue, the accelerator and the try.
 // So no try is made twice, however often this is called and whichever process dies
@@ -90,6 +91,10 @@ func (a *Activities) reloadFor(ctx context.Context, in workflows.LookAtInstanceI
 	}
 
 	for i := range lost {
+		if lost[i].Claim == nil && waits(&lost[i]) {
+			return reloadPending(&lost[i]), nil
+		}
+
 		op, before, err := a.repeatReload(ctx, in, &lost[i])
 		switch {
 		case cyborg.ErrorKindOf(err) == cyborg.ErrClaimed, cyborg.ErrorKindOf(err) == cyborg.ErrHostSilent: // a revoked host may be enrolled anew
@@ -111,6 +116,14 @@ func (a *Activities) reloadFor(ctx context.Context, in workflows.LookAtInstanceI
 			return workflows.LookAtInstanceResult{Wait: reloading(op, &lost[i], before)}, nil
 		case op.State != cyborg.OperationSucceeded:
 			return reloadFailed(&lost[i], op.Error.Message), nil
+		}
+
+		// The program may have ended since the list was read.
+		switch current, err := a.store.Accelerator(ctx, lost[i].UUID); {
+		case err != nil:
+			return out, err
+		case waits(&current):
+			return reloadPending(&current), nil
 		}
 	}
 
@@ -154,6 +167,20 @@ func reloading(op cyborg.Operation, lost *cyborg.Accelerator, before *cyborg.Err
 		text += "; the try before failed: " + before.Message
 	}
 	return text
+}
+
+// waits says that an accelerator has lost an image which was loaded again and does not
+// take effect yet.
+func waits(a *cyborg.Accelerator) bool {
+	return a.LostImage != nil && a.PendingImage != nil && a.PendingImage.BitstreamID == a.LostImage.BitstreamID
+}
+
+// reloadPending is the result of a rescue that cannot go on, because an image that was
+// loaded again does not take effect yet.
+func reloadPending(a *cyborg.Accelerator) workflows.LookAtInstanceResult {
+	return workflows.LookAtInstanceResult{Outcome: cyborg.RescueFailed, Detail: fmt.Sprintf(
+		"accelerator %q has lost its image %s, which was loaded again and takes effect only %s; do that, and rescue again",
+		a.Name, a.LostImage.BitstreamID, a.PendingImage.Until.Text(a.Host))}
 }
 
 // reloadFailed is the result of a rescue that cannot go on, because an image

@@ -161,6 +161,49 @@ func TestReloadIsRepeated(t *testing.T) {
 	require.Len(t, c.reloads(), len(kinds)+1)
 }
 
+// An instance does not have an image that was loaded again and is pending: it is not
+// rebooted, and the result says what to do. Nothing is loaded once more. After a power
+// cycle it has it.
+func TestReloadThatIsPending(t *testing.T) {
+	t.Parallel()
+	c := newCompute(t, 1, conductor.Policy{})
+	who := c.bind()
+	c.reboot()
+	c.loseImages()
+	rescue := c.rescues()
+	c.model.Set(novatest.Instance{ID: who, Status: novatest.Active, Host: "h1"})
+	require.Contains(t, c.look(rescue, who).Wait, "loads image aes into accelerator")
+
+	load := c.reloads()[0]
+	run := db.Run{Operation: load.ID, ID: "run"}
+	work, err := c.Begin(t.Context(), run)
+	require.NoError(t, err)
+	c.exec(`UPDATE deployables SET pending_image = '{"bitstream_id": "aes", "until": "power_cycle"}'`)
+	require.Contains(t, c.look(rescue, who).Wait, "loads image aes into accelerator", "the operation may still undo it")
+	require.NoError(t, c.End(t.Context(), run, cyborg.Outcome{
+		Operation: load.ID, State: cyborg.OperationSucceeded,
+		Images: map[uuid.UUID]cyborg.Image{work.Targets[0].Accelerator: {Source: "aes.img"}},
+	}))
+
+	for range 2 {
+		found := c.look(rescue, who)
+		require.Equal(t, cyborg.RescueFailed, found.Outcome)
+		require.Contains(t, found.Detail, "has lost its image aes, which was loaded again and takes effect only after a power cycle of h1; do that, and rescue again")
+	}
+	c.tidy()
+	require.Equal(t, map[cyborg.DriftClass]int{cyborg.DriftLostAtBoot: 1}, c.drift())
+
+	require.NoError(t, c.End(t.Context(), db.Run{Operation: rescue, ID: testRun}, cyborg.Outcome{
+		Operation: rescue, State: cyborg.OperationFailed, Error: cyborg.Errorf(cyborg.ErrChanged, "it is pending"),
+	}))
+	rescue = c.rescues()
+	require.Contains(t, c.look(rescue, who).Detail, "takes effect only after a power cycle of h1")
+	require.Len(t, c.reloads(), 1)
+
+	c.exec("UPDATE deployables SET bitstream_id = 'aes'")
+	require.Empty(t, c.look(rescue, who), "it can be rebooted")
+}
+
 // Where the policy wants it, a lost image of an accelerator that nobody holds
 // is loaded again. An accelerator that somebody holds is left alone.
 func TestReloadIsAdmittedOnce(t *testing.T) {

@@ -31,6 +31,8 @@ func (s *shell) acceleratorReadVerbs() []verb {
 				"cyborg accelerator list --status ready --device-type FPGA",
 				"cyborg accelerator list -f value -c uuid -c name --sort host,name:desc",
 				"cyborg accelerator list --host compute-1 --long --watch=2s",
+				"cyborg accelerator list --near crypto-1 --status ready    # the nearest on its host first",
+				"cyborg accelerator list --near 1 --host compute-1         # nearest to NUMA node 1",
 			},
 			build: s.acceleratorList,
 		},
@@ -80,6 +82,9 @@ func acceleratorTexts(a apiclient.Accelerator) map[string]string {
 	if len(a.Conditions) > 0 {
 		texts["conditions"] = conditionsText(a.Conditions)
 	}
+	if a.PendingImage != nil {
+		texts["pending_image"] = pendingImageText(a)
+	}
 	if len(a.HeldTogether) > 0 {
 		texts["held_together"] = othersText(a.HeldTogether)
 	}
@@ -119,6 +124,7 @@ func acceleratorColumns() []column[apiclient.Accelerator] {
 		{title: "Num", key: "num", value: func(x a) any { return x.Specs.Num }, long: true},
 		{title: "Driver", key: "driver", value: func(x a) any { return x.Driver }, long: true},
 		{title: "Backend", key: "backend", value: func(x a) any { return x.Backend }, long: true},
+		{title: "NUMA Node", key: "numa_node", value: func(x a) any { return x.NUMANode }, long: true},
 		{title: "Vendor ID", key: "vendor_id", value: func(x a) any { return x.Specs.VendorID }, long: true},
 		{title: "Product ID", key: "product_id", value: func(x a) any { return x.Specs.ProductID }, long: true},
 		{title: "Bitstream ID", key: "bitstream_id", value: func(x a) any { return x.BitstreamID }, long: true},
@@ -138,10 +144,18 @@ func (s *shell) acceleratorList(cmd *cobra.Command) {
 	flags.StringSliceVar(&filter.Drivers, "driver", nil, "only of this driver; repeatable")
 	flags.StringSliceVar(&types, "device-type", nil, "only "+ofThisType+"; repeatable")
 	flags.StringSliceVar(&statuses, "status", nil, "only in this status, such as ready; repeatable")
+	near := flags.String("near", "", "only on the host of this accelerator, or NUMA node or PCI address of --host, and the nearest first")
 
+	distance := column[apiclient.Accelerator]{
+		title: "NUMA Distance", key: "numa_distance", value: func(a apiclient.Accelerator) any { return a.NUMADistance },
+		named: true, asked: func() bool { return *near != "" },
+	}
 	list(s, cmd, listing[apiclient.Accelerator]{
-		columns: acceleratorColumns(), pages: true, feed: onlyHost(&filter.Hosts),
-		read: func(ctx context.Context, c call, page apiclient.Page) ([]apiclient.Accelerator, error) {
+		columns: append(acceleratorColumns(), distance), pages: true, feed: onlyHost(&filter.Hosts),
+		read: func(ctx context.Context, c call, page apiclient.Page) (_ []apiclient.Accelerator, err error) {
+			if filter.Near, err = s.near(ctx, c.client, *near); err != nil {
+				return nil, err
+			}
 			filter.DeviceTypes, filter.Statuses = deviceTypes(types), asWords[cyborg.Status](statuses)
 			return apiclient.Collect(c.client.Accelerators(ctx, filter, page))
 		},
@@ -199,6 +213,11 @@ func conditionsText(conditions []cyborg.Condition) string {
 		}
 	}
 	return strings.Join(lines, "\n")
+}
+
+// pendingImageText says which image comes next, and after what.
+func pendingImageText(a apiclient.Accelerator) string {
+	return fmt.Sprintf("%s %s", a.PendingImage.BitstreamID, a.PendingImage.Until.Text(a.Host))
 }
 
 // preparationText has a line for each parameter: which values it takes, and what it is

@@ -53,6 +53,7 @@ var clauseTable = map[cyborg.EventAxis]func(c change) string{
 	cyborg.AxisName:           nameClause,
 	cyborg.AxisNovaWhitelist:  novaWhitelistClause,
 	cyborg.AxisOptions:        func(change) string { return "got other options" },
+	cyborg.AxisPendingImage:   pendingImageClause,
 	cyborg.AxisPresence:       presenceClause,
 	cyborg.AxisProject:        unsaid,
 	cyborg.AxisProtected:      protectedClause,
@@ -146,10 +147,31 @@ func backendClause(c change) string {
 // bitstreamClause describes an image that a report has shown. The first image
 // of an accelerator that has just appeared needs no words.
 func bitstreamClause(c change) string {
-	if c.From == "" && hasPresenceOf(c.Subject.ID, c.group) {
+	waited := slices.ContainsFunc(c.group, func(e cyborg.Event) bool {
+		return e.Axis == cyborg.AxisPendingImage && e.Subject == c.Subject && e.From == c.To && e.To == ""
+	})
+	if c.From == "" && hasPresenceOf(c.Subject.ID, c.group) || waited { // the clause of the pending image says that
 		return ""
 	}
 	return fmt.Sprintf("showed image %s instead of %s", cmp.Or(c.To, "none"), cmp.Or(c.From, "none"))
+}
+
+// pendingImageClause describes an image that takes effect later, and how that ends: it is
+// in effect, or is gone before it ever was.
+func pendingImageClause(c change) string {
+	switch {
+	case c.To != "":
+		return fmt.Sprintf("has loaded image %s, which takes effect %s", c.To, cyborg.Activation(c.text("until")).Text(c.Host))
+	case c.text("bitstream_id") != c.From:
+		return "dropped image " + c.From + " before it took effect"
+	}
+
+	text := "has image " + c.From + " in effect"
+	before := slices.IndexFunc(c.group, func(e cyborg.Event) bool { return e.Axis == cyborg.AxisBitstream && e.Subject == c.Subject })
+	if before >= 0 && c.group[before].From != "" {
+		text += ", instead of " + c.group[before].From
+	}
+	return text
 }
 
 // bootClause describes a host by its boots: it has none before it registers and

@@ -85,7 +85,8 @@ func (n *Narrator) Sentences(events []cyborg.Event) []Sentence {
 // recorded without an operation, and is assigned to it here by the time and the
 // accelerator.
 func (n *Narrator) operationOf(event cyborg.Event) uuid.UUID {
-	if event.Axis != cyborg.AxisBitstream || event.Operation != uuid.Nil || person(event.Actor) {
+	loaded := event.Axis == cyborg.AxisBitstream || event.Axis == cyborg.AxisPendingImage
+	if !loaded || event.Operation != uuid.Nil || person(event.Actor) {
 		return event.Operation
 	}
 

@@ -539,6 +539,53 @@ func TestConditionsAreASentence(t *testing.T) {
 	require.Contains(t, got, "is no longer reported as unready no_link, notice power_cycle")
 }
 
+// TestPendingImageIsASentence: what takes effect later is told with what has to be done, and
+// so is that it has, or that it is gone before it has.
+func TestPendingImageIsASentence(t *testing.T) {
+	t.Parallel()
+	accelerator := cyborg.Subject{Kind: cyborg.SubjectAccelerator, ID: uuid.NewString()}
+	of := func(transaction uint64, axis cyborg.EventAxis, from, to, effective string) cyborg.Event {
+		return cyborg.Event{
+			Subject: accelerator, Cursor: cyborg.Cursor{Transaction: transaction}, Host: "south", Axis: axis, From: from, To: to, Actor: "agent",
+			Data: map[string]any{"until": "power_cycle", "bitstream_id": effective}, Time: time.Unix(int64(transaction), 0),
+		}
+	}
+	events := []cyborg.Event{
+		of(1, cyborg.AxisPendingImage, "", "shell", "factory"),
+		of(2, cyborg.AxisPendingImage, "shell", "", "shell"), of(2, cyborg.AxisBitstream, "factory", "shell", ""),
+		of(3, cyborg.AxisPendingImage, "", "next", "shell"), of(4, cyborg.AxisPendingImage, "next", "", "other"),
+		of(4, cyborg.AxisBitstream, "shell", "other", ""),
+	}
+
+	told := func(known map[uuid.UUID]cyborg.Operation) (out []string) {
+		n := history.Narrator{Subject: accelerator, Operations: known}
+		for _, sentence := range n.Sentences(events) {
+			out = append(out, sentence.Text)
+		}
+		return out
+	}
+	all := told(nil)
+	for i, text := range []string{
+		"has loaded image shell, which takes effect after a power cycle of south.", "has image shell in effect, instead of factory.",
+		"has loaded image next, which takes effect after a power cycle of south.",
+		"dropped image next before it took effect and showed image other instead of shell.",
+	} {
+		require.Contains(t, all[i], text)
+	}
+	require.NotContains(t, all[1], "showed")
+
+	// A report may show the image before the end of the operation that has loaded it.
+	id := uuid.New()
+	with := told(map[uuid.UUID]cyborg.Operation{id: {
+		ID: id, Kind: cyborg.OperationProgram, State: cyborg.OperationSucceeded, Host: "south", Actor: cyborg.Actor{Name: "alice"},
+		Subjects: []cyborg.Subject{accelerator}, StartedAt: time.Unix(1, 0), EndedAt: time.Unix(1, 1),
+		Input:  cyborg.JSONObject{"accelerator": accelerator.ID, "image": map[string]any{"source": "shell.img"}},
+		Result: cyborg.JSONObject{"bitstream_id": "shell", "pending": "power_cycle"},
+	}})
+	require.Contains(t, with[0], "alice programmed it with shell.img, which takes effect after a power cycle of south (operation ")
+	require.Equal(t, all[1:], with[1:])
+}
+
 // TestReplacedDeviceIsASentence: what is in the place of a card is told with its
 // disappearing. That it is back says enough.
 func TestReplacedDeviceIsASentence(t *testing.T) {

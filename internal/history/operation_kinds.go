@@ -70,7 +70,8 @@ func provision(it string, o cyborg.Operation, _ []cyborg.Event) (did, do string)
 	return both("took", "take", "%s into service%s", it, as)
 }
 
-// program names the previous image only where the events have one.
+// program names the previous image only where the events have one, and says where the new
+// one takes effect later.
 func program(it string, o cyborg.Operation, events []cyborg.Event) (did, do string) {
 	image := inputOf[cyborg.ProgramRequest](o).Image
 	rest := it + " with " + image.Source
@@ -83,6 +84,9 @@ func program(it string, o cyborg.Operation, events []cyborg.Event) (did, do stri
 
 	if i := slices.IndexFunc(events, func(e cyborg.Event) bool { return e.Axis == cyborg.AxisBitstream && e.From != "" }); i >= 0 {
 		rest += ", over " + events[i].From
+	}
+	if until, ok := o.Result["pending"].(string); ok {
+		rest += ", which takes effect " + cyborg.Activation(until).Text(o.Host)
 	}
 
 	return both("programmed", "program", "%s", rest)

@@ -20,33 +20,48 @@ const (
 // loadOf returns what must be loaded into accelerator a for a group of a device
 // profile; the zero ImageLoad means nothing, because the group asks for no
 // image or for the one that is recorded as loaded. image is the image that the
-// group asks for, or empty where any image will do.
+// group asks for, or empty where any image will do. An image that is pending cannot be
+// had: loading it again would not bring it into effect.
 func loadOf(a *inventory.Accelerator, group map[string]string) (load cyborg.ImageLoad, image string, err error) {
 	bitstream, function := group[bitstreamProperty], group[functionProperty]
 
 	switch {
 	case bitstream != "" && function != "":
 		return load, "", cyborg.Errorf(cyborg.ErrInvalid, "the profile asks for %s and %s; one of them says which image", bitstreamProperty, functionProperty)
+	case function != "" && a.PendingImage != nil: // which may be one of this function
+		return load, "", pendingImage(a)
 	case function != "":
 		load = cyborg.ImageLoad{Accelerator: a.UUID, Image: cyborg.GlanceFunction(function)}
 	case bitstream == "":
 		return load, "", nil
 	case bitstream == a.BitstreamID:
 		return load, bitstream, nil
+	case bitstream == a.LoadedLast():
+		return load, "", pendingImage(a)
 	default:
 		// The UUID may be spelled in another way than the recorded one.
 		id, err := uuid.Parse(bitstream)
 		if err != nil {
 			return load, "", cyborg.Errorf(cyborg.ErrInvalid, "the profile's %s is %q, not the UUID of an image", bitstreamProperty, bitstream)
 		}
-		if id.String() == a.BitstreamID {
+		switch id.String() {
+		case a.BitstreamID:
 			return load, a.BitstreamID, nil
+		case a.LoadedLast():
+			return load, "", pendingImage(a)
 		}
 		load = cyborg.ImageLoad{Accelerator: a.UUID, Image: cyborg.GlanceImage(id)}
 	}
 
 	_, err = load.Image.GlanceQuery()
 	return load, load.Image.Source, err
+}
+
+// pendingImage is the error of a bind that asks for an image which is not in effect yet, or
+// may ask for it.
+func pendingImage(a *inventory.Accelerator) error {
+	return cyborg.Errorf(cyborg.ErrImageRejected, "image %s of accelerator %q takes effect only %s", a.PendingImage.BitstreamID, a.Name, a.PendingImage.Until.Text(a.Host)).
+		WithHint("Do that first, and then create the instance again.")
 }
 
 // claimDisturbed makes the accelerators that loading the images disturbs the

@@ -11,10 +11,17 @@ import (
 	"github.com/cyborg-project/cyborg/db/internal/records"
 )
 
-// queueBitstream records which image a deployable has loaded. See records.Queue.
+// queueBitstream records which image a deployable has loaded and has in effect. See
+// records.Queue.
 func queueBitstream(tx pgx.Tx, deployable uuid.UUID, bitstream string) {
-	records.Queue(tx, "UPDATE deployables SET bitstream_id = $2 WHERE uuid = $1 AND bitstream_id <> $2", deployable, bitstream)
+	records.Queue(tx, `
+		UPDATE deployables SET bitstream_id = $2, pending_image = NULL
+		WHERE uuid = $1 AND (bitstream_id <> $2 OR pending_image IS NOT NULL)`, deployable, bitstream)
 }
+
+// loadedLast is an SQL expression: the id of the image that was loaded last into the
+// deployable d, whether or not it is in effect yet; NULL where nobody knows.
+const loadedLast = "coalesce(d.pending_image ->> 'bitstream_id', nullif(d.bitstream_id, ''))"
 
 // queueImages records the images that an operation has loaded, so that they can
 // be loaded again: for its targets, and for the other deployables that an image
@@ -41,11 +48,12 @@ func queueImages(tx pgx.Tx, o *running, outcome *cyborg.Outcome, reload bool) {
 
 		// Where the driver reads no bitstream back, or a later report shows another
 		// one, no image is recorded. Neither is one of which the records do not know
-		// which it was.
+		// which it was. Where it is pending, what was lost is not there again yet.
 		records.Queue(tx, `
-			UPDATE deployables d SET image_lost_at = NULL, image = CASE WHEN d.bitstream_id <> '' AND $3 THEN $2::jsonb END,
-			    image_bitstream = CASE WHEN $3 THEN nullif(d.bitstream_id, '') END,
-			    image_boot = CASE WHEN d.bitstream_id <> '' AND $3 THEN h.boot_id END
+			UPDATE deployables d SET image_lost_at = CASE WHEN d.pending_image IS NOT NULL AND $3 THEN d.image_lost_at END,
+			    image = CASE WHEN `+loadedLast+` IS NOT NULL AND $3 THEN $2::jsonb END,
+			    image_bitstream = CASE WHEN $3 THEN `+loadedLast+` END,
+			    image_boot = CASE WHEN `+loadedLast+` IS NOT NULL AND $3 THEN h.boot_id END
 			FROM hosts h WHERE d.uuid = ANY($1) AND h.name = d.host`, changed, image, !o.replaced[loaded] && image.Source != "")
 	}
 }
@@ -63,12 +71,13 @@ func (o *running) disturbs(one uuid.UUID, other *inventory.Accelerator, wholeDev
 // LostImages lists accelerators that have lost their image since their host booted and
 // that can have it again: they are in service and not in maintenance, their host is
 // neither silent nor revoked, nobody holds a handle that loading the image would
-// change, and no Program of them was admitted since. Images of whole devices come
-// first, because they may bring back the others.
+// change, and no Program of them was admitted since. One that was loaded again and is
+// pending has nothing more to be done. Images of whole devices come first, because they
+// may bring back the others.
 func (s *Store) LostImages(ctx context.Context, limit int) ([]cyborg.Accelerator, error) {
 	return s.lostImages(ctx, `
 		WHERE d.image_lost_at IS NOT NULL AND d.lifecycle = 'ready' AND d.presence = 'present' AND d.fence_reason IS NULL AND NOT `+inventory.Maintained+`
-		  AND c.operation_id IS NULL
+		  AND c.operation_id IS NULL AND d.pending_image ->> 'bitstream_id' IS DISTINCT FROM d.image_bitstream
 		  AND NOT EXISTS (
 			SELECT FROM deployables changed JOIN attach_handles held ON held.deployable_uuid = changed.uuid
 			WHERE changed.device_uuid = d.device_uuid AND held.holder_kind IS NOT NULL
@@ -82,7 +91,8 @@ func (s *Store) LostImages(ctx context.Context, limit int) ([]cyborg.Accelerator
 }
 
 // LostImagesOf lists the accelerators of an instance on a host that have lost
-// their images since the host booted, those with images of whole devices first.
+// their images since the host booted, those with images of whole devices first. An
+// image that was loaded again and is pending is still lost.
 func (s *Store) LostImagesOf(ctx context.Context, instance uuid.UUID, host string) ([]cyborg.Accelerator, error) {
 	return s.lostImages(ctx, `
 		WHERE d.image_lost_at IS NOT NULL AND d.host = $2 AND d.uuid IN (

@@ -214,7 +214,7 @@ func (o *running) queueStart(ctx context.Context, tx pgx.Tx) error {
 
 	o.before.Bitstreams = map[uuid.UUID]string{}
 	for i := range o.targets {
-		o.before.Bitstreams[o.targets[i].UUID] = o.targets[i].BitstreamID
+		o.before.Bitstreams[o.targets[i].UUID] = o.targets[i].LoadedLast()
 	}
 
 	batch := &pgx.Batch{}
@@ -363,8 +363,33 @@ func (o *running) findReplaced(outcome *cyborg.Outcome) {
 			loaded = outcome.BitstreamID
 		}
 
-		o.replaced[t.UUID] = loaded != t.BitstreamID
+		if loaded == "" {
+			loaded = pendingIn(outcome.Observations, t)
+		}
+
+		o.replaced[t.UUID] = loaded != t.LoadedLast()
 	}
+}
+
+// pendingIn returns the id of the image that was pending when the host last looked at an
+// accelerator; empty for none. What an operation has loaded and is not in effect yet is
+// only there.
+func pendingIn(observations []cyborg.Observation, a *inventory.Accelerator) string {
+	pending, newest := "", int64(0)
+	for _, o := range observations {
+		for i := range o.Device.Deployables {
+			part := &o.Device.Deployables[i]
+			if o.Backend != a.Backend || part.Name != a.LocalName || o.Sequence < newest {
+				continue
+			}
+
+			pending, newest = "", o.Sequence
+			if part.PendingImage != nil {
+				pending = part.PendingImage.BitstreamID
+			}
+		}
+	}
+	return pending
 }
 
 // conclude makes the last change of the operation's kind and ends the
