@@ -80,6 +80,10 @@ type Partitioning struct {
 	Layout Layout `json:"layout"`
 }
 
+// Is reports whether the device is divided like that. One that cannot be divided, for which p
+// is nil, is not.
+func (p *Partitioning) Is(layout Layout) bool { return p != nil && p.Layout.Equal(layout) }
+
 // PartKind is a kind of parts of a device.
 type PartKind struct {
 	// Name is the driver's word for it, such as "vf" or "1g.10gb" (IsPartKind).
@@ -151,6 +155,9 @@ type DeviceTarget struct {
 	// Fingerprint is that of the recorded device: its host refuses another card that is
 	// there under the same identity.
 	Fingerprint Fingerprint `json:"fingerprint,omitzero"`
+	// Layout is how it was divided when the operation began, as the records had it; nil where
+	// they did not know, and for an operation that an earlier release has begun.
+	Layout Layout `json:"layout,omitzero"` // {} for a whole one
 	// Deployables are the driver's names of its parts, as the records had them when the
 	// operation began, sorted: a step on one of them that comes later is refused.
 	Deployables []string `json:"deployables,omitempty"`

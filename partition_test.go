@@ -1,6 +1,7 @@
 package cyborg_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 
@@ -72,6 +73,30 @@ func TestPartitioningRefuses(t *testing.T) {
 	for _, none := range []*cyborg.Partitioning{nil, {}} {
 		require.Equal(t, cyborg.ErrUnsupported, cyborg.ErrorKindOf(none.Check(cyborg.Layout{})))
 	}
+}
+
+// TestDeviceTargetKnowsWholeFromUnknown: the empty layout, in JSON, is another one than none.
+func TestDeviceTargetKnowsWholeFromUnknown(t *testing.T) {
+	t.Parallel()
+	for _, layout := range []cyborg.Layout{nil, {}, {"vf": 4}} {
+		text, err := json.Marshal(cyborg.DeviceTarget{Layout: layout})
+		require.NoError(t, err)
+		var read cyborg.DeviceTarget
+		require.NoError(t, json.Unmarshal(text, &read))
+		require.Equal(t, layout, read.Layout)
+	}
+}
+
+// TestHowDevicesAreDivided: what cannot be divided is whole, and is not divided like anything.
+func TestHowDevicesAreDivided(t *testing.T) {
+	t.Parallel()
+	var d cyborg.Device
+	require.Equal(t, cyborg.Layout{}, d.Layout())
+	require.False(t, d.Partitioning.Is(cyborg.Layout{}))
+	d.Partitioning = &cyborg.Partitioning{Layout: cyborg.Layout{"vf": 4}}
+	require.Equal(t, cyborg.Layout{"vf": 4}, d.Layout())
+	require.True(t, d.Partitioning.Is(cyborg.Layout{"vf": 4, "half": 0}))
+	require.False(t, d.Partitioning.Is(cyborg.Layout{}))
 }
 
 // TestPartKinds: the names that vendors have for parts can be kinds of them.

@@ -206,7 +206,9 @@ func TestPartition(t *testing.T) {
 
 	work := r.begin(t, toPartition(id, cyborg.Layout{"vf": 2, "half": 0}))
 	require.Equal(t, &cyborg.PartitionWork{
-		Device: cyborg.DeviceTarget{UUID: id, Backend: "fake", Identity: "card0", Deployables: []string{"card0"}, Installed: []string{"card0"}},
+		Device: cyborg.DeviceTarget{
+			UUID: id, Backend: "fake", Identity: "card0", Layout: cyborg.Layout{}, Deployables: []string{"card0"}, Installed: []string{"card0"},
+		},
 		Layout: vfs(2),
 	}, work.Partition)
 	require.Equal(t, cyborg.StatusPartitioning, r.accelerator(t, whole.UUID).Status())
@@ -231,6 +233,7 @@ func TestPartition(t *testing.T) {
 
 	vf0 := h.ready(t, "card0.vf0")
 	work = h.partition(t, id, vfs(1))
+	require.Equal(t, vfs(2), work.Partition.Device.Layout)
 	require.Equal(t, []string{"card0.vf0", "card0.vf1"}, work.Partition.Device.Deployables)
 	require.Equal(t, []string{"card0.vf0"}, work.Partition.Device.Installed)
 	require.Equal(t, []string{"card0.vf0"}, h.parts(t))
@@ -575,6 +578,112 @@ func TestPartsAfterAPartitionThatNeedsAnOperator(t *testing.T) {
 	require.Len(t, untouched, 3)
 }
 
+// TestPartitionSettlesWhatIsLeftInDoubt: somebody has made one of the parts ready, so the card
+// itself is in doubt no more. The rest is, until a partition has succeeded.
+func TestPartitionSettlesWhatIsLeftInDoubt(t *testing.T) {
+	t.Parallel()
+	r := newRecords(t)
+	h := r.addHost(t, "h1", 1)
+	h.divide(t, vfs(2))
+	vf0, vf1 := h.ready(t, "card0.vf0"), h.ready(t, "card0.vf1")
+	h.partition(t, vf0.DeviceUUID, vfs(2))
+	r.end(t, r.begin(t, toPartition(vf0.DeviceUUID, vfs(3))), cyborg.OperationNeedsOperator)
+	r.do(t, toProvision(cyborg.ProvisionRequest{Accelerator: vf0.UUID}), cyborg.OperationSucceeded)
+	require.False(t, r.inDoubt(t, vf0.DeviceUUID))
+
+	to := toPartition(vf0.DeviceUUID, vfs(2))
+	out, err := r.Admit(t.Context(), to)
+	require.NoError(t, err)
+	require.False(t, out.NothingToDo)
+	work, err := r.Begin(t.Context(), runOf(to.ID))
+	require.NoError(t, err)
+	h.endDivided(t, work, cyborg.OperationSucceeded, vfs(2))
+	require.Equal(t, cyborg.StatusReady, r.accelerator(t, vf1.UUID).Status())
+}
+
+// inDoubt reads whether nobody knows how a device is divided.
+func (r *records) inDoubt(t testing.TB, id uuid.UUID) bool {
+	t.Helper()
+	return scalar[bool](t, r, "SELECT layout_doubt_operation IS NOT NULL FROM devices WHERE uuid = $1", id)
+}
+
+// TestCardWithNothingInServiceThatNeedsAnOperator: a card that has nothing that could be in
+// error, at a partition that could not be undone, is marked itself. Nothing that appears on it
+// is taken into service by itself until a partition has succeeded, also where it is divided as
+// wanted, or until somebody makes ready what he names of it.
+func TestCardWithNothingInServiceThatNeedsAnOperator(t *testing.T) {
+	t.Parallel()
+	for name, prepare := range map[string]func(t *testing.T, h *host){
+		"nothing at all": func(t *testing.T, h *host) {
+			t.Helper()
+			h.devices()[0].Deployables = nil
+			h.report(t)
+			h.records.exec(t, "DELETE FROM attach_handles; DELETE FROM deployables")
+		},
+		"retired only": func(t *testing.T, h *host) {
+			t.Helper()
+			h.records.do(t, toRetire(h.ready(t, "card0")), cyborg.OperationSucceeded)
+		},
+	} {
+		for _, solve := range []string{"partition", "partition as it is", "provision"} {
+			t.Run(name+", "+solve, func(t *testing.T) {
+				t.Parallel()
+				r := newRecords(t)
+				h, id := r.addDivisible(t)
+				h.partition(t, id, cyborg.Layout{})
+				prepare(t, h)
+				r.end(t, r.begin(t, toPartition(id, vfs(3))), cyborg.OperationNeedsOperator)
+				r.unclaimed(t)
+				require.True(t, r.inDoubt(t, id))
+
+				shown := vfs(2)
+				if solve == "partition as it is" {
+					shown = cyborg.Layout{}
+				}
+				h.divide(t, shown)
+				untouched, err := r.Unprovisioned(t.Context(), 10)
+				require.NoError(t, err)
+				require.Empty(t, untouched)
+				if name == "nothing at all" && solve == "provision" { // who asks for anything has not looked at it
+					r.do(t, toProvision(cyborg.ProvisionRequest{Name: "any"}), cyborg.OperationSucceeded)
+					require.True(t, r.inDoubt(t, id))
+				}
+
+				// One that fails, and is undone, leaves the doubt.
+				h.endDivided(t, r.begin(t, toPartition(id, vfs(1))), cyborg.OperationFailed, shown)
+				require.True(t, r.inDoubt(t, id))
+
+				left := 0
+				switch solve {
+				case "partition":
+					h.partition(t, id, vfs(3))
+					left = 3
+				case "partition as it is":
+					out, err := r.Admit(t.Context(), toPartition(id, shown))
+					require.NoError(t, err)
+					require.False(t, out.NothingToDo)
+					work, err := r.Begin(t.Context(), runOf(out.Operation.ID))
+					require.NoError(t, err)
+					h.endDivided(t, work, cyborg.OperationSucceeded, shown)
+					if name == "nothing at all" {
+						left = 1
+					}
+				default:
+					part := h.accelerator(t, "card0.vf1")
+					r.do(t, toProvision(cyborg.ProvisionRequest{Name: part.Name}), cyborg.OperationSucceeded)
+					if name == "retired only" {
+						left = 1
+					}
+				}
+				require.False(t, r.inDoubt(t, id))
+				untouched, err = r.Unprovisioned(t.Context(), 10)
+				require.NoError(t, err)
+				require.Len(t, untouched, left)
+			})
+		}
+	}
+}
+
 // TestPartitionInstallsWhatIsInService: what was in service is made anew, and installed again.
 // What is in error because it could not be installed or uninstalled is not: that would fail
 // again, and is cured otherwise.
@@ -851,6 +960,14 @@ func TestLayoutDrift(t *testing.T) {
 	h.devices()[0].Partitioning = nil
 	h.report(t)
 	require.Equal(t, "device card0 cannot be divided any more; wanted: vf=2", r.layoutDrift(t)[0].Detail)
+	r.exec(t, "UPDATE devices SET wanted_layout = '{}' WHERE uuid = $1", id)
+	require.Empty(t, r.layoutDrift(t), "what cannot be divided is whole")
+	h.divide(t, cyborg.Layout{})
+	require.Empty(t, r.layoutDrift(t))
+	h.devices()[0].Partitioning = nil
+	h.report(t)
+	require.Empty(t, r.layoutDrift(t))
+	r.exec(t, `UPDATE devices SET wanted_layout = '{"vf": 2}' WHERE uuid = $1`, id)
 
 	// Two of one host are told apart, also from page to page.
 	r.exec(t, `UPDATE devices SET wanted_layout = '{"vf": 1}' WHERE uuid = $1`, second)

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"slices"
 
+	"github.com/google/uuid"
+
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/activities/agent/inventory"
 	"github.com/cyborg-project/cyborg/drivers"
@@ -95,8 +97,9 @@ type partitionPlan struct {
 	// first note, before anything is changed.
 	images    []journal.RegionKey
 	cleanings []journal.AttachmentKey
-	// noted says that the driver has stored a note, so that it may have changed something.
-	noted bool
+	// noted says that the driver has stored a note, so that it may have changed something, and
+	// changed that it had done so before for the same operation.
+	noted, changed bool
 }
 
 // planPartition finds the device to divide, and refuses one of which somebody has something
@@ -118,14 +121,16 @@ func (a *Activities) planPartition(ctx context.Context, t *try, in workflows.Par
 		return partitionPlan{}, err
 	}
 
-	plan, err := a.planLayout(ctx, t, found, in.Layout)
-	plan.entry.Operation, plan.cleanings = in.Operation, unseen
+	plan, err := a.planLayout(ctx, t, found, in.Operation, in.Layout)
+	plan.cleanings = unseen
 	return plan, err
 }
 
-// planLayout plans to divide a device that was found free. The error says why it cannot be
+// planLayout plans to divide a device for an operation. The error says why it cannot be
 // divided like that.
-func (a *Activities) planLayout(ctx context.Context, t *try, found inventory.Found, layout cyborg.Layout) (partitionPlan, error) {
+func (a *Activities) planLayout(
+	ctx context.Context, t *try, found inventory.Found, operation uuid.UUID, layout cyborg.Layout,
+) (partitionPlan, error) {
 	partitioner, err := partitionerOf(found)
 	if err != nil {
 		return partitionPlan{}, err
@@ -140,12 +145,16 @@ func (a *Activities) planLayout(ctx context.Context, t *try, found inventory.Fou
 
 	plan := partitionPlan{found: found, partitioner: partitioner, layout: layout.Normal(), entry: journal.Layout{
 		DeviceKey: journal.DeviceKey{Backend: found.Backend, Device: found.Device.Identity}, Fingerprint: journal.Fingerprint(found.Device.Fingerprint),
+		Operation: operation,
 	}}
 	if before, known := a.Journal.Layout(plan.entry.DeviceKey); known {
 		plan.before = &before
 		// That of another card says nothing of this one.
 		if before.Of(found.Device.Fingerprint) {
-			plan.entry.Wanted, plan.entry.BootID, plan.entry.Operation = before.Wanted, before.BootID, before.Operation
+			plan.entry.Wanted, plan.entry.BootID, plan.entry.Changed = before.Wanted, before.BootID, before.Changed
+			if plan.changed = before.ChangedBy(operation); plan.changed {
+				plan.entry.Changed = operation
+			}
 			if before.NoteBootID == a.Journal.BootID() {
 				plan.prior, plan.entry.Note, plan.entry.NoteBootID = before.Note, before.Note, before.NoteBootID
 			}
@@ -269,7 +278,7 @@ func (a *Activities) callPartition(ctx context.Context, t *try, plan *partitionP
 			Device: plan.found.Device, Layout: plan.layout, Prior: plan.prior, Progress: t.heartbeat.setProgress,
 			Note: func(note json.RawMessage) error {
 				plan.noted = true
-				plan.entry.Note, plan.entry.NoteBootID = bytes.Clone(note), a.Journal.BootID()
+				plan.entry.Note, plan.entry.NoteBootID, plan.entry.Changed = bytes.Clone(note), a.Journal.BootID(), plan.entry.Operation
 				return a.writeLayouts(journal.Change{Layouts: []journal.Layout{plan.entry}, DropLoaded: plan.images, DropCleanings: plan.cleanings})
 			},
 		})
@@ -278,7 +287,8 @@ func (a *Activities) callPartition(ctx context.Context, t *try, plan *partitionP
 }
 
 // installAgain installs what was in service before the device was divided, as far as the
-// device has it now: it was made anew.
+// device has it now: it was made anew, by this operation or by one that has failed. The
+// caller has made sure that nobody uses it.
 func (a *Activities) installAgain(ctx context.Context, t *try, target cyborg.DeviceTarget) error {
 	if len(target.Installed) == 0 {
 		return nil

@@ -737,6 +737,129 @@ func TestRestoreLayoutOfAnotherCard(t *testing.T) {
 	require.Empty(t, h.division.last().Prior, "the note is about the former card")
 }
 
+// TestUndoInstallsNothingUnderAUser: where the operation has changed nothing, its undo touches
+// nothing, whoever uses the card. Where it has, what was in service is installed again, but
+// not under anybody.
+func TestUndoInstallsNothingUnderAUser(t *testing.T) {
+	t.Parallel()
+	serves := func(layout cyborg.Layout) (workflows.PartitionInput, workflows.RestoreLayoutInput) {
+		in := partition(uuid.New(), layout)
+		in.Device.Installed = []string{region}
+		return in, workflows.RestoreLayoutInput{Operation: in.Operation, Device: in.Device}
+	}
+	uses := func(h *host, by string) {
+		h.division.mu.Lock()
+		defer h.division.mu.Unlock()
+		h.division.users[handle] = by
+	}
+
+	h := newDivisibleHost(t)
+	in, undone := serves(vfs(3))
+	h.startAs(&fate{dieAt: 2}) // the step has begun, and nothing is changed
+	require.True(t, h.try(workflows.PartitionActivity, in))
+	h.start()
+	uses(h, "qemu")
+	h.must(workflows.RestoreLayoutActivity, undone, nil)
+	require.Empty(t, h.fate.calls)
+	h.requireDivided(cyborg.Layout{}, nil)
+
+	// An earlier operation has changed it, and not this one.
+	uses(h, "")
+	h.must(workflows.PartitionActivity, partition(uuid.New(), vfs(2)), nil)
+	h.must(workflows.PartitionActivity, partition(uuid.New(), cyborg.Layout{}), nil)
+	in, undone = serves(vfs(3))
+	h.startAs(&fate{dieAt: 2})
+	require.True(t, h.try(workflows.PartitionActivity, in))
+	h.start()
+	uses(h, "qemu")
+	h.must(workflows.RestoreLayoutActivity, undone, nil)
+	require.Empty(t, h.fate.calls)
+
+	// It was divided, and made whole again by an undo that was killed before it could install.
+	for earlier, boots := range map[bool]string{false: "boot-1", true: "boot-2"} {
+		h = newDivisibleHost(t)
+		in, undone = serves(vfs(1))
+		h.must(workflows.PartitionActivity, in, nil)
+		if earlier { // an earlier release does not say which operation has changed the card
+			entry, _ := h.journal.Layout(deviceKey())
+			require.Equal(t, in.Operation, entry.Changed)
+			entry.Changed = uuid.Nil
+			require.NoError(t, h.journal.Write(journal.Change{Layouts: []journal.Layout{entry}}))
+		}
+		h.division.set(func(layout cyborg.Layout) { clear(layout) })
+		h.boot = boots
+		h.start()
+		uses(h, "qemu")
+		require.Contains(t, h.refused(cyborg.ErrInUse, workflows.RestoreLayoutActivity, undone).Message, "in use by qemu")
+		require.Zero(t, h.fate.count("install"))
+		uses(h, "")
+		h.must(workflows.RestoreLayoutActivity, undone, nil)
+		require.Equal(t, 1, h.fate.count("install"))
+		require.True(t, h.installed())
+	}
+}
+
+// TestPartitionInstallsWhatAnotherHasLeft: the card is divided like that already, by a
+// partition that has failed before it could install anything.
+func TestPartitionInstallsWhatAnotherHasLeft(t *testing.T) {
+	t.Parallel()
+	h := newDivisibleHost(t)
+	in := partition(uuid.New(), cyborg.Layout{})
+	in.Device.Installed = []string{region}
+	h.must(workflows.PartitionActivity, in, nil)
+	require.Zero(t, h.division.changed)
+	require.True(t, h.installed())
+}
+
+// TestUndoByTheRecords: where the journal was lost, the undo divides the card as the records
+// had it, with the same guards, and installs again what was in service. Nothing is touched of
+// a card that is as they had it, whoever uses it.
+func TestUndoByTheRecords(t *testing.T) {
+	t.Parallel()
+	for _, tries := range []string{"undo", "again and undo"} {
+		for point, killed := 0, true; killed; point++ {
+			require.Less(t, point, 30)
+			h := newDivisibleHost(t)
+			in := partition(uuid.New(), vfs(3))
+			in.Device.Layout, in.Device.Installed = cyborg.Layout{}, []string{region}
+			undone := workflows.RestoreLayoutInput{Operation: in.Operation, Device: in.Device}
+			h.startAs(&fate{dieAt: point})
+			killed = h.try(workflows.PartitionActivity, in)
+			h.lose()
+			require.NoError(t, h.journal.Restart(journal.Position{Opening: uuid.New(), Writes: 7}))
+			require.NoError(t, h.journal.SetFloor(journal.Floor{}))
+			if tries == "again and undo" {
+				h.division.meanwhile = func(context.Context, drivers.PartitionRequest) (bool, error) {
+					return false, cyborg.Errorf(cyborg.ErrHardware, "it smoked")
+				}
+				h.refused(cyborg.ErrHardware, workflows.PartitionActivity, in)
+				h.division.meanwhile = nil
+			}
+
+			whole := h.division.now().Equal(nil)
+			h.usePart(0, "qemu")
+			if !whole {
+				require.Contains(t, h.refused(cyborg.ErrInUse, workflows.RestoreLayoutActivity, undone).Message, "in use by qemu")
+				h.usePart(0, "")
+			}
+			h.must(workflows.RestoreLayoutActivity, undone, nil)
+			h.requireDivided(cyborg.Layout{}, nil)
+			require.Equal(t, !whole, h.installed(), "what was not made anew is left alone")
+			h.refused(cyborg.ErrCancelled, workflows.PartitionActivity, in)
+		}
+	}
+
+	// The layout is the same, and something of it is not there: an interrupted partition.
+	h := newDivisibleHost(t)
+	require.NoError(t, h.journal.Restart(journal.Position{Opening: uuid.New(), Writes: 7}))
+	require.NoError(t, h.journal.SetFloor(journal.Floor{}))
+	h.division.bare = true
+	in := asBefore(uuid.New())
+	in.Device.Layout = cyborg.Layout{}
+	h.must(workflows.RestoreLayoutActivity, in, nil)
+	require.Equal(t, 1, h.fate.count("partition"))
+}
+
 // TestPartitionWithALostJournal: the first try is killed at each of its points, or completes,
 // and then the journal is lost. The step can be repeated. Its undo does nothing where the
 // card shows what the records had, and fails where nobody knows how it was divided, also after

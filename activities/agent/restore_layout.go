@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -41,8 +43,13 @@ func (a *Activities) restoreLayout(ctx context.Context, t *try, in workflows.Res
 	if err := a.Journal.Write(journal.Change{Steps: []journal.Step{s.at(journal.Started), divide.at(journal.Undone)}}); err != nil {
 		return result, err
 	}
-	if divide.prior.Note == nil || note.Lost {
-		return a.neverDivided(ctx, t, s, in, note.Lost || a.mayHaveLostLayout(in.Device))
+
+	lost := note.Lost || divide.prior.Note == nil && a.mayHaveLostLayout(in.Device)
+	if lost {
+		note.Layout = in.Device.Layout // the records know, if anybody does
+	}
+	if divide.prior.Note == nil && !lost || note.Layout == nil {
+		return a.neverDivided(ctx, t, s, in, lost)
 	}
 
 	found, err := a.findDevice(ctx, in.Device, lookFirst)
@@ -53,27 +60,23 @@ func (a *Activities) restoreLayout(ctx context.Context, t *try, in workflows.Res
 		return result, err
 	}
 
-	// Where the device is divided like that, its driver has nothing to change, whoever uses it.
-	if p := found.Device.Partitioning; p == nil || !p.Layout.Equal(note.Layout) {
-		if err := a.checkDeviceFree(ctx, t, found, a.Journal.Lost); err != nil {
+	right := found.Device.Partitioning.Is(note.Layout)
+	if lost && right && showsRecorded(found.Device, in.Device) {
+		return finish(ctx, a, s, found, recording(journal.Change{}))
+	}
+
+	plan, err := a.planLayout(ctx, t, found, in.Operation, note.Layout)
+	if err != nil {
+		return result, err
+	}
+	// Where the device is divided like that, and the operation has changed nothing, there is
+	// nothing to do, whoever uses it.
+	if lost || plan.changed || !right {
+		if err := a.divideAsBefore(ctx, t, &plan, in.Device, right); err != nil {
 			return result, err
 		}
 	}
 
-	plan, err := a.planLayout(ctx, t, found, note.Layout)
-	if err != nil {
-		return result, err
-	}
-	if err := a.callPartition(ctx, t, &plan); err != nil {
-		if ctx.Err() == nil {
-			a.showFailed(ctx, t, plan.found)
-		}
-		return result, err
-	}
-
-	if err := a.installAgain(ctx, t, in.Device); err != nil {
-		return result, err
-	}
 	return finish(ctx, a, s, plan.found, func(seen cyborg.Observation) (workflows.ChangeResult, journal.Change, error) {
 		change := plan.divided(note.Wanted, seen, a.Journal.BootID())
 		if err := checkDivided(plan, seen); err != nil {
@@ -83,9 +86,28 @@ func (a *Activities) restoreLayout(ctx context.Context, t *try, in workflows.Res
 	})
 }
 
+// divideAsBefore divides a device as it was before an operation, and installs again what was
+// in service. Where it is divided right, its driver has nothing to change, whoever uses it,
+// but nothing is installed under its user.
+func (a *Activities) divideAsBefore(ctx context.Context, t *try, plan *partitionPlan, target cyborg.DeviceTarget, right bool) error {
+	if !right || len(target.Installed) > 0 {
+		if err := a.checkDeviceFree(ctx, t, plan.found, a.Journal.Lost); err != nil {
+			return err
+		}
+	}
+
+	if err := a.callPartition(ctx, t, plan); err != nil {
+		if ctx.Err() == nil {
+			a.showFailed(ctx, t, plan.found)
+		}
+		return err
+	}
+	return a.installAgain(ctx, t, target)
+}
+
 // neverDivided ends the undo of a partition of which the journal knows nothing: it has not
-// begun, and there is nothing to do. Where that may have been lost, the device must show what
-// the records had when the operation began.
+// begun, and there is nothing to do. Where that may have been lost, and the records do not say
+// how the device was divided, it must show what they had when the operation began.
 func (a *Activities) neverDivided(
 	ctx context.Context, t *try, s step, in workflows.RestoreLayoutInput, mayBeLost bool,
 ) (workflows.ChangeResult, error) {
@@ -133,20 +155,42 @@ func shownNames(device cyborg.DeviceReport) []string {
 // boot of the host has undone that. It is called before the first report, so that nobody
 // gets what the boot has left. It returns soon after the given time, whatever happens: the
 // log says what could not be restored, and the report shows what is there. A
-// backend whose driver does not come back by then is withheld from reports until it does.
+// backend whose driver does not come back by then is withheld from reports until it does,
+// so that the records keep what they have of it.
 func (a *Activities) RestoreLayouts(ctx context.Context, within time.Duration) {
+	a.restoreUndone(ctx, within, func(backend string, done <-chan struct{}) {
+		a.Log.ErrorContext(ctx, "a driver hangs while it divides devices after a boot; its backend is not reported before it is back", "backend", backend)
+		release := a.Inventory.Withhold(backend, "its driver has not come back from dividing devices after the last boot")
+		go func() {
+			<-done
+			release()
+		}()
+	})
+}
+
+// RestoreAppeared is RestoreLayouts for devices that have appeared for the first time since
+// the boot, after the first report. No report has such a device before it was tried, or
+// before its driver is back. All others are reported meanwhile.
+func (a *Activities) RestoreAppeared(ctx context.Context, within time.Duration) {
+	a.restoreUndone(ctx, within, func(backend string, _ <-chan struct{}) {
+		a.Log.ErrorContext(ctx, "a driver hangs while it divides what has appeared after a boot; that is not reported before it is back", "backend", backend)
+	})
+}
+
+// restoreUndone restores the layouts that a boot has undone of the devices that are there,
+// and that nobody has begun to restore. It calls hangs for each backend whose driver does not
+// come back in time; done is closed when it has.
+func (a *Activities) restoreUndone(ctx context.Context, within time.Duration, hangs func(backend string, done <-chan struct{})) {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 
 	var backends []string
 	restored := map[string]*sync.WaitGroup{}
-	for _, entry := range a.Journal.Layouts() {
-		if !a.isUndone(entry) {
-			continue
-		}
+	for _, entry := range a.Inventory.TakeUndone() {
 		log := a.Log.With("device", entry.Device, "wanted", cyborg.Layout(entry.Wanted).String(), "operation_id", entry.Operation)
 		if !a.allows(cyborg.OperationPartition) {
 			log.WarnContext(ctx, "a device is not divided again after a boot, because this host does not allow that in agent.activities")
+			a.Inventory.EndRestore(entry.DeviceKey, true)
 			continue
 		}
 
@@ -154,7 +198,13 @@ func (a *Activities) RestoreLayouts(ctx context.Context, within time.Duration) {
 			restored[entry.Backend] = &sync.WaitGroup{}
 			backends = append(backends, entry.Backend)
 		}
-		restored[entry.Backend].Go(func() { a.restoreAfterBoot(ctx, log, entry.DeviceKey) })
+		restored[entry.Backend].Go(func() {
+			tried := a.restoreAfterBoot(ctx, log, entry.DeviceKey)
+			// An agent that stops reports nothing more, so that the next one can try it again.
+			if !errors.Is(ctx.Err(), context.Canceled) {
+				a.Inventory.EndRestore(entry.DeviceKey, tried)
+			}
+		})
 	}
 
 	for _, backend := range backends {
@@ -174,12 +224,7 @@ func (a *Activities) RestoreLayouts(ctx context.Context, within time.Duration) {
 		select {
 		case <-done:
 		case <-timer.C:
-			a.Log.ErrorContext(ctx, "a driver hangs while it divides devices after a boot; its backend is not reported before it is back", "backend", backend)
-			release := a.Inventory.Withhold(backend, "its driver has not come back from dividing devices after the last boot")
-			go func() {
-				<-done
-				release()
-			}()
+			hangs(backend, done)
 		}
 		timer.Stop()
 	}
@@ -189,15 +234,11 @@ func (a *Activities) RestoreLayouts(ctx context.Context, within time.Duration) {
 // over.
 const layoutGrace = 2 * time.Second
 
-// isUndone reports whether a boot may have undone the layout of a device.
-func (a *Activities) isUndone(entry journal.Layout) bool {
-	return entry.Wanted != nil && entry.BootID != a.Journal.BootID()
-}
-
-// restoreAfterBoot restores the layout of one device, and logs what came of it.
-func (a *Activities) restoreAfterBoot(ctx context.Context, log *slog.Logger, key journal.DeviceKey) {
+// restoreAfterBoot restores the layout of one device, and logs what came of it. It returns
+// false where it has tried nothing, because the device is not there.
+func (a *Activities) restoreAfterBoot(ctx context.Context, log *slog.Logger, key journal.DeviceKey) (tried bool) {
 	t := &try{heartbeat: &heartbeat{}, log: log}
-	changed := false
+	var changed bool
 	err := recovered(log, func() (err error) {
 		changed, err = a.divideAgain(ctx, t, key)
 		return err
@@ -207,12 +248,17 @@ func (a *Activities) restoreAfterBoot(ctx context.Context, log *slog.Logger, key
 	case err == nil && changed:
 		log.InfoContext(ctx, "a device is divided again as before the boot")
 	case err == nil:
-	case kind == cyborg.ErrNotFound:
+	case errors.Is(err, errNotYet):
 		log.InfoContext(ctx, "a device that is to be divided again after a boot is not there", "reason", err)
+		return false
 	default:
 		log.ErrorContext(ctx, "a device cannot be divided again after a boot; it is reported as it is", "kind", kind, "error", err)
 	}
+	return true
 }
+
+// errNotYet is wrapped by the error of a device that was to be divided again and is not there.
+var errNotYet = errors.New("it is divided again when it appears")
 
 // divideAgain restores the layout of one device, under its lock. What the journal has
 // attached before the boot is no obstacle: the boot has undone that, and its holder gets
@@ -225,19 +271,19 @@ func (a *Activities) divideAgain(ctx context.Context, t *try, key journal.Device
 	defer unlock()
 
 	entry, known := a.Journal.Layout(key)
-	if !known || !a.isUndone(entry) {
+	if !known || !entry.Undone(a.Journal.BootID()) {
 		return false, nil
 	}
 	found, err := a.findDevice(ctx, cyborg.DeviceTarget{
 		Backend: key.Backend, Identity: key.Device, Fingerprint: cyborg.Fingerprint(entry.Fingerprint),
 	}, freshEnough)
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("%w; %w", err, errNotYet)
 	}
 
 	layout := cyborg.Layout(entry.Wanted)
 	// A partition that was interrupted may have left nothing at all of the device.
-	if p := found.Device.Partitioning; p != nil && p.Layout.Equal(layout) && len(found.Device.Deployables) > 0 {
+	if found.Device.Partitioning.Is(layout) && len(found.Device.Deployables) > 0 {
 		entry.BootID = a.Journal.BootID()
 		return false, a.writeLayouts(journal.Change{Layouts: []journal.Layout{entry}})
 	}
@@ -246,7 +292,7 @@ func (a *Activities) divideAgain(ctx context.Context, t *try, key journal.Device
 	if err := a.checkDeviceFree(ctx, t, found, before); err != nil {
 		return false, err
 	}
-	plan, err := a.planLayout(ctx, t, found, layout)
+	plan, err := a.planLayout(ctx, t, found, entry.Operation, layout)
 	if err != nil {
 		return false, err
 	}

@@ -272,6 +272,23 @@ func TestLayoutLostWhileTheAgentRuns(t *testing.T) {
 	h.requireDivided(vfs(3), vfs(3))
 }
 
+// overdue is a context whose time is over when somebody says so.
+type overdue struct {
+	context.Context
+	over chan struct{}
+}
+
+func (o overdue) Done() <-chan struct{} { return o.over }
+
+func (o overdue) Err() error {
+	select {
+	case <-o.over:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
 // TestBootWithADriverThatHangs: the agent goes on, and reports nothing of that backend, so
 // that nobody gets the card while its driver may still divide it.
 func TestBootWithADriverThatHangs(t *testing.T) {
@@ -280,11 +297,10 @@ func TestBootWithADriverThatHangs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := divided(t, 2)
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
+			ctx := overdue{t.Context(), make(chan struct{})}
 			back := make(chan struct{})
 			h.division.meanwhile = func(context.Context, drivers.PartitionRequest) (bool, error) {
-				cancel() // as if the time was over
+				close(ctx.over)
 				<-back
 				return end == nil, end
 			}
@@ -309,4 +325,152 @@ func TestBootWithADriverThatHangs(t *testing.T) {
 			require.Equal(t, name, h.reports())
 		})
 	}
+}
+
+// appears pulls the card, boots the machine, has the agent report without the card, and puts
+// it back, whole. The agent has looked at it then, and done nothing yet.
+func (h *host) appears() {
+	h.t.Helper()
+	require.NoError(h.t, h.bench.Vanish(h.t.Context(), card))
+	h.boots(&fate{dieAt: -1})
+	require.Empty(h.t, h.reports())
+	require.NoError(h.t, h.bench.Return(h.t.Context(), card))
+	h.inventory.Scan(h.t.Context())
+}
+
+// TestCardThatAppearsAfterABoot: a card that comes after the first report is divided again
+// before it is reported, once in a boot. A mere restart of the agent changes nothing of that.
+func TestCardThatAppearsAfterABoot(t *testing.T) {
+	t.Parallel()
+	h := divided(t, 2)
+	require.NoError(t, h.journal.Write(journal.Change{Attachments: []journal.Attachment{partAttachment(0)}}))
+	h.appears()
+	for range 2 {
+		require.Empty(t, h.reports(), "it is not restored yet")
+		require.NotNil(t, h.wanted())
+	}
+	h.activities.RestoreAppeared(t.Context(), time.Minute)
+	require.Equal(t, 1, h.fate.count("partition"))
+	require.Equal(t, "vf=2", h.reports())
+	h.requireDivided(vfs(2), vfs(2))
+
+	// The same boot sees it whole again: that is none of the boot's.
+	h.division.set(func(layout cyborg.Layout) { clear(layout) })
+	h.inventory.Scan(t.Context())
+	h.activities.RestoreAppeared(t.Context(), time.Minute)
+	require.Equal(t, 1, h.fate.count("partition"))
+	require.Equal(t, "whole", h.reports())
+	h.requireDivided(cyborg.Layout{}, nil)
+
+	// It has kept its parts, and the agent of before has died before it could note that.
+	h = divided(t, 2)
+	h.appears()
+	h.division.set(func(layout cyborg.Layout) { layout["vf"] = 2 })
+	h.begins(&fate{dieAt: -1})
+	require.Zero(t, h.fate.count("partition"))
+	require.Equal(t, "vf=2", h.reports())
+	h.division.set(func(layout cyborg.Layout) { clear(layout) })
+	h.inventory.Scan(t.Context())
+	require.Equal(t, "whole", h.reports())
+}
+
+// TestCardThatAppearsAndCannotBeRestored: the guards are those of the first look. The card is
+// reported as it is then, and its layout is given up.
+func TestCardThatAppearsAndCannotBeRestored(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(h *host){
+		"in use": func(h *host) { h.division.users[handle] = "qemu" },
+		"it fails": func(h *host) {
+			h.division.meanwhile = func(context.Context, drivers.PartitionRequest) (bool, error) {
+				return false, cyborg.Errorf(cyborg.ErrHardware, "it smoked")
+			}
+		},
+		"it panics": func(h *host) {
+			h.division.meanwhile = func(context.Context, drivers.PartitionRequest) (bool, error) { panic("what a day") }
+		},
+		"not allowed": func(h *host) { h.allowed = []cyborg.OperationKind{cyborg.OperationAttach} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := divided(t, 2)
+			spoil(h)
+			h.appears()
+			changed := h.division.changed
+			require.Empty(t, h.reports())
+			h.activities.RestoreAppeared(t.Context(), time.Minute)
+			require.Equal(t, changed, h.division.changed)
+			require.NotNil(t, h.wanted(), "nothing was reported yet")
+			require.Equal(t, "whole", h.reports())
+			require.Nil(t, h.wanted())
+		})
+	}
+}
+
+// TestOtherCardAppearsAfterABoot: another card in the place of the divided one is reported at
+// once. The former one is divided again when it comes back, also in the same boot, and also
+// where it was pulled again before anything could be tried.
+func TestOtherCardAppearsAfterABoot(t *testing.T) {
+	t.Parallel()
+	h := newDivisibleHost(t)
+	in := partition(uuid.New(), vfs(2))
+	in.Device.Fingerprint = h.look()
+	h.must(workflows.PartitionActivity, in, nil)
+	require.NoError(t, h.bench.Exchange(t.Context(), card, "", otherSerial))
+	h.boots(&fate{dieAt: -1})
+	require.Equal(t, "whole", h.reports())
+
+	require.NoError(t, h.bench.Exchange(t.Context(), card, "", ""))
+	h.inventory.Scan(t.Context())
+	require.Empty(t, h.reports())
+	require.NoError(t, h.bench.Vanish(t.Context(), card))
+	h.inventory.Scan(t.Context())
+	h.activities.RestoreAppeared(t.Context(), time.Minute)
+	require.Empty(t, h.reports())
+
+	require.NoError(t, h.bench.Return(t.Context(), card))
+	h.inventory.Scan(t.Context())
+	require.Empty(t, h.reports())
+	h.activities.RestoreAppeared(t.Context(), time.Minute)
+	require.Equal(t, "vf=2", h.reports())
+}
+
+// TestDriverHangsAtACardThatAppears: the agent goes on, and the card is not reported before its
+// driver is back. Its backend is.
+func TestDriverHangsAtACardThatAppears(t *testing.T) {
+	t.Parallel()
+	h := divided(t, 2)
+	h.appears()
+	ctx := overdue{t.Context(), make(chan struct{})}
+	back := make(chan struct{})
+	h.division.meanwhile = func(context.Context, drivers.PartitionRequest) (bool, error) {
+		close(ctx.over)
+		<-back
+		return false, cyborg.Errorf(cyborg.ErrHardware, "it smoked")
+	}
+	h.activities.RestoreAppeared(ctx, time.Hour)
+	require.Empty(t, h.reports())
+	require.Equal(t, cyborg.BackendOK, h.backends()[backend])
+	h.activities.RestoreAppeared(t.Context(), time.Hour)
+	require.Equal(t, 1, h.fate.count("partition"), "it is tried once")
+
+	close(back)
+	require.Eventually(t, func() bool { return h.reports() == "whole" }, 5*time.Minute, time.Millisecond)
+	require.Nil(t, h.wanted())
+}
+
+// TestAgentStopsWhileItRestores: the end of its process is no reason to give up a layout.
+func TestAgentStopsWhileItRestores(t *testing.T) {
+	t.Parallel()
+	h := divided(t, 2)
+	h.appears()
+	ctx, stop := context.WithCancel(t.Context())
+	h.division.meanwhile = func(ctx context.Context, _ drivers.PartitionRequest) (bool, error) {
+		stop()
+		return false, ctx.Err()
+	}
+	h.activities.RestoreAppeared(ctx, time.Hour)
+	require.Empty(t, h.reports())
+	h.division.meanwhile = nil
+	h.begins(&fate{dieAt: -1})
+	require.Equal(t, "vf=2", h.reports())
 }

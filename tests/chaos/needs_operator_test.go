@@ -121,7 +121,6 @@ type reason string
 
 const (
 	imageGone  reason = "the image of before is not on its host any more"
-	layoutGone reason = "its agent does not know any more how the card was divided"
 	imageNever reason = "there was no image before, and an image cannot be taken out"
 	notDone    reason = "its agent did not do it in time"
 	noSpace    reason = "its agent has no space for the journal"
@@ -138,7 +137,6 @@ func reasons() map[reason]*regexp.Regexp {
 		imageNever: regexp.MustCompile(`what was loaded before is not back: (\S+ had no image and has [^;]+(; |$))+$`),
 		notDone: regexp.MustCompile(`did not take .* (within|in time)|had no slot left for|fell silent in the middle of the step|took longer than its limit` +
 			`|was interrupted: |is still busy with|has not come to an end|did not end within|was not done in time`),
-		layoutGone: regexp.MustCompile(`has lost its journal, and nobody knows how device \S+ was divided before`),
 		noSpace:    regexp.MustCompile(`no space is left for the journal|no space left on device`),
 		otherAgent: regexp.MustCompile(`the step is for agent `),
 		notGranted: regexp.MustCompile(`its grant |has a grant of the key|has told host .* of the key|is an old copy`),
@@ -148,7 +146,7 @@ func reasons() map[reason]*regexp.Regexp {
 
 // reasonOf returns what a message says; empty where that is none of the reasons.
 func reasonOf(message string) reason {
-	for _, r := range []reason{imageNever, imageGone, layoutGone, noSpace, otherAgent, notGranted, tooLate, notDone} {
+	for _, r := range []reason{imageNever, imageGone, noSpace, otherAgent, notGranted, tooLate, notDone} {
 		if reasons()[r].MatchString(message) {
 			return r
 		}
@@ -162,7 +160,7 @@ func (f fault) gives(r reason, host string) bool {
 	goesBack := slices.Contains(losingFaults(), f.faultKind) // the records know less than the host
 
 	switch r {
-	case imageGone, layoutGone:
+	case imageGone:
 		return f.replacesJournal(host)
 	case imageNever: // whatever has kept the step from its end
 		return f.keepsFromUndoing(host)
@@ -183,7 +181,7 @@ func (f fault) gives(r reason, host string) bool {
 
 // forGood reports whether a longer time would not have helped: what the undo needs is gone
 // with the journal that another one has replaced.
-func (r reason) forGood() bool { return r == imageGone || r == layoutGone }
+func (r reason) forGood() bool { return r == imageGone }
 
 // struck reports whether a fault that gives this reason has struck the host of an
 // operation while it ran, or, where it has lost what the undo needs, at any time until

@@ -156,6 +156,58 @@ func TestCardIsDividedAndMadeWhole(t *testing.T) {
 	harness.RequireSound(t, s)
 }
 
+// TestDividedCardThatAppearsAfterABoot: a card that its host does not show in its first report
+// after a boot has its parts again when it does, and so have their holders. It is never shown
+// whole.
+func TestDividedCardThatAppearsAfterABoot(t *testing.T) {
+	t.Parallel()
+	s, a, cards := startRack(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+	defer cancel()
+	device, identity := divides(t, s, cards[0]), deviceOf(t, s, cards[0])
+	want := cyborg.Layout{"half": 2}
+	_, err := s.API.PartitionDevice(ctx, device, want)
+	require.NoError(t, err)
+	parts := partsOf(t, s, device)
+	_, err = s.API.MakeReady(ctx, parts["half1"].UUID)
+	require.NoError(t, err)
+	_, err = s.API.Attach(ctx, parts["half1"].UUID, cyborg.Holder{Kind: cyborg.HolderHost, ID: rack})
+	require.NoError(t, err)
+
+	presence := func(want cyborg.Presence) {
+		harness.Until(t, ctx, "the card is "+string(want), func() error {
+			found, err := s.API.Device(ctx, device)
+			if err == nil && found.Presence != want {
+				err = fmt.Errorf("it is %s", found.Presence)
+			}
+			return err
+		})
+	}
+	a.Kill(t)
+	require.NoError(t, s.Bench(rack).Vanish(ctx, identity))
+	a.Reboot(t)
+	a.Restart(t)
+	presence(cyborg.PresenceMissing)
+	require.NoError(t, s.Bench(rack).Return(ctx, identity))
+	_, err = s.API.Discover(ctx, rack)
+	require.NoError(t, err)
+	presence(cyborg.PresencePresent)
+	requireLayout(ctx, t, s, device, want, &want)
+	harness.RequireSound(t, s)
+	require.Equal(t, []string{"half0", "half1"}, namesOf(partsOf(t, s, device)))
+	require.Equal(t, parts["half1"].UUID, partsOf(t, s, device)["half1"].UUID)
+	for event, err := range s.API.DeviceHistory(ctx, device, apiclient.Page{}) {
+		require.NoError(t, err)
+		require.False(t, event.Axis == cyborg.AxisLayout && event.From == want.String(), "it was shown as %q", event.To)
+	}
+	harness.Until(t, ctx, "the part is attached again", func() error {
+		if status := partsOf(t, s, device)["half1"].Status; status != cyborg.StatusAttached {
+			return fmt.Errorf("it is %s", status)
+		}
+		return nil
+	})
+}
+
 // TestFailedPartitionIsUndone: a card that cannot be divided as wanted is as it was before. Where
 // that fails as well, nobody gets anything of it before a partition has succeeded.
 func TestFailedPartitionIsUndone(t *testing.T) {

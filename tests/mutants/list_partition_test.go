@@ -3,12 +3,15 @@ package mutants_test
 // ofPartition are about devices that are divided into parts.
 func ofPartition() []mutant {
 	const (
-		schema    = "db/migrations/00034_partition.sql"
-		operation = "db/internal/operation/partition.go"
-		agent     = "activities/agent"
-		divides   = agent + "/partition.go"
-		restores  = agent + "/restore_layout.go"
-		generic   = "drivers/generic"
+		schema      = "db/migrations/00034_partition.sql"
+		operation   = "db/internal/operation/partition.go"
+		agent       = "activities/agent"
+		divides     = agent + "/partition.go"
+		restores    = agent + "/restore_layout.go"
+		generic     = "drivers/generic"
+		passthrough = "drivers/passthrough"
+		known       = agent + "/inventory"
+		doubt       = "TestCardWithNothingInServiceThatNeedsAnOperator"
 	)
 
 	return []mutant{
@@ -73,9 +76,9 @@ func ofPartition() []mutant {
 			new: "",
 		},
 		{
-			breaks: "a partition settles the doubt of an earlier one", file: operation, pkg: "db", test: "TestPartitionThatNeedsAnOperator",
-			old: "		!slices.ContainsFunc(targets, layoutInDoubt)\n",
-			new: "		true\n",
+			breaks: "a partition settles the doubt of an earlier one", file: operation, pkg: "db", test: "TestPartitionSettlesWhatIsLeftInDoubt",
+			old: "		!device.LayoutInDoubt && !slices.ContainsFunc(targets, layoutInDoubt)\n",
+			new: "		!device.LayoutInDoubt\n",
 		},
 		{
 			breaks: "what the new layout lacks leaves the records", file: operation, pkg: "db", test: "TestPartition",
@@ -215,29 +218,120 @@ func ofPartition() []mutant {
 			new: "",
 		},
 		{
-			breaks: "the driver notes a division before it makes it", file: generic + "/partition.go", pkg: generic, test: "TestPartitionNotesFirst",
+			breaks: "the driver notes a division before it makes it", file: passthrough + "/partition.go", pkg: generic, test: "TestPartitionNotesFirst",
 			old: "	if err := before.store(request.Note); err != nil {\n		return err\n	}\n	err = d.divide(ctx, pf, now, wanted, request.Progress)\n",
 			new: "	err = d.divide(ctx, pf, now, wanted, request.Progress)\n	if err := before.store(request.Note); err != nil {\n		return err\n	}\n",
 		},
 		{
-			breaks: "no driver takes virtual functions for its own", file: generic + "/partition.go", pkg: generic, test: "TestPartition",
+			breaks: "no driver takes virtual functions for its own", file: passthrough + "/partition.go", pkg: generic, test: "TestPartition",
 			old: "		wanted.autoprobe = \"0\"\n",
 			new: "		wanted.autoprobe = now.autoprobe\n",
 		},
 		{
-			breaks: "a function is divided only while nobody uses it or its parts", file: generic + "/partition.go", pkg: generic, test: "TestPartitionIsRefused",
+			breaks: "a function is divided only while nobody uses it or its parts", file: passthrough + "/partition.go", pkg: generic, test: "TestPartitionIsRefused",
 			old: "	if err := d.checkPartsFree(ctx, parts); err != nil {",
 			new: "	if err := d.checkPartsFree(ctx, parts[:0]); err != nil {",
 		},
 		{
-			breaks: "a function that could not be divided is put back", file: generic + "/partition.go", pkg: generic, test: "TestPartitionIsPutBack",
+			breaks: "a function that could not be divided is put back", file: passthrough + "/partition.go", pkg: generic, test: "TestPartitionIsPutBack",
 			old: "		d.putBack(ctx, pf, now)\n",
 			new: "",
 		},
 		{
-			breaks: "a function has as many parts as were asked for", file: generic + "/partition.go", pkg: generic, test: "TestPartitionIsPutBack",
+			breaks: "a function has as many parts as were asked for", file: passthrough + "/partition.go", pkg: generic, test: "TestPartitionIsPutBack",
 			old: "made != to.vfs || there != to.vfs {",
 			new: "made < 0 || there < 0 {",
+		},
+		{
+			breaks: "nobody gets what a boot has left of a device that appears later", file: known + "/layouts.go", pkg: agent, test: "TestCardThatAppearsAfterABoot",
+			old: "	return is && entry.Of(device.Fingerprint) && !i.restores[key]\n",
+			new: "	return is && entry.Of(device.Fingerprint) && !i.restores[key] && key.Device == \"\"\n",
+		},
+		{
+			breaks: "a report gives up no layout of a device that it does not show yet", file: known + "/layouts.go", pkg: known, test: "TestDevicesWithAnUndoneLayout",
+			old: "	return device, is && !i.heldBack(undone, key, device)\n",
+			new: "	return device, is\n",
+		},
+		{
+			breaks: "another card in the place of a divided one is reported at once", file: known + "/layouts.go", pkg: agent, test: "TestOtherCardAppearsAfterABoot",
+			old: "	return is && entry.Of(device.Fingerprint) && !i.restores[key]\n",
+			new: "	return is && entry.Device == device.Identity && !i.restores[key]\n",
+		},
+		{
+			breaks: "a layout is tried to be restored once in a boot", file: known + "/layouts.go", pkg: known, test: "TestDevicesWithAnUndoneLayout",
+			old: "i.restores[key]; begun || !there ||",
+			new: "i.restores[key]; begun && !there ||",
+		},
+		{
+			breaks: "a device that was pulled again at once is divided when it is back", file: known + "/layouts.go", pkg: known, test: "TestDevicesWithAnUndoneLayout",
+			old: "		delete(i.restores, key)\n",
+			new: "		i.restores[key] = true\n",
+		},
+		{
+			breaks: "what has appeared is divided soon", file: known + "/look.go", pkg: known, test: "TestRestoreFollowsLooks",
+			old: "	notify(i.looked)\n",
+			new: "",
+		},
+		{
+			breaks: "an agent that stops gives up no layout", file: restores, pkg: agent, test: "TestAgentStopsWhileItRestores",
+			old: "			if !errors.Is(ctx.Err(), context.Canceled) {\n",
+			new: "			if !errors.Is(ctx.Err(), errNotYet) {\n",
+		},
+		{
+			breaks: "the undo of a partition that has changed nothing touches nothing", file: restores, pkg: agent, test: "TestUndoInstallsNothingUnderAUser",
+			old: "	if lost || plan.changed || !right {\n",
+			new: "	if lost || !plan.changed || !right {\n",
+		},
+		{
+			breaks: "an undo installs nothing under a user", file: restores, pkg: agent, test: "TestUndoInstallsNothingUnderAUser",
+			old: "	if !right || len(target.Installed) > 0 {\n",
+			new: "	if !right {\n",
+		},
+		{
+			breaks: "an undo installs what an operation of an earlier release has made anew", file: "internal/journal/change.go", pkg: agent,
+			test: "TestUndoInstallsNothingUnderAUser",
+			old:  "		return l.Note != nil && l.Operation == operation\n",
+			new:  "		return l.Note == nil && l.Operation == operation\n",
+		},
+		{
+			breaks: "the records know how a device was divided", file: restores, pkg: agent, test: "TestUndoByTheRecords",
+			old: "		note.Layout = in.Device.Layout // the records know, if anybody does\n",
+			new: "		note.Layout = nil\n",
+		},
+		{
+			breaks: "an undo by the records touches nothing that is as they had it", file: restores, pkg: agent, test: "TestUndoByTheRecords",
+			old: "	if lost && right && showsRecorded(",
+			new: "	if lost && !right && showsRecorded(",
+		},
+		{
+			breaks: "a host is told how its device was divided", file: operation, pkg: "db", test: "TestPartition",
+			old: "			Layout: device.Partitioning.Layout.Normal(), Deployables: names,",
+			new: "			Deployables: names,",
+		},
+		{
+			breaks: "a partition that could not be undone marks a device with nothing in service", file: operation, pkg: "db", test: doubt,
+			old: "	records.Queue(tx, \"UPDATE devices SET layout_doubt_operation = $2 WHERE uuid = $1\", p.request.Device, o.id)\n",
+			new: "",
+		},
+		{
+			breaks: "nothing of a device in doubt is taken into service by itself", file: "db/internal/inventory/accelerators.go", pkg: "db", test: doubt,
+			old: "		  AND v.layout_doubt_operation IS NULL\n",
+			new: "",
+		},
+		{
+			breaks: "a partition settles the doubt about a device with nothing in service", file: operation, pkg: "db", test: doubt,
+			old: "		!device.LayoutInDoubt && !slices",
+			new: "		!slices",
+		},
+		{
+			breaks: "who asks for anything that fits has looked at no device", file: "db/internal/operation/provision.go", pkg: "db", test: doubt,
+			old: "		if p.request.Accelerator != uuid.Nil || p.request.Name == o.before.Name {\n",
+			new: "		if p.request.Accelerator != uuid.Nil || p.request.Name != \"\" {\n",
+		},
+		{
+			breaks: "a device that cannot be divided is whole", file: "db/migrations/00037_layout_drift.sql", pkg: "db", test: "TestLayoutDrift",
+			old: "coalesce(NEW.partitioning -> 'layout', '{}')",
+			new: "coalesce(NEW.partitioning -> 'layout', 'null')",
 		},
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	activity "github.com/cyborg-project/cyborg/activities/agent"
+	"github.com/cyborg-project/cyborg/activities/agent/hostfacts"
 	"github.com/cyborg-project/cyborg/activities/agent/images"
 	"github.com/cyborg-project/cyborg/activities/agent/inventory"
 	"github.com/cyborg-project/cyborg/activities/agent/novaconf"
@@ -17,8 +18,13 @@ import (
 )
 
 // layoutsWithin is how long the devices that a boot has made whole again may take to be
-// divided before the first report.
+// divided before they are reported.
 const layoutsWithin = 2 * time.Minute
+
+// factsWithin is how long the start may wait for the facts of the host, which take some
+// milliseconds. An agent reads them once, because it does not outlive the boot of its
+// host; the first report has them already.
+const factsWithin = 5 * time.Second
 
 // Agent is one host's agent.
 type Agent struct {
@@ -76,7 +82,7 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, j.Close()) }()
 
-	parts, err := a.assemble(dir, j)
+	parts, err := a.assemble(ctx, dir, j)
 	if err != nil {
 		return err
 	}
@@ -94,7 +100,10 @@ func (a *Agent) Run(ctx context.Context) (err error) {
 
 	var all sync.WaitGroup
 	all.Go(func() {
-		parts.inventory.Run(lasting, func(ctx context.Context) { parts.activities.RestoreLayouts(ctx, layoutsWithin) })
+		parts.inventory.Run(lasting, inventory.Restore{
+			First: func(ctx context.Context) { parts.activities.RestoreLayouts(ctx, layoutsWithin) },
+			Later: func(ctx context.Context) { parts.activities.RestoreAppeared(ctx, layoutsWithin) },
+		})
 	})
 	all.Go(func() { parts.reporter.run(lasting) })
 	all.Go(func() { parts.reporter.heartbeat(lasting) })
@@ -146,7 +155,7 @@ type parts struct {
 }
 
 // assemble makes the components and connects them. It starts nothing.
-func (a *Agent) assemble(dir *statedir.Dir, j *journal.Journal) (parts, error) {
+func (a *Agent) assemble(ctx context.Context, dir *statedir.Dir, j *journal.Journal) (parts, error) {
 	settings := make([]inventory.Setting, len(a.config.Backends))
 	for n, b := range a.config.Backends {
 		settings[n] = inventory.Setting(b)
@@ -162,6 +171,7 @@ func (a *Agent) assemble(dir *statedir.Dir, j *journal.Journal) (parts, error) {
 		Host: a.config.Host, Version: a.deps.Version, Root: a.config.Root, StateDir: dir.Path(), Backends: settings,
 		ScanTimeout: a.config.ScanTimeout, UsageTimeout: a.config.UsageTimeout, FullScanInterval: a.config.FullScanInterval,
 		HealthInterval: a.config.HealthInterval, Whitelist: whitelist,
+		Facts: hostfacts.Read(ctx, a.config.Root, factsWithin, a.log),
 	}, a.deps.Drivers, j, a.log)
 	if err != nil {
 		return parts{}, err

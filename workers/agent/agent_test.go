@@ -122,6 +122,57 @@ func (h *host) reports(n int) []agentapi.Report {
 	return h.conductor.reported()
 }
 
+// The first report has the facts of the host, which the agent reads below its root. They
+// are reported again where they have changed while it was not running, and a difference has
+// none.
+func TestFactsOfTheHostAreReported(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	h.temporal.start()
+	h.config.Root = t.TempDir()
+	memory := func(kilobytes int) {
+		text := fmt.Sprintf("MemTotal: %d kB\n", kilobytes)
+		require.NoError(t, os.MkdirAll(filepath.Join(h.config.Root, "proc"), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(h.config.Root, "proc/meminfo"), []byte(text), 0o600))
+	}
+
+	memory(2000)
+	_, stop := h.run()
+	first := h.reports(1)[0]
+	require.Equal(t, &cyborg.HostFacts{Memory: 2000 << 10}, first.Content.Facts)
+	require.Equal(t, first.Content.Digest(), first.Digest)
+
+	told := make(chan agentapi.Report, 1)
+	h.conductor.ail(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/agent/v1/differences" {
+			return false
+		}
+		var report agentapi.Report
+		if decode(w, r, &report) {
+			encode(w, agentapi.ReportReply{Whole: true})
+			told <- report
+		}
+		return true
+	})
+	h.acknowledged()
+	require.NoError(t, h.bench.Vanish(t.Context(), card))
+	select {
+	case difference := <-told:
+		require.Nil(t, difference.Content.Facts)
+	case <-time.After(patience):
+		require.Fail(t, "no difference is reported")
+	}
+	require.Equal(t, first.Content.Facts, h.reports(2)[1].Content.Facts, "the whole report has them")
+	stop()
+
+	memory(4000)
+	_, stop = h.run()
+	third := h.reports(3)[2]
+	require.Empty(t, third.Base)
+	require.Equal(t, &cyborg.HostFacts{Memory: 4000 << 10}, third.Content.Facts)
+	stop()
+}
+
 // A report is sent at the first start and after a boot, but not after a mere
 // restart: what the conductor has acknowledged is not sent again.
 func TestAnAgentReportsAtTheStart(t *testing.T) {

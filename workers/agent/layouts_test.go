@@ -26,11 +26,16 @@ type cake struct {
 	layout cyborg.Layout
 	// failure is what the driver answers instead of dividing it; nil where it divides it.
 	failure error
+	// gone says that it is not there.
+	gone bool
 }
 
 func (c *cake) Discover(context.Context) ([]cyborg.DeviceReport, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.gone {
+		return nil, nil
+	}
 	report := cyborg.DeviceReport{Identity: "cake", Partitioning: &cyborg.Partitioning{
 		Parts: []cyborg.PartKind{{Name: "slice", Most: 8}}, Layout: maps.Clone(c.layout),
 	}}
@@ -62,6 +67,13 @@ func (c *cake) boots(failure error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.layout, c.failure = nil, failure
+}
+
+// pulled says whether the card is not there.
+func (c *cake) pulled(gone bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gone = gone
 }
 
 // dividedAs is how a report says that the card is divided.
@@ -113,4 +125,42 @@ func TestABootOfADividedCard(t *testing.T) {
 
 	card.boots(nil)
 	require.Equal(t, "whole", dividedAs(first("boot-4")), "the records may have given it away since")
+}
+
+// TestACardThatAppearsAfterABoot: a card that is not there when the agent looks first after a
+// boot is never reported as the boot has left it.
+func TestACardThatAppearsAfterABoot(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	card := &cake{}
+	require.NoError(t, h.deps.Drivers.Register("cake", func(drivers.Environment, map[string]any) (drivers.Driver, error) { return card, nil }))
+	h.config.Backends = []agent.BackendConfig{{Name: "cake", Driver: "cake", Enabled: true}}
+	h.temporal.start()
+
+	_, stop := h.run()
+	h.acknowledged()
+	in := workflows.PartitionInput{
+		Operation: uuid.New(), Device: cyborg.DeviceTarget{Backend: "cake", Identity: "cake", Deployables: []string{"whole"}}, Layout: cyborg.Layout{"slice": 3},
+	}
+	require.Nil(t, h.temporal.run(workflows.PartitionActivity, in, nil))
+	stop()
+
+	card.boots(nil)
+	card.pulled(true)
+	h.deps.BootID = "boot-2"
+	told := len(h.conductor.reported())
+	a, stop := h.run()
+	defer stop()
+	<-a.Ready()
+	h.reports(told + 1)
+	card.pulled(false)
+	for there := false; !there; {
+		require.Nil(t, h.temporal.run(workflows.DiscoverActivity, workflows.DiscoverInput{Host: h.config.Host}, nil))
+		for _, report := range h.conductor.reported()[told:] {
+			if len(report.Content.Backends) > 0 && len(report.Content.Backends[0].Devices) > 0 {
+				there = true
+				require.Equal(t, "slice=3", dividedAs(report))
+			}
+		}
+	}
 }

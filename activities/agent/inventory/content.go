@@ -98,11 +98,12 @@ func (i *Inventory) Digest() string {
 
 // known returns the content now, with its digests.
 func (i *Inventory) known() (agentapi.Content, view) {
-	content := agentapi.Content{Backends: []agentapi.BackendReport{}, Attachments: i.attachments()}
+	content := agentapi.Content{Backends: []agentapi.BackendReport{}, Attachments: i.attachments(), Facts: i.config.Facts}
 	now := view{devices: map[string]string{}}
 
-	// The attachments were read before mu is taken, so that it never nests with the
-	// journal's lock.
+	undone := i.undone()
+
+	// The journal was read before mu is taken, so that it never nests with the journal's lock.
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	content.Whitelist = i.whitelist
@@ -120,7 +121,9 @@ func (i *Inventory) known() (agentapi.Content, view) {
 		case report.Error != "":
 			report.State = cyborg.BackendFailed
 		default:
-			report.Devices = b.sorted()
+			report.Devices = slices.DeleteFunc(b.sorted(), func(device cyborg.DeviceReport) bool {
+				return i.heldBack(undone, journal.DeviceKey{Backend: name, Device: device.Identity}, device)
+			})
 		}
 
 		content.Backends = append(content.Backends, report)

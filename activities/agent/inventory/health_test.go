@@ -79,7 +79,7 @@ func run(t *testing.T, known *inventory.Inventory) (end func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		known.Run(ctx, nil)
+		known.Run(ctx, inventory.Restore{})
 	}()
 	<-known.Ready()
 	return func() { cancel(); <-ended }

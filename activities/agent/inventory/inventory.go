@@ -36,8 +36,8 @@ type Journal interface {
 	Lost(attachment journal.Attachment) bool
 }
 
-// Config is what an inventory is made with. Every field but Backends and
-// Whitelist is required.
+// Config is what an inventory is made with. Every field but Backends, Whitelist
+// and Facts is required.
 type Config struct {
 	Host    string
 	Version string
@@ -62,6 +62,8 @@ type Config struct {
 	// Whitelist reads the state of Nova's whitelist file; nil where this host has
 	// none.
 	Whitelist func() cyborg.WhitelistFile
+	// Facts are those of the machine; nil where they are not known.
+	Facts *cyborg.HostFacts
 }
 
 // Setting is the configuration of one backend. Those of an Inventory have none
@@ -106,6 +108,9 @@ type Inventory struct {
 	overrides map[string]Setting
 	// withheld says of backends why they are not reported yet, by name.
 	withheld map[string]string
+	// restores are the devices whose layouts were begun to be restored in this process; true
+	// where that has ended.
+	restores map[journal.DeviceKey]bool
 	// whitelist is the state of Nova's whitelist when it was read last; nil where
 	// it was not.
 	whitelist *cyborg.WhitelistFile
@@ -124,6 +129,8 @@ type Inventory struct {
 	// backendsChanged receives an item when a backend got another driver, whose
 	// watcher must be started.
 	backendsChanged chan struct{}
+	// looked receives an item when all devices of a backend were looked at.
+	looked chan struct{}
 	// scanRequests receives the names of backends that are to be looked at.
 	scanRequests chan string
 	// ready is closed after the first look at all backends.
@@ -171,8 +178,9 @@ func Open(config Config, registry *drivers.Registry, j Journal, log *slog.Logger
 	i := &Inventory{
 		config: config, registry: registry, journal: j, log: log,
 		configuring: make(chan struct{}, 1), backends: map[string]*backend{}, own: map[string]Setting{},
-		withheld: map[string]string{},
-		changed:  make(chan struct{}, 1), backendsChanged: make(chan struct{}, 1), scanRequests: make(chan string, 64), ready: make(chan struct{}),
+		withheld: map[string]string{}, restores: map[journal.DeviceKey]bool{},
+		changed: make(chan struct{}, 1), backendsChanged: make(chan struct{}, 1), looked: make(chan struct{}, 1),
+		scanRequests: make(chan string, 64), ready: make(chan struct{}),
 	}
 
 	overrides, err := readOverrides(i.overridesPath())

@@ -332,6 +332,23 @@ func TestContradictoryDriverReport(t *testing.T) {
 	}
 }
 
+// TestL16OneDriverFails has one driver fail in each way. The others are reported all the same,
+// and the failed one says why.
+func TestL16OneDriverFails(t *testing.T) {
+	t.Parallel()
+	good, broken := &gadget{devices: []cyborg.DeviceReport{device("g", "x")}}, &gadget{devices: []cyborg.DeviceReport{device("b", "y")}}
+	r := newRig(t, map[string]*gadget{"broken": broken, "good": good})
+	r.Scan(t.Context())
+	require.Equal(t, map[string]string{"broken": "ok ", "good": "ok "}, r.states())
+
+	good.set(func(g *gadget) { g.devices = []cyborg.DeviceReport{device("g", "x"), device("new", "z")} })
+	broken.set(func(g *gadget) { g.failure = errors.New("what a day") })
+	r.Scan(t.Context())
+	require.Contains(t, r.states()["broken"], "what a day")
+	require.Equal(t, "ok ", r.states()["good"])
+	require.Equal(t, "z", r.image("new"))
+}
+
 // A device belongs to the first backend that sees it. The second backend fails
 // until the device is no longer reported twice.
 func TestDeviceSeenByTwoBackends(t *testing.T) {
@@ -486,7 +503,7 @@ func TestRunScansOnChanges(t *testing.T) {
 		r := newRig(t, map[string]*gadget{"x": g, "quiet": quiet})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { r.Run(ctx, nil) })
+		running.Go(func() { r.Run(ctx, inventory.Restore{}) })
 		<-r.Ready()
 		synctest.Wait()
 		require.Equal(t, 1, g.count())
@@ -533,7 +550,7 @@ func TestFailedWatcherIsRestarted(t *testing.T) {
 
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { r.Run(ctx, nil) })
+		running.Go(func() { r.Run(ctx, inventory.Restore{}) })
 		<-r.Ready()
 		synctest.Wait()
 		require.Zero(t, g.watchers())

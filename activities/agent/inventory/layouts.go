@@ -21,11 +21,11 @@ func (i *Inventory) giveUpLayouts() error {
 	i.layouts.Lock()
 	defer i.layouts.Unlock()
 
-	dividing := i.locks.steps()
+	dividing, undone := i.locks.steps(), i.undone()
 	var change journal.Change
 	for _, entry := range i.journal.Layouts() {
-		device, shown := i.shown(entry.DeviceKey)
-		if entry.Wanted == nil || !shown || !entry.Of(device.Fingerprint) || isDivided(device, entry.Wanted) {
+		device, shown := i.shown(entry.DeviceKey, undone)
+		if entry.Wanted == nil || !shown || !entry.Of(device.Fingerprint) || device.Partitioning.Is(entry.Wanted) {
 			continue
 		}
 		if step, locked := dividing[entry.Device]; locked && step.deployable == "" {
@@ -44,21 +44,75 @@ func (i *Inventory) giveUpLayouts() error {
 	return i.journal.Write(change)
 }
 
-// isDivided reports whether the device is divided like that.
-func isDivided(device cyborg.DeviceReport, layout cyborg.Layout) bool {
-	return device.Partitioning != nil && device.Partitioning.Layout.Equal(layout)
-}
-
-// shown returns a device as a report shows it now.
-func (i *Inventory) shown(key journal.DeviceKey) (device cyborg.DeviceReport, is bool) {
+// shown returns a device as a report shows it now. Undone is what i.undone returned before.
+func (i *Inventory) shown(key journal.DeviceKey, undone map[journal.DeviceKey]journal.Layout) (device cyborg.DeviceReport, is bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+	device, is = i.present(key)
+	return device, is && !i.heldBack(undone, key, device)
+}
+
+// present returns a device as it was seen last, if its backend works. The caller holds mu.
+func (i *Inventory) present(key journal.DeviceKey) (device cyborg.DeviceReport, is bool) {
 	b, ok := i.backends[key.Backend]
 	if !ok || !b.setting.Enabled || i.failureOf(b) != "" {
 		return cyborg.DeviceReport{}, false
 	}
 	one, is := b.devices[key.Device]
 	return one.report, is
+}
+
+// undone returns the journal's layouts that the present boot may have undone, and that were
+// not brought back or given up since.
+func (i *Inventory) undone() map[journal.DeviceKey]journal.Layout {
+	undone := map[journal.DeviceKey]journal.Layout{}
+	for _, entry := range i.journal.Layouts() {
+		if entry.Undone(i.journal.BootID()) {
+			undone[entry.DeviceKey] = entry
+		}
+	}
+	return undone
+}
+
+// heldBack reports whether no report has the device yet, because it has appeared for the
+// first time in this boot, and its layout was not tried to be restored: nobody may get what
+// it shows until then. The caller holds mu.
+func (i *Inventory) heldBack(undone map[journal.DeviceKey]journal.Layout, key journal.DeviceKey, device cyborg.DeviceReport) bool {
+	entry, is := undone[key]
+	return is && entry.Of(device.Fingerprint) && !i.restores[key]
+}
+
+// TakeUndone returns the layouts, of devices that are there, that the present boot may have
+// undone. It returns each once, and no report has the device until EndRestore.
+func (i *Inventory) TakeUndone() []journal.Layout {
+	undone := i.undone()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+
+	var taken []journal.Layout
+	for key, entry := range undone {
+		device, there := i.present(key)
+		if _, begun := i.restores[key]; begun || !there || !entry.Of(device.Fingerprint) {
+			continue
+		}
+		i.restores[key] = false
+		taken = append(taken, entry)
+	}
+	return taken
+}
+
+// EndRestore has reports show a device that TakeUndone has returned, as it is now. Where
+// nothing was tried, because the device was not there after all, TakeUndone returns it again
+// when it is.
+func (i *Inventory) EndRestore(key journal.DeviceKey, tried bool) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if tried {
+		i.restores[key] = true
+	} else {
+		delete(i.restores, key)
+	}
+	notify(i.changed)
 }
 
 // Withhold has reports say of a backend only why it cannot be used yet, until release is

@@ -2,14 +2,17 @@ package inventory_test
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 
 	"github.com/cyborg-project/cyborg"
+	"github.com/cyborg-project/cyborg/activities/agent/inventory"
 	"github.com/cyborg-project/cyborg/internal/journal"
 )
 
@@ -154,7 +157,7 @@ func TestRestoreComesBeforeTheInventoryIsReady(t *testing.T) {
 	called := 0
 	var running sync.WaitGroup
 	running.Go(func() {
-		r.Run(ctx, func(restoring context.Context) {
+		r.Run(ctx, inventory.Restore{First: func(restoring context.Context) {
 			called++
 			require.NoError(t, restoring.Err())
 			require.Equal(t, "old", r.image("a"))
@@ -163,10 +166,94 @@ func TestRestoreComesBeforeTheInventoryIsReady(t *testing.T) {
 				require.Fail(t, "ready before the layouts are restored")
 			default:
 			}
-		})
+		}})
 	})
 	<-r.Ready()
 	stop()
 	running.Wait()
 	require.Equal(t, 1, called)
+}
+
+// TestDevicesWithAnUndoneLayout: a device whose layout the boot may have undone is in no report
+// and gives up nothing before its restoring has ended. It is taken once, and again where it was
+// not there after all. All others are reported meanwhile.
+func TestDevicesWithAnUndoneLayout(t *testing.T) {
+	t.Parallel()
+	vf := map[string]int{"vf": 2}
+	r := newRig(t, map[string]*gadget{"b": {}})
+	undone := func(identity string) journal.Layout {
+		entry := wants(identity, vf)
+		entry.BootID = "the boot before"
+		return entry
+	}
+	exchanged, given := undone("exchanged"), undone("given up")
+	exchanged.Fingerprint.Serial, given.Wanted = "of another card", nil
+	require.NoError(t, r.journal.Write(journal.Change{Layouts: []journal.Layout{undone("a"), exchanged, given, wants("seen", vf), undone("elsewhere")}}))
+	reported := func() (identities []string) {
+		report, err := r.Report(t.Context())
+		require.NoError(t, err)
+		for _, device := range report.Content.Backends[0].Devices {
+			identities = append(identities, device.Identity)
+		}
+		return identities
+	}
+	wanted := func() map[string]int {
+		entry, _ := r.journal.Layout(journal.DeviceKey{Backend: "b", Device: "a"})
+		return entry.Wanted
+	}
+	r.Scan(t.Context())
+	require.Empty(t, r.TakeUndone(), "nothing is there")
+
+	others := []cyborg.DeviceReport{divisible("exchanged", nil), divisible("given up", nil), divisible("seen", nil), divisible("unknown", nil)}
+	r.gadgets["b"].set(func(g *gadget) { g.devices = slices.Concat(others, []cyborg.DeviceReport{divisible("a", nil)}) })
+	r.Scan(t.Context())
+	rest := []string{"exchanged", "given up", "seen", "unknown"}
+	require.Equal(t, rest, reported())
+	taken := r.TakeUndone()
+	require.Len(t, taken, 1)
+	require.Equal(t, "a", taken[0].Device)
+	require.Empty(t, r.TakeUndone(), "it is taken")
+	require.Equal(t, rest, reported())
+	require.NotNil(t, wanted())
+
+	for len(r.Changes()) > 0 {
+		<-r.Changes()
+	}
+	r.EndRestore(taken[0].DeviceKey, false)
+	<-r.Changes()
+	require.Equal(t, rest, reported())
+	require.Len(t, r.TakeUndone(), 1)
+	r.EndRestore(taken[0].DeviceKey, true)
+	<-r.Changes()
+	require.Equal(t, append([]string{"a"}, rest...), reported())
+	require.Nil(t, wanted())
+	require.Empty(t, r.TakeUndone())
+}
+
+// TestRestoreFollowsLooks: what has appeared is to be restored after each look, also while the
+// restoring of something else has not ended.
+func TestRestoreFollowsLooks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, map[string]*gadget{"b": {}})
+		ctx, stop := context.WithCancel(t.Context())
+		calls := make(chan struct{}, 100)
+		var running sync.WaitGroup
+		defer running.Wait()
+		defer stop()
+		running.Go(func() {
+			r.Run(ctx, inventory.Restore{Later: func(ctx context.Context) {
+				calls <- struct{}{}
+				<-ctx.Done()
+			}})
+		})
+		<-r.Ready()
+		synctest.Wait()
+		before := len(calls)
+		for more := range 3 {
+			require.NoError(t, r.Scan(t.Context())[0].Err)
+			synctest.Wait()
+			require.Len(t, calls, before+more+1)
+		}
+	})
 }

@@ -200,6 +200,7 @@ func (i *Inventory) merge(in *instance, sequence int64, devices []cyborg.DeviceR
 	}
 
 	b.devices = fresh
+	notify(i.looked)
 }
 
 // Observe looks at a device after it was changed, and returns what it saw under

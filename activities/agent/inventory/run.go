@@ -40,19 +40,34 @@ func (i *Inventory) trigger(backend string) {
 // once.
 func (i *Inventory) Ready() <-chan struct{} { return i.ready }
 
+// Restore are the functions that bring back what a boot has undone. Both return soon after
+// their context ends.
+type Restore struct {
+	// First is called after the first look, before anything is reported.
+	First func(context.Context)
+	// Later is called after each further look, also while an earlier call has not returned.
+	Later func(context.Context)
+}
+
 // Run looks at the hardware at once, then whenever something requests a look,
-// and at intervals. It also runs the drivers' watchers. It returns when the
-// context ends, and is called once. Where restore is not nil, it is called after the first
-// look and before anything is reported, to bring back what a boot has undone.
-func (i *Inventory) Run(ctx context.Context, restore func(context.Context)) {
+// and at intervals. It also runs the drivers' watchers, and restore. It returns when the
+// context ends, and is called once.
+func (i *Inventory) Run(ctx context.Context, restore Restore) {
 	watchers := watchers{inventory: i, running: map[*instance]context.CancelFunc{}}
 	defer watchers.stop()
 
 	i.Scan(ctx)
-	if restore != nil {
-		restore(ctx)
+	if restore.First != nil {
+		restore.First(ctx)
 	}
 	close(i.ready)
+
+	var restoring sync.WaitGroup
+	defer restoring.Wait()
+	if restore.Later != nil {
+		restoring.Go(func() { i.afterLooks(ctx, func() { restoring.Go(func() { restore.Later(ctx) }) }) })
+	}
+
 	full := time.NewTimer(spread(i.config.FullScanInterval))
 	defer full.Stop()
 
@@ -77,6 +92,18 @@ func (i *Inventory) Run(ctx context.Context, restore func(context.Context)) {
 
 		i.Scan(ctx)
 		full.Reset(spread(i.config.FullScanInterval))
+	}
+}
+
+// afterLooks calls begin after each look at all devices of a backend, until the context ends.
+func (i *Inventory) afterLooks(ctx context.Context, begin func()) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-i.looked:
+			begin()
+		}
 	}
 }
 

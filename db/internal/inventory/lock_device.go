@@ -17,6 +17,10 @@ import (
 type LockedDevice struct {
 	cyborg.Device
 
+	// LayoutInDoubt says that nobody knows how it is divided, since a partition that could not
+	// be undone.
+	LayoutInDoubt bool
+
 	missingAt time.Time
 	unheard   *time.Duration // see Accelerator.unheard
 	revoked   bool           // see Accelerator.revoked
@@ -40,13 +44,14 @@ func LockDevice(ctx context.Context, tx pgx.Tx, id uuid.UUID) (LockedDevice, []A
 
 	d := LockedDevice{Device: found[0]}
 	err = tx.QueryRow(ctx, `
-		SELECT v.missing_since, unheard_for(s.heard_epoch, s.last_seen), `+RevokedSQL("s")+`, o.id, coalesce(o.kind, '')
+		SELECT v.missing_since, unheard_for(s.heard_epoch, s.last_seen), `+RevokedSQL("s")+`, o.id, coalesce(o.kind, ''),
+		       v.layout_doubt_operation IS NOT NULL
 		FROM devices v JOIN hosts s ON s.name = v.host
 		LEFT JOIN operations o ON o.id = coalesce(v.partition_operation, (
 			SELECT w.id FROM operation_subjects b JOIN operations w ON w.id = b.operation_id
 			WHERE b.kind = $2 AND b.subject_id = v.host || '/' || v.backend AND w.open LIMIT 1))
 		WHERE v.uuid = $1`, id, string(cyborg.SubjectBackend)).
-		Scan((*zeronull.Timestamptz)(&d.missingAt), &d.unheard, &d.revoked, (*zeronull.UUID)(&d.works.Operation), (*string)(&d.works.Kind))
+		Scan((*zeronull.Timestamptz)(&d.missingAt), &d.unheard, &d.revoked, (*zeronull.UUID)(&d.works.Operation), (*string)(&d.works.Kind), &d.LayoutInDoubt)
 	if err != nil {
 		return LockedDevice{}, nil, err
 	}

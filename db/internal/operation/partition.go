@@ -58,7 +58,7 @@ func (p partition) divisible(device *inventory.LockedDevice, operation uuid.UUID
 // done says that the device is divided like that, and that this is what is wanted of it.
 func (p partition) done(device *inventory.LockedDevice, targets []inventory.Accelerator) bool {
 	return device.Partitioning.Layout.Equal(p.request.Layout) && device.WantedLayout != nil && device.WantedLayout.Equal(p.request.Layout) &&
-		!slices.ContainsFunc(targets, layoutInDoubt)
+		!device.LayoutInDoubt && !slices.ContainsFunc(targets, layoutInDoubt)
 }
 
 // layoutInDoubt says that the accelerator is in error because nobody knew how its device
@@ -125,8 +125,8 @@ func (p partition) begin(ctx context.Context, tx pgx.Tx, o *running) error {
 
 	o.before.Partition = &cyborg.PartitionWork{
 		Device: cyborg.DeviceTarget{
-			UUID: device.UUID, Backend: device.Backend, Identity: device.Identity, Fingerprint: device.Fingerprint, Deployables: names,
-			Installed: installed,
+			UUID: device.UUID, Backend: device.Backend, Identity: device.Identity, Fingerprint: device.Fingerprint,
+			Layout: device.Partitioning.Layout.Normal(), Deployables: names, Installed: installed,
 		},
 		Layout: p.request.Layout,
 	}
@@ -147,7 +147,9 @@ func (p partition) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cybo
 
 	switch outcome.State {
 	case cyborg.OperationSucceeded:
-		records.Queue(tx, "UPDATE devices SET wanted_layout = $3 WHERE uuid = $1 AND partition_operation = $2", p.request.Device, o.id, p.request.Layout)
+		records.Queue(tx, `
+			UPDATE devices SET wanted_layout = $3, layout_doubt_operation = NULL WHERE uuid = $1 AND partition_operation = $2`,
+			p.request.Device, o.id, p.request.Layout)
 		queueLayoutKnown(tx, o)
 	case cyborg.OperationNeedsOperator:
 		if err := p.markInError(ctx, tx, o, outcome); err != nil {
@@ -180,8 +182,10 @@ func queueLayoutKnown(tx pgx.Tx, o *running) {
 }
 
 // markInError leaves all of the device in error, also what was never in service: that would
-// else be taken into service by itself, and nobody knows how the device is divided.
-func (partition) markInError(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+// else be taken into service by itself, and nobody knows how the device is divided. The mark
+// on the device does the same for what appears later, also where the device has nothing now.
+func (p partition) markInError(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+	records.Queue(tx, "UPDATE devices SET layout_doubt_operation = $2 WHERE uuid = $1", p.request.Device, o.id)
 	records.Queue(tx, `
 		UPDATE deployables SET lifecycle = $2, reason = $3, error_operation = $4, error_kind = $5
 		WHERE uuid = ANY($1) AND untouched AND lifecycle = $6`, inventory.UUIDs(o.targets), string(cyborg.LifecycleError), errorReason(o, outcome),

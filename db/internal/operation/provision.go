@@ -151,11 +151,16 @@ func (provision) describe(*running, *cyborg.Work) {}
 
 // end makes the accelerator ready. Where the provision has failed, it makes it
 // inactive again, if the provision had begun, and restores its name.
-func (provision) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
+func (p provision) end(ctx context.Context, tx pgx.Tx, o *running, outcome *cyborg.Outcome) error {
 	switch outcome.State {
 	case cyborg.OperationSucceeded:
 		inventory.QueueLifecycle(tx, inventory.UUIDs(o.targets), cyborg.LifecycleReady).Exec(records.MustAffect(
 			cyborg.Errorf(cyborg.ErrInternal, "accelerator %q is %s; it cannot become ready", o.targets[0].Name, o.targets[0].Lifecycle)))
+		// Who names an accelerator of a device whose layout is in doubt has looked at it: nothing
+		// there is taken into service by itself. Whoever asks for anything that fits has not.
+		if p.request.Accelerator != uuid.Nil || p.request.Name == o.before.Name {
+			records.Queue(tx, "UPDATE devices SET layout_doubt_operation = NULL WHERE uuid = $1 AND layout_doubt_operation IS NOT NULL", o.targets[0].DeviceUUID)
+		}
 		return nil
 	case cyborg.OperationNeedsOperator:
 		return markInError(ctx, tx, o, outcome)
