@@ -34,7 +34,7 @@ func selectHosts() string {
 	       (SELECT json_agg(json_build_object('instance', instance, 'boot_id', boot_id, 'agent_address', address,
 	           'agent_version', agent_version, 'since', since, 'last_seen', last_seen) ORDER BY instance) FROM (
 	           SELECT * FROM duplicate_agents WHERE host = h.name AND ` + records.Within("last_seen", "$1::interval") + `
-	           ORDER BY instance LIMIT ` + strconv.Itoa(MaxDuplicateAgents) + `) AS r)
+	           ORDER BY instance LIMIT ` + strconv.Itoa(MaxDuplicateAgents) + `) AS r), h.facts
 	FROM hosts h`
 }
 
@@ -47,7 +47,7 @@ func (s *Store) readHosts(ctx context.Context, rest string, values ...any) ([]cy
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (h cyborg.Host, err error) {
 		err = row.Scan(&h.Name, &h.BootID, &h.Instance, &h.Address, &h.AgentVersion, &h.Generation, &h.RegisteredAt, (*zeronull.Timestamptz)(&h.LastSeen),
-			&h.Silent, &h.ClockOffset, (*zeronull.Timestamptz)(&h.Revoked), &h.Devices, &h.Backends, &h.DuplicateAgents)
+			&h.Silent, &h.ClockOffset, (*zeronull.Timestamptz)(&h.Revoked), &h.Devices, &h.Backends, &h.DuplicateAgents, &h.Facts)
 		if agentapi.IsInProcess(h.Instance) && !h.Silent {
 			h.Revoked = time.Time{} // no revocation is about it; see RevokeHost
 		}
