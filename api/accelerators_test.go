@@ -13,6 +13,7 @@ import (
 
 	"github.com/cyborg-project/cyborg"
 	"github.com/cyborg-project/cyborg/api/web"
+	"github.com/cyborg-project/cyborg/internal/agentapi"
 )
 
 // listBody is a page of the list of accelerators.
@@ -118,6 +119,47 @@ func TestListFilters(t *testing.T) {
 	}
 
 	require.Equal(t, []string{"alpha"}, list("?status=attached").names())
+}
+
+// near lists the accelerators of one host, the nearest first, with the distance of each,
+// page by page.
+func TestListNear(t *testing.T) {
+	t.Parallel()
+	h := setup(t)
+	r := report("h1", 1, 3)
+	r.Content.Facts = &cyborg.HostFacts{NUMANodes: []cyborg.NUMANode{{ID: 0, Distances: []int{10, 32}}, {ID: 1, Distances: []int{32, 10}}}}
+	for i, node := range []*int{new(1), nil, new(0)} {
+		r.Content.Backends[0].Devices[i].NUMANode = node
+	}
+	_, err := h.store.MergeReports(t.Context(), []agentapi.Report{r})
+	require.NoError(t, err)
+	h.host("h2", 1)
+	host := as[cyborg.Host](h.do("GET", "/v1/hosts/h1", nil).expect(http.StatusOK))
+	require.Equal(t, r.Content.Facts, host.Facts)
+
+	var found []acceleratorBody
+	for next := "/v1/accelerators?host=h1&near=0&limit=1"; next != ""; {
+		page := as[listBody](h.do("GET", next, nil).expect(http.StatusOK))
+		found = append(found, page.Accelerator...)
+		next = ""
+		if len(page.NextLinks) > 0 {
+			next = page.NextLinks[0].Href
+		}
+	}
+	require.Len(t, found, 4)
+	require.Equal(t, []*int{new(10), new(32), nil, nil}, []*int{found[0].NUMADistance, found[1].NUMADistance, found[2].NUMADistance, found[3].NUMADistance})
+	require.Equal(t, []*int{new(0), new(1), nil, nil}, []*int{found[0].NUMANode, found[1].NUMANode, found[2].NUMANode, found[3].NUMANode})
+
+	near := as[listBody](h.do("GET", "/v1/accelerators?status=inactive&near="+found[1].UUID.String(), nil).expect(http.StatusOK)).Accelerator
+	require.Len(t, near, 4)
+	require.Equal(t, found[1].UUID, near[0].UUID)
+
+	for query, kind := range map[string]cyborg.ErrorKind{
+		"near=": cyborg.ErrInvalid, "near=0": cyborg.ErrInvalid, "near=0&near=1&host=h1": cyborg.ErrInvalid, "near=7&host=h1": cyborg.ErrInvalid,
+		"near=nobody": cyborg.ErrNotFound, "near=0&host=h9": cyborg.ErrNotFound, "host=h2&near=" + found[0].Name: cyborg.ErrInvalid,
+	} {
+		h.do("GET", "/v1/accelerators?"+query, nil).problem(kind)
+	}
 }
 
 func TestListPages(t *testing.T) {

@@ -373,9 +373,10 @@ func TestFeedOfADatabaseThatWasRestoredBeforeTheMigration(t *testing.T) {
 		DROP TRIGGER conditions_changed ON deployables; DROP FUNCTION deployables_conditions_since, conditions_changed, conditions_named;
 		ALTER TABLE deployables DROP COLUMN unready, DROP COLUMN conditions, DROP COLUMN conditions_since;
 		DROP FUNCTION partitioned_added, partitioned_moved, partitioned_released, devices_layout CASCADE; DROP VIEW drift;
+		DROP FUNCTION clear_pending_image, pending_image_changed CASCADE; ALTER TABLE deployables DROP COLUMN pending_image;
 		DROP TRIGGER refuse_handover ON devices;
 		ALTER TABLE devices DROP COLUMN partition_open, DROP COLUMN partition_operation, DROP COLUMN layout_differs_since, DROP COLUMN wanted_layout,
-			DROP COLUMN partitioning;
+			DROP COLUMN partitioning, DROP COLUMN layout_doubt_operation;
 		DROP FUNCTION layout_text;
 		DROP FUNCTION attach_handles_left, attach_handles_doubted, attach_handles_forgotten, attach_handles_shown_again, placement_unclean_changed,
 			cleaning_changed, cleaning_after, stronger_cleaning, cleaning_strength CASCADE;
@@ -389,7 +390,7 @@ func TestFeedOfADatabaseThatWasRestoredBeforeTheMigration(t *testing.T) {
 		DROP FUNCTION attach_handles_given, nova_spec_given, check_given, excluded_with, excludes_changed; ALTER TABLE deployables DROP COLUMN excludes;
 		DROP TRIGGER same_holder_changed ON deployables; DROP FUNCTION same_holder_changed; ALTER TABLE deployables DROP COLUMN same_holder;
 		DROP TRIGGER forget_uptime ON hosts; DROP FUNCTION forget_uptime;
-		DROP FUNCTION journals_lost; ALTER TABLE hosts DROP COLUMN journal_opening, DROP COLUMN journal_writes, DROP COLUMN uptime; DROP TABLE grant_keys;
+		DROP FUNCTION journals_lost; ALTER TABLE hosts DROP COLUMN journal_opening, DROP COLUMN journal_writes, DROP COLUMN uptime, DROP COLUMN facts; DROP TABLE grant_keys;
 		DROP FUNCTION epoch_in_force, unheard_for; ALTER TABLE hosts DROP COLUMN heard_epoch;
 		DROP TRIGGER uninstall_pending_changed ON deployables; DROP FUNCTION uninstall_pending_changed;
 		ALTER TABLE deployables DROP COLUMN uninstall_pending_since; DROP TABLE forgotten_installs;

@@ -34,7 +34,7 @@ func (r *records) requireEventsLead(t *rapid.T, hosts ...string) {
 		SELECT format('%s of %s ends in %s, and is recorded as %s', s.axis, d.name, s.to_value, e.value)
 		FROM story s JOIN deployables d ON d.uuid::text = s.subject_id CROSS JOIN LATERAL (VALUES
 			('presence', d.presence), ('lifecycle', d.lifecycle), ('administration', d.administration), ('name', d.accelerator),
-			('bitstream', d.bitstream_id), ('device', d.device_uuid::text), ('fence', coalesce(d.fence_reason, ''))) AS e (axis, value)
+			('bitstream', d.bitstream_id), ('pending_image', coalesce(d.pending_image ->> 'bitstream_id', '')), ('device', d.device_uuid::text), ('fence', coalesce(d.fence_reason, ''))) AS e (axis, value)
 		WHERE s.last AND s.subject_kind = 'accelerator' AND s.axis = e.axis AND s.to_value <> e.value
 		UNION ALL
 		SELECT format('%s of handle %s ends in %s, and is recorded as %s', s.axis, h.identity, s.to_value, h.unclean)
@@ -88,10 +88,14 @@ func shown(last bool) *rapid.Generator[agentapi.Content] {
 
 		for i := range held {
 			if on := place("part", 3); on >= 0 {
-				parts[on] = append(parts[on], cyborg.DeployableReport{
+				part := cyborg.DeployableReport{
 					Name: fmt.Sprint("p", i), Handles: held[i], BitstreamID: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "image"),
 					Specs: cyborg.Specs{Num: rapid.IntRange(1, 2).Draw(t, "num"), DeviceType: cyborg.DeviceTypeFPGA},
-				})
+				}
+				if id := rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "pending image"); id != "" {
+					part.PendingImage = &cyborg.PendingImage{BitstreamID: id, Until: rapid.SampledFrom(cyborg.Activations()).Draw(t, "until")}
+				}
+				parts[on] = append(parts[on], part)
 			}
 		}
 
@@ -133,7 +137,7 @@ func (r *records) view(t *rapid.T, host string) string {
 		if a.Presence != cyborg.PresencePresent {
 			continue
 		}
-		lines = append(lines, fmt.Sprintf("accelerator %s %q %d of %s, %s, %v", a.LocalName, a.BitstreamID, a.Specs.Num, identities[a.DeviceUUID], a.Lifecycle, a.Fence))
+		lines = append(lines, fmt.Sprintf("accelerator %s %q %v %d of %s, %s, %v", a.LocalName, a.BitstreamID, a.PendingImage, a.Specs.Num, identities[a.DeviceUUID], a.Lifecycle, a.Fence))
 
 		for _, h := range a.Handles {
 			if h.Presence == cyborg.PresencePresent {

@@ -227,6 +227,7 @@ CREATE TABLE deployables (
     excludes text[] NOT NULL DEFAULT '{}'::text[],
     preparation jsonb,
     cleaning jsonb,
+    pending_image jsonb,
     CONSTRAINT deployables_pkey PRIMARY KEY (uuid),
     CONSTRAINT deployables_accelerator_key UNIQUE (accelerator),
     CONSTRAINT deployables_host_local_name_key UNIQUE (host, local_name),
@@ -254,6 +255,7 @@ CREATE TABLE deployables (
     CONSTRAINT deployables_missing_since CHECK ((presence = 'missing'::text) = (missing_since IS NOT NULL)),
     CONSTRAINT deployables_name_check CHECK (name <> ''::text),
     CONSTRAINT deployables_nova_spec_check CHECK (jsonb_typeof(nova_spec) = 'object'::text),
+    CONSTRAINT deployables_pending_image_check CHECK (jsonb_typeof(pending_image) = 'object'::text AND (pending_image ->> 'bitstream_id'::text) <> ''::text),
     CONSTRAINT deployables_preparation_check CHECK (jsonb_typeof(preparation) = 'object'::text),
     CONSTRAINT deployables_presence_check CHECK (presence = ANY (ARRAY['present'::text, 'missing'::text])),
     CONSTRAINT deployables_served_is_installed CHECK (uninstall_pending_since IS NULL OR lifecycle <> 'ready'::text),
@@ -265,6 +267,7 @@ CREATE INDEX deployables_by_lifecycle ON deployables USING btree (lifecycle, id)
 CREATE INDEX deployables_excludes ON deployables USING btree (host) WHERE excludes <> '{}'::text[];
 CREATE INDEX deployables_fenced ON deployables USING btree (id) WHERE fence_reason IS NOT NULL;
 CREATE INDEX deployables_image_lost ON deployables USING btree (host) WHERE image_lost_at IS NOT NULL;
+CREATE INDEX deployables_image_pending ON deployables USING btree (id) WHERE pending_image IS NOT NULL;
 CREATE INDEX deployables_maintained ON deployables USING btree (maintain_until, id) WHERE administration = 'maintaining'::text;
 CREATE INDEX deployables_missing ON deployables USING btree (id) WHERE presence = 'missing'::text;
 CREATE INDEX deployables_new ON deployables USING btree (id) WHERE untouched AND lifecycle = 'inactive'::text AND presence = 'present'::text AND protected = ''::text;
@@ -276,6 +279,7 @@ CREATE INDEX deployables_whitelisted ON deployables USING btree (host) WHERE nov
 CREATE INDEX deployables_with_attributes_set ON deployables USING btree (id) WHERE attributes_set <> '[]'::jsonb;
 CREATE TRIGGER attributes_set_changed AFTER UPDATE OF attributes_set ON deployables FOR EACH ROW WHEN (old.attributes_set <> new.attributes_set) EXECUTE FUNCTION attributes_set_changed();
 CREATE TRIGGER cleaning_changed AFTER UPDATE OF cleaning ON deployables FOR EACH ROW WHEN (old.cleaning IS DISTINCT FROM new.cleaning) EXECUTE FUNCTION cleaning_changed();
+CREATE TRIGGER clear_pending_image BEFORE UPDATE OF bitstream_id ON deployables FOR EACH ROW WHEN ((new.pending_image ->> 'bitstream_id'::text) = new.bitstream_id) EXECUTE FUNCTION clear_pending_image();
 CREATE TRIGGER conditions_changed AFTER UPDATE OF conditions ON deployables FOR EACH ROW WHEN (old.conditions <> new.conditions AND conditions_named(old.conditions) <> conditions_named(new.conditions)) EXECUTE FUNCTION conditions_changed();
 CREATE TRIGGER deployables_conditions_added BEFORE INSERT ON deployables FOR EACH ROW WHEN (new.conditions <> '[]'::jsonb) EXECUTE FUNCTION deployables_conditions_since();
 CREATE TRIGGER deployables_conditions_since BEFORE UPDATE OF conditions ON deployables FOR EACH ROW WHEN (old.conditions <> new.conditions) EXECUTE FUNCTION deployables_conditions_since();
@@ -289,6 +293,7 @@ CREATE TRIGGER note_update BEFORE UPDATE ON deployables FOR EACH ROW EXECUTE FUN
 CREATE TRIGGER nova_spec_given BEFORE UPDATE OF nova_spec ON deployables FOR EACH ROW WHEN (old.nova_spec IS NULL AND new.nova_spec IS NOT NULL) EXECUTE FUNCTION nova_spec_given();
 CREATE TRIGGER partitioned_added AFTER INSERT ON deployables REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION partitioned_added();
 CREATE TRIGGER partitioned_moved AFTER UPDATE OF device_uuid ON deployables FOR EACH ROW WHEN (old.device_uuid <> new.device_uuid) EXECUTE FUNCTION partitioned_moved();
+CREATE TRIGGER pending_image_changed AFTER UPDATE ON deployables FOR EACH ROW WHEN (old.pending_image IS DISTINCT FROM new.pending_image) EXECUTE FUNCTION pending_image_changed();
 CREATE TRIGGER placement_deleted AFTER DELETE ON deployables REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
 CREATE TRIGGER placement_inserted AFTER INSERT ON deployables REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
 CREATE TRIGGER placement_updated AFTER UPDATE ON deployables REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION placement_deployables_changed();
@@ -341,6 +346,7 @@ CREATE TABLE devices (
     layout_differs_since timestamp with time zone,
     partition_operation uuid,
     partition_open boolean GENERATED ALWAYS AS (CASE WHEN partition_operation IS NOT NULL THEN true ELSE NULL::boolean END) STORED,
+    layout_doubt_operation uuid,
     CONSTRAINT devices_pkey PRIMARY KEY (uuid),
     CONSTRAINT devices_host_identity_key UNIQUE (host, identity),
     CONSTRAINT devices_id_key UNIQUE (id),
@@ -493,7 +499,9 @@ CREATE TABLE hosts (
     journal_writes bigint NOT NULL DEFAULT 0,
     uptime interval,
     heard_epoch integer,
+    facts jsonb,
     CONSTRAINT hosts_pkey PRIMARY KEY (name),
+    CONSTRAINT hosts_facts_check CHECK (jsonb_typeof(facts) = 'object'::text),
     CONSTRAINT hosts_name_check CHECK (name <> ''::text)
 ) WITH (fillfactor=60);
 CREATE INDEX hosts_whitelist_differs ON hosts USING btree (name) WHERE (whitelist ->> 'sha256'::text) <> COALESCE(whitelist_written, ''::text);
@@ -772,11 +780,11 @@ UNION ALL
     provider_uuid,
     name AS provider_name,
     '00000000-0000-0000-0000-000000000000'::uuid AS instance_uuid,
-    (('image '::text || image_bitstream) || ' is not loaded any more since its host booted; it has '::text) ||
+    ((('image '::text || image_bitstream) || ' is not loaded any more since its host booted; it has '::text) ||
         CASE
             WHEN bitstream_id = ''::text THEN 'none'::text
             ELSE bitstream_id
-        END AS detail,
+        END) || COALESCE((('; image '::text || (pending_image ->> 'bitstream_id'::text)) || ' takes effect after a '::text) || replace(pending_image ->> 'until'::text, '_'::text, ' '::text), ''::text) AS detail,
     image_lost_at AS found_at,
     image_lost_at AS last_found_at,
     true AS counts,
@@ -1174,6 +1182,15 @@ CREATE OR REPLACE FUNCTION cleaning_strength(method text)
  IMMUTABLE PARALLEL SAFE
 RETURN CASE method WHEN ''::text THEN 0 WHEN 'reset'::text THEN 1 ELSE 2 END;
 
+CREATE OR REPLACE FUNCTION clear_pending_image()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    NEW.pending_image := NULL;
+    RETURN NEW;
+END $function$;
+
 CREATE OR REPLACE FUNCTION conditions_changed()
  RETURNS trigger
  LANGUAGE plpgsql
@@ -1226,6 +1243,10 @@ CREATE OR REPLACE FUNCTION deployables_image()
  RETURNS trigger
  LANGUAGE plpgsql
 AS $function$
+DECLARE
+    waits   boolean := coalesce(NEW.pending_image ->> 'bitstream_id' = NEW.image_bitstream, false);
+    waited  boolean := coalesce(OLD.pending_image ->> 'bitstream_id' = NEW.image_bitstream, false);
+    is_ours boolean := NEW.bitstream_id = NEW.image_bitstream;
 BEGIN
     IF NEW.presence <> 'present' OR loads_image(NEW.fence_operation) THEN
         RETURN NEW;
@@ -1233,14 +1254,17 @@ BEGIN
     IF loads_image(OLD.fence_operation) THEN
         SELECT boot_id INTO NEW.image_boot FROM hosts WHERE name = NEW.host;
     END IF;
-    IF NEW.bitstream_id = NEW.image_bitstream THEN
-        NEW.image_lost_at := NULL;
-    ELSIF NEW.image_lost_at IS NOT NULL THEN
+    IF waits THEN
         RETURN NEW;
-    ELSIF NEW.image_boot = OLD.image_boot THEN
+    ELSIF is_ours AND NEW.pending_image IS NULL THEN
+        NEW.image_lost_at := NULL;
+    ELSIF NEW.image_lost_at IS NOT NULL AND NOT is_ours AND (NOT waited OR NEW.image_boot = OLD.image_boot) THEN
+        RETURN NEW;
+    ELSIF is_ours OR NEW.image_boot = OLD.image_boot THEN
         NEW.image := NULL;
         NEW.image_bitstream := NULL;
         NEW.image_boot := NULL;
+        NEW.image_lost_at := NULL;
     ELSE
         NEW.image_lost_at := now();
     END IF;
@@ -1264,7 +1288,9 @@ BEGIN
         (6, 'protected',      n.protected,      NULL::jsonb),
         (7, 'same_holder',    n.same_holder,    NULL::jsonb),
         (8, 'excludes',       array_to_string(n.excludes, ', '), NULL::jsonb),
-        (9, 'conditions',     conditions_named(n.conditions), jsonb_build_object('conditions', n.conditions))) AS e (position, axis, value, data)
+        (9, 'conditions',     conditions_named(n.conditions), jsonb_build_object('conditions', n.conditions)),
+        (10, 'pending_image', coalesce(n.pending_image ->> 'bitstream_id', ''),
+            jsonb_build_object('until', n.pending_image -> 'until', 'bitstream_id', n.bitstream_id))) AS e (position, axis, value, data)
     WHERE e.value <> '' ORDER BY n.id, e.position;
     RETURN NULL;
 END $function$;
@@ -1359,7 +1385,7 @@ CREATE OR REPLACE FUNCTION devices_layout()
  LANGUAGE plpgsql
 AS $function$
 BEGIN
-    NEW.layout_differs_since := CASE WHEN NEW.wanted_layout IS NOT NULL AND NEW.wanted_layout IS DISTINCT FROM NEW.partitioning -> 'layout'
+    NEW.layout_differs_since := CASE WHEN NEW.wanted_layout IS NOT NULL AND NEW.wanted_layout <> coalesce(NEW.partitioning -> 'layout', '{}')
         THEN coalesce(OLD.layout_differs_since, clock_timestamp()) END;
     RETURN NEW;
 END $function$;
@@ -1680,6 +1706,18 @@ BEGIN
     INSERT INTO claims (deployable_uuid, operation_id)
     SELECT d.uuid, v.partition_operation FROM old_rows o JOIN deployables d ON d.uuid = o.deployable_uuid JOIN devices v ON v.uuid = d.device_uuid
     WHERE v.partition_operation <> o.operation_id ORDER BY d.uuid ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END $function$;
+
+CREATE OR REPLACE FUNCTION pending_image_changed()
+ RETURNS trigger
+ LANGUAGE plpgsql
+AS $function$
+BEGIN
+    INSERT INTO events (subject_kind, subject_id, host, axis, from_value, to_value, data)
+    VALUES ('accelerator', NEW.uuid::text, NEW.host, 'pending_image', coalesce(OLD.pending_image ->> 'bitstream_id', ''),
+            coalesce(NEW.pending_image ->> 'bitstream_id', ''),
+            jsonb_strip_nulls(jsonb_build_object('until', coalesce(NEW.pending_image, OLD.pending_image) -> 'until', 'bitstream_id', NEW.bitstream_id)));
     RETURN NULL;
 END $function$;
 

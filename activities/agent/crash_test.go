@@ -56,6 +56,15 @@ func crashes() map[string]crash {
 		}
 	}
 
+	// device is the mediated device that the card has for the handle.
+	device := func(id uuid.UUID) func(t *testing.T, h *host) {
+		return func(t *testing.T, h *host) {
+			t.Helper()
+			require.Equal(t, id, h.device(handle))
+			require.Equal(t, id != uuid.Nil, h.attachedNow(handle))
+		}
+	}
+
 	return map[string]crash{
 		"install": {
 			prepare: func(*host) {}, activity: workflows.InstallActivity, input: install,
@@ -93,6 +102,18 @@ func crashes() map[string]crash {
 			activity: workflows.DetachActivity, input: takeBack(op, handle), done: detached,
 			undo: workflows.AttachActivity, undoing: prepareAgain(op, handle), undone: given, late: true,
 		},
+		"attach of a mediated device": {
+			prepare: mediated, activity: workflows.AttachActivity, input: prepare(op, handle), done: device(prepared(handle).UUID),
+			undo: workflows.DetachActivity, undoing: undo(takeBack(op, handle)), undone: device(uuid.Nil), late: true,
+		},
+		"detach of a mediated device": {
+			prepare: func(h *host) {
+				mediated(h)
+				h.must(workflows.AttachActivity, prepare(before, handle), nil)
+			},
+			activity: workflows.DetachActivity, input: takeBack(op, handle), done: device(uuid.Nil),
+			undo: workflows.AttachActivity, undoing: prepareAgain(op, handle), undone: device(prepared(handle).UUID), late: true,
+		},
 		"whitelist": {
 			prepare:  func(h *host) { h.must(workflows.WriteWhitelistActivity, whitelist(before, region), nil) },
 			activity: workflows.WriteWhitelistActivity, input: had(whitelist(op, other), region),
@@ -116,13 +137,42 @@ func crashes() map[string]crash {
 				h.load(uuid.New(), other, "beside")
 				h.stage(op, region, "new")
 			},
-			activity: workflows.ProgramActivity, done: loads("new"),
-			input: workflows.ProgramInput{
-				Operation: op, Target: target(), Image: cyborg.Image{Source: "file:new", ID: "new"}, SHA256: sum(fpgaImage("new")),
-			},
-			undo: workflows.RestoreActivity, undoing: workflows.RestoreInput{Operation: op, Target: withImage(target(), "old")},
+			activity: workflows.ProgramActivity, input: loading(op, "new"), done: loads("new"),
+			undo: workflows.RestoreActivity, undoing: restoreTo(op, "old"),
 			undone: loads("old"), late: true,
 		},
+		"program that takes effect later": {
+			prepare: func(h *host) {
+				flashing(h)
+				h.load(uuid.New(), region, "old")
+				h.powerCycle()
+				h.stage(op, region, "new")
+			},
+			activity: workflows.ProgramActivity, input: loading(op, "new"),
+			done: func(t *testing.T, h *host) { t.Helper(); h.requireFlashed("old", "new") },
+			undo: workflows.RestoreActivity, undoing: restoreTo(op, "old"),
+			undone: func(t *testing.T, h *host) { t.Helper(); h.requireFlashed("old", "") }, late: true,
+		},
+		"program over a pending image": {
+			prepare: func(h *host) {
+				flashing(h)
+				h.load(uuid.New(), region, "old")
+				h.powerCycle()
+				h.load(uuid.New(), region, "waits")
+				h.stage(op, region, "new")
+			},
+			activity: workflows.ProgramActivity, input: loading(op, "new"),
+			done: func(t *testing.T, h *host) { t.Helper(); h.requireFlashed("old", "new") },
+			undo: workflows.RestoreActivity, undoing: restoreTo(op, "waits"),
+			undone: func(t *testing.T, h *host) { t.Helper(); h.requireFlashed("old", "waits") }, late: true,
+		},
+	}
+}
+
+// loading is the input that loads an image into the first region.
+func loading(operation uuid.UUID, id string) workflows.ProgramInput {
+	return workflows.ProgramInput{
+		Operation: operation, Target: target(), Image: cyborg.Image{Source: "file:" + id, ID: id}, SHA256: sum(fpgaImage(id)),
 	}
 }
 

@@ -12,10 +12,10 @@ import (
 )
 
 // listAccelerators lists the accelerators that match all filters, one page at a
-// time.
+// time; with near those of one host, the nearest first.
 func (a *API) listAccelerators(w http.ResponseWriter, r *http.Request) error {
 	q := readQuery(r, "uuid", "uuid_prefix", "name", "host", "driver", "backend", "device_type", "status", "device",
-		"instance", "holder_host", "holder_service", "limit", "marker")
+		"instance", "holder_host", "holder_service", "near", "limit", "marker")
 	filter := db.AcceleratorFilter{
 		UUIDs:     q.uuids("uuid"),
 		UUIDRange: q.uuidRange("uuid_prefix"),
@@ -25,6 +25,7 @@ func (a *API) listAccelerators(w http.ResponseWriter, r *http.Request) error {
 		Backends:  q.texts("backend"),
 		Statuses:  enumFilter(q, "status", cyborg.Statuses()),
 		Devices:   q.uuids("device"),
+		Near:      q.one("near"),
 		Holder: q.holder(map[string]cyborg.HolderKind{
 			"instance": cyborg.HolderInstance, "holder_host": cyborg.HolderHost, "holder_service": cyborg.HolderService,
 		}),

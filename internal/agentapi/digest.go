@@ -43,7 +43,8 @@ func (c Content) DigestOf(device func(*cyborg.DeviceReport) string) string {
 		Attachments []Attachment `json:"attachments"`
 
 		Whitelist *cyborg.WhitelistFile `json:"whitelist,omitempty"`
-	}{backends, c.Attachments, c.Whitelist})
+		Facts     *cyborg.HostFacts     `json:"facts,omitempty"`
+	}{backends, c.Attachments, c.Whitelist, c.Facts})
 }
 
 // DeviceDigest returns a fingerprint of the device, in hexadecimal. It does not

@@ -71,6 +71,10 @@ type Content struct {
 	Attachments []Attachment `json:"attachments"`
 	// Whitelist is the file of Nova's whitelist; nil where the agent writes none.
 	Whitelist *cyborg.WhitelistFile `json:"whitelist,omitempty"`
+	// Facts are those of the machine; nil where the agent could not find them out, from a
+	// release that did not know them, and in a difference: they don't change while an agent
+	// runs.
+	Facts *cyborg.HostFacts `json:"facts,omitempty"`
 }
 
 // BackendReport is what one backend sees. Where a backend has failed, the

@@ -41,6 +41,10 @@ type AcceleratorFilter struct {
 	Device uuid.UUID
 
 	Holder cyborg.Holder // who holds a handle of it
+
+	// Near is the number of a NUMA node on the one host of Hosts, or an accelerator by UUID,
+	// name or, on that host, PCI address: then the nearest accelerators come first.
+	Near string
 }
 
 // Accelerators lists the accelerators that match the filter, page by page as
@@ -55,6 +59,7 @@ func (c *Client) Accelerators(ctx context.Context, filter AcceleratorFilter, pag
 	q.add("device_type", asStrings(filter.DeviceTypes)...)
 	q.add("status", asStrings(filter.Statuses)...)
 	q.addUUID("device", filter.Device)
+	q.add("near", filter.Near)
 
 	switch filter.Holder.Kind {
 	case cyborg.HolderInstance:

@@ -85,7 +85,7 @@ func (s *shell) acceleratorUseVerbs() []verb {
 			use: "program ACCELERATOR IMAGE", short: "Load an image into an accelerator",
 			long: "Loads IMAGE: a path below the host's image directory, an http(s) URL, or an image in Glance (glance:UUID,\n" +
 				"glance:function:ID). It is refused while anybody holds an accelerator that the image would disturb. If it fails, the\n" +
-				"previous image is loaded again.",
+				"previous image is loaded again. Some images take effect only after a reboot or a power cycle of the host; `show` says so.",
 			examples: []string{
 				"cyborg accelerator program crypto-1 afu/aes.gbs",
 				"cyborg accelerator program crypto-1 glance:5b7a31d2-6a0c-4a6b-9d33-6a58a2f0c1de --yes",
@@ -404,8 +404,21 @@ func (s *shell) acceleratorProgram(cmd *cobra.Command) {
 			image.Source = c.args[1]
 			return c.client.Program(ctx, c.id, image, apiclient.Async())
 		},
-		done: s.acceleratorAfter,
+		done: func(ctx context.Context, p *printer, c call, answer apiclient.Answer) error {
+			s.reportPending(answer)
+			return s.acceleratorAfter(ctx, p, c, answer)
+		},
 	})
+}
+
+// reportPending says where the image that a program has loaded does not take effect yet.
+func (s *shell) reportPending(answer apiclient.Answer) {
+	if answer.Operation == nil || s.quiet {
+		return
+	}
+	if until, ok := answer.Operation.Result["pending"].(string); ok {
+		s.sayf("The image was loaded. It takes effect %s.", cyborg.Activation(until).Text(answer.Operation.Host))
+	}
 }
 
 // overwritten lists the images that a new image replaces. An image of the whole
@@ -428,8 +441,8 @@ func overwritten(ctx context.Context, c call, image cyborg.Image) ([]string, err
 
 	var losses []string
 	for _, a := range disturbed {
-		if a.BitstreamID != "" && a.BitstreamID != cmp.Or(image.ID, image.SHA256) {
-			losses = append(losses, fmt.Sprintf("accelerator %s on %s loses its image %s", a.Name, a.Host, a.BitstreamID))
+		if last := a.LoadedLast(); last != "" && last != cmp.Or(image.ID, image.SHA256) {
+			losses = append(losses, fmt.Sprintf("accelerator %s on %s loses its image %s", a.Name, a.Host, last))
 		}
 	}
 

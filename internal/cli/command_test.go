@@ -2,6 +2,7 @@ package cli_test
 
 import (
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -320,6 +321,57 @@ func TestShowSaysHowItIsCleaned(t *testing.T) {
 	require.Contains(t, shown("attach_handles"), "|   declared clean at 2026-01-31T12:00:00Z: wiped by hand |\n")
 }
 
+// TestShowSaysWhichImageComesNext: the image, and what has to be done to the host.
+func TestShowSaysWhichImageComesNext(t *testing.T) {
+	t.Parallel()
+	one := park()[0]
+	api := newAPI(t)
+	for until, text := range map[cyborg.Activation]string{
+		cyborg.ActivationPowerCycle: "shell-2 after a power cycle of h1", cyborg.ActivationReboot: "shell-2 after a reboot of h1",
+		"full_moon": "shell-2 after something that this release does not know (full_moon) on h1",
+	} {
+		one.PendingImage = &cyborg.PendingImage{BitstreamID: "shell-2", Until: until}
+		api.answers("GET /v1/accelerators/{uuid}", http.StatusOK, one)
+		got := api.cyborg("accelerator", "show", fpga.String(), "-c", "pending_image")
+		require.Zero(t, got.code, got.err)
+		require.Contains(t, got.out, "| "+text+" |\n")
+	}
+}
+
+// TestProgramSaysWhenItTakesEffect: whoever waits for a program is told where its image is
+// not in effect when it has ended. What it replaces is what was loaded last.
+func TestProgramSaysWhenItTakesEffect(t *testing.T) {
+	t.Parallel()
+	const told = "The image was loaded. It takes effect after a power cycle of h1.\n"
+	for name, test := range map[string]struct {
+		result cyborg.JSONObject
+		flags  []string
+		told   string
+	}{
+		"pending":   {cyborg.JSONObject{"bitstream_id": "shell-2", "pending": "power_cycle"}, nil, told},
+		"quiet":     {cyborg.JSONObject{"bitstream_id": "shell-2", "pending": "power_cycle"}, []string{"--quiet"}, ""},
+		"in effect": {cyborg.JSONObject{"bitstream_id": "shell-2"}, nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			api := newAPI(t, at(cyborg.OperationRunning), func(w http.ResponseWriter, o apiclient.Operation) {
+				o.State, o.StartedAt, o.EndedAt, o.Result = cyborg.OperationSucceeded, noon, noon, test.result
+				answer(w, http.StatusOK, o)
+			})
+			api.has(func(a *apiclient.Accelerator) {
+				a.PendingImage = &cyborg.PendingImage{BitstreamID: "shell-2", Until: "power_cycle"}
+			})
+
+			refused := api.cyborg("accelerator", "program", "fast", "other.bin")
+			require.Contains(t, refused.err, "ccelerator fast on h1 loses its image shell-2")
+			got := api.cyborg(append([]string{"accelerator", "program", "fast", "shell.bin", "--id", "shell-2"}, test.flags...)...)
+			require.Zero(t, got.code, got.err)
+			require.Contains(t, got.out, "shell-2 after a power cycle of h1")
+			require.Equal(t, test.told != "", strings.Contains(got.err, told), got.err)
+		})
+	}
+}
+
 // TestListSaysWhatIsUnclean: the status, and since when nobody gets it.
 func TestListSaysWhatIsUnclean(t *testing.T) {
 	t.Parallel()
@@ -393,6 +445,29 @@ func TestDrivers(t *testing.T) {
 	golden(t, "driver-show.table", api.cyborg("driver", "show", "h1", "nics").out)
 }
 
+// TestNear: --near takes a NUMA node and a PCI address as they are, finds an accelerator by
+// all its names, and shows how far the accelerators are.
+func TestNear(t *testing.T) {
+	t.Parallel()
+	api := newAPI(t)
+	api.accelerators[0].NUMADistance = new(21)
+	for near, want := range map[string]string{
+		"1": "1", "3b:00.0": "3b:00.0", "fast": fpga.String(), fpga.String()[:8]: fpga.String(), fpga.String(): fpga.String(),
+	} {
+		got := api.cyborg("accelerator", "list", "--host", "h1", "--near", near)
+		require.Zero(t, got.code, got.err)
+		require.Contains(t, got.out, "NUMA Distance")
+		require.Contains(t, got.out, "| 21 ")
+		requests := api.received()
+		require.Contains(t, requests[len(requests)-1].query, "near="+url.QueryEscape(want))
+	}
+
+	got := api.cyborg("accelerator", "list", "--near", "nobody")
+	require.NotZero(t, got.code)
+	require.Contains(t, got.err, `there is no accelerator "nobody"`)
+	require.NotContains(t, api.cyborg("accelerator", "list", "--long").out, "NUMA Distance")
+}
+
 // TestHostsAndServices compares what the commands about hosts and services
 // print with a golden file.
 func TestHostsAndServices(t *testing.T) {
@@ -400,9 +475,16 @@ func TestHostsAndServices(t *testing.T) {
 	backend := cyborg.Backend{Host: "h1", Name: "fake", Driver: "fake", State: cyborg.BackendOK, Services: []string{"discover"}}
 	host := cyborg.Host{Name: "h1", Silent: true, LastSeen: noon, Devices: 3, AgentVersion: "1", Backends: []cyborg.Backend{
 		backend, {Host: "h1", Name: "nics", Driver: "generic", State: cyborg.BackendDisabled, Services: []string{}},
+	}, Facts: &cyborg.HostFacts{
+		Memory: 129 << 30, Product: cyborg.HostProduct{Vendor: "Supermicro", Name: "AS -4125GS-TNRT", Family: "SMC H13"},
+		NUMANodes: []cyborg.NUMANode{
+			{ID: 0, CPUs: 18, CPUList: "0-15,32,33", Memory: 64<<30 + 100<<20, Distances: []int{10, 21}},
+			{ID: 2, Memory: 512 << 20, Distances: []int{21, 10}},
+		},
 	}}
 
 	api := newAPI(t)
+	api.accelerators[0].NUMANode = new(2)
 	api.answers("GET /v1/hosts", http.StatusOK, map[string]any{"host": []cyborg.Host{host}})
 	api.answers("GET /v1/hosts/h1", http.StatusOK, host)
 	api.answers("GET /v1/hosts/h1/services", http.StatusOK, map[string]any{"service": []cyborg.Backend{backend}})

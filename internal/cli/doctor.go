@@ -426,7 +426,7 @@ func examineBackends(ctx context.Context, f *doctor.Findings, client *apiclient.
 
 // examineAccelerators reports accelerators that are in error, missing, fenced
 // outside of an operation, not cleaned for long, or about which their drivers say that
-// something is wrong.
+// something is wrong; and which images do not take effect yet.
 func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apiclient.Client) {
 	all, ok := ask(ctx, f, "accelerators", "", func(ctx context.Context) ([]apiclient.Accelerator, error) {
 		return apiclient.Collect(client.Accelerators(ctx, apiclient.AcceleratorFilter{}, apiclient.Page{}))
@@ -435,8 +435,12 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 		return
 	}
 
-	var broken, missing, fenced, shared, both, unwell, unclean []string
+	var broken, missing, fenced, shared, both, unwell, unclean, pending []string
 	for _, a := range all {
+		if a.PendingImage != nil && a.Presence != cyborg.PresenceMissing {
+			pending = append(pending, fmt.Sprintf("%s (%s)", a.Name, pendingImageText(a)))
+		}
+
 		if c := worstCondition(a); c != nil && a.Presence != cyborg.PresenceMissing {
 			unwell = append(unwell, fmt.Sprintf("%s (%s, %s)", a.Name, c.Level, c.Text()))
 		}
@@ -492,6 +496,10 @@ func examineAccelerators(ctx context.Context, f *doctor.Findings, client *apicli
 			"`cyborg operation list --kind clean` says why it failed. Remove the cause, then run `cyborg accelerator clean`; docs/operations.md says what else you can do.")
 	}
 
+	if len(pending) > 0 { // nothing is wrong: somebody knows when the host may go down
+		f.OKf("pending images", "%d not in effect yet: %s", len(pending), english.Some(pending))
+	}
+
 	if len(broken)+len(missing)+len(fenced)+len(shared)+len(both)+len(unwell)+len(unclean) == 0 {
 		f.OKf("accelerators", "none of %d is in error, missing, fenced, unready, degraded or unclean for long", len(all))
 	}
@@ -506,8 +514,7 @@ func examineDevices(ctx context.Context, f *doctor.Findings, client *apiclient.C
 		all, err := apiclient.Collect(client.Devices(ctx, apiclient.DeviceFilter{}, apiclient.Page{}))
 		total = len(all)
 		others := slices.DeleteFunc(all, func(device apiclient.Device) bool {
-			return device.WantedLayout == nil || device.Presence == cyborg.PresenceMissing ||
-				device.Partitioning != nil && device.Partitioning.Layout.Equal(*device.WantedLayout)
+			return device.WantedLayout == nil || device.Presence == cyborg.PresenceMissing || device.Layout().Equal(*device.WantedLayout)
 		})
 		if err != nil || len(others) == 0 {
 			return nil, err

@@ -231,6 +231,22 @@ func TestDoctorBlamesNoHostThatIsSlow(t *testing.T) {
 	require.Contains(t, api.cyborg("doctor").out, "ok       steps of hosts: 2 hosts answered by way of Temporal, and there was no time for 2\n")
 }
 
+// TestDoctorListsPendingImages: what waits for its host is listed, and is nothing wrong.
+func TestDoctorListsPendingImages(t *testing.T) {
+	t.Parallel()
+	api := healthy(t)
+	api.has(func(a *apiclient.Accelerator) {
+		a.PendingImage = &cyborg.PendingImage{BitstreamID: "shell-2", Until: cyborg.ActivationPowerCycle}
+	})
+	got := api.cyborg("doctor")
+	require.Zero(t, got.code, got.out)
+	require.Contains(t, got.out, "ok       pending images: 1 not in effect yet: fast (shell-2 after a power cycle of h1)\n")
+	require.Contains(t, got.out, "ok       accelerators: none of ")
+
+	api.has(func(a *apiclient.Accelerator) { a.Presence = cyborg.PresenceMissing })
+	require.NotContains(t, api.cyborg("doctor").out, "pending images", "it is not there")
+}
+
 // TestDoctorWaitsForACleaning: what is about to be cleaned, or waits for its operator, is no
 // finding.
 func TestDoctorWaitsForACleaning(t *testing.T) {
@@ -257,6 +273,8 @@ func TestDoctorKnowsHowDevicesAreMeantToBe(t *testing.T) {
 	t.Parallel()
 	four, gone, undivided := cyborg.Layout{"vf": 4}, partitioned(nil, cyborg.Layout{"vf": 4}), partitioned(nil, cyborg.Layout{"vf": 4})
 	gone.Presence, undivided.Partitioning = cyborg.PresenceMissing, nil
+	whole := partitioned(nil, cyborg.Layout{})
+	whole.Partitioning = nil
 
 	for name, test := range map[string]struct {
 		device apiclient.Device
@@ -268,6 +286,7 @@ func TestDoctorKnowsHowDevicesAreMeantToBe(t *testing.T) {
 		"missing":               {gone, ""},
 		"lost by a boot":        {partitioned(nil, cyborg.Layout{"vf": 4, "1g.10gb": 2}), "cyborg device partition " + cardID.String() + " 1g.10gb=2 vf=4`"},
 		"no longer divisible":   {undivided, "0000:3b:00.0 on h1 (cannot be divided any more, not vf=4)"},
+		"whole for ever":        {whole, ""},
 		"its command, too":      {undivided, "cyborg device partition " + cardID.String() + " vf=4`"},
 		"meant to be whole":     {partitioned(four, cyborg.Layout{}), "cyborg device partition " + cardID.String() + " --whole`"},
 	} {

@@ -74,14 +74,33 @@ func (s *shell) hostCommand() *cobra.Command {
 	}, "hosts")
 }
 
+// shownHost is a host with what else its table shows.
+type shownHost struct {
+	cyborg.Host
+	accelerators []apiclient.Accelerator // for its NUMA nodes
+}
+
 // hosts is how verbs read and print a host.
-func hosts() thing[cyborg.Host] {
-	return thing[cyborg.Host]{
-		read: func(ctx context.Context, c call) (cyborg.Host, error) { return c.client.Host(ctx, c.args[0]) },
+func hosts() thing[shownHost] {
+	return thing[shownHost]{
+		read: func(ctx context.Context, c call) (shown shownHost, err error) {
+			if shown.Host, err = c.client.Host(ctx, c.args[0]); err != nil {
+				return shown, err
+			}
+			if shown.Facts != nil && len(shown.Facts.NUMANodes) > 0 {
+				filter := apiclient.AcceleratorFilter{Hosts: []string{shown.Name}}
+				shown.accelerators, err = apiclient.Collect(c.client.Accelerators(ctx, filter, apiclient.Page{}))
+			}
+			return shown, err
+		},
 		feed: ofHost,
 		lead: []string{nameKey, "silent", "last_seen", revokedKey, "devices"},
-		texts: func(host cyborg.Host) map[string]string {
-			return map[string]string{"backends": backendsText(host.Backends), "rivals": duplicateAgentsText(host.DuplicateAgents)}
+		texts: func(host shownHost) map[string]string {
+			texts := map[string]string{"backends": backendsText(host.Backends), "rivals": duplicateAgentsText(host.DuplicateAgents)}
+			if host.Facts != nil {
+				texts["facts"] = factsText(host.Facts, host.accelerators)
+			}
+			return texts
 		},
 	}
 }

@@ -77,8 +77,10 @@ type column[T any] struct {
 	text func(T) string
 	// long columns are shown with --long, or when --column names them.
 	long bool
-	// named columns are shown only when --column names them.
+	// named columns are shown only when --column names them, or another flag asks for
+	// them; asked says whether one does.
 	named bool
+	asked func() bool
 	// id columns together identify a row.
 	id bool
 }
@@ -162,7 +164,7 @@ func chooseColumns[T any](p *printer, columns []column[T], long bool) ([]column[
 	chosen := []column[T]{}
 	if len(p.columns) == 0 {
 		for _, c := range columns {
-			if !c.named && (long || !c.long) {
+			if !c.named && (long || !c.long) || c.asked != nil && c.asked() {
 				chosen = append(chosen, c)
 			}
 		}

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"iter"
+	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -47,6 +48,19 @@ func (s *shell) accelerator(ctx context.Context, client *apiclient.Client, named
 	return byPrefix("accelerator", "accelerator list", named, func(prefix string) iter.Seq2[apiclient.Accelerator, error] {
 		return client.Accelerators(ctx, apiclient.AcceleratorFilter{Prefix: prefix}, apiclient.Page{Limit: 2})
 	}, func(a apiclient.Accelerator) uuid.UUID { return a.UUID })
+}
+
+// near finds out what a user wants to be near to: the number of a NUMA node and a PCI
+// address are taken as they are, anything else names an accelerator.
+func (s *shell) near(ctx context.Context, client *apiclient.Client, named string) (string, error) {
+	_, notNode := strconv.ParseUint(named, 10, 16)
+	_, notAddress := cyborg.ParsePCIAddress(named)
+	if named == "" || notNode == nil || notAddress == nil {
+		return named, nil
+	}
+
+	id, err := s.accelerator(ctx, client, named)
+	return id.String(), err
 }
 
 // device finds a device by its UUID or the beginning of it.

@@ -206,6 +206,10 @@ func (s *System) unsoundHistory(ctx context.Context, a *apiclient.Accelerator) e
 	recorded := map[cyborg.EventAxis]string{
 		cyborg.AxisLifecycle: string(a.Lifecycle), cyborg.AxisAdministration: string(a.Admin), cyborg.AxisPresence: string(a.Presence),
 		cyborg.AxisName: a.Name, cyborg.AxisBitstream: a.BitstreamID, cyborg.AxisClaim: "", cyborg.AxisFence: "",
+		cyborg.AxisPendingImage: "",
+	}
+	if a.PendingImage != nil {
+		recorded[cyborg.AxisPendingImage] = a.PendingImage.BitstreamID
 	}
 	if a.Fence != nil {
 		recorded[cyborg.AxisFence] = a.Fence.Reason

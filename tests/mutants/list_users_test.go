@@ -102,7 +102,7 @@ func ofUsers() []mutant {
 		},
 		{
 			breaks: "an undo leaves alone what is in place", file: pkg + "/restore.go", pkg: pkg, test: "TestRestoreAfterABootBeforeProgramBegan",
-			old: "!told || id == one.BitstreamID || asked[key]",
+			old: "!told || id == one.LoadedLast() || asked[key]",
 			new: "!told || id == \"?\" || asked[key]",
 		},
 		{

@@ -122,6 +122,12 @@ func checkReport(r *agentapi.Report) error {
 		names[b.Name] = true
 	}
 
+	if facts := r.Content.Facts; facts != nil {
+		if err := facts.Check(); err != nil {
+			return bad("%v", err)
+		}
+	}
+
 	text, err := json.Marshal(r.Content)
 	if err != nil {
 		return bad("%v", err)

@@ -38,9 +38,10 @@ func queueJournals(tx pgx.Tx, journals map[string][]agentapi.Attachment, reports
 // report with. See records.Queue.
 func queueHostRows(tx pgx.Tx, known map[string]hostRow, names []string) {
 	records.Queue(tx, `
-		SELECT name, boot_id, agent_version, report_seq, digest, base, generation, journal_opening, journal_writes FROM hosts WHERE name = ANY($1)`, names).Query(func(rows pgx.Rows) error {
+		SELECT name, boot_id, agent_version, report_seq, digest, base, generation, journal_opening, journal_writes, facts IS NOT NULL
+		FROM hosts WHERE name = ANY($1)`, names).Query(func(rows pgx.Rows) error {
 		var h hostRow
-		columns := []any{&h.Name, &h.BootID, &h.AgentVersion, &h.ReportSeq, &h.Digest, &h.Base, &h.Generation, &h.JournalOpening, &h.JournalWrites}
+		columns := []any{&h.Name, &h.BootID, &h.AgentVersion, &h.ReportSeq, &h.Digest, &h.Base, &h.Generation, &h.JournalOpening, &h.JournalWrites, &h.hasFacts}
 		_, err := pgx.ForEachRow(rows, columns, func() error {
 			known[h.Name] = h
 			return nil

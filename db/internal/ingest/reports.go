@@ -101,10 +101,27 @@ type hostRow struct {
 	// Attachments and Whitelist are written only.
 	Attachments []agentapi.Attachment `json:"attachments"`
 	Whitelist   *cyborg.WhitelistFile `json:"whitelist"`
-
 	// exceed is the highest sequence number of an operation's observation that is
 	// newer than the report that is merged; 0 for none.
 	exceed int64
+
+	facts    *factsRow // to be recorded; nil where nothing is known to have changed
+	hasFacts bool      // some are recorded
+}
+
+// factsRow is what a whole report tells of the machine.
+type factsRow struct {
+	Name  string            `json:"name"`
+	Facts *cyborg.HostFacts `json:"facts"`
+}
+
+// factsIn returns the facts in a report; nil for a difference, which tells none, and where
+// none are told of a host of which none are recorded.
+func factsIn(r *agentapi.Report, recorded bool) *factsRow {
+	if r.Base != "" || r.Content.Facts == nil && !recorded {
+		return nil
+	}
+	return &factsRow{r.Host, r.Content.Facts}
 }
 
 // journal returns how far the agent's journal had got in the last report.
@@ -496,6 +513,8 @@ func (s *Store) writeReports(ctx context.Context, tx pgx.Tx, known map[string]ho
 		if w := r.Content.Whitelist; w != nil {
 			host.Whitelist = &cyborg.WhitelistFile{SHA256: cyborg.Sanitize(w.SHA256, merge.LongestError), Foreign: cyborg.Sanitize(w.Foreign, merge.LongestError)}
 		}
+
+		host.facts = factsIn(&r, host.hasFacts)
 
 		written[r.Host] = host
 		rows = append(rows, host)

@@ -13,7 +13,7 @@ import (
 const (
 	backendColumns    = `host text, name text, driver text, options jsonb, state text, error text, services text[], reported boolean`
 	deviceColumns     = `uuid uuid, host text, backend text, driver text, identity text, type text, vendor_id text, product_id text, vendor text, model text, numa_node int, board_info jsonb, control_path_kind text, control_path_info jsonb, fingerprint jsonb, replaced_by text, partitioning jsonb, observed_seq bigint, presence text`
-	deployableColumns = `uuid uuid, device_uuid uuid, host text, name text, local_name text, provider_uuid uuid, accelerator text, specs jsonb, attributes jsonb, bitstream_id text, program_set text, same_holder text, excludes text[], conditions jsonb, preparation jsonb, cleaning jsonb, protected text, presence text, fence_reason text, image_boot text,
+	deployableColumns = `uuid uuid, device_uuid uuid, host text, name text, local_name text, provider_uuid uuid, accelerator text, specs jsonb, attributes jsonb, bitstream_id text, pending_image jsonb, program_set text, same_holder text, excludes text[], conditions jsonb, preparation jsonb, cleaning jsonb, protected text, presence text, fence_reason text, image_boot text,
 		administration text, maintain_reason text, maintain_by text, maintain_until timestamptz`
 	handleColumns = `uuid uuid, deployable_uuid uuid, host text, kind text, info jsonb, identity text, companions text[], presence text`
 )
@@ -44,6 +44,7 @@ func queueWrites(tx pgx.Tx, hosts []hostRow, c *merge.Changes) {
 		    journal_opening = EXCLUDED.journal_opening, journal_writes = EXCLUDED.journal_writes, uptime = EXCLUDED.uptime,
 		    heard_epoch = EXCLUDED.heard_epoch, last_seen = EXCLUDED.last_seen`)
 
+	queueFacts(batch, hosts)
 	queue(batch, c.Backends.Inserts, `
 		INSERT INTO backends (host, name, driver, options, state, error, services)
 		SELECT host, name, driver, options, state, error, services FROM jsonb_to_recordset($1) AS r (`+backendColumns+`)`)
@@ -70,13 +71,13 @@ func queueWrites(tx pgx.Tx, hosts []hostRow, c *merge.Changes) {
 
 	queue(batch, c.Deployables.Inserts, `
 		INSERT INTO deployables (uuid, device_uuid, host, name, local_name, provider_uuid, accelerator, specs, attributes,
-		    bitstream_id, program_set, same_holder, excludes, conditions, preparation, cleaning, protected, administration, maintain_reason, maintain_by, maintain_until)
+		    bitstream_id, pending_image, program_set, same_holder, excludes, conditions, preparation, cleaning, protected, administration, maintain_reason, maintain_by, maintain_until)
 		SELECT uuid, device_uuid, host, name, local_name, provider_uuid, accelerator, specs, attributes,
-		    bitstream_id, program_set, same_holder, excludes, conditions, preparation, cleaning, protected, administration, maintain_reason, maintain_by, maintain_until
+		    bitstream_id, pending_image, program_set, same_holder, excludes, conditions, preparation, cleaning, protected, administration, maintain_reason, maintain_by, maintain_until
 		FROM jsonb_to_recordset($1) AS r (`+deployableColumns+`)`)
 	queue(batch, c.Deployables.Updates, `
 		UPDATE deployables d SET device_uuid = r.device_uuid, local_name = r.local_name, specs = r.specs, attributes = r.attributes,
-		    bitstream_id = r.bitstream_id, program_set = r.program_set, same_holder = r.same_holder, excludes = r.excludes, conditions = r.conditions,
+		    bitstream_id = r.bitstream_id, pending_image = r.pending_image, program_set = r.program_set, same_holder = r.same_holder, excludes = r.excludes, conditions = r.conditions,
 		    preparation = r.preparation, cleaning = r.cleaning, protected = r.protected, fence_reason = r.fence_reason, image_boot = coalesce(r.image_boot, d.image_boot), presence = r.presence, missing_since = CASE WHEN r.presence = 'missing' THEN coalesce(d.missing_since, now()) END
 		FROM jsonb_to_recordset($1) AS r (`+deployableColumns+`) WHERE d.uuid = ANY($2) AND d.uuid = r.uuid`,
 		keys(c.Deployables.Updates, func(r merge.DeployableRow) uuid.UUID { return r.UUID }))
@@ -98,6 +99,22 @@ func queueWrites(tx pgx.Tx, hosts []hostRow, c *merge.Changes) {
 		inventory.QueueMarkUndone(batch, keys(hosts, func(h hostRow) string { return h.Name }))
 	}
 	records.QueueBatch(tx, batch)
+}
+
+// queueFacts writes the facts of hosts that have told them. They may be large, and
+// hardly change: where they are the same, nothing is written.
+func queueFacts(batch *pgx.Batch, hosts []hostRow) {
+	var told []factsRow
+	for i := range hosts {
+		if facts := hosts[i].facts; facts != nil {
+			told = append(told, *facts)
+		}
+	}
+
+	queue(batch, told, `
+		UPDATE hosts h SET facts = r.facts FROM jsonb_to_recordset($1) AS r (name text, facts jsonb)
+		WHERE h.name = ANY($2) AND h.name = r.name AND h.facts IS DISTINCT FROM r.facts`,
+		keys(told, func(r factsRow) string { return r.Name }))
 }
 
 // queue queues a statement that takes the rows as one JSON array, unless there

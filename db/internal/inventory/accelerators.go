@@ -29,6 +29,10 @@ type AcceleratorFilter struct {
 	Statuses    []cyborg.Status
 	Devices     []uuid.UUID
 	Holder      *cyborg.Holder
+
+	// Near, where it is not empty, is a NUMA node or an accelerator, as locate takes it. Then
+	// only accelerators of its host are chosen, and the nearest come first.
+	Near string
 }
 
 // selectAccelerators reads accelerators with everything that belongs to them in
@@ -40,13 +44,13 @@ type AcceleratorFilter struct {
 // acceleratorRows.scan and of handleRecord.ScanIndex.
 const selectAccelerators = `
 	SELECT d.id, d.uuid, d.accelerator, d.name, d.local_name, d.provider_uuid, d.device_uuid, d.host, v.identity, v.backend,
-	       v.driver, v.type, d.specs, d.specs_set, ` + allAttributes + `, d.bitstream_id, d.program_set, d.protected, d.same_holder, g.held, x.names, x.held, d.conditions, d.conditions_since, d.preparation, d.cleaning, d.lifecycle,
+	       v.driver, v.type, d.specs, d.specs_set, ` + allAttributes + `, d.bitstream_id, d.pending_image, d.program_set, d.protected, d.same_holder, g.held, x.names, x.held, d.conditions, d.conditions_since, d.preparation, d.cleaning, d.lifecycle,
 	       d.reason, d.error_kind, coalesce(d.error_operation, d.lifecycle_operation),
 	       CASE WHEN ` + Maintained + ` THEN 'maintaining' ELSE 'enabled' END, d.maintain_reason, d.maintain_by, d.maintain_until, d.presence,
 	       d.missing_since, coalesce(d.fence_reason, ''), d.fence_operation, c.operation_id, coalesce(o.kind, ''), h.handles,
 	       d.specs_version, d.nova_spec, CASE WHEN d.image_lost_at IS NOT NULL THEN d.image END,
 	       coalesce(d.image_bitstream, ''), d.image_lost_at, d.uninstall_pending_since, d.created_at, d.updated_at,
-	       v.fingerprint, coalesce(v.replaced_by, '')
+	       v.fingerprint, coalesce(v.replaced_by, ''), v.numa_node
 	FROM deployables d
 	JOIN devices v ON v.uuid = d.device_uuid
 	LEFT JOIN claims c ON c.deployable_uuid = d.uuid
@@ -168,6 +172,7 @@ type acceleratorRows struct {
 	excluded   records.Parsed[[]cyborg.OtherHeld]
 	conditions records.Parsed[[]cyborg.Condition]
 	since      records.Parsed[map[string]time.Time] // by the code of the condition
+	pending    records.Parsed[*cyborg.PendingImage]
 	prepared   records.Parsed[*cyborg.Preparation]
 	cleaning   records.Parsed[*cyborg.Cleaning]
 	image      records.Parsed[cyborg.Image]
@@ -188,18 +193,18 @@ func (r *acceleratorRows) scan(row pgx.CollectableRow) (Accelerator, error) {
 
 	r.handles = r.handles[:0]
 	err := row.Scan(&a.ID, &a.UUID, &a.Name, &a.ProviderName, &a.LocalName, &a.ProviderUUID, &a.DeviceUUID, &a.Host, &a.device,
-		&a.Backend, &a.Driver, (*string)(&a.DeviceType), &r.specs, &r.set, &r.attributes, &a.BitstreamID, &a.ProgramSet, &a.Protected,
+		&a.Backend, &a.Driver, (*string)(&a.DeviceType), &r.specs, &r.set, &r.attributes, &a.BitstreamID, &r.pending, &a.ProgramSet, &a.Protected,
 		&a.SameHolder, &r.together, &a.Excludes, &r.excluded, &r.conditions, &r.since, &r.prepared, &r.cleaning, (*string)(&a.Lifecycle), &a.Reason, (*string)(&a.ErrorKind), (*zeronull.UUID)(&a.MovedBy), (*string)(&a.Admin),
 		&maintenance.Reason, &maintenance.By,
 		(*zeronull.Timestamptz)(&maintenance.Until), (*string)(&a.Presence), (*zeronull.Timestamptz)(&a.MissingAt), &fence.Reason,
 		(*zeronull.UUID)(&fence.Operation), (*zeronull.UUID)(&claim.Operation), (*string)(&claim.Kind), (*handleRecords)(r),
 		&a.SpecVersion, &r.nova, &r.image, &lost.BitstreamID, (*zeronull.Timestamptz)(&lost.FoundAt),
-		(*zeronull.Timestamptz)(&a.UninstallPending), &a.CreatedAt, &a.UpdatedAt, &r.print, &a.ReplacedBy)
+		(*zeronull.Timestamptz)(&a.UninstallPending), &a.CreatedAt, &a.UpdatedAt, &r.print, &a.ReplacedBy, &a.NUMANode)
 	if err != nil {
 		return a, err
 	}
 
-	a.Attributes, a.Nova, a.Preparation, a.Cleaning = r.attributes.Value, r.nova.Value, r.prepared.Value, r.cleaning.Value
+	a.Attributes, a.Nova, a.PendingImage, a.Preparation, a.Cleaning = r.attributes.Value, r.nova.Value, r.pending.Value, r.prepared.Value, r.cleaning.Value
 	a.Conditions = sinceWhen(r.conditions.Value, r.since.Value)
 	a.fingerprint, a.HeldTogether, a.ExcludedBy = r.print.Value, others(a.UUID, r.together.Value), r.excluded.Value
 
@@ -390,23 +395,47 @@ func QueueRead(tx pgx.Tx, check func(found []Accelerator) error, rest string, va
 	})
 }
 
-// Accelerators lists accelerators in the order in which they were found.
+// Accelerators lists accelerators in the order in which they were found, or the nearest
+// first.
 func (s *Store) Accelerators(ctx context.Context, filter AcceleratorFilter, page records.Page) ([]cyborg.Accelerator, error) {
-	c := filter.clause()
-	if page.Marker != "" {
-		var id int64
-		if err := page.Place(ctx, s.db.Pool, "SELECT id FROM deployables WHERE uuid = $1::uuid", &id); err != nil {
-			return nil, s.db.Failure(ctx, err)
+	c, order := filter.clause(), "d.id"
+	var near nearTo
+	if filter.Near != "" {
+		var err error
+		if near, err = s.locate(ctx, filter.Near, filter.Hosts); err != nil {
+			return nil, err
 		}
-		c.And("d.id > ?", id)
+		c.And("d.host = ?", near.host)
+		order = near.orderSQL(c) + ", d.id"
 	}
 
-	found, err := ReadAccelerators(ctx, s.db.Pool, c.String()+" ORDER BY d.id"+page.LimitSQL(), c.Values...)
+	if page.Marker != "" {
+		var id int64
+		var node *int
+		if err := page.Place(ctx, s.db.Pool, "SELECT d.id, v.numa_node FROM deployables d JOIN devices v ON v.uuid = d.device_uuid WHERE d.uuid = $1::uuid",
+			&id, &node); err != nil {
+			return nil, s.db.Failure(ctx, err)
+		}
+
+		if filter.Near == "" {
+			c.And("d.id > ?", id)
+		} else {
+			c.And("("+order+") > (?, ?)", near.rank(node), id)
+		}
+	}
+
+	found, err := ReadAccelerators(ctx, s.db.Pool, c.String()+" ORDER BY "+order+page.LimitSQL(), c.Values...)
 	if err != nil {
 		return nil, s.db.Failure(ctx, err)
 	}
 
-	return Public(found), nil
+	accelerators := Public(found)
+	if filter.Near != "" {
+		for i := range accelerators {
+			accelerators[i].NUMADistance = near.to(accelerators[i].NUMANode)
+		}
+	}
+	return accelerators, nil
 }
 
 // Public drops what only the store needs to know.
@@ -482,10 +511,11 @@ func (s *Store) AcceleratorNames(ctx context.Context, hosts []string) ([]Acceler
 // device of which nobody knows how it is divided is left out: it may not be all of it.
 func (s *Store) Unprovisioned(ctx context.Context, limit int) ([]uuid.UUID, error) {
 	rows, err := s.db.Pool.Query(ctx, `
-		SELECT d.uuid FROM deployables d JOIN hosts h ON h.name = d.host
+		SELECT d.uuid FROM deployables d JOIN hosts h ON h.name = d.host JOIN devices v ON v.uuid = d.device_uuid
 		WHERE d.untouched AND d.lifecycle = 'inactive' AND d.presence = 'present' AND NOT `+Maintained+`
 		  AND d.fence_reason IS NULL AND d.protected = '' AND NOT d.unready AND `+records.Within("h.last_seen", "$2::interval")+`
 		  AND NOT `+RevokedSQL("h")+` AND NOT EXISTS (SELECT FROM claims WHERE deployable_uuid = d.uuid)
+		  AND v.layout_doubt_operation IS NULL
 		  AND NOT EXISTS (SELECT FROM deployables o WHERE o.device_uuid = d.device_uuid AND o.lifecycle = 'error' AND o.error_kind = $3)
 		ORDER BY d.id LIMIT $1`, records.Limit(limit), s.db.Options.SilentAfter, string(cyborg.OperationPartition))
 	if err != nil {

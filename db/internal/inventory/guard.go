@@ -389,7 +389,7 @@ func (a *Accelerator) Uninstalled() error {
 // Target returns the accelerator in the form that agents get it in.
 func (a *Accelerator) Target() cyborg.Target {
 	return cyborg.Target{
-		Accelerator: a.UUID, Backend: a.Backend, Device: a.device, Fingerprint: a.fingerprint, Deployable: a.LocalName, BitstreamID: a.BitstreamID,
+		Accelerator: a.UUID, Backend: a.Backend, Device: a.device, Fingerprint: a.fingerprint, Deployable: a.LocalName, BitstreamID: a.LoadedLast(),
 		ProgramSet: a.ProgramSet,
 	}
 }

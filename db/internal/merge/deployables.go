@@ -25,6 +25,11 @@ func (v *Inventory) deployable(backend string, d *Tracked[DeviceRow], r cyborg.D
 		return nil
 	}
 
+	pending, err := v.pendingImage(this, &r)
+	if err != nil || pending == "" {
+		return err
+	}
+
 	excludes, few := v.excludes(this, r.Excludes)
 	if !few {
 		return nil
@@ -46,8 +51,8 @@ func (v *Inventory) deployable(backend string, d *Tracked[DeviceRow], r cyborg.D
 	}
 
 	part := shownPart{
-		backend: backend, on: d, report: r, excludes: excludes, specs: specs, attributes: attributes, conditions: conditions, preparation: preparation,
-		cleaning: cleaning,
+		backend: backend, on: d, report: r, excludes: excludes, specs: specs, attributes: attributes, pending: pending, conditions: conditions,
+		preparation: preparation, cleaning: cleaning,
 	}
 	for _, h := range r.Handles {
 		info, err := DocumentOf(h.Info, "{}")
@@ -90,14 +95,14 @@ type shownPart struct {
 	infos    []Document // of its handles
 	excludes []string
 
-	specs, attributes, conditions, preparation, cleaning Document
+	specs, attributes, pending, conditions, preparation, cleaning Document
 }
 
 // show records a deployable as it is shown, and remembers its handles.
 func (v *Inventory) show(p *Tracked[DeployableRow], part shownPart) {
 	row, r := &p.row, part.report
 	row.DeviceUUID, row.Presence = part.on.row.UUID, cyborg.PresencePresent
-	row.Specs, row.Attributes, row.BitstreamID = part.specs, part.attributes, r.BitstreamID
+	row.Specs, row.Attributes, row.BitstreamID, row.PendingImage = part.specs, part.attributes, r.BitstreamID, part.pending
 	row.Conditions, row.Preparation, row.Cleaning = part.conditions, part.preparation, part.cleaning
 	row.Protected, row.ProgramSet, row.SameHolder, row.Excludes = cyborg.Sanitize(r.Protected, LongestError), r.ProgramSet, r.SameHolder, part.excludes
 	if row.ProgramSet == "" { // by default one image changes the whole device

@@ -66,6 +66,7 @@ type DeployableRow struct {
 	Specs        Document        `json:"specs"`
 	Attributes   Document        `json:"attributes"`
 	BitstreamID  string          `json:"bitstream_id"`
+	PendingImage Document        `json:"pending_image"` // null for none
 	ProgramSet   string          `json:"program_set"`
 	SameHolder   string          `json:"same_holder"`
 	Excludes     []string        `json:"excludes"` // never nil
