@@ -14,8 +14,8 @@ import (
 
 // The defects of OpenStack Cyborg's drivers that docs/differences.md lists.
 
-// TestL17Ascend discovers an Ascend on two hosts. It can be recorded: it has a resource class,
-// and a name to which the conductor adds that of the host, as to all others.
+// TestL17Ascend discovers an Ascend. It can be recorded: it has a resource class, and its
+// address for a name, to which the conductor adds that of the host, as to all others.
 func TestL17Ascend(t *testing.T) {
 	t.Parallel()
 	host := passthroughtest.NewHost(t, function(t, "0000:21:00.0", "19e5", "d100", 0x120000))

@@ -221,8 +221,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestProfilesOfEachCapture discovers recordings of real machines. All that is found is of a
-// type of its own, and nothing that the host lives on may be attached.
+// TestProfilesOfEachCapture discovers recordings of real machines.
 func TestProfilesOfEachCapture(t *testing.T) {
 	t.Parallel()
 	found := map[string][]fact{}
